@@ -1,0 +1,1 @@
+"""Populations of PPO agents that find their hyperparameters and architectures while they train."""

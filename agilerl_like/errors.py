@@ -1,0 +1,30 @@
+"""The errors a user can meet, one class for each thing a caller may want to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConfigurationError(ValueError):
+    """A setting is wrong: the message names the field, its value and what is allowed (exit code 2 of the command line)."""
+
+
+class EnvironmentFault(RuntimeError):
+    """An environment broke its contract while it ran, for example by returning NaN."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint is missing, damaged, foreign or of an unknown version."""
+
+
+class NoHealthyMember(RuntimeError):
+    """Every member of a population has a fitness, loss or weight that is not finite, so nobody can be a parent."""
+
+
+def unknown_name(field: str, value: object, allowed: Iterable[str]) -> ConfigurationError:
+    """Build the error for a name that is not among `allowed`, with the nearest ones first."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(str(value), names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"allowed are: {', '.join(names[:40])}"
+    return ConfigurationError(f"{field}={value!r} is unknown; {hint}")

@@ -1,0 +1,53 @@
+"""Randomness as an argument: every stream is derived from what it is for, so that nothing has to be saved or shared.
+
+A stream is named by the run's seed, a purpose and counters (generation, member, …). Two streams with different names are
+independent, and a name gives the same stream on every process, whoever asks and in whatever order. No global generator
+is read or seeded anywhere in this package.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """What a stream is for. The numbers are part of every run's identity: append, never renumber."""
+
+    INITIAL_WEIGHTS = 0
+    INITIAL_HYPERPARAMETERS = 1
+    ACTION_NOISE = 2
+    MINIBATCHES = 3
+    TRAINING_ENVS = 4
+    EVALUATION_ENVS = 5
+    CONFIRMATION_ENVS = 6
+    SELECTION = 7
+    MUTATION = 8
+    MORPHISM = 9
+    BY_HAND = 10
+
+
+def seed_sequence(seed: int, purpose: Purpose, *keys: int) -> np.random.SeedSequence:
+    """Return the seed sequence of one named stream; `seed` and `keys` are non-negative."""
+    return np.random.SeedSequence(entropy=seed, spawn_key=(int(purpose), *keys))
+
+
+def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
+    """Return a numpy generator for one named stream."""
+    return np.random.Generator(np.random.Philox(seed_sequence(seed, purpose, *keys)))
+
+
+def integer(seed: int, purpose: Purpose, *keys: int) -> int:
+    """Return one number in [0, 2**63) for generators that are seeded with an integer."""
+    return int(seed_sequence(seed, purpose, *keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def integers(count: int, seed: int, purpose: Purpose, *keys: int) -> list[int]:
+    """Return `count` seeds in [0, 2**31), as `env.reset(seed=…)` takes them."""
+    return [int(word >> 1) for word in seed_sequence(seed, purpose, *keys).generate_state(count, np.uint32)]
+
+
+def fresh_seed() -> int:
+    """Return a run seed from the operating system's entropy, for runs that were given none (it is recorded)."""
+    return int(np.random.SeedSequence().generate_state(1, np.uint32)[0])
