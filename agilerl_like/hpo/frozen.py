@@ -1,0 +1,41 @@
+"""A dictionary that cannot change, so that members of a population can share one without sharing its fate.
+
+Its names are kept in alphabetical order: two equal mappings are then read, hashed and drawn from alike. (The standard
+library's `MappingProxyType` can be neither hashed nor copied nor pickled.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+V_co = TypeVar("V_co", covariant=True)
+
+
+class FrozenMapping(Mapping[str, V_co]):
+    """An immutable, hashable mapping from names to values; its lists become tuples."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Mapping[str, V_co] | None = None) -> None:
+        """Keep the entries in alphabetical order."""
+        self._entries: dict[str, Any] = {name: _frozen(value) for name, value in sorted((entries or {}).items())}
+
+    def __getitem__(self, name: str) -> V_co:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._entries.items()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

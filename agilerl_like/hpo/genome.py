@@ -1,0 +1,128 @@
+"""What evolution knows of an individual: its genome, and the record of how it came to be.
+
+A genome is an architecture and a set of hyperparameters, and nothing else: no weights, no history. Births are plain
+data, the same on every process; whoever owns tensors carries them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from agilerl_like.hpo.frozen import FrozenMapping
+from agilerl_like.hpo.hyperparameters import Number
+
+OperatorKind: TypeAlias = Literal["layer", "node", "activation"]
+MutationKind: TypeAlias = Literal["none", "architecture", "parameters", "activation", "rl_hp"]
+
+
+class Architecture(Protocol):
+    """What evolution asks of a description of networks: a frozen, hashable value that can name its variations."""
+
+    def operators(self, kind: OperatorKind) -> tuple[str, ...]:
+        """Return the operators that are legal now, in a fixed order; names of those that shrink contain `remove_`."""
+        ...
+
+    def mutate(
+        self, operator: str, rng: np.random.Generator, *, activations: tuple[str, ...] = ()
+    ) -> tuple[Architecture, dict[str, int | float | str]]:
+        """Return the changed description, and the numbers that say what was changed."""
+        ...
+
+    def describe(self) -> str:
+        """Return one line for a table."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change, with its numbers: for hyperparameters `details` maps each name to (old, new)."""
+
+    kind: MutationKind
+    operator: str = ""
+    details: Mapping[str, Any] = FrozenMapping()
+
+    def __post_init__(self) -> None:
+        """Freeze the details."""
+        object.__setattr__(self, "details", FrozenMapping(self.details))
+
+    @property
+    def label(self) -> str:
+        """What a table shows, and what AgileRL calls `mut`."""
+        match self.kind:
+            case "none":
+                return "None"
+            case "rl_hp":
+                return ",".join(self.details)
+            case "architecture":
+                return self.operator
+            case "parameters":
+                return "param"
+            case "activation":
+                return "act"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that `from_json` reads."""
+        details = {name: list(value) if isinstance(value, tuple) else value for name, value in self.details.items()}
+        return {"kind": self.kind, "operator": self.operator, "details": details}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Mutation:
+        """Read what `to_json` wrote."""
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class Genome:
+    """All that a child inherits besides weights."""
+
+    hyperparameters: Mapping[str, Number]
+    architecture: Architecture
+
+    def __post_init__(self) -> None:
+        """Freeze the hyperparameters."""
+        object.__setattr__(self, "hyperparameters", FrozenMapping(self.hyperparameters))
+
+    def replace(self, **changes: Any) -> Genome:
+        """Return this genome with other `hyperparameters` or another `architecture`."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Birth:
+    """Who lives in a slot from this generation on: a survivor, or a child of the member that was in `parent_slot`."""
+
+    generation: int
+    slot: int
+    uid: int
+    parent_uid: int
+    parent_slot: int
+    genome: Genome
+    mutations: tuple[Mutation, ...] = ()
+
+    @property
+    def survives(self) -> bool:
+        """Whether this is the individual that was here before; even then it may have been mutated."""
+        return self.uid == self.parent_uid
+
+    @property
+    def seed_key(self) -> tuple[int, int]:
+        """The keys of this birth's random streams: `seeding.generator(seed, purpose, *birth.seed_key)`."""
+        return self.generation, self.uid
+
+    def to_json(self) -> dict[str, Any]:
+        """Return one line of the lineage as plain data."""
+        return {
+            "generation": self.generation,
+            "slot": self.slot,
+            "uid": self.uid,
+            "parent_uid": self.parent_uid,
+            "parent_slot": self.parent_slot,
+            "survives": self.survives,
+            "mutations": [mutation.to_json() for mutation in self.mutations],
+            "hyperparameters": dict(self.genome.hyperparameters),
+            "architecture": self.genome.architecture.describe(),
+        }

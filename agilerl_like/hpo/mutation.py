@@ -1,0 +1,177 @@
+"""How a child differs from its parent: one kind of change is drawn, then its particulars.
+
+Growing and shrinking are equally likely however many ways there are to do either, else networks would drift towards the
+more numerous. Whether a network's outputs survive its change is decided by the floor that holds the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo.genome import Architecture, Genome, Mutation, MutationKind
+from agilerl_like.hpo.hyperparameters import HyperparameterConfig, Number
+from agilerl_like.seeding import Purpose, fresh_seed, generator
+
+Repair: TypeAlias = Callable[[dict[str, Number]], Mapping[str, Number]]
+
+
+def unchanged(hyperparameters: dict[str, Number]) -> Mapping[str, Number]:
+    """Repair nothing: for agents whose hyperparameters do not depend on each other."""
+    return hyperparameters
+
+
+@dataclass(frozen=True)
+class Mutations:
+    """The relative weights of each kind of change, and how large they are.
+
+    An architecture mutation adds or removes a layer with probability `new_layer_prob`, else nodes. `mutation_sd` is the
+    size of noise on weights. `mutate_elite` and `mutate_survivors` say whether the best member, and the others that
+    keep their slots, may change too; by default only clones do. `rand_seed` is for mutation by hand alone. `device` and
+    `accelerator` are accepted, as AgileRL has them, and unused: nothing here touches a tensor.
+    """
+
+    no_mutation: float = 0.4
+    architecture: float = 0.2
+    new_layer_prob: float = 0.2
+    parameters: float = 0.2
+    activation: float = 0.0
+    rl_hp: float = 0.2
+    mutation_sd: float = 0.1
+    activation_selection: tuple[str, ...] = ("ReLU", "ELU", "GELU")
+    mutate_elite: bool = False
+    rand_seed: int | None = None
+    device: Any = field(default="cpu", compare=False)
+    accelerator: Any = field(default=None, repr=False, compare=False)
+    mutate_survivors: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse weights that are none, and lists where a value is meant."""
+        object.__setattr__(self, "activation_selection", tuple(self.activation_selection))
+        for kind, weight in self.weights.items():
+            name = "no_mutation" if kind == "none" else kind
+            if not 0 <= weight < math.inf:
+                raise ConfigurationError(f"{name}={weight!r} must be a relative weight: finite and not negative")
+        if not any(self.weights.values()):
+            raise ConfigurationError("no_mutation, architecture, parameters, activation and rl_hp must not all be 0")
+        if not 0 <= self.new_layer_prob <= 1:
+            raise ConfigurationError(f"new_layer_prob={self.new_layer_prob!r} must lie between 0 and 1")
+        if not 0 <= self.mutation_sd < math.inf:
+            raise ConfigurationError(f"mutation_sd={self.mutation_sd!r} must be finite and not negative")
+        if self.activation and not self.activation_selection:
+            raise ConfigurationError("activation_selection=() must name an activation while activation is above 0")
+
+    @cached_property
+    def _by_hand(self) -> np.random.Generator:
+        return generator(fresh_seed() if self.rand_seed is None else self.rand_seed, Purpose.BY_HAND, Purpose.MUTATION)
+
+    @property
+    def weights(self) -> dict[MutationKind, float]:
+        """The relative weight of each kind."""
+        return {
+            "none": self.no_mutation,
+            "architecture": self.architecture,
+            "parameters": self.parameters,
+            "activation": self.activation,
+            "rl_hp": self.rl_hp,
+        }
+
+    def draw(
+        self,
+        genome: Genome,
+        hp_config: HyperparameterConfig,
+        rng: np.random.Generator,
+        *,
+        repair: Repair = unchanged,
+        pre_training: bool = False,
+    ) -> tuple[Genome, tuple[Mutation, ...]]:
+        """Return a mutated genome and what was changed.
+
+        Before training `no_mutation` is out of the draw. `repair` mends hyperparameters that depend on one another. A
+        kind that finds nothing to change leaves the genome as it is, and says in its details what was wanted.
+        """
+        weights = self.weights
+        if pre_training:
+            weights["none"] = 0.0
+        total = sum(weights.values())
+        kind: MutationKind = "none"
+        if total:
+            kind = list(weights)[rng.choice(len(weights), p=[weight / total for weight in weights.values()])]
+        match kind:
+            case "none":
+                return genome, (Mutation("none"),)
+            case "parameters":
+                return genome, (Mutation(kind, "noise", {"sd": self.mutation_sd}),)
+            case "rl_hp":
+                child, mutation = change_hyperparameters(genome, hp_config, rng, repair)
+            case "architecture":
+                operator = draw_operator(genome.architecture, rng, self.new_layer_prob)
+                child, mutation = change_architecture(genome, kind, operator, rng)
+            case "activation":
+                operator = draw_one(genome.architecture.operators(kind), rng)
+                child, mutation = change_architecture(genome, kind, operator, rng, self.activation_selection)
+        return child, (Mutation("none", details={"wanted": kind}) if child == genome else mutation,)
+
+    def mutation(self, population: Any, pre_training_mut: bool = False) -> Any:
+        """Return the mutated population; in a list the first agent is the elite that selection put there."""
+        if hasattr(population, "mutate"):
+            return population.mutate(self, pre_training=pre_training_mut)
+        spared = 0 if self.mutate_elite or pre_training_mut else 1
+        for agent in population[spared:]:
+            agent.mutate(self, self._by_hand, pre_training=pre_training_mut)
+        return population
+
+
+def change_hyperparameters(
+    genome: Genome, hp_config: HyperparameterConfig, rng: np.random.Generator, repair: Repair
+) -> tuple[Genome, Mutation]:
+    """Move each hyperparameter with a chance of one half, and at least one; record every value that became another."""
+    old = genome.hyperparameters
+    moves = rng.random(len(hp_config)) < 0.5
+    if len(moves) and not moves.any():
+        moves[rng.integers(len(moves))] = True
+    moved = {
+        name: parameter.mutate(old[name], rng)
+        for (name, parameter), moves_now in zip(hp_config.items(), moves, strict=True)
+        if moves_now
+    }
+    new = repair({**old, **moved})
+    details = {name: (old[name], new[name]) for name in old if new[name] != old[name]}
+    return genome.replace(hyperparameters=new), Mutation("rl_hp", "step", details)
+
+
+def change_architecture(
+    genome: Genome,
+    kind: MutationKind,
+    operator: str,
+    rng: np.random.Generator,
+    activations: tuple[str, ...] = (),
+) -> tuple[Genome, Mutation]:
+    """Apply one operator of the architecture; the empty name changes nothing."""
+    if not operator:
+        return genome, Mutation("none")
+    architecture, details = genome.architecture.mutate(operator, rng, activations=activations)
+    return genome.replace(architecture=architecture), Mutation(kind, operator, details)
+
+
+def draw_operator(architecture: Architecture, rng: np.random.Generator, new_layer_prob: float) -> str:
+    """Draw a direction and a kind; where nothing of both is legal, give up the direction first and then the kind."""
+    shrink = bool(rng.random() < 0.5)
+    layers_first = rng.random() < new_layer_prob
+    for kind in ("layer", "node") if layers_first else ("node", "layer"):
+        legal = architecture.operators(kind)
+        wanted = tuple(operator for operator in legal if ("remove_" in operator) == shrink)
+        if legal:
+            return draw_one(wanted or legal, rng)
+    return ""
+
+
+def draw_one(names: tuple[str, ...], rng: np.random.Generator) -> str:
+    """Return one of the names, each equally likely, or the empty name if there is none."""
+    return names[rng.integers(len(names))] if names else ""

@@ -1,0 +1,163 @@
+"""Who becomes a parent: fitness goes in, indices come out.
+
+Only ranks count, so rescaled fitness chooses alike. Everything is drawn in terms of ranks and never of slots, so the
+order in which members happen to be stored changes nothing either. A member whose fitness is not finite has no rank: it
+takes part in no tournament, is never a parent, and never survives.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from agilerl_like.errors import ConfigurationError, NoHealthyMember
+from agilerl_like.seeding import Purpose, fresh_seed, generator
+
+
+class Selected(NamedTuple):
+    """What selection by hand returns: the best agent, and the next population with it in first place."""
+
+    elite: Any
+    population: Any
+
+
+@dataclass(frozen=True)
+class Selection(ABC):
+    """A strategy; `seed` is for selection by hand alone, everything else is given its random generator."""
+
+    seed: int | None = field(default=None, kw_only=True)
+
+    @cached_property
+    def _by_hand(self) -> np.random.Generator:
+        return generator(fresh_seed() if self.seed is None else self.seed, Purpose.BY_HAND, Purpose.SELECTION)
+
+    @abstractmethod
+    def parents(
+        self, fitness: np.ndarray, rng: np.random.Generator, *, uids: Sequence[int] | np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return as many indices of parents as there are members; ties go to the smaller uid (or index).
+
+        Raises `NoHealthyMember` if no fitness is finite.
+        """
+
+    def validate(self, population_size: int) -> None:
+        """Raise `ConfigurationError` if this strategy cannot serve a population of this size."""
+        if population_size < 1:
+            raise ConfigurationError(f"population_size={population_size!r} must be at least 1")
+
+    def select(self, population: Any) -> Selected:
+        """Return the best agent and the next population, from the last entry of each agent's `fitness`.
+
+        A list of agents gives a list of clones, with new indices for all but the first copy of the best.
+        """
+        agents = list(population)
+        self.validate(len(agents))
+        for agent in agents:
+            if not agent.fitness:
+                raise ConfigurationError(f"agent {agent.index} has no fitness yet: call its test() before select()")
+        fitness = np.array([agent.fitness[-1] for agent in agents], dtype=float)
+        uids = [agent.index for agent in agents]
+        parents = self.parents(fitness, self._by_hand, uids=uids)
+        best = ranking(fitness, uids)[0]
+        if hasattr(population, "reselect"):
+            return Selected(agents[best], population.reselect(parents))
+        spare = range(max(uids) + 1, max(uids) + 1 + len(parents))
+        if parents[0] == best:
+            return Selected(agents[best], [agents[best].clone(), *_clones(agents, parents[1:], spare)])
+        return Selected(agents[best], _clones(agents, parents, spare))
+
+
+@dataclass(frozen=True)
+class TournamentSelection(Selection):
+    """Each parent is the best of `tournament_size` members drawn at random, all different.
+
+    A tournament holds at most all the healthy members, so a large one always finds the best; of size 1 it is a uniform
+    draw. With `elitism` the best member is the first parent. `population_size` is as in AgileRL; it need not be given.
+    """
+
+    tournament_size: int = 2
+    elitism: bool = True
+    population_size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an empty tournament."""
+        if not isinstance(self.tournament_size, int) or self.tournament_size < 1:
+            raise ConfigurationError(f"tournament_size={self.tournament_size!r} must be a whole number of at least 1")
+
+    def parents(
+        self, fitness: np.ndarray, rng: np.random.Generator, *, uids: Sequence[int] | np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the elite, if it is protected, and the winner of one tournament for every other place."""
+        by_rank = ranking(fitness, uids)
+        elite = by_rank[: int(self.elitism)]
+        shuffled_ranks = rng.random((len(fitness) - len(elite), len(by_rank))).argsort(axis=1)
+        winners = shuffled_ranks[:, : self.tournament_size].min(axis=1)
+        return np.concatenate([elite, by_rank[winners]])
+
+    def validate(self, population_size: int) -> None:
+        """Raise `ConfigurationError` if a tournament does not fit into the population."""
+        super().validate(population_size)
+        if self.population_size not in (None, population_size):
+            raise ConfigurationError(
+                f"population_size={self.population_size!r} differs from the population's {population_size}; omit it"
+            )
+        if self.tournament_size > population_size:
+            raise ConfigurationError(
+                f"tournament_size={self.tournament_size!r} must not be greater than the population's {population_size}"
+            )
+
+
+@dataclass(frozen=True)
+class TruncationSelection(Selection):
+    """The worst `fraction` is replaced by copies of members drawn from the best `fraction` (Jaderberg et al. 2017)."""
+
+    fraction: float = 0.25
+
+    def __post_init__(self) -> None:
+        """Refuse fractions that overlap."""
+        if not 0 < self.fraction <= 0.5:
+            raise ConfigurationError(f"fraction={self.fraction!r} must be greater than 0 and at most 0.5")
+
+    def parents(
+        self, fitness: np.ndarray, rng: np.random.Generator, *, uids: Sequence[int] | np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the survivors, best first, and a draw from the top for every member that is replaced.
+
+        At least one member is replaced where there are two; all that are not healthy are, and count as the worst.
+        """
+        by_rank = ranking(fitness, uids)
+        share = max(1, int(self.fraction * len(fitness)))
+        survivors = by_rank[: max(1, len(fitness) - share)]
+        top = by_rank[:share]
+        return np.concatenate([survivors, rng.choice(top, len(fitness) - len(survivors))])
+
+
+def ranking(fitness: np.ndarray, uids: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
+    """Return the indices of the members with finite fitness, best first; ties go to the smaller uid (or index)."""
+    fitness = np.asarray(fitness, dtype=float)
+    healthy = np.flatnonzero(np.isfinite(fitness))
+    if not len(healthy):
+        raise NoHealthyMember(f"no member has a finite fitness: {fitness.tolist()}")
+    names = np.arange(len(fitness)) if uids is None else np.asarray(uids)
+    return healthy[np.lexsort((names[healthy], -fitness[healthy]))]
+
+
+def place(parents: np.ndarray) -> np.ndarray:
+    """Return for every slot whose copy lives there: each parent keeps its own slot, further copies fill the free ones.
+
+    Whoever finds its own number in its slot survives.
+    """
+    occupants = np.full(len(parents), -1)
+    occupants[parents] = parents
+    _, first = np.unique(parents, return_index=True)
+    occupants[occupants < 0] = np.delete(parents, first)
+    return occupants
+
+
+def _clones(agents: list[Any], parents: np.ndarray, indices: range) -> list[Any]:
+    return [agents[parent].clone(index=index) for parent, index in zip(parents, indices, strict=False)]

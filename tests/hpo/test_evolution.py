@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from math import nan
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agilerl_like.errors import ConfigurationError, NoHealthyMember
+from agilerl_like.hpo import (
+    Birth,
+    Genome,
+    HyperparameterConfig,
+    Mutations,
+    RLParameter,
+    TournamentSelection,
+    TruncationSelection,
+    first_generation,
+    next_generation,
+)
+
+CONFIG = HyperparameterConfig(lr=RLParameter(1e-5, 1e-1))
+ALWAYS = Mutations(no_mutation=0, architecture=1, parameters=0, rl_hp=1)
+
+fitnesses = st.lists(st.sampled_from([nan, 1.0, 2.0, 3.0, 4.0]), min_size=2, max_size=9).filter(
+    lambda fitness: any(score == score for score in fitness)
+)
+
+
+def evolve(layers: Any, fitness: list[float], **changes: Any) -> tuple[Birth, ...]:
+    """One generation of members that are told apart by their learning rate, with uids from 50 on."""
+    members = range(len(fitness))
+    settings = {
+        "selection": TournamentSelection(2),
+        "mutations": ALWAYS,
+        "seed": 1,
+        "generation": 3,
+        "next_uid": 100,
+        "genomes": [Genome({"lr": (1 + member) * 1e-3}, layers()) for member in members],
+        "uids": [50 + member for member in members],
+    }
+    settings |= changes
+    genomes, uids = settings.pop("genomes"), settings.pop("uids")
+    return next_generation(genomes, fitness, uids, [CONFIG] * len(genomes), **settings)
+
+
+def test_one_generation_worked_out_by_hand(layers) -> None:
+    # a tournament of all four is won by slot 1, so the others, healthy or not, make room for its clones
+    births = evolve(layers, [1.0, 5.0, nan, 3.0], selection=TournamentSelection(4))
+    assert [(b.generation, b.slot, b.uid, b.parent_uid, b.parent_slot, b.survives) for b in births] == [
+        (3, 0, 100, 51, 1, False),
+        (3, 1, 51, 51, 1, True),
+        (3, 2, 101, 51, 1, False),
+        (3, 3, 102, 51, 1, False),
+    ]
+    parent = Genome({"lr": 2e-3}, layers())
+    assert (births[1].genome, births[1].mutations) == (parent, ())
+    assert all(len(birth.mutations) == 1 and birth.genome != parent for birth in births if not birth.survives)
+
+
+@given(fitnesses, st.integers(0, 1000), st.booleans())
+def test_survivors_stay_as_they_are_and_the_sick_are_replaced(layers, fitness, seed, truncation) -> None:
+    selection = TruncationSelection() if truncation else TournamentSelection(2)
+    births = evolve(layers, fitness, seed=seed, selection=selection)
+    best = max(score for score in fitness if score == score)
+    for slot, birth in enumerate(births):
+        assert birth.slot == slot
+        if birth.survives:
+            assert (birth.uid, birth.parent_slot) == (50 + slot, slot)
+            assert (birth.genome, birth.mutations) == (Genome({"lr": (1 + slot) * 1e-3}, layers()), ())
+        else:
+            assert birth.mutations
+        assert fitness[birth.parent_slot] == fitness[birth.parent_slot]  # NaN equals nothing, not even itself
+    assert births[fitness.index(best)].survives
+    clones = [birth.uid for birth in births if not birth.survives]
+    assert clones == list(range(100, 100 + len(clones)))
+
+
+@given(fitnesses, st.integers(0, 1000))
+def test_elite_and_survivors_change_only_where_that_is_asked_for(layers, fitness: list[float], seed: int) -> None:
+    elite = fitness.index(max(score for score in fitness if score == score))
+    for mutate_elite in (False, True):
+        for mutate_survivors in (False, True):
+            mutations = Mutations(0, 1, parameters=0, mutate_elite=mutate_elite, mutate_survivors=mutate_survivors)
+            for birth in evolve(layers, fitness, seed=seed, mutations=mutations):
+                asked = mutate_elite if birth.slot == elite else mutate_survivors
+                assert bool(birth.mutations) == (asked or not birth.survives)
+
+
+def test_births_follow_from_seed_generation_and_ranks_alone(layers) -> None:
+    births = evolve(layers, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert evolve(layers, [-9.0, 0.0, 0.5, 40.0, 41.0, 1e9]) == births
+    assert evolve(layers, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], seed=2) != births
+    later = [evolve(layers, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], generation=generation) for generation in range(4, 10)]
+    assert len({tuple(birth.parent_uid for birth in births) for births in later}) > 1
+    # two members, so that the worse is a clone of the better every time
+    clones = [evolve(layers, [1.0, 2.0], generation=generation)[0] for generation in range(4, 10)]
+    assert {(clone.uid, clone.parent_uid) for clone in clones} == {(100, 51)}
+    assert len({clone.genome for clone in clones}) > 1
+
+
+@given(fitnesses, st.integers(0, 1000), st.randoms())
+def test_the_order_of_members_changes_no_birth(layers, fitness: list[float], seed: int, shuffler) -> None:
+    def by_uid(births: tuple[Birth, ...]) -> dict[int, tuple]:
+        return {birth.uid: (birth.parent_uid, birth.genome, birth.mutations) for birth in births}
+
+    order = list(range(len(fitness)))
+    shuffler.shuffle(order)
+    shuffled = evolve(
+        layers,
+        [fitness[member] for member in order],
+        seed=seed,
+        genomes=[Genome({"lr": (1 + member) * 1e-3}, layers()) for member in order],
+        uids=[50 + member for member in order],
+    )
+    assert by_uid(shuffled) == by_uid(evolve(layers, fitness, seed=seed))
+
+
+def test_repair_has_the_last_word(layers) -> None:
+    mutations = Mutations(0, 0, parameters=0, rl_hp=1)
+    births = evolve(layers, [1.0, 2.0, 3.0], mutations=mutations, repair=lambda values: values | {"lr": 0.5})
+    assert {birth.survives for birth in births} == {True, False}
+    assert all(birth.survives or birth.genome.hyperparameters["lr"] == 0.5 for birth in births)
+
+
+def test_a_population_that_cannot_go_on_is_refused(layers) -> None:
+    with pytest.raises(NoHealthyMember):
+        evolve(layers, [nan, nan])
+    with pytest.raises(ConfigurationError, match="tournament_size=3 must not be greater than the population's 2"):
+        evolve(layers, [1.0, 2.0], selection=TournamentSelection(3))
+
+
+def test_the_first_generation_changes_every_member_and_keeps_who_they_are(layers) -> None:
+    genomes = [Genome({"lr": 1e-3}, layers())] * 4
+    births = first_generation(genomes, [0, 1, 2, 3], [CONFIG] * 4, mutations=ALWAYS, seed=5)
+    assert [(b.generation, b.slot, b.uid, b.parent_uid, b.parent_slot) for b in births] == [
+        (0, slot, slot, slot, slot) for slot in range(4)
+    ]
+    assert all(birth.survives and birth.mutations and birth.genome != genomes[0] for birth in births)
+    assert len({birth.genome for birth in births}) > 1
+    # a member's draw is its own: without its neighbours it is the same
+    assert first_generation(genomes[2:3], [2], [CONFIG], mutations=ALWAYS, seed=5)[0].genome == births[2].genome

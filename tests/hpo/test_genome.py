@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from agilerl_like.hpo import Birth, Genome, Mutation
+
+
+@pytest.mark.parametrize(
+    ("mutation", "label"),
+    [
+        (Mutation("none", details={"wanted": "activation"}), "None"),
+        (Mutation("architecture", "encoder.add_node", {"layer": 0, "nodes": 32}), "encoder.add_node"),
+        (Mutation("parameters", "noise", {"sd": 0.1}), "param"),
+        (Mutation("activation", "change_activation", {"activation": "ELU"}), "act"),
+        (Mutation("rl_hp", "step", {"lr": (1e-3, 1.2e-3), "ent_coef": (0.01, 0.008)}), "ent_coef,lr"),
+    ],
+)
+def test_a_mutation_has_a_label_and_survives_json(mutation: Mutation, label: str) -> None:
+    assert mutation.label == label
+    assert Mutation.from_json(json.loads(json.dumps(mutation.to_json()))) == mutation
+
+
+def test_a_genome_is_a_value(layers) -> None:
+    values = {"lr": 1e-3, "batch_size": 64}
+    genome = Genome(values, layers())
+    values["lr"] = 1.0
+    assert genome.hyperparameters == {"batch_size": 64, "lr": 1e-3}
+    assert copy.deepcopy(genome) == genome
+    assert hash(genome) == hash(Genome({"batch_size": 64, "lr": 1e-3}, layers()))
+    assert genome.replace(hyperparameters={"lr": 1e-2}) == Genome({"lr": 1e-2}, layers())
+
+
+def test_a_birth_is_one_line_of_the_lineage(layers) -> None:
+    step = Mutation("rl_hp", "step", {"lr": (1e-3, 1.2e-3)})
+    birth = Birth(7, 2, 19, 11, 5, Genome({"lr": 1.2e-3}, layers((4, 8))), (step,))
+    assert birth.seed_key == (7, 19)
+    assert json.loads(json.dumps(birth.to_json())) == {
+        "generation": 7,
+        "slot": 2,
+        "uid": 19,
+        "parent_uid": 11,
+        "parent_slot": 5,
+        "survives": False,
+        "mutations": [{"kind": "rl_hp", "operator": "step", "details": {"lr": [1e-3, 1.2e-3]}}],
+        "hyperparameters": {"lr": 1.2e-3},
+        "architecture": "4-8 ReLU",
+    }
