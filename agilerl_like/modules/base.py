@@ -1,0 +1,96 @@
+"""What every evolvable module is: a frozen spec, the `nn.Module` built from it, and the mutations that the spec allows.
+
+A spec decides on shapes and touches no tensor; a mutation is a new spec. A module names the unit group on every axis of its
+parameters, which is all that `morphism` needs in order to carry weights and optimizer moments from one shape to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from agilerl_like.errors import ConfigurationError, unknown_name
+
+OperatorKind = Literal["layer", "node", "activation"]
+Arguments = dict[str, int | float | str]
+Axes = dict[str, tuple[str, ...]]
+"""Tensor name -> the unit group of each of its axes."""
+
+SpecT = TypeVar("SpecT", bound="Spec")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A validated, hashable description of an evolvable module."""
+
+    OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {}
+
+    @classmethod
+    def from_config(cls: type[SpecT], field: str, config: Mapping[str, Any]) -> SpecT:
+        """Build a spec from a plain mapping; lists become tuples and an unknown key is an error that names near ones."""
+        known = {f.name for f in fields(cls) if f.init}
+        for key in config:
+            if key not in known:
+                raise unknown_name(f"{field} key", key, known)
+        try:
+            return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in config.items()})
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{field}: {error}") from error
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the plain mapping that `from_config` turns back into an equal spec."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+    def operators(self, kind: OperatorKind) -> tuple[str, ...]:
+        """Names of the operators of one kind that are legal now, in a fixed order."""
+        return tuple(name for name, its_kind in self.OPERATORS.items() if its_kind == kind and self.choices(name))
+
+    def choices(self, operator: str) -> tuple[Arguments, ...]:
+        """Every set of arguments with which an operator may be applied now; empty where it is not legal."""
+        raise NotImplementedError
+
+    def apply(self: SpecT, operator: str, **arguments: int | float | str) -> SpecT:
+        """Return the spec after one mutation with given arguments."""
+        raise NotImplementedError
+
+    def mutate(
+        self: SpecT, operator: str, rng: np.random.Generator, *, activations: tuple[str, ...] = ()
+    ) -> tuple[SpecT, Arguments]:
+        """Draw an operator's arguments uniformly from its legal ones; return the new spec and what was drawn."""
+        choices = self.choices(operator)
+        if operator == "change_activation":
+            choices = tuple(choice for choice in choices if choice["activation"] in activations)
+        if not choices:
+            raise ConfigurationError(f"operator={operator!r} is not legal for {self}")
+        arguments = dict(choices[rng.integers(len(choices))])
+        return self.apply(operator, **arguments), arguments
+
+    def evolve(self: SpecT, **changes: Any) -> SpecT:
+        """Return a copy with some fields changed, validated again."""
+        return replace(self, **changes)
+
+
+class EvolvableModule(nn.Module):
+    """A module that was built from a spec: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
+
+    spec: Spec
+
+    def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
+        """Draw initial weights; `output_gain` scales the last layer's."""
+        raise NotImplementedError
+
+    def axes(self) -> Axes:
+        """Name the unit group on each axis of every parameter and buffer that has units. The groups "in" and "out" are the module's ends."""
+        raise NotImplementedError
+
+
+def check_range(field: str, value: float, low: float, high: float) -> None:
+    """Raise ConfigurationError unless `low <= value <= high`."""
+    if not low <= value <= high:
+        raise ConfigurationError(f"{field}={value!r} is outside its range [{low}, {high}]")

@@ -1,0 +1,208 @@
+"""Layers written once, for one member or for a whole stack of members.
+
+A layer's parameters are `[out, in]` for one member and `[P, out, in]` for a stack of P; its input is `[..., in]` in the first case
+and `[P, B, in]` in the second. Nothing else differs, so an agent alone and a population run the same code. How a layer runs fastest
+(one fused kernel, a batched one, a loop over members) is decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agilerl_like.errors import unknown_name
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "ReLU": torch.relu,
+    "Tanh": torch.tanh,
+    "ELU": F.elu,
+    "GELU": F.gelu,
+    "SiLU": F.silu,
+    "LeakyReLU": F.leaky_relu,
+    "Softsign": F.softsign,
+    "Mish": F.mish,
+    "Sigmoid": torch.sigmoid,
+    "Softplus": F.softplus,
+    "Identity": lambda x: x,
+}
+
+SKIP = "Skip"
+"""What a newborn layer fades from: the layer's own input, bypassing weights, normalisation and activation alike."""
+
+
+def check_activation(field: str, name: str) -> None:
+    """Raise ConfigurationError, with near names, unless `name` is an activation."""
+    if name not in ACTIVATIONS:
+        raise unknown_name(field, name, ACTIVATIONS)
+
+
+class Linear(nn.Module):
+    """An affine map: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
+
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_outputs, num_inputs))
+        self.bias = nn.Parameter(torch.zeros(num_outputs))
+
+    def reset_(self, gain: float, generator: torch.Generator) -> None:
+        """Draw orthogonal weights of the given gain, and zero biases (Saxe et al. 2014)."""
+        nn.init.orthogonal_(self.weight, gain, generator=generator)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return affine(x, self.weight, self.bias)
+
+
+class NoisyLinear(nn.Module):
+    """An affine map whose weights carry learned factorised Gaussian noise while training (Fortunato et al. 2018).
+
+    The noise stays as it is until `resample_` is called, so that a rollout and the update that learns from it see one policy.
+    """
+
+    def __init__(self, num_inputs: int, num_outputs: int, noise_std: float) -> None:
+        super().__init__()
+        self.noise_std = noise_std
+        self.weight = nn.Parameter(torch.empty(num_outputs, num_inputs))
+        self.bias = nn.Parameter(torch.zeros(num_outputs))
+        self.weight_sigma = nn.Parameter(torch.full((num_outputs, num_inputs), noise_std / num_inputs**0.5))
+        self.bias_sigma = nn.Parameter(torch.full((num_outputs,), noise_std / num_inputs**0.5))
+        self.register_buffer("input_noise", torch.zeros(num_inputs))
+        self.register_buffer("output_noise", torch.zeros(num_outputs))
+        self.input_noise: Tensor
+        self.output_noise: Tensor
+
+    reset_ = Linear.reset_
+
+    def resample_(self, generator: torch.Generator) -> None:
+        """Draw new noise; for one member (a stack's rows are drawn through its members)."""
+        for noise in (self.input_noise, self.output_noise):
+            draw = torch.randn(noise.shape, generator=generator, device=noise.device)
+            noise.copy_(draw.sign() * draw.abs().sqrt())
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return affine(x, self.weight, self.bias)
+        outer = self.output_noise.unsqueeze(-1) * self.input_noise.unsqueeze(-2)
+        return affine(x, self.weight + self.weight_sigma * outer, self.bias + self.bias_sigma * self.output_noise)
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`x @ weight.T + bias`, with or without a leading member axis on all three."""
+    if weight.dim() == 2:
+        return F.linear(x, weight, bias)
+    return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+
+
+class LayerNorm(nn.Module):
+    """Normalise over units (Ba et al. 2016), where a unit may be left out of the statistics that it is normalised by.
+
+    `counted` is 1 for a unit that enters mean and variance. A newborn unit has 0: it is normalised by the statistics of the units
+    that were there before, so that growing a normalised layer changes no output at all.
+    """
+
+    EPSILON = 1e-5
+
+    def __init__(self, num_units: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_units))
+        self.bias = nn.Parameter(torch.zeros(num_units))
+        self.register_buffer("counted", torch.ones(num_units))
+        self.counted: Tensor
+        self.counts_all = True
+
+    def refresh(self) -> None:
+        """Read from `counted` whether the plain kernel serves; to be called after the buffer was written."""
+        self.counts_all = bool((self.counted == 1).all())
+
+    def forward(self, x: Tensor) -> Tensor:
+        stacked = self.weight.dim() == 2
+        weight, bias = (self.weight.unsqueeze(1), self.bias.unsqueeze(1)) if stacked else (self.weight, self.bias)
+        if self.counts_all:
+            return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:], eps=self.EPSILON), weight)
+        counted = self.counted.unsqueeze(1) if stacked else self.counted
+        share = counted / counted.sum(-1, keepdim=True)
+        centred = x - (x * share).sum(-1, keepdim=True)
+        variance = (centred.square() * share).sum(-1, keepdim=True)
+        return torch.addcmul(bias, centred * (variance + self.EPSILON).rsqrt(), weight)
+
+
+class RunningNorm(nn.Module):
+    """Centre and scale by the mean and variance of everything seen so far: `[..., size]`, or `[P, B, size]` when stacked.
+
+    The statistics are buffers: cloned and saved with the member, and moved by `update_` alone, so that they stay frozen while a
+    policy acts, learns from what it saw, or is evaluated. Merging follows Chan et al. (1979), in float32.
+    """
+
+    EPSILON = 1e-8
+    CLIP = 10.0
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        for name, value in (("mean", 0.0), ("var", 1.0), ("shift", 0.0), ("scale", 1.0)):
+            self.register_buffer(name, torch.full((size,), value))
+        self.register_buffer("count", torch.zeros(1))
+        self.mean: Tensor
+        self.var: Tensor
+        self.count: Tensor
+        self.shift: Tensor  # -mean / std and 1 / std, kept so that acting costs one kernel
+        self.scale: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.scale.dim() == 1:
+            return torch.addcmul(self.shift, x, self.scale).clamp_(-self.CLIP, self.CLIP)
+        return torch.addcmul(self.shift.unsqueeze(1), x, self.scale.unsqueeze(1)).clamp_(-self.CLIP, self.CLIP)
+
+    def invert(self, x: Tensor) -> Tensor:
+        """Bring normalised numbers back to their own scale."""
+        mean, scale = (self.mean, self.scale) if self.scale.dim() == 1 else (self.mean.unsqueeze(1), self.scale.unsqueeze(1))
+        return x / scale + mean
+
+    @torch.no_grad()
+    def update_(self, x: Tensor, weight: Tensor) -> None:
+        """Take in a batch `[*M, B, size]`; `weight` `[*M, B]` is 1 for rows that count and 0 for rows that do not."""
+        weight = weight.unsqueeze(-1)  # [*M, B, 1]
+        added = weight.sum(-2)  # [*M, 1]
+        safe = added.clamp(min=1.0)
+        mean = (x * weight).sum(-2) / safe  # [*M, size]
+        var = ((x - mean.unsqueeze(-2)).square() * weight).sum(-2) / safe
+        total = (self.count + added).clamp(min=1.0)
+        delta = mean - self.mean
+        share = added / total
+        known = self.count / total
+        self.var.copy_(torch.where(self.count + added > 0, known * self.var + share * var + known * share * delta.square(), self.var))
+        self.mean.add_(delta * share)
+        self.count.add_(added)
+        self.scale.copy_((self.var + self.EPSILON).rsqrt().clamp(max=1e4))
+        self.shift.copy_(-self.mean * self.scale)
+
+
+class FadingActivation(nn.Module):
+    """A layer's activation, or the way from what stood there before to it.
+
+    While a change fades in, the layer gives `(1 - blend) * before + blend * after`. `blend` is 0 at the mutation, so that nothing
+    jumps, and is moved towards 1 between updates, never within one.
+    """
+
+    def __init__(self, activation: str, before: str = "") -> None:
+        super().__init__()
+        self.activation, self.before = activation, before
+        self.function = ACTIVATIONS[activation]
+        if before:
+            self.register_buffer("blend", torch.zeros(1))
+            self.blend: Tensor
+
+    def forward(self, x: Tensor, layer_input: Tensor) -> Tensor:
+        after = self.function(x)
+        if not self.before:
+            return after
+        blend = self.blend if self.blend.dim() == 1 else self.blend.unsqueeze(-1)
+        before = layer_input if self.before == SKIP else ACTIVATIONS[self.before](x)
+        return torch.lerp(before, after, blend)
+
+    def advance_(self, share: float) -> None:
+        """Move `share` of the way from before to after."""
+        if self.before:
+            self.blend.add_(share).clamp_(max=1.0)

@@ -1,0 +1,6 @@
+"""What an algorithm needs of modules: actor and critic for a pair of spaces, action distributions, and mutations carried out."""
+
+from agilerl_like.networks.actor_critic import Actor, ActorCritic, Network, NetworkSpec
+from agilerl_like.networks.distributions import ActionDistribution, make_distribution
+
+__all__ = ["ActionDistribution", "Actor", "ActorCritic", "Network", "NetworkSpec", "make_distribution"]

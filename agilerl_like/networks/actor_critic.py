@@ -1,0 +1,235 @@
+"""Actor and critic as an algorithm needs them: an encoder and a head each, one architecture for both.
+
+`NetworkSpec` is the architecture half of a genome. Actor and critic always have the same shape, so an architecture mutation changes both
+alike; with `share_encoders` they also have the same encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from agilerl_like.envs.spaces import flat_size
+from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.modules.base import Arguments, OperatorKind, Spec, check_range
+from agilerl_like.modules.layers import ACTIVATIONS, FadingActivation, RunningNorm
+from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
+from agilerl_like.networks.distributions import ActionDistribution, make_distribution
+
+LATENT_STEPS = (8, 16, 32)
+"""How many latent nodes a mutation adds or removes (AgileRL's choice)."""
+
+VANISHING_GAIN = 0.01
+"""Gain of a policy's last layer: a new policy is near uniform (Andrychowicz et al. 2021)."""
+
+
+@dataclass(frozen=True)
+class NetworkSpec(Spec):
+    """The architecture of an actor and its critic: encoder, latent layer, head."""
+
+    encoder: MLPSpec = MLPSpec(output_activation="ReLU")
+    """From the observation to the latent layer."""
+    head: MLPSpec = MLPSpec()
+    """From the latent layer to the outputs."""
+    latent_dim: int = 64
+    """Width of the latent layer, the encoder's output."""
+    min_latent_dim: int = 8
+    max_latent_dim: int = 128
+
+    OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {
+        "encoder.add_layer": "layer",
+        "encoder.remove_layer": "layer",
+        "head.add_layer": "layer",
+        "head.remove_layer": "layer",
+        "encoder.add_node": "node",
+        "encoder.remove_node": "node",
+        "head.add_node": "node",
+        "head.remove_node": "node",
+        "add_latent_node": "node",
+        "remove_latent_node": "node",
+        "change_activation": "activation",
+    }
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_latent_dim <= self.max_latent_dim:
+            raise ConfigurationError(
+                f"min_latent_dim={self.min_latent_dim!r} must be at least 1 and at most max_latent_dim={self.max_latent_dim!r}"
+            )
+        check_range("latent_dim", self.latent_dim, self.min_latent_dim, self.max_latent_dim)
+
+    @classmethod
+    def from_net_config(cls, net_config: Mapping[str, Any] | None) -> NetworkSpec:
+        """Read AgileRL's `net_config`: `encoder_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`.
+
+        The encoder's output activation is its hidden one unless given.
+        """
+        config = dict(net_config or {})
+        allowed = {"encoder_config", "head_config", "latent_dim", "min_latent_dim", "max_latent_dim"}
+        for key in config:
+            if key not in allowed:
+                raise unknown_name("net_config key", key, allowed)
+        encoder = {"activation": MLPSpec.activation, **(config.pop("encoder_config", None) or {})}
+        encoder.setdefault("output_activation", encoder["activation"])
+        head = config.pop("head_config", None) or {}
+        return cls(
+            encoder=MLPSpec.from_config("encoder_config", encoder), head=MLPSpec.from_config("head_config", head), **config
+        )
+
+    def to_config(self) -> dict[str, Any]:
+        values = super().to_config()
+        return {
+            "encoder_config": self.encoder.to_config(),
+            "head_config": self.head.to_config(),
+            **{key: value for key, value in values.items() if key not in ("encoder", "head")},
+        }
+
+    def choices(self, operator: str) -> tuple[Arguments, ...]:
+        part, _, inner = operator.rpartition(".")
+        if part:
+            return getattr(self, part).choices(inner)
+        if self.encoder.fading or self.head.fading:
+            return ()
+        if operator == "change_activation":
+            return tuple({"activation": name} for name in ACTIVATIONS if name not in (self.encoder.activation, "Identity"))
+        sign, limit = (1, self.max_latent_dim) if operator == "add_latent_node" else (-1, self.min_latent_dim)
+        steps = sorted({min(step, sign * (limit - self.latent_dim)) for step in LATENT_STEPS})
+        return tuple({"nodes": nodes} for nodes in steps if nodes > 0)
+
+    def apply(self, operator: str, **arguments: int | float | str) -> NetworkSpec:
+        if operator not in self.OPERATORS:
+            raise unknown_name("operator", operator, self.OPERATORS)
+        part, _, inner = operator.rpartition(".")
+        if part:
+            return self.evolve(**{part: getattr(self, part).apply(inner, **arguments)})
+        if operator == "change_activation":
+            return self.evolve(
+                encoder=self.encoder.apply(operator, **arguments), head=self.head.apply(operator, **arguments)
+            )
+        sign = 1 if operator == "add_latent_node" else -1
+        return self.evolve(latent_dim=self.latent_dim + sign * int(arguments["nodes"]))
+
+    def settled(self) -> NetworkSpec:
+        """The spec once nothing fades any more."""
+        return self.evolve(encoder=self.encoder.settled(), head=self.head.settled())
+
+    @property
+    def fades(self) -> bool:
+        """Whether a mutation is still fading in."""
+        return bool(self.encoder.fading or self.head.fading)
+
+    def describe(self) -> str:
+        """One line for tables and logs."""
+        sizes = " | ".join("-".join(map(str, group)) for group in (self.encoder.hidden_size, (self.latent_dim,), self.head.hidden_size))
+        return f"{sizes} {self.encoder.activation}"
+
+
+class Network(nn.Module):
+    """An encoder and a head: `[…, observation] -> […, outputs]`."""
+
+    def __init__(self, encoder: EvolvableMLP, head: EvolvableMLP) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x))
+
+
+class Actor(Network):
+    """The policy: its outputs are the parameters of an action distribution."""
+
+    def __init__(self, encoder: EvolvableMLP, head: EvolvableMLP, distribution: ActionDistribution) -> None:
+        super().__init__(encoder, head)
+        self.distribution = distribution
+
+
+class ActorCritic(nn.Module):
+    """Everything of a member that is learned or counted, but for the optimizer's moments.
+
+    Observations are flat float32 `[…, flat_size(observation_space)]` (see `envs.spaces.encode`) and normalised by the caller, once.
+    """
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        *,
+        share_encoders: bool,
+        normalize_observation: bool,
+        normalize_value: bool,
+        log_std: float = 0.0,
+        squash: bool = False,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.share_encoders = share_encoders
+        num_inputs = flat_size(observation_space)
+        distribution = make_distribution(action_space, log_std=log_std, squash=squash)
+        continuous = isinstance(observation_space, gymnasium.spaces.Box)  # one-hot inputs have their scale already
+        self.observation_norm = RunningNorm(num_inputs) if normalize_observation and continuous else NoNorm()
+        self.value_norm = RunningNorm(1) if normalize_value else NoNorm()
+        encoder = EvolvableMLP(spec.encoder, num_inputs, spec.latent_dim)
+        self.actor = Actor(encoder, EvolvableMLP(spec.head, spec.latent_dim, distribution.num_outputs), distribution)
+        critic_encoder = encoder if share_encoders else EvolvableMLP(spec.encoder, num_inputs, spec.latent_dim)
+        self.critic = Network(critic_encoder, EvolvableMLP(spec.head, spec.latent_dim, 1))
+
+    def reset_(self, generator: torch.Generator) -> None:
+        """Draw initial weights from one stream."""
+        self.actor.encoder.reset_(generator, output_gain=2**0.5)
+        self.actor.head.reset_(generator, output_gain=VANISHING_GAIN if self.spec.head.output_vanish else 1.0)
+        if not self.share_encoders:
+            self.critic.encoder.reset_(generator, output_gain=2**0.5)
+        self.critic.head.reset_(generator, output_gain=1.0)
+
+    def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The policy's outputs `[…, num_outputs]` and the normalised value `[…]` of normalised observations."""
+        if self.share_encoders:
+            latent = self.actor.encoder(x)
+            return self.actor.head(latent), self.critic.head(latent).squeeze(-1)
+        return self.actor(x), self.critic(x).squeeze(-1)
+
+    def value(self, x: Tensor) -> Tensor:
+        """The value `[…]` of normalised observations, in the environment's own units of reward."""
+        return self.value_norm.invert(self.critic(x)).squeeze(-1)
+
+    def advance_fades_(self, share: float) -> None:
+        """Move every mutation that fades in a step onward."""
+        for activation in fades(self):
+            activation.advance_(share)
+
+    def fade_left(self) -> float:
+        """How much of the latest mutation has still to fade in: 0 when nothing does (for one member)."""
+        return max((1.0 - float(activation.blend) for activation in fades(self)), default=0.0)
+
+    def settle_(self) -> None:
+        """Forget what was faded from, once it is gone (for one member)."""
+        for activation in fades(self):
+            activation.before = ""
+            del activation.blend
+        self.spec = self.spec.settled()
+
+
+class NoNorm(nn.Module):
+    """The normaliser that does nothing."""
+
+    count = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+    def invert(self, x: Tensor) -> Tensor:
+        """Return the numbers as they are."""
+        return x
+
+    def update_(self, x: Tensor, weight: Tensor) -> None:
+        """Learn nothing."""
+
+
+def fades(module: nn.Module) -> list[FadingActivation]:
+    """The activations in a module that come from something else."""
+    return [layer for layer in module.modules() if isinstance(layer, FadingActivation) and layer.before]

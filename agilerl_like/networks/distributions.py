@@ -1,0 +1,253 @@
+"""Action distributions: what a policy's outputs mean for each kind of action space.
+
+Every method takes outputs with any leading axes, `[…, num_outputs]`. A *raw* action is what is stored and learned from, `[…, size]`:
+the category from 0, the bit, or the unbounded Gaussian number; `to_env` turns it into the action that the environment takes and
+`from_env` back. Noise is an argument, drawn beforehand, so that a member's actions depend on its own stream alone.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import gymnasium
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agilerl_like.errors import ConfigurationError
+
+ILLEGAL = -1e9
+"""Logit of a masked action: finite, so that p * log p is 0 and its gradient too."""
+
+
+class ActionDistribution(nn.Module):
+    """One distribution for each set of outputs; leading axes are free."""
+
+    num_outputs: int
+    """Numbers that the policy gives for one observation."""
+    size: int
+    """Numbers in one raw action."""
+    mask_size: int = 0
+    """Entries in one action mask; 0 where masks have no meaning."""
+    raw_dtype: torch.dtype = torch.float32
+
+    @abstractmethod
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw what `sample` needs: `[*shape, …]`."""
+
+    @abstractmethod
+    def sample(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Draw a raw action `[…, size]`."""
+
+    @abstractmethod
+    def mode(self, outputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The most likely raw action `[…, size]`."""
+
+    @abstractmethod
+    def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Log-probability of raw actions and entropy, both `[…]`, in nats."""
+
+    @abstractmethod
+    def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
+        """KL(self || other) `[…]`, in nats."""
+
+    @abstractmethod
+    def to_env(self, raw: Tensor) -> np.ndarray:
+        """Turn raw actions `[N, size]` into the environment's, `[N, *action_space.shape]`."""
+
+    @abstractmethod
+    def from_env(self, action: np.ndarray) -> Tensor:
+        """Turn the environment's actions `[N, *action_space.shape]` into raw ones `[N, size]`."""
+
+    def unbounded(self, raw: Tensor) -> np.ndarray:
+        """The environment's units without the clip at its border: what `get_action` returns so that nothing is lost."""
+        return self.to_env(raw)
+
+
+class Categorical(ActionDistribution):
+    """Discrete and MultiDiscrete spaces: one categorical variable for each entry of `nvec`."""
+
+    raw_dtype = torch.int64
+
+    def __init__(self, space: gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete) -> None:
+        super().__init__()
+        self.single = isinstance(space, gymnasium.spaces.Discrete)
+        self.nvec = [int(n) for n in np.atleast_1d(space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec)]
+        self.start = np.atleast_1d(space.start).astype(np.int64)
+        self.num_outputs = self.mask_size = sum(self.nvec)
+        self.size = len(self.nvec)
+        self.dtype = space.dtype
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        draw = torch.empty(*shape, self.num_outputs, device=generator.device)
+        return draw.exponential_(generator=generator).log_().neg_()  # Gumbel: argmax(logits + noise) is a draw
+
+    def _parts(self, outputs: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
+        if mask is not None:
+            outputs = outputs.masked_fill(~mask, ILLEGAL)
+        return (outputs,) if self.size == 1 else outputs.split(self.nvec, -1)
+
+    def sample(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.mode(outputs + noise, mask)
+
+    def mode(self, outputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        best = [part.argmax(-1, keepdim=True) for part in self._parts(outputs, mask)]
+        return best[0] if self.size == 1 else torch.cat(best, -1)
+
+    def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        log_prob, entropy = [], []
+        for i, part in enumerate(self._parts(outputs, mask)):
+            logp = F.log_softmax(part, -1)
+            log_prob.append(logp.gather(-1, raw[..., i : i + 1]).squeeze(-1))
+            entropy.append(-(logp.exp() * logp).sum(-1))
+        return (log_prob[0], entropy[0]) if self.size == 1 else (sum(log_prob, torch.zeros(())), sum(entropy, torch.zeros(())))
+
+    def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
+        total = torch.zeros(())
+        for ours, theirs in zip(self._parts(outputs, None), self._parts(other_outputs, None), strict=True):
+            logp, logq = F.log_softmax(ours, -1), F.log_softmax(theirs, -1)
+            total = total + (logp.exp() * (logp - logq)).sum(-1)
+        return total
+
+    def to_env(self, raw: Tensor) -> np.ndarray:
+        action = (raw.cpu().numpy() + self.start).astype(self.dtype, copy=False)
+        return action[..., 0] if self.single else action
+
+    def from_env(self, action: np.ndarray) -> Tensor:
+        action = np.asarray(action, dtype=np.int64).reshape(-1, self.size) - self.start
+        return torch.from_numpy(action)
+
+
+class Bernoulli(ActionDistribution):
+    """MultiBinary spaces: independent bits; a mask says which bits may be 1."""
+
+    def __init__(self, space: gymnasium.spaces.MultiBinary) -> None:
+        super().__init__()
+        self.shape = space.shape
+        self.size = self.num_outputs = self.mask_size = int(np.prod(space.shape))
+        self.dtype = space.dtype
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        draw = torch.empty(2, *shape, self.size, device=generator.device).exponential_(generator=generator).log_()
+        return draw[0] - draw[1]  # logistic: logit + noise > 0 is a draw
+
+    @staticmethod
+    def _masked(outputs: Tensor, mask: Tensor | None) -> Tensor:
+        return outputs if mask is None else outputs.masked_fill(~mask, ILLEGAL)
+
+    def sample(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        return (self._masked(outputs + noise, mask) > 0).float()
+
+    def mode(self, outputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        return (self._masked(outputs, mask) > 0).float()
+
+    def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        logits = self._masked(outputs, mask)
+        log_one, log_zero = F.logsigmoid(logits), F.logsigmoid(-logits)
+        log_prob = (raw * log_one + (1 - raw) * log_zero).sum(-1)
+        entropy = -(log_one.exp() * log_one + log_zero.exp() * log_zero).sum(-1)
+        return log_prob, entropy
+
+    def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
+        total = torch.zeros(())
+        for sign in (1, -1):
+            logp, logq = F.logsigmoid(sign * outputs), F.logsigmoid(sign * other_outputs)
+            total = total + (logp.exp() * (logp - logq)).sum(-1)
+        return total
+
+    def to_env(self, raw: Tensor) -> np.ndarray:
+        return raw.cpu().numpy().reshape(-1, *self.shape).astype(self.dtype)
+
+    def from_env(self, action: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.asarray(action, dtype=np.float32).reshape(-1, self.size))
+
+
+class Gaussian(ActionDistribution):
+    """Box spaces: a diagonal Gaussian with one learned log standard deviation a dimension.
+
+    The policy speaks in half-widths of the space: raw -1 and 1 are the bounds, so the space's units do not matter (a dimension with an
+    infinite bound is left as it is). Either the action is clipped at the border, or `squash` sends it through tanh and its
+    log-probability carries the Jacobian (Haarnoja et al. 2018). Log-probabilities are densities in the environment's units.
+    """
+
+    LOG_STD_RANGE = (-20.0, 2.0)
+
+    def __init__(self, space: gymnasium.spaces.Box, *, log_std: float, squash: bool) -> None:
+        super().__init__()
+        low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
+        bounded = np.isfinite(low) & np.isfinite(high) & (high > low)
+        if squash and not bounded.all():
+            raise ConfigurationError(f"squash_output=True needs finite bounds, but action_space={space} has low={low}, high={high}")
+        self.shape, self.dtype, self.squash = space.shape, space.dtype, squash
+        self.size = self.num_outputs = len(low)
+        self.low, self.high = low, high
+        with np.errstate(invalid="ignore", over="ignore"):
+            self.centre = np.where(bounded, low / 2 + high / 2, 0.0)
+            self.half_width = np.where(bounded, high / 2 - low / 2, 1.0)
+        self.log_width = float(np.log(self.half_width).sum())
+        self.log_std = nn.Parameter(torch.full((self.size,), float(log_std)))
+
+    def _log_std(self) -> Tensor:
+        log_std = self.log_std.clamp(*self.LOG_STD_RANGE)
+        return log_std if log_std.dim() == 1 else log_std.unsqueeze(1)
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.randn(*shape, self.size, generator=generator, device=generator.device)
+
+    def sample(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.addcmul(outputs, noise, self._log_std().exp())
+
+    def mode(self, outputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        return outputs
+
+    def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        log_std = self._log_std()
+        z = (raw - outputs) * (-log_std).exp()
+        constant = 0.5 * self.size * math.log(2 * math.pi) + self.log_width
+        log_prob = -0.5 * z.square().sum(-1) - log_std.sum(-1) - constant
+        entropy = (log_std.sum(-1) + constant + 0.5 * self.size).expand(log_prob.shape)
+        if self.squash:  # the entropy of a squashed Gaussian has no closed form: its Jacobian is taken at the mode
+            log_prob = log_prob - log_tanh_slope(raw).sum(-1)
+            entropy = entropy + log_tanh_slope(outputs).sum(-1)
+        return log_prob, entropy
+
+    def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
+        ours, theirs = self._log_std(), other._log_std() if isinstance(other, Gaussian) else self._log_std()
+        spread = ((2 * ours).exp() + (outputs - other_outputs).square()) / (2 * (2 * theirs).exp())
+        return (theirs - ours + spread - 0.5).sum(-1)
+
+    def to_env(self, raw: Tensor) -> np.ndarray:
+        return np.clip(self.unbounded(raw), self.low.reshape(self.shape), self.high.reshape(self.shape)).astype(self.dtype, copy=False)
+
+    def unbounded(self, raw: Tensor) -> np.ndarray:
+        unit = torch.tanh(raw) if self.squash else raw
+        action = unit.double().cpu().numpy() * self.half_width + self.centre
+        return action.reshape(-1, *self.shape).astype(self.dtype)
+
+    def from_env(self, action: np.ndarray) -> Tensor:
+        unit = (np.asarray(action, dtype=np.float64).reshape(-1, self.size) - self.centre) / self.half_width
+        if self.squash:
+            unit = np.arctanh(np.clip(unit, -1 + 1e-6, 1 - 1e-6))
+        return torch.from_numpy(unit).float()
+
+
+def log_tanh_slope(x: Tensor) -> Tensor:
+    """log(1 - tanh(x)**2), without cancellation."""
+    return 2.0 * (math.log(2.0) - x - F.softplus(-2.0 * x))
+
+
+def make_distribution(space: gymnasium.Space, *, log_std: float = 0.0, squash: bool = False) -> ActionDistribution:
+    """Choose the distribution that suits an action space.
+
+    Raises:
+        ConfigurationError: for a space that is none of Discrete, MultiDiscrete, MultiBinary and Box.
+    """
+    if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
+        return Categorical(space)
+    if isinstance(space, gymnasium.spaces.MultiBinary):
+        return Bernoulli(space)
+    if isinstance(space, gymnasium.spaces.Box):
+        return Gaussian(space, log_std=log_std, squash=squash)
+    raise ConfigurationError(f"action_space={space} is not supported; allowed are Discrete, MultiDiscrete, MultiBinary and Box")
