@@ -1,0 +1,430 @@
+"""What every agent is: a genome, weights, a past, and the ways to copy, test, save and load it.
+
+An agent alone is a population of one: it acts and learns through a cohort, which it shares with others when it lives in a population. Its
+`index` is its identity; every random stream that it uses is named by the run's seed, the index and a counter, so nothing about the others
+changes what it does.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agilerl_like import storage
+from agilerl_like.algorithms.evaluation import Episodes, evaluate
+from agilerl_like.envs.spaces import (
+    ObservationEncoding,
+    check_action_space,
+    check_observation_space,
+    space_from_json,
+    space_to_json,
+)
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations
+from agilerl_like.learning.cohort import Cohort
+from agilerl_like.learning.optimizer import Adam
+from agilerl_like.modules.stack import layout, refresh, views
+from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
+from agilerl_like.networks.variation import Parent, perturb_, vary
+from agilerl_like.seeding import Purpose, fresh_seed, integer, integers
+
+AgentT = TypeVar("AgentT", bound="Agent")
+
+SAMPLE_STATES = 512
+"""States that stand for observations where a mutation is asked for before any rollout."""
+
+
+def torch_generator(device: torch.device, seed: int, purpose: Purpose, *keys: int) -> torch.Generator:
+    """Return a torch generator for one named stream."""
+    return torch.Generator(device).manual_seed(integer(seed, purpose, *keys))
+
+
+class Agent(ABC):
+    """One member: attributes `fitness`, `scores` and `steps` are lists with an entry for each test, as in AgileRL."""
+
+    algo: ClassVar[str]
+
+    network: ActorCritic
+    optimizer: Adam
+    cohort: Cohort
+    row: int
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        *,
+        index: int,
+        hp_config: HyperparameterConfig | None,
+        architecture: NetworkSpec,
+        device: str | torch.device,
+        seed: int | None,
+    ) -> None:
+        check_observation_space(observation_space)
+        check_action_space(action_space)
+        self.observation_space, self.action_space = observation_space, action_space
+        self.index = index
+        self.hp_config = hp_config or HyperparameterConfig()
+        self.architecture = architecture
+        self.device = torch.device(device)
+        self.seed = fresh_seed() if seed is None else seed
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise ConfigurationError(f"seed={seed!r} must be a non-negative integer")
+        self.mut: str = "None"
+        self.fitness: list[float] = []
+        self.scores: list[float] = []
+        self.steps: list[int] = [0]
+        self.updates = 0
+        self.draws = 0
+        self.training = True
+        self.recent_observations = torch.zeros(0, 0)  # [n, D], encoded states of the last rollout
+        self._encoding = ObservationEncoding(observation_space)
+        self._hooks: list[Callable[[Any], None]] = []
+
+    # -- what differs between algorithms
+
+    @abstractmethod
+    def build(self, architecture: NetworkSpec) -> ActorCritic:
+        """Build a network of an architecture for this agent's spaces, with the weights as they come."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The settings as they are now, by the constructor's names."""
+
+    @abstractmethod
+    def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
+        """Mend hyperparameters that depend on each other."""
+
+    # -- networks
+
+    @property
+    def actor(self) -> nn.Module:
+        """The policy network."""
+        return self.network.actor
+
+    @property
+    def critic(self) -> nn.Module:
+        """The value network."""
+        return self.network.critic
+
+    def get_policy(self) -> nn.Module:
+        """The policy network."""
+        return self.network.actor
+
+    def adopt(self, network: ActorCritic, optimizer: Adam) -> None:
+        """Make a network and its moments this agent's own, in a cohort of one."""
+        self.network, self.optimizer = network.train(self.training), optimizer
+        self.architecture = network.spec
+        self.join(Cohort([network], [optimizer]), 0)
+
+    def join(self, cohort: Cohort, row: int) -> None:
+        """Live in a row of a cohort."""
+        self.cohort, self.row = cohort, row
+        self.optimizer = cohort.optimizer.lend(row)
+
+    def initial_network(self) -> ActorCritic:
+        """A network with the initial weights of this agent's own stream."""
+        network = self.build(self.architecture)
+        # drawn on the CPU, so that a seed means the same weights on every device
+        network.reset_(torch_generator(torch.device("cpu"), self.seed, Purpose.INITIAL_WEIGHTS, self.index))
+        return network.to(self.device)
+
+    def set_training_mode(self, training: bool) -> None:
+        """Switch between exploring (True) and acting as well as it can (False)."""
+        self.training = training
+        self.network.train(training)
+
+    # -- observations
+
+    def preprocess_observation(self, observation: np.ndarray) -> Tensor:
+        """Encode and normalise observations `[B, *shape]` or a single one: `[B, D]` on the device."""
+        return self.network.observation_norm(self.encode(observation))
+
+    def encode(self, observation: Any) -> Tensor:
+        """Encode observations as float32 rows `[B, D]` on the device; a single observation becomes a batch of one."""
+        observation = np.asarray(observation)
+        shape = self.observation_space.shape or ()
+        if observation.shape[observation.ndim - len(shape) :] != shape or observation.ndim > len(shape) + 1:
+            raise ConfigurationError(
+                f"observation has shape {observation.shape}; allowed are {shape} and (batch, {', '.join(map(str, shape))})"
+            )
+        batch = observation.reshape(-1, *shape)
+        if batch.dtype.kind == "f" and not np.isfinite(batch).all():
+            raise ConfigurationError(f"observation={batch[~np.isfinite(batch).reshape(len(batch), -1).all(1)][0]} is not finite")
+        return torch.from_numpy(self._encoding.encode(batch)).to(self.device)
+
+    # -- genome and mutation
+
+    @property
+    def hyperparameters(self) -> dict[str, int | float]:
+        """The numbers that evolution may change, as they are now."""
+        return {name: getattr(self, name) for name in self.hp_config}
+
+    @property
+    def genome(self) -> Genome:
+        """All that a child inherits besides weights."""
+        numbers = {k: v for k, v in self.settings().items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        return Genome(numbers, self.architecture)
+
+    def evolvable_attributes(self, networks_only: bool = False) -> dict[str, Any]:
+        """What evolution may change, by name: the networks, and the hyperparameters unless `networks_only`."""
+        networks: dict[str, Any] = {"actor": self.actor, "critic": self.critic}
+        return networks if networks_only else {**networks, **self.hyperparameters}
+
+    def register_mutation_hook(self, hook: Callable[[Any], None]) -> None:
+        """Call `hook(agent)` after every mutation of this agent, and of its clones."""
+        self._hooks.append(hook)
+
+    def mutate(self: AgentT, mutations: Mutations, rng: np.random.Generator, *, pre_training: bool = False) -> AgentT:
+        """Draw a mutation and carry it out on this agent itself; return it."""
+        self.settle()
+        genome, changes = mutations.draw(self.genome, self.hp_config, rng, repair=self.repair, pre_training=pre_training)
+        self.become(genome, changes)
+        return self
+
+    def become(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
+        """Carry out mutations: hyperparameters are set, weights and moments carried over. Return what was really done."""
+        for name, value in genome.hyperparameters.items():
+            setattr(self, name, value)
+        done = tuple(self._carry_out(change) for change in changes)
+        self.mut = ", ".join(change.label for change in done) or "None"
+        for hook in self._hooks:
+            hook(self)
+        return done
+
+    def _carry_out(self, change: Mutation) -> Mutation:
+        generator = torch_generator(torch.device("cpu"), self.seed, Purpose.MORPHISM, self.index, self.updates)
+        states = self._states(generator)
+        if change.kind == "parameters":
+            training, _ = self.network.training, self.network.eval()
+            details = perturb_(self.network, states, float(change.details["sd"]), generator)
+            self.network.train(training)
+            return Mutation(change.kind, change.operator, details)
+        if change.kind not in ("architecture", "activation"):
+            return change
+
+        def build(spec: NetworkSpec) -> ActorCritic:
+            network = self.build(spec)
+            network.reset_(generator)
+            return network.to(self.device)
+
+        slots = layout(self.network)
+        moments = [views(m[0], slots) for m in (self.optimizer.exp_avg, self.optimizer.exp_avg_sq)]
+        result = vary(Parent(self.network, *moments, states), change.operator, dict(change.details), build)
+        if "refused" in result.arguments:
+            return Mutation("none", change.operator, {"wanted": change.kind, **result.arguments})
+        names = [slot.name for slot in layout(result.network)]
+        rows = [torch.cat([named[name].reshape(-1) for name in names]).unsqueeze(0) for named in (result.first, result.second)]
+        self.adopt(result.network, Adam(rows[0], rows[1], self.optimizer.steps.clone(), epsilon=self.optimizer.epsilon))
+        return Mutation(change.kind, change.operator, result.arguments)
+
+    def _states(self, generator: torch.Generator) -> Tensor:
+        """Normalised states to measure a mutation on: of the last rollout, or as they would be if there was none."""
+        if len(self.recent_observations):
+            return self.network.observation_norm(self.recent_observations.to(self.device))
+        return torch.randn(SAMPLE_STATES, self._encoding.size, generator=generator).to(self.device)
+
+    def settle(self) -> None:
+        """Let go of what a finished mutation faded from."""
+        if self.architecture.fades and self.network.fade_left() <= 0:
+            slots, optimizer = layout(self.network), self.optimizer
+            self.network.settle_()
+            if slots != layout(self.network):
+                raise RuntimeError("settling moved a parameter")
+            self.adopt(self.network, optimizer)
+
+    # -- copies
+
+    def clone(self: AgentT, index: int | None = None, wrap: bool = True) -> AgentT:
+        """Return an independent copy: weights, moments, normalisers, hyperparameters and history.
+
+        With another `index` its random streams are its own; without one it is a twin that would act alike. `wrap` is accepted for
+        AgileRL's sake.
+        """
+        copy = self._blank(self.index if index is None else index)
+        copy._inherit(self)
+        return copy
+
+    @abstractmethod
+    def _blank(self: AgentT, index: int) -> AgentT:
+        """An agent of the same settings and architecture whose weights are not drawn."""
+
+    def _inherit(self, other: Agent) -> None:
+        with torch.no_grad():
+            for mine, theirs in zip(self.network.parameters(), other.network.parameters(), strict=True):
+                mine.copy_(theirs)
+            for mine, theirs in zip(self.network.buffers(), other.network.buffers(), strict=True):
+                mine.copy_(theirs)
+            self.optimizer.exp_avg.copy_(other.optimizer.exp_avg)
+            self.optimizer.exp_avg_sq.copy_(other.optimizer.exp_avg_sq)
+            self.optimizer.steps.copy_(other.optimizer.steps)
+        refresh(self.network)
+        refresh(self.cohort.network)
+        self.mut, self.updates, self.draws = other.mut, other.updates, other.draws
+        self.fitness, self.scores, self.steps = list(other.fitness), list(other.scores), list(other.steps)
+        self.recent_observations = other.recent_observations
+        self._hooks = list(other._hooks)
+        self.set_training_mode(other.training)
+
+    # -- testing
+
+    @abstractmethod
+    def best_actions(self, encoded: Tensor, mask: Tensor | None) -> np.ndarray:
+        """The env's actions for encoded observations `[N, D]`, without exploration."""
+
+    def play(self, env: TransitionEnv, seeds: list[int], max_steps: int | None = None) -> Episodes:
+        """Play one episode for each seed, without exploration."""
+        training = self.training
+        self.set_training_mode(False)
+        try:
+            return evaluate(self.best_actions, env, seeds, members=1, device=self.device, max_steps=max_steps)
+        finally:
+            self.set_training_mode(training)
+
+    def test(
+        self,
+        env: gymnasium.vector.VectorEnv | gymnasium.Env,
+        swap_channels: bool = False,
+        max_steps: int | None = None,
+        loop: int = 3,
+        vectorized: bool = True,
+        callback: Callable[[float, dict[str, Any]], None] | None = None,
+    ) -> float:
+        """Return the mean return of exactly `loop` episodes, on the same seeds at every call, and append it to `fitness`.
+
+        The policy does not explore and nothing is learned. The env is reset, and again at the end of each episode. `max_steps` cuts longer
+        episodes; `callback(score, {"episode_length": …})` hears of each. `swap_channels` is for images, which have no effect yet.
+        """
+        if loop < 1:
+            raise ConfigurationError(f"loop={loop!r} must be at least 1")
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            vector = env
+        else:
+            vector = gymnasium.vector.SyncVectorEnv(
+                [lambda: env], copy=False, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
+            )
+        episodes = self.play(TransitionEnv(vector), integers(loop, self.seed, Purpose.EVALUATION_ENVS), max_steps)
+        for score, length in zip(episodes.returns[0], episodes.lengths[0], strict=True):
+            if callback is not None:
+                callback(float(score), {"episode_length": int(length)})
+        mean = float(episodes.returns.mean())
+        self.fitness.append(mean)
+        return mean
+
+    # -- saving
+
+    def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Everything about this agent, as JSON data and as tensors."""
+        document = {
+            "algorithm": self.algo,
+            "index": self.index,
+            "seed": self.seed,
+            "observation_space": space_to_json(self.observation_space),
+            "action_space": space_to_json(self.action_space),
+            "settings": self.settings(),
+            "hp_config": self.hp_config.to_json(),
+            "architecture": self.architecture.to_config(),
+            "mut": self.mut,
+            "fitness": self.fitness,
+            "scores": self.scores,
+            "steps": self.steps,
+            "updates": self.updates,
+            "draws": self.draws,
+            "num_envs": getattr(self, "num_envs", 1),
+        }
+        tensors = {f"network.{k}": v for k, v in (*self.network.named_parameters(), *self.network.named_buffers())}
+        optimizer = self.optimizer
+        tensors |= {"adam.exp_avg": optimizer.exp_avg, "adam.exp_avg_sq": optimizer.exp_avg_sq, "adam.steps": optimizer.steps}
+        return document, {**tensors, "recent_observations": self.recent_observations}
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
+        """Write the agent to a folder: JSON and safetensors, whole or not at all.
+
+        Raises:
+            CheckpointError: the folder cannot be written; what was saved there before is untouched.
+        """
+        document, tensors = self.to_documents()
+        return storage.write_folder(path, "agent", {"agent": document}, {"agent": tensors})
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Become the agent that was saved at a path; the spaces must be the same.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged or foreign, or its spaces are others.
+        """
+        other = type(self).load(path, self.device)
+        if (other.observation_space, other.action_space) != (self.observation_space, self.action_space):
+            raise CheckpointError(
+                f"path={str(path)!r} was saved with {other.observation_space} and {other.action_space}; "
+                f"this agent has {self.observation_space} and {self.action_space}"
+            )
+        self.__dict__.update(other.__dict__)
+
+    @classmethod
+    def load(cls: type[AgentT], path: str | os.PathLike[str], device: str | torch.device = "cpu", accelerator: Any = None) -> AgentT:
+        """Load an agent that `save_checkpoint` wrote; nothing else is needed.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged or foreign.
+        """
+        documents, tensors = storage.read_folder(path, "agent")
+        device = device if accelerator is None else accelerator.device
+        return cls.from_documents(documents.get("agent"), tensors.get("agent", {}), device=device, where=str(path))
+
+    @classmethod
+    def from_documents(
+        cls: type[AgentT], document: Any, tensors: Mapping[str, Tensor], *, device: str | torch.device, where: str
+    ) -> AgentT:
+        """Build the agent that `to_documents` described."""
+        if not isinstance(document, Mapping) or document.get("algorithm") != cls.algo:
+            found = document.get("algorithm") if isinstance(document, Mapping) else None
+            raise CheckpointError(f"path={where!r} holds algorithm={found!r}; wanted is {cls.algo!r}")
+        try:
+            agent = cls._from_document(document, device)
+            agent._fill(document, tensors)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise CheckpointError(f"path={where!r} does not fit together: {error!r}") from error
+        return agent
+
+    @classmethod
+    @abstractmethod
+    def _from_document(cls: type[AgentT], document: Mapping[str, Any], device: str | torch.device) -> AgentT:
+        """An agent of the saved settings, architecture and spaces, without its weights."""
+
+    def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self.mut, self.updates, self.draws = str(document["mut"]), int(document["updates"]), int(document["draws"])
+        self.fitness = [float(x) for x in document["fitness"]]
+        self.scores = [float(x) for x in document["scores"]]
+        self.steps = [int(x) for x in document["steps"]]
+        wanted = {f"network.{k}": v for k, v in (*self.network.named_parameters(), *self.network.named_buffers())}
+        wanted |= {
+            "adam.exp_avg": self.optimizer.exp_avg, "adam.exp_avg_sq": self.optimizer.exp_avg_sq, "adam.steps": self.optimizer.steps,
+        }
+        if set(tensors) != {*wanted, "recent_observations"}:
+            raise ValueError(f"tensors {sorted(set(tensors) ^ {*wanted, 'recent_observations'})} are missing or too many")
+        with torch.no_grad():
+            for name, tensor in wanted.items():
+                if tensors[name].shape != tensor.shape:
+                    raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}; wanted is {tuple(tensor.shape)}")
+                tensor.copy_(tensors[name])
+        self.recent_observations = tensors["recent_observations"]
+        refresh(self.network)
+        refresh(self.cohort.network)
+
+    # -- AgileRL's other names
+
+    def recompile(self) -> None:
+        """Do nothing: there is nothing compiled to renew."""
+
+    def clean_up(self) -> None:
+        """Let go of the state that a finished agent no longer needs."""
+        self.recent_observations = torch.zeros(0, 0)

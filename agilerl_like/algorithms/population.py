@@ -1,0 +1,374 @@
+"""A population: a sequence of agents that act, learn, are tested and evolve as one.
+
+Members of equal structure live in one cohort and are computed together; members that differ live in as many cohorts as needed. Nobody above
+has to know: `act` takes and gives `[P, E, …]` in the order of the members.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl_like import storage
+from agilerl_like.algorithms.agent import Agent
+from agilerl_like.algorithms.evaluation import Episodes, evaluate
+from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.errors import CheckpointError, ConfigurationError, NoHealthyMember
+from agilerl_like.hpo import Birth, Mutation, Mutations
+from agilerl_like.hpo.evolution import first_generation
+from agilerl_like.learning.cohort import Cohort, Report
+from agilerl_like.learning.rollout import Rollout
+from agilerl_like.seeding import Purpose, generator
+
+NOISE_TICKS = 128
+"""Steps for which action noise is drawn at once."""
+
+
+class Group(NamedTuple):
+    """A cohort and the places of its members in the population."""
+
+    cohort: Cohort
+    places: list[int]
+    index: Tensor
+
+
+class Population(Sequence[PPO]):
+    """P agents of one kind, spaces and run seed."""
+
+    def __init__(self, agents: Iterable[PPO]) -> None:
+        self.agents = list(agents)
+        if not self.agents:
+            raise ConfigurationError("a population of 0 agents cannot evolve; size must be at least 1")
+        first = self.agents[0]
+        for agent in self.agents:
+            if not isinstance(agent, PPO):
+                raise ConfigurationError(f"a population holds PPO agents; found a {type(agent).__name__}")
+            if (agent.observation_space, agent.action_space) != (first.observation_space, first.action_space):
+                raise ConfigurationError("all agents of a population need the same observation_space and action_space")
+        if len({agent.index for agent in self.agents}) < len(self.agents):
+            raise ConfigurationError(f"index={[agent.index for agent in self.agents]} must be different for every agent of a population")
+        self.fitness: list[float] = []
+        """Last evaluation of each member, in their order; empty before the first."""
+        self._groups: list[Group] = []
+        self._noise: dict[int, tuple[Tensor, int]] = {}
+        self._everyone = torch.arange(len(self.agents))
+
+    # -- a sequence
+
+    @overload
+    def __getitem__(self, place: int) -> PPO: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[PPO]: ...
+    def __getitem__(self, place: int | slice) -> PPO | list[PPO]:
+        return self.agents[place]
+
+    def __len__(self) -> int:
+        return len(self.agents)
+
+    def __iter__(self) -> Iterator[PPO]:
+        return iter(self.agents)
+
+    def __repr__(self) -> str:
+        return f"Population({len(self)} x {self.agents[0].algo}, {len(self.groups)} cohorts)"
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.agents[0].seed
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors live."""
+        return self.agents[0].device
+
+    @property
+    def best(self) -> PPO:
+        """The member with the highest last fitness; of equal ones, that of the lowest index."""
+        return max(self.agents, key=lambda agent: (_rank(agent.fitness[-1]) if agent.fitness else -np.inf, -agent.index))
+
+    # -- cohorts
+
+    @property
+    def groups(self) -> list[Group]:
+        """The cohorts; made again where a member has changed its structure or its network."""
+        if not self._groups or not all(
+            agent.cohort is group.cohort and group.cohort.networks[agent.row] is agent.network
+            for group in self._groups
+            for agent in (self.agents[place] for place in group.places)
+        ):
+            self._regroup()
+        return self._groups
+
+    def _regroup(self) -> None:
+        by_structure: dict[Any, list[int]] = {}
+        for place, agent in enumerate(self.agents):
+            key = (agent.architecture, agent.share_encoders, agent.squash_output, agent.normalize_observation, agent.normalize_value)
+            by_structure.setdefault(key, []).append(place)
+        self._groups = []
+        for places in by_structure.values():
+            members = [self.agents[place] for place in places]
+            cohort = Cohort([agent.network for agent in members], [agent.optimizer for agent in members])
+            cohort.network.train(members[0].training)
+            for row, agent in enumerate(members):
+                agent.join(cohort, row)
+            self._groups.append(Group(cohort, places, torch.tensor(places, device=self.device)))
+
+    def set_training_mode(self, training: bool) -> None:
+        """Switch every member between exploring and acting as well as it can."""
+        for group in self.groups:
+            group.cohort.network.train(training)
+        for agent in self.agents:
+            agent.set_training_mode(training)
+
+    # -- acting
+
+    def act(self, observations: Tensor, mask: Tensor | None = None, *, explore: bool = True) -> Tensor:
+        """Raw actions `[P, E, A]` for encoded observations `[P, E, D]` and masks `[P, E, M]`."""
+        parts = []
+        for group in self.groups:
+            everyone = len(group.places) == len(self)
+            here = observations if everyone else observations[group.index]
+            its_mask = mask if mask is None or everyone else mask[group.index]
+            noise = self._next_noise(group, observations.shape[1]) if explore else None
+            action = group.cohort.act(here, noise, its_mask)
+            if everyone:
+                return action
+            parts.append((group.index, action))
+        result = parts[0][1].new_empty(len(self), *parts[0][1].shape[1:])
+        for index, action in parts:
+            result[index] = action
+        return result
+
+    def _next_noise(self, group: Group, envs: int) -> Tensor:
+        block, used = self._noise.get(id(group.cohort), (None, 0))
+        if block is None or used == len(block) or block.shape[2] != envs:
+            block, used = torch.stack([self.agents[place].noise((NOISE_TICKS, envs)) for place in group.places], 1), 0
+        self._noise[id(group.cohort)] = (block, used + 1)
+        return block[used]
+
+    def forget_noise(self) -> None:
+        """Draw new noise from here on, so that what follows does not depend on how much was used before."""
+        self._noise.clear()
+
+    def to_env(self, raw: Tensor) -> np.ndarray:
+        """The env's actions `[P E, …]` for raw actions `[P, E, A]`."""
+        return self.agents[0].distribution.to_env(raw.reshape(-1, raw.shape[-1]))
+
+    # -- learning
+
+    def learn(self, places: Sequence[int], window: Callable[[list[int], int], Rollout]) -> dict[int, Report]:
+        """Let some members learn; `window(places, steps)` gives their rollouts.
+
+        Members of one cohort with equal rollout length and minibatch size learn together. Returns a report `[1]` for each place.
+        """
+        reports: dict[int, Report] = {}
+        for group in self.groups:
+            due: dict[tuple[int, int], list[int]] = {}
+            for place in group.places:
+                if place in places:
+                    agent = self.agents[place]
+                    due.setdefault((agent.rollout_steps, agent.batch_size), []).append(place)
+            for (steps, batch_size), together in due.items():
+                agents = [self.agents[place] for place in together]
+                rollout = window(together, steps)
+
+                def shuffle(epoch: int, samples: int, agents: list[PPO] = agents) -> Tensor:
+                    return torch.stack([agent.shuffle(epoch, samples) for agent in agents])
+
+                report = group.cohort.learn(
+                    [agent.row for agent in agents], rollout, PPO.value_tensors(agents), batch_size=batch_size, shuffle=shuffle
+                )
+                for i, (place, agent) in enumerate(zip(together, agents, strict=True)):
+                    agent.learned(rollout.observations[:, i])
+                    reports[place] = Report(*(part[i : i + 1] for part in report))
+        return reports
+
+    # -- testing
+
+    def play(self, env: TransitionEnv, seeds: Sequence[int], max_steps: int | None = None) -> Episodes:
+        """Play one episode for each seed and each member, without exploration; the members' envs are equal blocks of the env's rows."""
+
+        def policy(encoded: Tensor, mask: Tensor | None) -> np.ndarray:
+            shaped = encoded.reshape(len(self), -1, encoded.shape[-1])
+            its_mask = None if mask is None else mask.reshape(len(self), -1, mask.shape[-1])
+            return self.to_env(self.act(shaped, its_mask, explore=False))
+
+        training = self.agents[0].training
+        self.set_training_mode(False)
+        try:
+            return evaluate(policy, env, seeds, members=len(self), device=self.device, max_steps=max_steps)
+        finally:
+            self.set_training_mode(training)
+
+    def test(self, env: gymnasium.vector.VectorEnv, **kwargs: Any) -> list[float]:
+        """Test every member as `Agent.test` does, and return the mean scores."""
+        self.fitness = [agent.test(env, **kwargs) for agent in self.agents]
+        return self.fitness
+
+    # -- evolution
+
+    def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
+        """Mend hyperparameters that depend on each other; all members have the same rules."""
+        return self.agents[0].repair(hyperparameters)
+
+    def evolve(self, births: Sequence[Birth]) -> tuple[Birth, ...]:
+        """Carry out births, one a slot; return them with what was really done.
+
+        Every child is made before anybody is replaced, so a parent that dies in the same generation still has its children.
+        """
+        for agent in self.agents:
+            agent.settle()
+        heirs: list[PPO] = []
+        done: list[Birth] = []
+        for birth in births:
+            parent = self.agents[birth.parent_slot]
+            if birth.survives and all(change.kind == "none" for change in birth.mutations):
+                heirs.append(parent)
+                done.append(birth)
+                continue
+            child = parent.clone(index=birth.uid)
+            changes = child.become(birth.genome, birth.mutations)
+            heirs.append(child)
+            done.append(_as_done(birth, child, changes))
+        self._take_over(heirs)
+        return tuple(done)
+
+    def mutate(self, mutations: Mutations, *, pre_training: bool = False) -> Population:
+        """Mutate every member but the best (all of them with `pre_training`), in place; return the population."""
+        if pre_training:
+            self.evolve(
+                first_generation(
+                    [agent.genome for agent in self.agents], [agent.index for agent in self.agents],
+                    [agent.hp_config for agent in self.agents], mutations=mutations, seed=self.seed, repair=self.repair,
+                )
+            )
+            return self
+        spared = None if mutations.mutate_elite else self.best
+        for agent in self.agents:
+            if agent is not spared:
+                agent.mutate(mutations, generator(self.seed, Purpose.BY_HAND, agent.index, agent.updates))
+        return self
+
+    def reselect(self, parents: Sequence[int] | np.ndarray) -> Population:
+        """A new population of clones of these parents; the first copy of each keeps its index."""
+        spare = max(agent.index for agent in self.agents) + 1
+        seen: set[int] = set()
+        agents = []
+        for parent in map(int, parents):
+            index = None if parent not in seen else spare
+            spare += parent in seen
+            seen.add(parent)
+            agents.append(self.agents[parent].clone(index=index))
+        return Population(agents)
+
+    def replace(self, place: int, parent: int, index: int) -> None:
+        """Put a clone of one member into another's place, where its rows stand ready or not."""
+        heirs = list(self.agents)
+        heirs[place] = self.agents[parent].clone(index=index)
+        self._take_over(heirs)
+
+    def _take_over(self, heirs: list[PPO]) -> None:
+        if any(new is not old for new, old in zip(heirs, self.agents, strict=True)):
+            self.agents = heirs
+            self._noise.clear()
+            self._regroup()
+
+    # -- saving
+
+    def to_documents(self) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+        """Everything about the population: documents by name, and tensors by name."""
+        documents: dict[str, Any] = {"population": {"algorithm": self.agents[0].algo, "size": len(self), "fitness": self.fitness}}
+        tensors: dict[str, dict[str, Tensor]] = {}
+        for place, agent in enumerate(self.agents):
+            documents[f"member-{place:03d}"], tensors[f"member-{place:03d}"] = agent.to_documents()
+        return documents, tensors
+
+    def save_checkpoint(self, path: str | os.PathLike[str], **more: Any) -> Path:
+        """Write all members to one folder; `more` are documents of the caller's, by name."""
+        documents, tensors = self.to_documents()
+        return storage.write_folder(path, "population", {**documents, **more}, tensors)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Population:
+        """Load a population that `save_checkpoint` wrote.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged or foreign.
+        """
+        return cls.from_documents(*storage.read_folder(path, "population"), device=device, where=str(path))
+
+    @classmethod
+    def from_documents(
+        cls, documents: dict[str, Any], tensors: dict[str, dict[str, Tensor]], *, device: str | torch.device, where: str
+    ) -> Population:
+        """Build the population that `to_documents` described."""
+        names = sorted(name for name in documents if name.startswith("member-"))
+        facts = documents.get("population")
+        if not isinstance(facts, dict) or facts.get("size") != len(names):
+            raise CheckpointError(f"path={where!r} does not hold as many members as it says: {json.dumps(facts)[:200]}")
+        agents = [PPO.from_documents(documents[name], tensors.get(name, {}), device=device, where=f"{where}/{name}") for name in names]
+        population = cls(agents)
+        population.fitness = [float(x) for x in facts.get("fitness", [])]
+        return population
+
+
+def make_population(
+    kind: type[PPO], size: int, observation_space: gymnasium.Space, action_space: gymnasium.Space, sample: bool, kwargs: dict[str, Any]
+) -> Population:
+    """What `PPO.population` does."""
+    if not isinstance(size, int) or size < 1:
+        raise ConfigurationError(f"size={size!r} must be an integer of at least 1")
+    if "index" in kwargs:
+        raise ConfigurationError("index is given by the population, from 0 on; leave it out")
+    first = kind(observation_space, action_space, index=0, **kwargs)
+    kwargs["seed"] = first.seed
+    agents = [first, *(kind(observation_space, action_space, index=i, **kwargs) for i in range(1, size))]
+    if sample:
+        for agent in agents:
+            draw = agent.hp_config.sample(generator(agent.seed, Purpose.INITIAL_HYPERPARAMETERS, agent.index))
+            for name, value in agent.repair({**agent.genome.hyperparameters, **draw}).items():
+                setattr(agent, name, value)
+    return Population(agents)
+
+
+PPO.make_population = staticmethod(make_population)
+
+
+def mend(population: Population, reports: dict[int, Report], next_index: int) -> list[tuple[int, int]]:
+    """Replace members that an update left with numbers that are not finite by clones of the best healthy one.
+
+    Returns (place, parent's place) for each that was replaced.
+
+    Raises:
+        NoHealthyMember: nobody is healthy.
+    """
+    sick = [place for place, report in reports.items() if not bool(report.healthy[0])]
+    if not sick:
+        return []
+    healthy = [place for place in range(len(population)) if place not in sick]
+    if not healthy:
+        raise NoHealthyMember("every member's loss or weights are not finite: lower lr, or look at the rewards and observations")
+    parent = max(healthy, key=lambda place: (_rank(population[place].fitness[-1]) if population[place].fitness else -np.inf, -place))
+    for i, place in enumerate(sick):
+        population.replace(place, parent, next_index + i)
+    return [(place, parent) for place in sick]
+
+
+def _as_done(birth: Birth, child: PPO, changes: tuple[Mutation, ...]) -> Birth:
+    return Birth(birth.generation, birth.slot, birth.uid, birth.parent_uid, birth.parent_slot, child.genome, changes)
+
+
+def _rank(fitness: float) -> float:
+    return fitness if np.isfinite(fitness) else -np.inf
+
+
+__all__ = ["Agent", "Group", "Population", "mend"]

@@ -1,0 +1,432 @@
+"""Proximal policy optimisation (Schulman et al. 2017) as an agent that a user holds.
+
+The maths is in `learning`; here are the names that users know. An agent alone learns by exactly the code by which a population does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agilerl_like.algorithms.agent import Agent, torch_generator
+from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
+from agilerl_like.envs.spaces import mask_size, space_from_json
+from agilerl_like.errors import ConfigurationError, NoHealthyMember
+from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.learning.cohort import Experience, Report, Values
+from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.rollout import LastObservations, Rollout
+from agilerl_like.modules.stack import layout
+from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
+from agilerl_like.networks.distributions import ActionDistribution
+from agilerl_like.seeding import Purpose
+
+if TYPE_CHECKING:
+    from agilerl_like.algorithms.population import Population
+
+RECENT = 1024
+"""States of the last rollout that are kept to measure mutations on."""
+
+Experiences = tuple[
+    Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Any, Any
+]
+"""(states, actions, log_probs, rewards, dones, values, next_state, next_done): lists over time, as AgileRL's loop collects them."""
+
+
+class PPO(Agent):
+    """A PPO agent whose architecture and hyperparameters can evolve.
+
+    The arguments are AgileRL's; `PPOSettings` has the meaning, default and range of each number. Numbers may be set as attributes at any time
+    and count from the next update on.
+
+    Args:
+        observation_space: Box (a vector), Discrete, MultiDiscrete or MultiBinary.
+        action_space: Discrete, MultiDiscrete, MultiBinary or Box.
+        index: identity of the agent in its population.
+        hp_config: which numbers evolution may change, and in which range.
+        net_config: `encoder_config` and `head_config` (keys of `MLPSpec`), `latent_dim`, `min_latent_dim`, `max_latent_dim`.
+        mut: label of the last mutation.
+        num_envs: envs that this agent acts in at once.
+        device: where its tensors live; `accelerator` overrides it.
+        seed: names all its random streams; drawn from the operating system if left out.
+        use_rollout_buffer: accepted, as AgileRL has it; rollouts are always buffered.
+        wrap: accepted for AgileRL's sake.
+
+    Raises:
+        ConfigurationError: a value is out of range, a key unknown, or a space not supported.
+    """
+
+    algo: ClassVar[str] = "PPO"
+
+    batch_size: int
+    lr: float
+    learn_step: int
+    gamma: float
+    gae_lambda: float
+    action_std_init: float
+    clip_coef: float
+    clip_coef_vf: float | None
+    ent_coef: float
+    vf_coef: float
+    max_grad_norm: float
+    target_kl: float | None
+    update_epochs: int
+    share_encoders: bool
+    normalize_observation: bool
+    normalize_value: bool
+    normalize_images: bool
+    squash_output: bool
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: Mapping[str, Any] | None = None,
+        batch_size: int = PPOSettings.batch_size,
+        lr: float = PPOSettings.lr,
+        learn_step: int = PPOSettings.learn_step,
+        gamma: float = PPOSettings.gamma,
+        gae_lambda: float = PPOSettings.gae_lambda,
+        mut: str | None = None,
+        action_std_init: float = PPOSettings.action_std_init,
+        clip_coef: float = PPOSettings.clip_coef,
+        ent_coef: float = PPOSettings.ent_coef,
+        vf_coef: float = PPOSettings.vf_coef,
+        max_grad_norm: float = PPOSettings.max_grad_norm,
+        target_kl: float | None = PPOSettings.target_kl,
+        normalize_images: bool = PPOSettings.normalize_images,
+        update_epochs: int = PPOSettings.update_epochs,
+        actor_network: nn.Module | None = None,
+        critic_network: nn.Module | None = None,
+        share_encoders: bool = PPOSettings.share_encoders,
+        num_envs: int = 1,
+        use_rollout_buffer: bool = False,
+        recurrent: bool = False,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        clip_coef_vf: float | None = PPOSettings.clip_coef_vf,
+        normalize_observation: bool = PPOSettings.normalize_observation,
+        normalize_value: bool = PPOSettings.normalize_value,
+        squash_output: bool = PPOSettings.squash_output,
+        seed: int | None = None,
+    ) -> None:
+        given = locals()
+        settings = validated(PPOSettings, {name: given[name] for name in PPOSettings.__dataclass_fields__})
+        for name, value in (("actor_network", actor_network), ("critic_network", critic_network), ("recurrent", recurrent)):
+            if value:
+                raise ConfigurationError(f"{name}={value!r} is not supported yet; allowed is {None if name != 'recurrent' else False}")
+        self._start(
+            observation_space, action_space, settings=settings, index=index, hp_config=hp_config,
+            architecture=NetworkSpec.from_net_config(net_config), num_envs=num_envs,
+            device=device if accelerator is None else accelerator.device, seed=seed,
+        )
+        self.mut = mut or "None"
+        self._own(self.initial_network())
+
+    def _start(
+        self, observation_space: gymnasium.Space, action_space: gymnasium.Space, *, settings: PPOSettings, index: int,
+        hp_config: HyperparameterConfig | None, architecture: NetworkSpec, num_envs: int, device: str | torch.device, seed: int | None,
+    ) -> None:
+        super().__init__(
+            observation_space, action_space, index=index, hp_config=hp_config, architecture=architecture, device=device, seed=seed
+        )
+        for name in PPOSettings.__dataclass_fields__:
+            setattr(self, name, getattr(settings, name))
+        self.num_envs = num_envs
+        self.check()
+
+    def _own(self, network: ActorCritic) -> None:
+        self.adopt(network, Adam.fresh(torch.zeros(1, sum(p.numel() for p in network.parameters()), device=self.device)))
+
+    @classmethod
+    def population(
+        cls, size: int, observation_space: gymnasium.Space, action_space: gymnasium.Space, *, sample_hyperparameters: bool = False, **kwargs: Any
+    ) -> Population:
+        """Make a population of `size` agents of one run seed, each with weights and random streams of its own.
+
+        With `sample_hyperparameters` each member starts from a draw of `hp_config`'s ranges instead of the values given. All other arguments are
+        the constructor's.
+
+        Raises:
+            ConfigurationError: `size` is below 1, or as the constructor.
+        """
+        return cls.make_population(cls, size, observation_space, action_space, sample_hyperparameters, kwargs)
+
+    make_population: ClassVar[Any]  # set by population.py, which knows both
+
+    # -- settings
+
+    def settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in PPOSettings.__dataclass_fields__}
+
+    def check(self) -> None:
+        """Raise ConfigurationError unless the settings as they are now are legal together."""
+        validated(PPOSettings, self.settings())
+        for name in self.hp_config:
+            if name not in NUMERIC:
+                raise ConfigurationError(f"hp_config {name!r} is not a number of PPO that can evolve; allowed are {', '.join(NUMERIC)}")
+            for value in (self.hp_config[name].min, self.hp_config[name].max):
+                validated(PPOSettings, {**self.settings(), name: value}, where="hp_config")
+        self.hp_config.check(self.hyperparameters)
+        if not isinstance(self.num_envs, int) or self.num_envs < 1:
+            raise ConfigurationError(f"num_envs={self.num_envs!r} must be a positive integer")
+        if self.batch_size > self.rollout_steps * self.num_envs:
+            raise ConfigurationError(
+                f"batch_size={self.batch_size} is larger than the rollout of learn_step={self.learn_step}"
+                f" ({self.rollout_steps} steps of num_envs={self.num_envs})"
+            )
+        smallest = self.hp_config["batch_size"].min if "batch_size" in self.hp_config else self.batch_size
+        longest = self.hp_config["learn_step"].max if "learn_step" in self.hp_config else self.learn_step
+        if smallest > math.ceil(longest / self.num_envs) * self.num_envs:
+            raise ConfigurationError(f"batch_size={smallest} never fits into learn_step={longest}")
+
+    @property
+    def rollout_steps(self) -> int:
+        """Steps of each env between updates."""
+        return math.ceil(self.learn_step / self.num_envs)
+
+    def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
+        """Keep a minibatch no larger than the rollout: shrink it if it may change, else lengthen the rollout."""
+        values = dict(hyperparameters)
+        rollout = math.ceil(values["learn_step"] / self.num_envs) * self.num_envs
+        if values["batch_size"] <= rollout:
+            return values
+        range_ = self.hp_config.get("batch_size")
+        if range_ is not None and range_.min <= rollout:
+            values["batch_size"] = 2 ** int(math.log2(rollout)) if range_.scale == "power_of_two" else rollout
+        else:
+            needed = values["batch_size"] = values["batch_size"] if range_ is None else range_.min
+            values["learn_step"] = self._long_enough(int(needed))
+        return values
+
+    def _long_enough(self, samples: int) -> int:
+        range_ = self.hp_config["learn_step"]
+        return 2 ** math.ceil(math.log2(samples)) if range_.scale == "power_of_two" else max(samples, int(range_.min))
+
+    def build(self, architecture: NetworkSpec) -> ActorCritic:
+        return ActorCritic(
+            architecture, self.observation_space, self.action_space, share_encoders=self.share_encoders,
+            normalize_observation=self.normalize_observation, normalize_value=self.normalize_value, log_std=self.action_std_init,
+            squash=self.squash_output,
+        )
+
+    @property
+    def distribution(self) -> ActionDistribution:
+        """What the actor's outputs mean."""
+        return self.network.actor.distribution
+
+    # -- acting
+
+    def get_action(
+        self, obs: Any, action_mask: np.ndarray | None = None, hidden_state: Any = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Act on observations `[B, *shape]`: `(action [B, …], log_prob [B], entropy [B], value [B])`.
+
+        In training mode actions are drawn, otherwise they are the most likely ones. Continuous actions are in the env's units and not yet
+        clipped to its bounds, for their log-probability is that of the unclipped ones.
+        """
+        self._refuse_hidden_state(hidden_state)
+        with torch.no_grad():
+            x = self.preprocess_observation(obs)
+            mask = self._mask(action_mask, len(x))
+            outputs, _ = self.network.evaluate(x)
+            raw = self.distribution.sample(outputs, self.noise((len(x),)), mask) if self.training else self.distribution.mode(outputs, mask)
+            log_prob, entropy = self.distribution.evaluate(outputs, raw, mask)
+            value = self.network.value(x)
+            return self.distribution.unbounded(raw), *(t.cpu().numpy() for t in (log_prob, entropy, value))
+
+    def predict(
+        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[np.ndarray, Any]:
+        """Return `(action, state)` as Stable-Baselines3 does: actions the env takes, for a batch or a single observation."""
+        with torch.no_grad():
+            x = self.preprocess_observation(obs)
+            outputs = self.network.actor(x)
+            raw = self.distribution.mode(outputs) if deterministic else self.distribution.sample(outputs, self.noise((len(x),)))
+            action = self.distribution.to_env(raw)
+        single = np.asarray(obs).shape == (self.observation_space.shape or ())
+        return (action[0] if single else action), state
+
+    @torch.no_grad()
+    def best_actions(self, encoded: Tensor, mask: Tensor | None) -> np.ndarray:
+        outputs = self.network.actor(self.network.observation_norm(encoded))
+        return self.distribution.to_env(self.distribution.mode(outputs, mask))
+
+    def evaluate_actions(
+        self, obs: Any, actions: np.ndarray, hidden_state: Any = None, action_mask: np.ndarray | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probability, entropy and value `[B]` of given actions under the policy as it is now, with gradients."""
+        self._refuse_hidden_state(hidden_state)
+        x = self.preprocess_observation(obs)
+        outputs, _ = self.network.evaluate(x)
+        raw = self.distribution.from_env(np.asarray(actions)).to(self.device)
+        log_prob, entropy = self.distribution.evaluate(outputs, raw, self._mask(action_mask, len(x)))
+        return log_prob, entropy, self.network.value(x)
+
+    def noise(self, shape: tuple[int, ...]) -> Tensor:
+        """Draw this agent's next action noise `[*shape, …]`; every call has a stream of its own."""
+        self.draws += 1
+        return self.distribution.noise(shape, torch_generator(self.device, self.seed, Purpose.ACTION_NOISE, self.index, self.draws))
+
+    def _mask(self, action_mask: Any, batch: int) -> Tensor | None:
+        if action_mask is None:
+            return None
+        mask = np.asarray(action_mask, dtype=bool)
+        size = mask_size(self.action_space)
+        if mask.shape == (size,):
+            mask = mask[None]
+        if mask.shape != (batch, size):
+            raise ConfigurationError(f"action_mask has shape {mask.shape}; allowed is {(batch, size)}")
+        return torch.from_numpy(mask).to(self.device)
+
+    @staticmethod
+    def _refuse_hidden_state(hidden_state: Any) -> None:
+        if hidden_state is not None:
+            raise ConfigurationError("hidden_state is given, but this agent is not recurrent; allowed is None")
+
+    # -- learning
+
+    def values(self) -> tuple[float, ...]:
+        """The numbers that enter the maths, in the order of `Values`."""
+        infinite = {name: math.inf if getattr(self, name) is None else getattr(self, name) for name in ("clip_coef_vf", "target_kl")}
+        return tuple(float(infinite.get(name, getattr(self, name))) for name in Values._fields)
+
+    def shuffle(self, epoch: int, samples: int) -> Tensor:
+        """The order `[samples]` in which an epoch of this agent's next update goes through its samples."""
+        generator = torch_generator(torch.device("cpu"), self.seed, Purpose.MINIBATCHES, self.index, self.updates, epoch)
+        return torch.randperm(samples, generator=generator).to(self.device)
+
+    def learn(self, experiences: Experiences | None = None) -> float:
+        """Do one PPO update and return the mean loss.
+
+        `experiences` is `(states, actions, log_probs, rewards, dones, values, next_state, next_done)`, the first six lists over time of arrays
+        `[E, …]`. `dones[t]` says that step t *begins* an episode (the flag is taken before the step), and `next_done` the same of the step that
+        would follow. Hand-written loops that keep one done flag cannot tell a time limit from an end; `train_on_policy` can.
+
+        Raises:
+            ConfigurationError: nothing to learn from, or shapes that do not fit.
+            NoHealthyMember: the update left weights that are not finite; the agent was put back to what it was.
+        """
+        if experiences is None or len(experiences) != 8:
+            raise ConfigurationError(
+                "experiences must be (states, actions, log_probs, rewards, dones, values, next_state, next_done); "
+                "train_on_policy collects them by itself"
+            )
+        rollout, measured = self._as_rollout(experiences)
+        kept = (self.cohort.stack.flat[self.row].clone(), *(m.clone() for m in (self.optimizer.exp_avg, self.optimizer.exp_avg_sq, self.optimizer.steps)))
+        report = self.cohort.learn(
+            [self.row], rollout, self.value_tensors([self]), batch_size=self.batch_size,
+            shuffle=lambda epoch, samples: self.shuffle(epoch, samples).unsqueeze(0), measured=measured,
+        )
+        if not bool(report.healthy[0]):
+            with torch.no_grad():
+                self.cohort.stack.flat[self.row] = kept[0]
+                for mine, old in zip((self.optimizer.exp_avg, self.optimizer.exp_avg_sq, self.optimizer.steps), kept[1:], strict=True):
+                    mine.copy_(old)
+            raise NoHealthyMember(f"agent {self.index}: loss={float(report.loss[0])} is not finite; its weights were put back")
+        self.learned(rollout.observations[:, 0])
+        return float(report.loss[0])
+
+    def learned(self, observations: Tensor) -> None:
+        """Note that an update was done from encoded observations `[T, E, D]`."""
+        self.updates += 1
+        flat = observations.reshape(-1, observations.shape[-1])
+        self.recent_observations = flat[:: max(1, len(flat) // RECENT)][:RECENT].detach().cpu().clone()
+        if any(True for _ in self.network.actor.encoder.linears if hasattr(_, "resample_")):
+            generator = torch_generator(self.device, self.seed, Purpose.ACTION_NOISE, self.index, self.draws, self.updates)
+            for module in self.network.modules():
+                if hasattr(module, "resample_"):
+                    module.resample_(generator)  # pyright: ignore[reportCallIssue]  # found by its name
+
+    @staticmethod
+    def value_tensors(agents: Sequence[PPO]) -> Values:
+        """The agents' numbers as tensors `[P]`."""
+        columns = zip(*(agent.values() for agent in agents), strict=True)
+        return Values(*(torch.tensor(column, device=agents[0].device) for column in columns))
+
+    def _as_rollout(self, experiences: Experiences) -> tuple[Rollout, Experience]:
+        states, actions, log_probs, rewards, dones, values, next_state, next_done = experiences
+        steps = len(states)
+        for name, part in zip(("actions", "log_probs", "rewards", "dones", "values"), (actions, log_probs, rewards, dones, values), strict=True):
+            if len(part) != steps:
+                raise ConfigurationError(f"experiences: {name} has {len(part)} steps; states has {steps}")
+        if steps == 0:
+            raise ConfigurationError("experiences: states has no steps; at least one is needed")
+        observed = torch.stack([self.encode(state) for state in states]).unsqueeze(1)  # [T, 1, E, D]
+        envs = observed.shape[2]
+
+        def numbers(name: str, part: Sequence[Any]) -> Tensor:
+            array = np.stack([np.asarray(row, dtype=np.float32).reshape(-1) for row in part])
+            if array.shape != (steps, envs):
+                raise ConfigurationError(f"experiences: {name} has shape {array.shape}; allowed is {(steps, envs)}")
+            if not np.isfinite(array).all():
+                raise ConfigurationError(f"experiences: {name} holds {array[~np.isfinite(array)][0]}; allowed are finite numbers")
+            return torch.from_numpy(array).to(self.device).unsqueeze(1)
+
+        raw = torch.stack([self.distribution.from_env(np.asarray(row)) for row in actions]).to(self.device).unsqueeze(1)
+        begins = numbers("dones", [*dones[1:], next_done])  # step t ended where step t + 1 begins
+        none = torch.zeros(0, dtype=torch.int64, device=self.device)
+        rollout = Rollout(
+            observed, raw, numbers("rewards", rewards), begins, begins, torch.ones_like(begins), self.encode(next_state).unsqueeze(0),
+            LastObservations(none, none, none, observed.new_zeros(0, observed.shape[-1])), None,
+        )
+        return rollout, Experience(numbers("log_probs", log_probs), numbers("values", values))
+
+    # -- copies and files
+
+    def _blank(self, index: int) -> PPO:
+        copy = type(self).__new__(type(self))
+        copy._start(
+            self.observation_space, self.action_space, settings=PPOSettings(**self.settings()), index=index, hp_config=self.hp_config,
+            architecture=self.architecture, num_envs=self.num_envs, device=self.device, seed=self.seed,
+        )
+        network = copy.build(copy.architecture).to(copy.device)
+        copy._own(network)
+        return copy
+
+    @classmethod
+    def _from_document(cls, document: Mapping[str, Any], device: str | torch.device) -> PPO:
+        agent = cls.__new__(cls)
+        agent._start(
+            space_from_json(document["observation_space"]), space_from_json(document["action_space"]),
+            settings=validated(PPOSettings, dict(document["settings"])), index=int(document["index"]),
+            hp_config=HyperparameterConfig.from_json(document["hp_config"]),
+            architecture=NetworkSpec.from_net_config(document["architecture"]), num_envs=int(document["num_envs"]), device=device,
+            seed=int(document["seed"]),
+        )
+        agent._own(agent.build(agent.architecture).to(agent.device))
+        return agent
+
+    # -- AgileRL's other names
+
+    @property
+    def get_action_dim(self) -> int:
+        """Numbers that the actor gives for one observation."""
+        return self.distribution.num_outputs
+
+    @property
+    def get_state_dim(self) -> int:
+        """Numbers that the networks see of one observation."""
+        return self._encoding.size
+
+    def get_initial_hidden_state(self, num_envs: int = 1) -> dict[str, Tensor]:
+        """The hidden state at the start of an episode: empty, for this agent is not recurrent."""
+        return {}
+
+
+def parameter_count(agent: Agent) -> int:
+    """How many weights an agent has."""
+    return layout(agent.network)[-1].stop
+
+
+__all__ = ["PPO", "Experiences", "Report", "parameter_count"]

@@ -1,0 +1,95 @@
+"""The one definition of PPO's settings: names, defaults, ranges and what each means.
+
+Python, YAML files, the command line and the documentation all read it. Numbers marked *value* may differ between members that are computed
+together; *structural* ones decide shapes or counts.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from agilerl_like.errors import ConfigurationError, unknown_name
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+SettingsT = TypeVar("SettingsT")
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", use_attribute_docstrings=True))
+class PPOSettings:
+    """PPO's settings; a member's live attributes have the same names."""
+
+    batch_size: Count = 64
+    """Samples in one minibatch (structural)."""
+    lr: Positive = 1e-4
+    """Adam's learning rate (value)."""
+    learn_step: Count = 2048
+    """Env steps of a member between updates, over all its envs; rounded up to a multiple of num_envs (structural)."""
+    gamma: Share = 0.99
+    """Discount of the next step's reward (value)."""
+    gae_lambda: Share = 0.95
+    """Decay of generalised advantage estimation: 0 trusts the critic, 1 the returns (value)."""
+    action_std_init: Annotated[float, Field(ge=-20, le=2)] = 0.0
+    """Initial log of the standard deviation of continuous actions, in half-widths of the action space."""
+    clip_coef: Positive = 0.2
+    """How far the probability ratio may go before its gain is cut (value)."""
+    clip_coef_vf: Positive | None = None
+    """The same for the value in its normalised units; None: not clipped (value)."""
+    ent_coef: NonNegative = 0.01
+    """Weight of the entropy bonus (value)."""
+    vf_coef: NonNegative = 0.5
+    """Weight of the value loss, which is half the squared error (value)."""
+    max_grad_norm: Positive = 0.5
+    """Largest gradient norm, for actor and critic apart (value)."""
+    target_kl: Positive | None = None
+    """Mean KL after an epoch beyond which the remaining epochs are skipped; None: never (value)."""
+    update_epochs: Count = 4
+    """Passes over a rollout (structural)."""
+    share_encoders: bool = False
+    """Let the critic use the actor's encoder."""
+    normalize_observation: bool = True
+    """Centre and scale vector observations by running statistics, frozen in evaluation."""
+    normalize_value: bool = True
+    """Learn values in units of their running mean and standard deviation, so that the scale of rewards does not matter."""
+    normalize_images: bool = True
+    """Scale image observations from 0..255 to 0..1 (no image spaces yet)."""
+    squash_output: bool = False
+    """Send continuous actions through tanh instead of clipping them at the border."""
+
+
+NUMERIC = tuple(
+    name
+    for name in PPOSettings.__dataclass_fields__
+    if not isinstance(PPOSettings.__dataclass_fields__[name].default, bool) and name != "action_std_init"
+)
+"""Settings that a member may have evolved."""
+
+
+def validated(model: type[SettingsT], settings: dict[str, Any], *, where: str = "") -> SettingsT:
+    """Build a settings object.
+
+    Raises:
+        ConfigurationError: with every wrong field in one message: its name, its value, and what is allowed.
+    """
+    try:
+        return TypeAdapter(model).validate_python(settings)
+    except ValidationError as error:
+        raise configuration_error(error, known=tuple(getattr(model, "__dataclass_fields__", ())), where=where) from None
+
+
+def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), where: str = "") -> ConfigurationError:
+    """Say what pydantic found in this project's words."""
+    problems = []
+    for found in error.errors(include_url=False):
+        field = ".".join(str(part) for part in ((where,) if where else ()) + found["loc"] if not str(part).startswith("function-"))
+        if found["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+            problems.append(str(unknown_name(where or "setting", found["loc"][-1], known or ("(see --help)",))))
+        else:
+            problems.append(f"{field}={found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}")
+    return ConfigurationError("; ".join(problems))

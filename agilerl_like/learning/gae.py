@@ -1,0 +1,50 @@
+"""Generalised advantage estimation (Schulman et al. 2016), right at every kind of episode end.
+
+The subtlety is which flag cuts what. A terminated step has no next state, so its bootstrap is cut; any ended step, terminated or
+truncated, has no later step of the same episode, so the recursion is cut. The flags describe the step itself: `terminated[t]` says that
+step t ended its episode, not that step t begins one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    *,
+    terminated: Tensor,
+    ended: Tensor,
+    gamma: Tensor,
+    gae_lambda: Tensor,
+) -> Tensor:
+    """Return advantages `[T, …]`.
+
+    `next_values[t]` is the value of the state that step t truly led to: at a time limit the last observation of that episode, never the first
+    of the next. `ended` is terminated or truncated. Flags are 0 or 1 in the dtype of `rewards`; `gamma` and `gae_lambda` broadcast.
+
+    A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1},  delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t).
+    """
+    delta = rewards + gamma * (1 - terminated) * next_values - values
+    return discounted_suffix_sum_(delta, gamma * gae_lambda * (1 - ended))
+
+
+def discounted_suffix_sum_(terms: Tensor, decay: Tensor) -> Tensor:
+    """Return `s` with `s[t] = terms[t] + decay[t] * s[t + 1]`, in log2(T) steps instead of T; overwrites both arguments.
+
+    Each round doubles the stretch that `terms[t]` sums over and that `decay[t]` leads across (Hillis and Steele 1986).
+    """
+    stretch = 1
+    while stretch < terms.shape[0]:
+        terms[:-stretch] += decay[:-stretch] * terms[stretch:]
+        decay[:-stretch] = decay[:-stretch] * decay[stretch:]
+        stretch *= 2
+    return terms
+
+
+def next_of(values: Tensor, last_values: Tensor) -> Tensor:
+    """Shift values `[T, …]` by one step, with `last_values` `[…]` behind the last."""
+    return torch.cat([values[1:], last_values.unsqueeze(0)])

@@ -1,0 +1,75 @@
+"""Adam for a stack of members: one flat row of parameters each, with a learning rate, a step count and clip norms of its own.
+
+For one member it is `torch.optim.Adam` (Kingma and Ba 2015). On flat rows a step is a dozen kernels for the whole population, however
+many layers the members have.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BETAS = (0.9, 0.999)
+EPSILON = 1e-5
+"""Larger than Adam's own 1e-8, as PPO's authors have it: with it, tiny gradients do not become full steps (Huang et al. 2022)."""
+
+
+class Adam:
+    """First and second moments `[P, N]` and step counts `[P]`; moved together with the parameters through clones and mutations."""
+
+    def __init__(self, exp_avg: Tensor, exp_avg_sq: Tensor, steps: Tensor, *, epsilon: float = EPSILON) -> None:
+        self.exp_avg, self.exp_avg_sq, self.steps, self.epsilon = exp_avg, exp_avg_sq, steps, epsilon
+
+    @classmethod
+    def fresh(cls, flat: Tensor, *, epsilon: float = EPSILON) -> Adam:
+        """Start with zero moments for parameters `[P, N]`."""
+        return cls(torch.zeros_like(flat), torch.zeros_like(flat), torch.zeros(len(flat), device=flat.device), epsilon=epsilon)
+
+    @torch.no_grad()
+    def step_(self, flat: Tensor, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
+        """Move `flat` `[P, N]` against `gradient` `[P, N]`; `lr` is `[P]`. Members that are not `active` `[P]` keep every bit."""
+        if active is not None:
+            rows = active.nonzero().squeeze(1)
+            part, moved = self.take(rows), flat[rows]
+            part.step_(moved, gradient[rows], lr[rows])
+            flat[rows] = moved
+            self.put(rows, part)
+            return
+        beta1, beta2 = BETAS
+        self.steps += 1
+        correction1 = 1 - beta1**self.steps
+        correction2 = 1 - beta2**self.steps
+        self.exp_avg.lerp_(gradient, 1 - beta1)
+        self.exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        denominator = self.exp_avg_sq.sqrt().div_(correction2.sqrt().unsqueeze(1)).add_(self.epsilon)
+        flat.sub_((self.exp_avg / denominator).mul_((lr / correction1).unsqueeze(1)))
+
+    def take(self, rows: Tensor) -> Adam:
+        """Copy some rows."""
+        return Adam(self.exp_avg[rows], self.exp_avg_sq[rows], self.steps[rows], epsilon=self.epsilon)
+
+    def put(self, rows: Tensor, part: Adam) -> None:
+        """Write rows that were taken back."""
+        self.exp_avg[rows], self.exp_avg_sq[rows], self.steps[rows] = part.exp_avg, part.exp_avg_sq, part.steps
+
+    @classmethod
+    def stacked(cls, parts: list[Adam]) -> Adam:
+        """Lay the rows of several optimizers behind each other."""
+        return cls(
+            torch.cat([part.exp_avg for part in parts]),
+            torch.cat([part.exp_avg_sq for part in parts]),
+            torch.cat([part.steps for part in parts]),
+            epsilon=parts[0].epsilon,
+        )
+
+    def lend(self, row: int) -> Adam:
+        """One member's row, as views."""
+        here = slice(row, row + 1)
+        return Adam(self.exp_avg[here], self.exp_avg_sq[here], self.steps[here], epsilon=self.epsilon)
+
+
+def clip_(gradient: Tensor, max_norm: Tensor) -> Tensor:
+    """Scale each row of `[P, N]` down to a norm of at most `max_norm` `[P]`; return the norms before."""
+    norm = torch.linalg.vector_norm(gradient, dim=1)
+    gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0).unsqueeze(1))
+    return norm
