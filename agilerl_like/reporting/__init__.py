@@ -1,0 +1,41 @@
+"""What a person looks at while a population trains and afterwards: console, files, curves and a picture.
+
+Everything here receives plain records and knows neither agents nor algorithms. Importing it loads no optional package.
+"""
+
+from agilerl_like.reporting.console import ConsoleReporter
+from agilerl_like.reporting.files import CsvReporter, LineageReporter, read_lineage, read_metrics
+from agilerl_like.reporting.plot import figure, plot_run
+from agilerl_like.reporting.records import (
+    FOUNDER,
+    BirthRecord,
+    GenerationRecord,
+    MemberRecord,
+    RunRecord,
+    SummaryRecord,
+    fittest,
+)
+from agilerl_like.reporting.reporter import Reporter, Reporters
+from agilerl_like.reporting.tensorboard import TensorBoardReporter
+from agilerl_like.reporting.wandb import WandbReporter
+
+__all__ = [
+    "FOUNDER",
+    "BirthRecord",
+    "ConsoleReporter",
+    "CsvReporter",
+    "GenerationRecord",
+    "LineageReporter",
+    "MemberRecord",
+    "Reporter",
+    "Reporters",
+    "RunRecord",
+    "SummaryRecord",
+    "TensorBoardReporter",
+    "WandbReporter",
+    "figure",
+    "fittest",
+    "plot_run",
+    "read_lineage",
+    "read_metrics",
+]

@@ -1,0 +1,245 @@
+"""What a person sees while a population trains: a bar, a table of members that is redrawn in place, and a last word.
+
+Where nothing can be redrawn (a log file, a notebook) the same is said in plain lines, one a generation. There is no
+refreshing thread: the picture is drawn when the run reports, which leaves the cores to training and is safe beside
+environments in forked processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.rule import Rule
+from rich.segment import Segments
+from rich.table import Table
+from rich.text import Text
+
+from agilerl_like.reporting import wording
+from agilerl_like.reporting.measures import population_measures
+from agilerl_like.reporting.members import members_table
+from agilerl_like.reporting.records import BirthRecord, GenerationRecord, RunRecord, SummaryRecord, fittest
+from agilerl_like.reporting.reporter import Reporter
+from agilerl_like.reporting.summary import summary_facts, summary_panel
+
+_REDRAW_SECONDS = 0.25
+_LINE_SECONDS = 10.0
+_SPARKS = 24
+_ASCII = str.maketrans({"±": "+-", "→": "->", "←": "<-", "·": "|", "…": "..."})
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Fall silent where rich would exit: a run outlives whoever was reading it."""
+        with contextlib.suppress(SystemExit):
+            super().on_broken_pipe()
+
+
+class ConsoleReporter(Reporter):
+    """Shows a run on a `rich` console; `verbose=False` shows warnings alone."""
+
+    def __init__(
+        self, console: Console | None = None, *, verbose: bool = True, clock: Callable[[], float] = time.monotonic
+    ):
+        # A notebook's own display would print every line as a block of HTML: it gets the plain lines.
+        self.console = _Console(force_jupyter=False) if console is None else console
+        self.verbose = verbose
+        self._clock = clock
+        self._live: Live | None = None
+        self._run: RunRecord | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._record: GenerationRecord | None = None
+        self._previous: dict[int, float] = {}
+        self._bests: list[float] = []
+        self._env_steps = 0
+        self._picture = _Picture(None, self.console.size, Segments([]))
+        self._began = self._shown = self._clock()
+        self._since = _Mark(self._began, 0)
+        self._heard = False
+
+    def _hear(self, env_steps: int) -> None:
+        if not self._heard:
+            self._since = _Mark(self._clock(), env_steps)
+        self._heard = True
+        self._env_steps = env_steps
+
+    @property
+    def redraws(self) -> bool:
+        """Whether the console is a terminal on which lines can be drawn over."""
+        console = self.console
+        return console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
+
+    def start(self, run: RunRecord) -> None:
+        """Say what is about to be trained, and open the live picture."""
+        self.close()
+        self._run = run
+        self._clear()
+        if not self.verbose:
+            return
+        self._say(Text.assemble((_title(run), "bold"), (f"  seed {run.seed}", "dim")))
+        if run.run_dir is not None:
+            self._say(Text(f"writes to {run.run_dir}", style="dim"))
+        if self.redraws:
+            self._live = Live(console=self.console, auto_refresh=False)
+            self._live.start()
+            self._draw()
+
+    def progress(self, env_steps: int) -> None:
+        """Move the bar, at most four times a second; without a terminal, write a line at most every ten seconds."""
+        self._hear(env_steps)
+        if not self.verbose or self._run is None:
+            return
+        waited = self._clock() - self._shown
+        if self._live is not None and waited >= _REDRAW_SECONDS:
+            self._draw()
+        elif self._live is None and waited >= _LINE_SECONDS:
+            self._shown = self._clock()
+            self._say(Text(f"         {self._pace(self._run)}"))
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Show the members, or the best of them in one line."""
+        if self._record is not None:
+            self._previous = {member.uid: member.fitness for member in self._record.members}
+        self._record = record
+        self._hear(record.env_steps)
+        self._bests.append(fittest(record.members).fitness)
+        if not self.verbose or self._run is None:
+            return
+        if self._live is not None:
+            self._draw()
+        else:
+            self._shown = self._clock()
+            self._say(Text(f"gen {record.generation:>4}  {self._pace(self._run)}  {_line(record)}"))
+
+    def births(self, births: tuple[BirthRecord, ...]) -> None:
+        """Say which members had to be replaced and why; ordinary births are seen in the table."""
+        for birth in births:
+            if birth.reason:
+                self.warning(f"generation {birth.generation}, slot {birth.slot}: {birth.reason}")
+
+    def warning(self, text: str) -> None:
+        """Print a warning above the picture."""
+        self._say(Text.assemble(("warning: ", "bold yellow"), text))
+
+    def finish(self, summary: SummaryRecord) -> None:
+        """Leave the last table on the screen and say how the run ended."""
+        if not self.verbose:
+            return
+        if self._live is not None:
+            self._live.update(Group(self._members(), ""), refresh=True)
+        self.close()
+        if self.redraws:
+            self.console.print(summary_panel(summary))
+            return
+        self._say(Text(f"\n{summary.reason}"))
+        for label, lines in summary_facts(summary).items():
+            for number, line in enumerate(lines):
+                self._say(Text(f"  {label if number == 0 else '':<16}{line}"))
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _say(self, text: Text) -> None:
+        if self.redraws:
+            self.console.print(text)
+        else:
+            self.console.print(Text(_encodable(text.plain, self.console.encoding)), soft_wrap=True)
+
+    def _draw(self) -> None:
+        if self._live is not None and self._run is not None:
+            self._shown = self._clock()
+            self._live.update(Group(self._members(), "", self._bar(self._run), self._best(self._run)), refresh=True)
+
+    def _members(self) -> RenderableType:
+        if self._record is None:
+            return Text("the first generation is on its way", style="dim")
+        size = self.console.size
+        if self._picture.shows is not self._record or self._picture.size != size:
+            title = Rule(f"generation {self._record.generation}", align="left", style="dim")
+            table = members_table(self._record, self._previous, width=size.width, height=size.height - 5)
+            self._picture = _Picture(self._record, size, Segments(list(self.console.render(Group(title, table)))))
+        return self._picture.segments
+
+    def _bar(self, run: RunRecord) -> RenderableType:
+        grid = Table.grid(padding=(0, 2), expand=True)
+        grid.add_column(justify="right", no_wrap=True)
+        grid.add_column(ratio=1)
+        grid.add_column(no_wrap=True, style="dim")
+        done = min(self._env_steps, run.max_env_steps)
+        bar = ProgressBar(total=run.max_env_steps, completed=done, complete_style="cyan", finished_style="green")
+        grid.add_row(f"{self._share(run):.0%}", bar, self._pace(run))
+        return grid
+
+    def _best(self, run: RunRecord) -> RenderableType:
+        if self._record is None:
+            goal = "" if run.target is None else f"target {wording.fitness(run.target)}"
+            return Text(goal, style="dim")
+        record = self._record
+        reached = record.target is not None and record.best_fitness_ever >= record.target
+        ever = wording.fitness(record.best_fitness_ever)
+        text = Text.assemble("best ", (wording.fitness(self._bests[-1]), "bold green" if reached else "bold"))
+        text.append(
+            f"   ever {ever}" + ("" if record.target is None else f"   target {wording.fitness(record.target)}")
+        )
+        return text.append(f"   {wording.sparkline(self._bests, _SPARKS)}", style="cyan")
+
+    def _share(self, run: RunRecord) -> float:
+        return min(1.0, self._env_steps / run.max_env_steps)
+
+    def _pace(self, run: RunRecord) -> str:
+        """Steps, speed and time: the speed is the last generation's, the ETA comes from the whole run so far."""
+        now = self._clock()
+        done = self._env_steps - self._since.env_steps
+        rate = done / (now - self._since.seconds) if now > self._since.seconds else 0.0
+        left = max(0, run.max_env_steps - self._env_steps)
+        speed = rate if self._record is None else self._record.steps_per_second
+        steps = f"{wording.count(self._env_steps):>5}/{wording.count(run.max_env_steps)} steps"
+        eta = wording.duration(left / rate if rate > 0 else math.nan)
+        return f"{steps}  {wording.count(speed):>5}/s  {wording.duration(now - self._began)}  ETA {eta:>5}"
+
+
+class _Picture(NamedTuple):
+    """The members as they were drawn: laying the table out costs more than the rest of a redraw, so it is done once."""
+
+    shows: GenerationRecord | None
+    size: ConsoleDimensions
+    segments: Segments
+
+
+class _Mark(NamedTuple):
+    """When a count was first heard: a run that goes on from a checkpoint does not begin at 0."""
+
+    seconds: float
+    env_steps: int
+
+
+def _title(run: RunRecord) -> str:
+    members = "1 member" if run.population_size == 1 else f"{run.population_size} members"
+    envs = "1 env" if run.num_envs == 1 else f"{run.num_envs} envs"
+    return f"{run.algorithm} on {run.env}: {members} with {envs} each, {wording.count(run.max_env_steps)} steps"
+
+
+def _line(record: GenerationRecord) -> str:
+    best = fittest(record.members)
+    numbers = wording.returns([best.fitness, population_measures(record)["population/median"]])
+    top, median = (text or "nan" for text in numbers)
+    values = ", ".join(f"{name} {wording.hyperparameter(value)}" for name, value in best.hyperparameters.items())
+    return f"best {top:>7}  median {median:>7}  member {best.uid}: {values}; {best.architecture}"
+
+
+def _encodable(text: str, encoding: str) -> str:
+    if encoding.startswith("utf"):
+        return text
+    plain = text.translate(_ASCII)
+    return plain.encode(encoding, errors="replace").decode(encoding)

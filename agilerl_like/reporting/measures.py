@@ -1,0 +1,51 @@
+"""The numbers of a generation under the names that other tools use, one definition for CSV, TensorBoard and W&B.
+
+`rollout/`, `train/`, `eval/` and `time/` mean what they mean in Stable-Baselines3 (`eval/mean_reward` is the fitness,
+`rollout/ep_rew_mean` the return of training episodes); `hp/`, `member/` and `population/` are ours.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from agilerl_like.reporting.records import GenerationRecord, MemberRecord
+
+
+def member_measures(member: MemberRecord) -> dict[str, float]:
+    """Return what is particular to one member."""
+    return {
+        "eval/mean_reward": member.fitness,
+        "eval/std_reward": member.fitness_std,
+        "eval/episodes": member.episodes,
+        "rollout/ep_rew_mean": member.train_return,
+        **{f"hp/{name}": value for name, value in member.hyperparameters.items()},
+        **{f"train/{name}": value for name, value in member.losses.items()},
+    }
+
+
+def population_measures(record: GenerationRecord) -> dict[str, float]:
+    """Return what all members have in common; the best, the median and the worst are taken over finite fitnesses."""
+    fitness = [member.fitness for member in record.members if math.isfinite(member.fitness)]
+    return {
+        "population/best": max(fitness, default=math.nan),
+        "population/median": statistics.median(fitness) if fitness else math.nan,
+        "population/worst": min(fitness, default=math.nan),
+        "population/best_ever": record.best_fitness_ever,
+        "population/target": math.nan if record.target is None else record.target,
+        "time/total_timesteps": record.env_steps,
+        "time/evaluation_timesteps": record.evaluation_steps,
+        "time/time_elapsed": record.seconds,
+        "time/fps": record.steps_per_second,
+        **{f"time/{part}": seconds for part, seconds in record.seconds_by_part.items()},
+    }
+
+
+def scalars(record: GenerationRecord) -> dict[str, float]:
+    """Return every finite number of a generation by tag, members as `member/<slot>/…`."""
+    tagged = dict(population_measures(record))
+    for member in record.members:
+        own = {"env_steps": member.env_steps, "uid": member.uid, "parameters": member.parameters}
+        for name, value in {**own, **member_measures(member)}.items():
+            tagged[f"member/{member.slot}/{name}"] = value
+    return {tag: float(value) for tag, value in tagged.items() if math.isfinite(value)}

@@ -1,0 +1,199 @@
+"""One picture of a run: how fit its members became, and which hyperparameters and sizes led there.
+
+Every member is a branch that leaves its parent's; the branch of the best member is drawn dark in every panel, so that
+one can follow what was changed on the way. Where height is not fitness, colour is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.reporting import wording
+from agilerl_like.reporting.files import METRICS, read_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+PLOT = "evolution.png"
+_LOG_RANGE = 20.0
+_LABELS = 16
+_DARK, _BLUE, _GREY, _RED = "#14213d", "#2a6f97", "#b8c2cc", "#d1495b"
+
+
+def plot_run(run_dir: Path | str, path: Path | str | None = None) -> Path:
+    """Draw a run's folder into a PNG, `evolution.png` in that folder by default, and return where it is."""
+    target = Path(run_dir) / PLOT if path is None else Path(path)
+    figure(run_dir).savefig(target, dpi=130, format="png")
+    return target
+
+
+def figure(run_dir: Path | str) -> Figure:
+    """Return the picture of a run, a figure that belongs to no window and to no global state."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigurationError("a plot needs one more package: pip install 'agilerl-like[plot]'") from error
+    history = _read(run_dir)
+    names = [name for name in history.rows[0] if name.startswith("hp/")] + ["parameters"]
+    columns = len(names) if len(names) <= 4 else min((3, 4), key=lambda n: -len(names) % n)  # few empty places
+    lines = math.ceil(len(names) / columns)
+    drawing = Figure(figsize=(12, 4 + 2.4 * lines), layout="constrained", facecolor="white")
+    grid = drawing.add_gridspec(lines + 1, columns, height_ratios=[1.7] + [1] * lines)
+    _draw_fitness(drawing.add_subplot(grid[0, :]), history)
+    norm = _fitness_norm(history)
+    small = [drawing.add_subplot(grid[1 + i // columns, i % columns]) for i in range(len(names))]
+    for axes, name in zip(small, names, strict=True):
+        _draw_trait(axes, name, history, norm)
+    for axes in small[-columns:]:
+        axes.set_xlabel("generation")
+    bar = drawing.colorbar(small[0].collections[-1], ax=small, label="fitness", aspect=16 * lines, pad=0.01)
+    bar.ax.spines["outline"].set_visible(False)
+    drawing.suptitle(
+        _title(Path(run_dir), history.rows[history.lineage[-1]]),
+        x=0.01,
+        ha="left",
+        fontsize=13,
+        fontweight="bold",
+        color=_DARK,
+    )
+    return drawing
+
+
+def _title(run_dir: Path, best: Mapping[str, Any]) -> str:
+    fitness, generation = wording.fitness(best["eval/mean_reward"]), int(best["generation"])
+    return f"{run_dir.resolve().name}: best fitness {fitness}, member {best['uid']:.0f} in generation {generation}"
+
+
+@dataclass(frozen=True)
+class _History:
+    """The rows of metrics.csv, the row that each continues (-1: none), and those that led to the best, oldest first."""
+
+    rows: list[dict[str, Any]]
+    before: list[int]
+    lineage: list[int]
+
+    def column(self, name: str) -> np.ndarray:
+        return np.array([row[name] for row in self.rows], dtype=float)
+
+
+def _read(run_dir: Path | str) -> _History:
+    rows = read_metrics(run_dir)
+    if not rows:
+        raise ConfigurationError(f"{Path(run_dir) / METRICS} has no rows yet: they are written after each generation")
+    last_seen: dict[int, int] = {}
+    before: list[int] = []
+    for start, stop in _generations(rows):
+        # Parents are looked up before their slot's new owner is entered: a clone leaves from where its parent stood.
+        before += [last_seen.get(row["uid"], last_seen.get(row["parent_uid"], -1)) for row in rows[start:stop]]
+        last_seen.update((row["uid"], index) for index, row in enumerate(rows[start:stop], start))
+    fitness = [row["eval/mean_reward"] for row in rows]
+    best = max(range(len(rows)), key=lambda i: (fitness[i] if math.isfinite(fitness[i]) else -math.inf, i))
+    lineage = [best]
+    while before[lineage[-1]] >= 0:
+        lineage.append(before[lineage[-1]])
+    return _History(rows, before, lineage[::-1])
+
+
+def _generations(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    starts = [i for i, row in enumerate(rows) if i == 0 or row["generation"] != rows[i - 1]["generation"]]
+    return list(zip(starts, [*starts[1:], len(rows)], strict=True))
+
+
+def _fitness_norm(history: _History) -> Normalize:
+    from matplotlib.colors import Normalize
+
+    fitness = history.column("eval/mean_reward")
+    fitness = fitness[np.isfinite(fitness)]
+    # One member that failed badly must not take the colours from all others.
+    return Normalize(*np.quantile(fitness, [0.1, 1.0]), clip=True) if fitness.size else Normalize(0.0, 1.0)
+
+
+def _draw_branches(axes: Axes, history: _History, x: np.ndarray, y: np.ndarray) -> None:
+    from matplotlib.collections import LineCollection
+
+    points = np.stack([x, y], axis=-1)
+    pieces = [points[[i, j]] for j, i in enumerate(history.before) if i >= 0]
+    axes.add_collection(LineCollection([p for p in pieces if np.isfinite(p).all()], colors=_GREY, linewidths=0.9))
+    axes.plot(*points[history.lineage].T, color=_DARK, linewidth=2.0, zorder=3, label="the best member's lineage")
+
+
+def _draw_fitness(axes: Axes, history: _History) -> None:
+    steps, fitness = history.column("time/total_timesteps"), history.column("eval/mean_reward")
+    ends = _generations(history.rows)
+    best = [np.nanmax([*fitness[start:stop], -np.inf]) for start, stop in ends]
+    best = np.where(np.isfinite(best), best, np.nan)
+    axes.scatter(steps, fitness, s=14, color=_GREY, zorder=2, label="a member")
+    axes.plot(
+        steps[[start for start, _ in ends]], np.fmax.accumulate(best), color=_BLUE, linestyle=":", label="best so far"
+    )
+    _draw_branches(axes, history, steps, fitness)
+    axes.scatter(steps[history.lineage], fitness[history.lineage], s=20, color=_DARK, zorder=4)
+    _label_mutations(axes, history, steps, fitness)
+    target = history.rows[-1]["population/target"]
+    if math.isfinite(target):
+        axes.axhline(target, color=_RED, linestyle="--", linewidth=1.2, label=f"target {wording.fitness(target)}")
+    axes.set(xlabel="env steps of all members", ylabel="mean return")
+    axes.xaxis.set_major_formatter(lambda value, _: wording.count(value))
+    axes.margins(y=0.2)
+    _dress(axes, "fitness")
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, frameon=False, fontsize=9)
+
+
+def _label_mutations(axes: Axes, history: _History, x: np.ndarray, y: np.ndarray) -> None:
+    rows = history.rows
+    born = [i for i in history.lineage if history.before[i] >= 0 and rows[history.before[i]]["uid"] != rows[i]["uid"]]
+    changed = [i for i in born if rows[i]["mutation"] not in ("", "None") and math.isfinite(y[i])]
+    for i in changed[-_LABELS:]:
+        axes.annotate(
+            rows[i]["mutation"], (x[i], y[i]), xytext=(-3, 5), textcoords="offset points", fontsize=8, color=_DARK,
+            ha="right", va="bottom", rotation=-30, rotation_mode="anchor", zorder=5,
+        )  # fmt: skip
+
+
+def _draw_trait(axes: Axes, name: str, history: _History, norm: Normalize) -> None:
+    from matplotlib import colormaps
+    from matplotlib.ticker import MaxNLocator
+
+    values, fitness = history.column(name), history.column("eval/mean_reward")
+    generation = history.column("generation")
+    _draw_branches(axes, history, generation, values)
+    colours = colormaps["viridis"].with_extremes(bad=_RED)  # red: its fitness was not finite
+    axes.scatter(generation, values, c=fitness, s=16, cmap=colours, norm=norm, zorder=4, plotnonfinite=True)
+    _scale(axes, values)
+    if name == "parameters":
+        axes.yaxis.set_major_formatter(lambda value, _: wording.count(value))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    _dress(axes, "weights in the network" if name == "parameters" else name.removeprefix("hp/"))
+
+
+def _scale(axes: Axes, values: np.ndarray) -> None:
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    low, high = np.nanmin(values), np.nanmax(values)
+    whole = bool((values[np.isfinite(values)] % 1 == 0).all())
+    if low > 0 and high / low > _LOG_RANGE:
+        axes.set_yscale("log", base=2 if whole else 10)
+        axes.yaxis.set_major_locator(LogLocator(base=2) if whole else LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}" if whole else wording.hyperparameter(value))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=whole, min_n_ticks=1))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
+
+
+def _dress(axes: Axes, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=_DARK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#e9ecef", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8, color=_GREY)
+    axes.tick_params(which="minor", length=0)

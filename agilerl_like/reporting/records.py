@@ -1,0 +1,131 @@
+"""What a run tells the people who watch it: plain frozen records, so that a sink needs no knowledge of agents.
+
+The training loop fills them and every sink reads the same ones. Steps are env steps. A number that does not exist (no
+episode ended, nobody confirmed the fitness) is nan and never 0, for 0 is a return that an agent may really have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOUNDER = -1
+"""The `parent_uid` of a member that nobody begot: the first population."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """The start of a run. `max_env_steps` is summed over all members, as is every step count that names no member."""
+
+    name: str
+    env: str
+    algorithm: str
+    population_size: int
+    num_envs: int
+    seed: int
+    max_env_steps: int
+    target: float | None = None
+    run_dir: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberRecord:
+    """One member at the end of one generation, before selection.
+
+    `fitness` is the mean return of its `episodes` evaluation episodes and `fitness_std` their standard deviation;
+    `train_return` the mean return of the training episodes that ended in this generation; `hyperparameters` those that
+    it trained with; `mutation` the label of what made it ("None", "lr", "encoder.add_node", …); `losses` have
+    Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` counts its weights.
+    """
+
+    slot: int
+    uid: int
+    parent_uid: int
+    env_steps: int
+    fitness: float
+    fitness_std: float
+    episodes: int
+    train_return: float
+    hyperparameters: Mapping[str, float | int]
+    architecture: str
+    parameters: int
+    mutation: str
+    losses: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BirthRecord:
+    """One decision of evolution, taken at the end of `generation`, and one line of lineage.jsonl.
+
+    Each mutation has the keys kind, operator and details (for numbers: `{"lr": [before, after]}`). A survivor keeps its
+    uid, and its parent is itself as it was. A founder has `parent_uid == FOUNDER`, no parent's values, generation 0.
+    `reason` is said when selection had no choice ("replaced: fitness is nan").
+    """
+
+    generation: int
+    slot: int
+    uid: int
+    parent_uid: int
+    survives: bool
+    mutations: tuple[Mapping[str, Any], ...]
+    hyperparameters: Mapping[str, float | int]
+    architecture: str
+    parent_hyperparameters: Mapping[str, float | int]
+    parent_architecture: str
+    parent_fitness: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationRecord:
+    """The end of one generation: generations count from 1, steps and seconds from the start of the run.
+
+    `env_steps` are the training steps of all members so far, `evaluation_steps` those of evaluation, and
+    `steps_per_second` is the speed of this generation. `seconds_by_part` is the time since the start spent in env, act,
+    learn, evaluate, evolve and report. `best_fitness_ever` includes this generation.
+    """
+
+    generation: int
+    env_steps: int
+    evaluation_steps: int
+    max_env_steps: int
+    seconds: float
+    steps_per_second: float
+    seconds_by_part: Mapping[str, float]
+    members: tuple[MemberRecord, ...]
+    best_fitness_ever: float
+    target: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryRecord:
+    """The end of a run: its best member and how that came to be.
+
+    `reason` is "target reached", "budget spent" or "interrupted".
+    `ancestry` holds the births that led to `best`, oldest first, without uneventful survivals. `confirmed_fitness` is
+    its mean return on fresh seeds, nan where nobody looked.
+    """
+
+    reason: str
+    best: MemberRecord
+    ancestry: tuple[BirthRecord, ...]
+    env_steps: int
+    evaluation_steps: int
+    seconds: float
+    seconds_by_part: Mapping[str, float]
+    saved_to: Path | None = None
+    confirmed_fitness: float = math.nan
+
+
+def fitness_order(member: MemberRecord) -> tuple[float, int]:
+    """Return what members are ordered by: a fitness that is not finite is the lowest, of equals the oldest wins."""
+    return (member.fitness if math.isfinite(member.fitness) else -math.inf, -member.uid)
+
+
+def fittest(members: Iterable[MemberRecord]) -> MemberRecord:
+    """Return the best member in `fitness_order`."""
+    return max(members, key=fitness_order)

@@ -1,0 +1,111 @@
+"""The last word of a run: how good the best member is, what it is made of, how it came to be, where it was saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.console import RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from agilerl_like.reporting import wording
+from agilerl_like.reporting.records import FOUNDER, BirthRecord, SummaryRecord
+
+_ANCESTORS = 12
+_STYLES = {"target reached": "green", "interrupted": "yellow"}
+
+
+def summary_facts(summary: SummaryRecord) -> dict[str, list[str]]:
+    """Return the lines of the summary under their labels, without any markup."""
+    best = summary.best
+    values = [f"{name} {wording.hyperparameter(value)}" for name, value in best.hyperparameters.items()]
+    speed = summary.env_steps / summary.seconds if summary.seconds > 0 else math.nan
+    facts = {
+        "best fitness": [_fitness(summary)],
+        "hyperparameters": [", ".join(values) or "-"],
+        "architecture": [f"{best.architecture}  ({best.parameters:,} weights)"],
+        "lineage": _lineage(summary.ancestry) or [f"member {best.uid} is a founder"],
+        "steps": [
+            f"{wording.count(summary.env_steps)} of training, {wording.count(summary.evaluation_steps)} of evaluation"
+            f", {wording.count(speed)} steps/s"
+        ],
+        "time": [" · ".join([wording.duration(summary.seconds), *wording.shares(summary.seconds_by_part)])],
+    }
+    return facts if summary.saved_to is None else {**facts, "saved to": [str(summary.saved_to)]}
+
+
+def summary_panel(summary: SummaryRecord) -> RenderableType:
+    """Return the summary in a frame whose colour and title say why the run ended."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, lines in summary_facts(summary).items():
+        body = _lineage_grid(summary.ancestry) if label == "lineage" and summary.ancestry else Text("\n".join(lines))
+        if label == "best fitness" and isinstance(body, Text):
+            body.stylize("bold")
+        grid.add_row(label, body)
+    style = _STYLES.get(summary.reason, "cyan")
+    return Panel(grid, title=Text(summary.reason, style="bold"), title_align="left", border_style=style, padding=(1, 2))
+
+
+def _fitness(summary: SummaryRecord) -> str:
+    best = summary.best
+    mean, std, confirmed = wording.returns([best.fitness, best.fitness_std, summary.confirmed_fitness])
+    text = mean or "nan"
+    if best.episodes > 1:
+        text += f" ± {std} over {best.episodes} episodes"
+    if confirmed:
+        text += f", {confirmed} on fresh seeds"
+    return f"{text}  (member {best.uid}, slot {best.slot})"
+
+
+class _Chapter(NamedTuple):
+    """One line of the lineage: when, who, at which fitness of the parent, what changed."""
+
+    when: str
+    who: str
+    fitness: str
+    what: str
+
+
+def _lineage(ancestry: Sequence[BirthRecord]) -> list[str]:
+    story = _story(ancestry)
+    who, fitness = (max((len(getattr(line, part)) for line in story), default=0) for part in ("who", "fitness"))
+    return [f"{line.when}  {line.who:<{who}}  {line.fitness:>{fitness}}  {line.what}" for line in story]
+
+
+def _lineage_grid(ancestry: Sequence[BirthRecord]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(style="cyan", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for line in _story(ancestry):
+        grid.add_row(*line)
+    return grid
+
+
+def _story(ancestry: Sequence[BirthRecord]) -> list[_Chapter]:
+    fitness = wording.returns([birth.parent_fitness for birth in ancestry])
+    lines = [
+        _Chapter(f"gen {birth.generation:>3}", _who(birth), f"at {text}" if text else "", _what(birth))
+        for birth, text in zip(ancestry, fitness, strict=True)
+    ]
+    if len(lines) <= _ANCESTORS:
+        return lines
+    left_out = len(lines) - _ANCESTORS + 1
+    return [lines[0], _Chapter("  …", "", "", f"{left_out} births more, in lineage.jsonl"), *lines[left_out + 1 :]]
+
+
+def _who(birth: BirthRecord) -> str:
+    if birth.survives or birth.parent_uid == FOUNDER:
+        return str(birth.uid)
+    return f"{birth.uid} ← {birth.parent_uid}"
+
+
+def _what(birth: BirthRecord) -> str:
+    changes = "; ".join(filter(None, map(wording.mutation, birth.mutations)))
+    return changes or ("founder" if birth.parent_uid == FOUNDER else "copied unchanged")

@@ -1,0 +1,297 @@
+import dataclasses
+import io
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from reporting_examples import a_birth, a_founder, a_generation, a_member, a_run, a_summary
+from rich.cells import cell_len
+from rich.console import Console
+
+import agilerl_like
+from agilerl_like.reporting import ConsoleReporter, Reporters
+from agilerl_like.reporting.members import members_table
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def a_console(*, terminal: bool, width: int = 120, height: int = 40, encoding: str = "utf-8") -> Console:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n", write_through=True)
+    environment = {"TERM": "xterm"}  # and no COLUMNS, NO_COLOR, … of the machine that runs the tests
+    return Console(
+        file=file, force_terminal=terminal, width=width, height=height, color_system=None, _environ=environment
+    )
+
+
+def written(console: Console) -> str:
+    return console.file.buffer.getvalue().decode(console.encoding)
+
+
+def table(record, previous, *, width, height=100) -> list[str]:
+    console = a_console(terminal=False, width=width)
+    console.print(members_table(record, previous, width=width, height=height))
+    return [line.rstrip() for line in written(console).splitlines()]
+
+
+def two_members():
+    old = a_member(slot=0, uid=0, fitness=90.0, mutation="None")
+    new = a_member(
+        slot=1, uid=2, parent_uid=0, fitness=120.0, mutation="lr", hyperparameters={"lr": 0.0012, "batch_size": 64}
+    )
+    return a_generation(old, new, number=2)
+
+
+def eight_members(hyperparameters: int):
+    names = ("lr", "ent_coef", "clip_coef", "batch_size", "learn_step", "update_epochs", "gae_lambda", "max_grad_norm")
+    values = (3.2e-4, 1.2e-2, 0.204, 1024, 2048, 10, 0.9876, 0.512)
+    chosen = dict(zip(names[:hyperparameters], values[:hyperparameters], strict=True))
+    members = [
+        a_member(
+            slot=i,
+            uid=100 + i,
+            parent_uid=90 + i,
+            fitness=-200.0 + 31.0 * i,
+            hyperparameters=chosen,
+            architecture="enc 64 | latent 64 | head 64 Tanh",
+            mutation="encoder.add_node",
+        )
+        for i in range(8)
+    ]
+    return a_generation(*members, number=5)
+
+
+def test_the_table_has_the_fittest_on_top_and_compares_a_newborn_with_its_parent():
+    assert table(two_members(), {0: 100.0, 1: 50.0}, width=120) == [
+        "slot  member  fitness     ±  change      lr  batch_size  weights  architecture           last mutation",
+        "   1  2 ← 0     120.0  10.0   +20.0  1.2e-3          64    12.3k  enc 64 | head 64 Tanh  lr",
+        "   0  0          90.0  10.0   -10.0    1e-3          64    12.3k  enc 64 | head 64 Tanh  -",
+    ]
+
+
+def test_a_narrow_window_gets_two_tables():
+    assert table(two_members(), {0: 100.0, 1: 50.0}, width=50) == [
+        "                                             batch",
+        "slot  member  fitness     ±  change      lr   size",
+        "   1  2 ← 0     120.0  10.0   +20.0  1.2e-3     64",
+        "   0  0          90.0  10.0   -10.0    1e-3     64",
+        "",
+        "                                        last",
+        "member  weights  architecture           mutation",
+        "2 ← 0     12.3k  enc 64 | head 64 Tanh  lr",
+        "0         12.3k  enc 64 | head 64 Tanh  -",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("hyperparameters", [4, 8])
+def test_eight_members_are_shown_whole_in_usual_windows(width, hyperparameters):
+    record = eight_members(hyperparameters)
+    lines = table(record, {100 + i: -220.0 for i in range(4)}, width=width)
+    text = "\n".join(lines)
+    assert max(map(cell_len, lines)) <= width
+    assert "…" not in text
+    for value in ("3.2e-4", "0.204", "1024", "2048", "0.9876", "0.512")[: 3 if hyperparameters == 4 else 6]:
+        assert text.count(value) == 8
+    assert text.count("enc 64 | latent 64 | head 64 Tanh") == 8
+    assert text.count("encoder.add_node") == 8
+    assert text.index("107") < text.index("106") < text.index("100")
+
+
+def test_what_does_not_fit_is_named():
+    lines = table(eight_members(8), {}, width=44, height=9)
+    assert lines[-1].startswith("… ")
+    assert "more members" in lines[-1]
+    assert len(lines) <= 9
+    lines = table(eight_members(8), {}, width=60)
+    assert lines[-1] == "… not shown: gae_lambda, max_grad_norm"
+
+
+def test_a_member_without_a_fitness_is_last_and_says_so():
+    record = a_generation(a_member(fitness=math.nan, fitness_std=math.nan), a_member(slot=1, uid=1, fitness=-500.0))
+    lines = table(record, {}, width=120)
+    assert lines[1].split()[:4] == ["1", "1", "-500.0", "10.0"]
+    assert lines[2].split()[:3] == ["0", "0", "nan"]
+
+
+def test_without_a_terminal_there_is_one_plain_line_a_generation():
+    console, clock = a_console(terminal=False, width=80), Clock()
+    reporter = ConsoleReporter(console, clock=clock)
+    reporter.start(a_run())
+    reporter.progress(0)
+    clock.now = 10.0
+    reporter.generation(two_members())
+    # 200k of 1M steps in 10 s: 800k more take 40 s.
+    assert written(console).splitlines() == [
+        "PPO on LunarLander-v3: 2 members with 16 envs each, 1M steps  seed 7",
+        "gen    2   200k/1M steps  9.88k/s  0:10  ETA  0:40  best   120.0  median   105.0  "
+        "member 2: lr 1.2e-3, batch_size 64; enc 64 | head 64 Tanh",
+    ]
+
+
+def test_without_a_terminal_progress_is_a_line_every_ten_seconds():
+    console, clock = a_console(terminal=False), Clock()
+    reporter = ConsoleReporter(console, clock=clock)
+    reporter.start(a_run())
+    for second in range(25):
+        clock.now = float(second)
+        reporter.progress(1000 * second)
+    lines = written(console).splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ["10k/1M", "20k/1M"]
+    assert "1k/s" in lines[0]
+    # 990k steps at 1k a second
+    assert lines[0].endswith("0:10  ETA 16:30")
+
+
+def test_a_run_that_goes_on_counts_its_speed_from_where_it_began():
+    console, clock = a_console(terminal=False), Clock()
+    reporter = ConsoleReporter(console, clock=clock)
+    reporter.start(a_run())
+    reporter.progress(800_000)
+    clock.now = 20.0
+    reporter.progress(810_000)
+    # 10k in 20 s: 500 a second, 190k left
+    assert written(console).splitlines()[1].split() == ["810k/1M", "steps", "500/s", "0:20", "ETA", "6:20"]
+
+
+def test_on_a_terminal_the_picture_is_drawn_at_most_four_times_a_second():
+    console, clock = a_console(terminal=True), Clock()
+    reporter = ConsoleReporter(console, clock=clock)
+    reporter.start(a_run())
+    reporter.progress(1)
+    before = len(written(console))
+    clock.now = 0.1
+    reporter.progress(2)
+    assert len(written(console)) == before
+    clock.now = 0.25
+    reporter.progress(250_000)
+    assert "25%" in written(console)[before:]
+    reporter.close()
+
+
+def test_on_a_terminal_a_run_leaves_its_last_table_and_its_summary_and_gives_the_cursor_back():
+    console = a_console(terminal=True, width=100)
+    reporter = ConsoleReporter(console, clock=Clock())
+    reporter.start(a_run())
+    reporter.generation(a_generation(a_member(), number=1))
+    reporter.generation(two_members())
+    drawn = written(console)
+    assert "best 120.0   ever 120.0   target 200.0   ▁█" in drawn
+    reporter.finish(a_summary())
+    reporter.close()
+    text = written(console)
+    hide, show = "\x1b[?25l", "\x1b[?25h"
+    assert text.count(hide) == text.count(show) == 1
+    last = text[text.rindex("generation 2") :]
+    assert last.index("2 ← 0") < last.index("target reached") < last.index("best fitness")
+    assert "ever 120.0" not in last
+
+
+def test_the_summary_says_how_good_what_how_it_came_and_where_it_is(tmp_path):
+    console = a_console(terminal=False, width=80)
+    reporter = ConsoleReporter(console, clock=Clock())
+    grown = a_birth(
+        generation=12,
+        uid=9,
+        parent_uid=2,
+        mutations=({"kind": "architecture", "operator": "encoder.add_node", "details": {"layer": 0, "nodes": 32}},),
+        parent_fitness=-50.0,
+    )
+    same = a_birth(generation=13, uid=11, parent_uid=9, mutations=(), parent_fitness=150.0)
+    reporter.finish(a_summary(ancestry=(a_founder(), a_birth(), grown, same), saved_to=tmp_path))
+    assert written(console).splitlines() == [
+        "",
+        "target reached",
+        "  best fitness    210.0 ± 10.0 over 5 episodes, 205.0 on fresh seeds  (member 2, slot 1)",
+        "  hyperparameters lr 1.2e-3, batch_size 64",
+        "  architecture    enc 64 | head 64 Tanh  (12,345 weights)",
+        "  lineage         gen   0  0                 founder",
+        "                  gen   1  2 ← 0   at 100.0  lr 1e-3 → 1.2e-3",
+        "                  gen  12  9 ← 2   at -50.0  encoder.add_node (layer 0, nodes 32)",
+        "                  gen  13  11 ← 9  at 150.0  copied unchanged",
+        "  steps           200k of training, 4k of evaluation, 10k steps/s",
+        "  time            0:20 · learn 60% · env 40%",
+        f"  saved to        {tmp_path}",
+    ]
+
+
+def test_a_long_lineage_keeps_its_founder_and_its_end():
+    console = a_console(terminal=False)
+    births = [a_birth(generation=g, uid=g + 1, parent_uid=g) for g in range(1, 30)]
+    ConsoleReporter(console).finish(a_summary(ancestry=(a_founder(), *births)))
+    lineage = [line for line in written(console).splitlines() if "gen " in line or "…" in line]
+    assert len(lineage) == 12
+    assert "founder" in lineage[0]
+    assert "19 births more, in lineage.jsonl" in lineage[1]  # 30 in all, of which 1 + 10 are shown
+    assert "gen  20" in lineage[2]
+    assert "gen  29" in lineage[-1]
+
+
+def test_quiet_means_warnings_alone():
+    console = a_console(terminal=True)
+    reporter = ConsoleReporter(console, verbose=False, clock=Clock())
+    reporter.start(a_run())
+    reporter.progress(100)
+    reporter.generation(two_members())
+    reporter.warning("something [odd]")
+    reporter.births((a_birth(), a_birth(reason="replaced: fitness is nan")))
+    reporter.finish(a_summary())
+    reporter.close()
+    assert written(console) == ("warning: something [odd]\nwarning: generation 1, slot 1: replaced: fitness is nan\n")
+
+
+def test_an_encoding_without_arrows_gets_letters_instead():
+    console = a_console(terminal=True, encoding="ascii")
+    reporter = ConsoleReporter(console, clock=Clock())
+    reporter.start(a_run(env="Käse-v0"))
+    reporter.generation(two_members())
+    reporter.finish(a_summary())
+    text = written(console)
+    assert "PPO on K?se-v0" in text
+    assert "lr 1e-3 -> 1.2e-3" in text
+    assert "210.0 +- 10.0 over 5 episodes" in text
+
+
+def test_a_console_that_cannot_write_is_dropped():
+    class FullFile(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    reporters = Reporters([ConsoleReporter(Console(file=FullFile()))])
+    reporters.start(a_run())
+    assert len(reporters) == 0
+
+
+def test_a_run_outlives_whoever_was_reading_it():
+    code = (
+        "from agilerl_like.reporting import ConsoleReporter\n"
+        "import sys\n"
+        "reporter = ConsoleReporter()\n"
+        "reporter.warning('first'); sys.stdout.flush(); sys.stdin.readline()\n"
+        "for _ in range(3): reporter.warning('nobody hears this'); sys.stdout.flush()\n"
+        "print('trained on', file=sys.stderr)"
+    )
+    root = Path(agilerl_like.__file__).parents[1]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=root, text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "warning: first\n"
+        process.stdout.close()
+        process.stdout = None
+        _, errors = process.communicate("\n")
+    assert (process.returncode, errors) == (0, "trained on\n")
+
+
+def test_one_episode_has_no_deviation_and_nothing_is_claimed_that_was_not_confirmed():
+    console = a_console(terminal=False)
+    best = dataclasses.replace(a_summary().best, episodes=1)
+    ConsoleReporter(console).finish(a_summary(best=best, confirmed_fitness=math.nan, ancestry=()))
+    assert "  best fitness    210.0  (member 2, slot 1)\n" in written(console)
+    assert "member 2 is a founder" in written(console)

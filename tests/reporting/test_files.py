@@ -1,0 +1,176 @@
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from reporting_examples import a_birth, a_founder, a_generation, a_member, a_run
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.reporting import CsvReporter, LineageReporter, Reporter, Reporters, read_lineage, read_metrics
+from agilerl_like.reporting.measures import scalars
+
+
+class Warnings(Reporter):
+    def __init__(self):
+        self.texts: list[str] = []
+
+    def warning(self, text):
+        self.texts.append(text)
+
+
+HEADER = (
+    "generation,slot,uid,parent_uid,env_steps,mutation,architecture,parameters,"
+    "eval/mean_reward,eval/std_reward,eval/episodes,rollout/ep_rew_mean,hp/lr,hp/batch_size,train/value_loss,"
+    "population/best,population/median,population/worst,population/best_ever,population/target,"
+    "time/total_timesteps,time/evaluation_timesteps,time/time_elapsed,time/fps,time/env,time/learn\n"
+)
+FIRST = (
+    "1,0,0,-1,50000,None,enc 64 | head 64 Tanh,12345,100.0,10.0,5,90.0,0.001,64,0.5,"
+    "100.0,80.0,60.0,100.0,200.0,100000,2000,10.0,9876.0,4.0,6.0\n"
+    '1,1,1,-1,50000,"lr,ent_coef",enc 64 | head 64 Tanh,12345,60.0,10.0,5,nan,0.001,64,0.5,'
+    "100.0,80.0,60.0,100.0,200.0,100000,2000,10.0,9876.0,4.0,6.0\n"
+)
+
+
+def first_generation():
+    second = a_member(slot=1, uid=1, fitness=60.0, train_return=math.nan, mutation="lr,ent_coef")
+    return a_generation(a_member(), second)
+
+
+def write(run_dir, *records):
+    reporter = CsvReporter(run_dir)
+    reporter.start(a_run())
+    for record in records:
+        reporter.generation(record)
+    reporter.close()
+
+
+def test_metrics_have_a_row_a_member_in_a_documented_order(tmp_path):
+    write(tmp_path / "run", first_generation())
+    assert (tmp_path / "run" / "metrics.csv").read_text() == HEADER + FIRST
+
+
+def test_numpy_numbers_are_written_as_numbers(tmp_path):
+    member = a_member(fitness=np.float64(100.0), hyperparameters={"lr": np.float64(0.001), "batch_size": np.int64(64)})
+    write(tmp_path, a_generation(member))
+    assert ",100.0,10.0,5,90.0,0.001,64,0.5," in (tmp_path / "metrics.csv").read_text()
+
+
+def test_a_column_that_appears_later_is_added_on_the_right(tmp_path):
+    later = a_generation(a_member(losses={"value_loss": 0.4, "approx_kl": 0.01}), number=2)
+    write(tmp_path, first_generation(), later)
+    lines = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert lines[0] == HEADER.rstrip() + ",train/approx_kl"
+    assert lines[1:3] == [line + "," for line in FIRST.splitlines()]
+    assert [row["train/approx_kl"] for row in read_metrics(tmp_path)][-1] == 0.01
+    assert [row["train/value_loss"] for row in read_metrics(tmp_path)] == [0.5, 0.5, 0.4]
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_a_resumed_run_appends_and_replaces_what_came_after_its_checkpoint(tmp_path):
+    write(tmp_path, first_generation(), a_generation(a_member(fitness=1.0), number=2))
+    write(tmp_path, a_generation(a_member(fitness=2.0), number=2), a_generation(a_member(fitness=3.0), number=3))
+    rows = read_metrics(tmp_path)
+    assert [(row["generation"], row["eval/mean_reward"]) for row in rows] == [(1, 100), (1, 60), (2, 2), (3, 3)]
+
+
+def test_a_line_that_was_cut_off_is_dropped_on_resume(tmp_path):
+    write(tmp_path, first_generation())
+    path = tmp_path / "metrics.csv"
+    path.write_text(path.read_text() + "2,0,0,-1,500")
+    write(tmp_path, a_generation(a_member(), number=2))
+    assert path.read_text().startswith(HEADER + FIRST + "2,0,0,-1,50000,None,")
+    assert len(read_metrics(tmp_path)) == 3
+
+
+def test_a_foreign_file_is_refused_and_left_as_it_is(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,loss\n1,2\n")
+    with pytest.raises(ConfigurationError, match=r"metrics\.csv is in the way: it begins with epoch, loss"):
+        write(tmp_path, first_generation())
+    with pytest.raises(ConfigurationError, match=r"metrics\.csv is no metrics file"):
+        read_metrics(tmp_path)
+    assert path.read_text() == "epoch,loss\n1,2\n"
+
+
+@pytest.mark.parametrize("sink", [CsvReporter, LineageReporter])
+def test_a_full_disk_costs_the_file_and_not_the_run(tmp_path, sink):
+    reporter = sink(tmp_path)
+    reporter.path.symlink_to("/dev/full")
+    heard = Warnings()
+    reporters = Reporters([reporter, heard])
+    reporters.start(a_run())
+    for number in (1, 2):
+        reporters.generation(a_generation(a_member(), number=number))
+        reporters.births((a_birth(),))
+    assert heard.texts == [f"{sink.__name__} stopped: [Errno 28] No space left on device. Training goes on without it."]
+
+
+def test_lineage_has_a_line_a_birth_and_null_for_what_is_no_number(tmp_path):
+    reporter = LineageReporter(tmp_path / "run")
+    reporter.start(a_run())
+    reporter.births((a_founder(),))
+    reporter.births((a_birth(reason="replaced: fitness is nan"),))
+    lines = (tmp_path / "run" / "lineage.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["parent_fitness"] is None
+    assert json.loads(lines[1]) == {
+        "generation": 1,
+        "slot": 1,
+        "uid": 2,
+        "parent_uid": 0,
+        "survives": False,
+        "mutations": [{"kind": "rl_hp", "operator": "", "details": {"lr": [0.001, 0.0012]}}],
+        "hyperparameters": {"lr": 0.0012, "batch_size": 64},
+        "architecture": "enc 64 | head 64 Tanh",
+        "parent_hyperparameters": {"lr": 0.001, "batch_size": 64},
+        "parent_architecture": "enc 64 | head 64 Tanh",
+        "parent_fitness": 100.0,
+        "reason": "replaced: fitness is nan",
+    }
+
+
+def test_births_read_back_are_the_births_written(tmp_path):
+    births = (a_founder(), a_founder(1), a_birth(), a_birth(slot=0, uid=0, survives=True, mutations=()))
+    numpy_birth = dataclasses.replace(births[2], hyperparameters={"lr": np.float32(0.5), "batch_size": np.int64(64)})
+    reporter = LineageReporter(tmp_path)
+    reporter.start(a_run())
+    reporter.births(births[:2])
+    reporter.births((numpy_birth, births[3]))
+    back = read_lineage(tmp_path)
+    assert back[2].hyperparameters == {"lr": 0.5, "batch_size": 64}
+    assert math.isnan(back[0].parent_fitness)
+    assert back[3] == births[3]
+
+
+def test_a_resumed_lineage_replaces_what_came_after_its_checkpoint(tmp_path):
+    first, second = LineageReporter(tmp_path), LineageReporter(tmp_path)
+    first.start(a_run())
+    first.births((a_founder(),))
+    first.births((a_birth(generation=1, uid=2),))
+    first.births((a_birth(generation=2, uid=3),))
+    path = tmp_path / "lineage.jsonl"
+    path.write_text(path.read_text() + '{"generation": 3, "sl')
+    second.start(a_run())
+    second.births((a_birth(generation=2, uid=9),))
+    second.births((a_birth(generation=3, uid=10),))
+    assert [birth.uid for birth in read_lineage(tmp_path)] == [0, 2, 9, 10]
+
+
+def test_a_folder_without_files_says_what_to_give(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"metrics\.csv does not exist; give the folder of a run"):
+        read_metrics(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"lineage\.jsonl does not exist"):
+        read_lineage(tmp_path)
+
+
+def test_scalars_are_tagged_by_slot_and_finite():
+    record = a_generation(a_member(slot=3, train_return=math.nan), a_member(slot=1, fitness=math.nan))
+    tags = scalars(record)
+    assert tags["member/3/eval/mean_reward"] == 100.0
+    assert tags["member/3/hp/lr"] == 0.001
+    assert tags["member/1/train/value_loss"] == 0.5
+    assert tags["population/best"] == tags["population/median"] == 100.0
+    assert tags["time/fps"] == 9876.0
+    assert "member/1/eval/mean_reward" not in tags
+    assert "member/3/rollout/ep_rew_mean" not in tags
