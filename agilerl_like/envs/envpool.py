@@ -1,0 +1,153 @@
+"""EnvPool's C++ environments behind gymnasium's vector interface (the extra `envpool`; this file alone imports it).
+
+EnvPool fixes its seeds when a pool is built and ignores `reset(seed=…)`. So a seeded reset builds a new pool here, with
+one seed for each env; an unseeded one resets the pool there is. Paper: Weng et al. 2022, "EnvPool: A Highly Parallel
+Reinforcement Learning Environment Execution Engine".
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from agilerl_like.errors import ConfigurationError, unknown_name
+
+
+def is_installed() -> bool:
+    """Say whether EnvPool can be imported, without importing it."""
+    return importlib.util.find_spec("envpool") is not None
+
+
+def offers(env_id: str, *, max_episode_steps: int | None) -> bool:
+    """Say whether EnvPool is installed and has gymnasium's env under this id: same time limit, same kind of spaces."""
+    if not is_installed():
+        return False
+    envpool = _envpool()
+    if env_id not in envpool.list_all_envs():
+        return False
+    spec = _spec(envpool, env_id)
+    original = _original_spaces(env_id)
+    return spec.config.max_episode_steps == max_episode_steps and (
+        original is None or all(map(_alike, original, _pool_spaces(spec)))
+    )
+
+
+def is_pool(env: object) -> bool:
+    """Say whether this is a pool that somebody made with `envpool.make_gymnasium`."""
+    return any(base.__module__.partition(".")[0] == "envpool" for base in type(env).__mro__)
+
+
+class EnvPoolVectorEnv(VectorEnv[Any, Any, np.ndarray]):
+    """`num_envs` copies of one of EnvPool's envs; its autoreset mode is NEXT_STEP.
+
+    A step that terminates exactly at the time limit is reported by EnvPool as truncated only.
+    """
+
+    def __init__(self, env_id: str, num_envs: int = 1, **pool_kwargs: Any) -> None:
+        if not is_installed():
+            raise ConfigurationError("backend='envpool' needs a package: pip install 'agilerl-like[envpool]'")
+        envpool = _envpool()
+        if env_id not in envpool.list_all_envs():
+            raise unknown_name("env_name (of EnvPool)", env_id, envpool.list_all_envs())
+        self._env_id = env_id
+        self._pool_kwargs = pool_kwargs
+        self._pool: Any = None
+        self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.num_envs = num_envs
+        spaces = _pool_spaces(_spec(envpool, env_id, num_envs=num_envs, **pool_kwargs))
+        original = _original_spaces(env_id)
+        if original is not None and all(map(_alike, original, spaces)):
+            spaces = original  # the same numbers, with bounds that were looked after better
+        self.single_observation_space, self.single_action_space = spaces
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin new episodes; with seeds (one for each env, or one that is counted up) in a new pool."""
+        if seed is not None or self._pool is None:
+            if seed is None:
+                seed = int(self.np_random.integers(2**31))
+            if isinstance(seed, int):
+                seed = [seed + row for row in range(self.num_envs)]
+            self.close_extras()
+            self._pool = self._build([int(one) % 2**31 for one in seed])  # EnvPool's seeds are int32
+        return self._pool.reset(options=options)
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Take one action in each env."""
+        if self._pool is None:
+            raise gym.error.ResetNeeded("reset() comes before step()")
+        return self._pool.step(actions)
+
+    def close_extras(self, **_: Any) -> None:
+        """Let the pool's threads go."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def _build(self, seeds: list[int]) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pool = _envpool().make_gymnasium(self._env_id, num_envs=self.num_envs, seed=seeds, **self._pool_kwargs)
+            _ = pool.observation_space  # built at first use, and it warns
+        return pool
+
+
+def _envpool() -> ModuleType:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module("envpool")
+
+
+def _spec(envpool: ModuleType, env_id: str, **kwargs: Any) -> Any:
+    try:
+        return envpool.make_spec(env_id, **kwargs)
+    except (TypeError, AssertionError, ValueError) as fault:
+        raise ConfigurationError(f"env_kwargs={kwargs} do not suit EnvPool's {env_id}: {fault}") from fault
+
+
+def _pool_spaces(spec: Any) -> tuple[gym.Space, gym.Space]:
+    """Return the observation and action space of one env."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # EnvPool builds Box from float64 bounds, about which gymnasium warns
+        return _unbounded(spec.gymnasium_observation_space), spec.gymnasium_action_space
+
+
+def _unbounded(space: gym.Space) -> gym.Space:
+    """Mend bounds that EnvPool left out: C++'s numeric_limits<float>::min() is the smallest *positive* number."""
+    if not isinstance(space, Box) or space.dtype.kind != "f":
+        return space
+    limits = np.finfo(space.dtype)
+    low = np.where(space.low == limits.tiny, -np.inf, space.low).astype(space.dtype)
+    high = np.where(space.high == limits.max, np.inf, space.high).astype(space.dtype)
+    return Box(low, high, dtype=space.dtype.type)
+
+
+def _original_spaces(env_id: str) -> tuple[gym.Space, gym.Space] | None:
+    """Return the spaces of gymnasium's env of this id, or None where it cannot be made here."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            env = gym.make(env_id, disable_env_checker=True)
+    except (gym.error.Error, ImportError):
+        return None
+    env.close()
+    return env.observation_space, env.action_space
+
+
+def _alike(one: gym.Space, other: gym.Space) -> bool:
+    if isinstance(one, Discrete) and isinstance(other, Discrete):
+        return one.n == other.n and one.start == other.start
+    return type(one) is type(other) and one.shape == other.shape and one.dtype == other.dtype

@@ -1,0 +1,440 @@
+"""Many copies of a world that step together: by gymnasium's native vector env, EnvPool, one process, or many.
+
+A vector env that was made here carries its recipe, so that a population can make a wider one, and evaluation one of its
+own. Which backend was chosen is written in `env.recipe.backend`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, cast, get_args
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+
+from agilerl_like.envs import envpool
+from agilerl_like.envs.envpool import EnvPoolVectorEnv
+from agilerl_like.errors import ConfigurationError, unknown_name
+
+Backend = Literal["auto", "vector", "sync", "async", "envpool"]
+Wrapper = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Callable[[gym.Env], gym.Env]
+EnvSource = str | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class EnvRecipe:
+    """How a vector env was made, so that it can be made again, wider or with another backend.
+
+    `env` is gymnasium's id, an import path "package.module:factory", or a factory. With backend "vector" a factory is
+    called with `num_envs` and returns a VectorEnv, otherwise it returns one single env. `autoreset` holds for "sync"
+    and "async"; native vector envs and EnvPool have their own.
+    """
+
+    env: EnvSource
+    num_envs: int = 1
+    backend: Backend = "auto"
+    wrappers: tuple[Wrapper, ...] = ()
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    autoreset: AutoresetMode = AutoresetMode.SAME_STEP
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.env, str) and not callable(self.env):
+            raise ConfigurationError(
+                f"env_name={self.env!r}; allowed are an id, 'package.module:factory' or a callable"
+            )
+        if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, (int, np.integer)) or self.num_envs < 1:
+            raise ConfigurationError(f"num_envs={self.num_envs!r}; allowed are whole numbers from 1")
+        if self.backend not in get_args(Backend):
+            raise unknown_name("backend", self.backend, get_args(Backend))
+        for wrapper in self.wrappers:
+            _resolve_wrapper(wrapper)
+
+    def make(self, num_envs: int | None = None, backend: Backend | None = None) -> VectorEnv:
+        """Make the vector env; it carries this recipe, with the backend that was chosen, as `.recipe`.
+
+        Raises:
+            ConfigurationError: unknown id, wrapper or argument, a package that is not installed, or a backend that this
+                env does not have.
+        """
+        wanted = replace(
+            self,
+            num_envs=self.num_envs if num_envs is None else num_envs,
+            backend=self.backend if backend is None else backend,
+        )
+        if wanted.backend != "envpool":  # which has ids that gymnasium does not know
+            wanted = replace(wanted, env=_resolve_source(self.env))
+        chosen = replace(wanted, backend=wanted._choose() if wanted.backend == "auto" else wanted.backend)
+        env = chosen._build()
+        if not isinstance(chosen.env, str):
+            chosen = replace(chosen, env=self.env)  # an import path stays one, so that to_json can write it
+        cast(_Remembering, env).recipe = chosen
+        return env
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe the recipe in plain data; factories become import paths."""
+        return {
+            "env": self.env if isinstance(self.env, str) else _import_path("env_name", self.env),
+            "num_envs": int(self.num_envs),
+            "backend": self.backend,
+            "wrappers": [_wrapper_to_json(wrapper) for wrapper in self.wrappers],
+            "env_kwargs": _plain("env_kwargs", dict(self.env_kwargs)),
+            "autoreset": self.autoreset.value,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EnvRecipe:
+        """Read what `to_json` wrote."""
+        return cls(
+            env=data["env"],
+            num_envs=data["num_envs"],
+            backend=data["backend"],
+            wrappers=tuple(data["wrappers"]),
+            env_kwargs=data["env_kwargs"],
+            autoreset=AutoresetMode(data["autoreset"]),
+        )
+
+    def _choose(self) -> Backend:
+        """Pick what runs this env fastest among what runs it unchanged."""
+        if not isinstance(self.env, str) or self.wrappers:
+            return "sync"
+        spec = _spec(self.env)
+        if _has_native(spec, self.env_kwargs):
+            return "vector"
+        if not self.env_kwargs and envpool.offers(self.env, max_episode_steps=spec.max_episode_steps):
+            return "envpool"
+        return "sync"
+
+    def _build(self) -> VectorEnv:
+        if self.backend in ("sync", "async"):
+            return self._build_from_singles()
+        if self.wrappers:
+            raise ConfigurationError(
+                f"wrappers={list(self.wrappers)!r} wrap single envs; allowed with backend='sync' or 'async', "
+                f"not with backend={self.backend!r}"
+            )
+        if self.backend == "envpool":
+            if not isinstance(self.env, str):
+                raise ConfigurationError(f"env_name={self.env!r} is a factory; backend='envpool' needs an id")
+            return EnvPoolVectorEnv(self.env, self.num_envs, **self.env_kwargs)
+        return self._build_native()
+
+    def _build_from_singles(self) -> VectorEnv:
+        # the checker looks at the first steps only, but its call costs every step: one env of all is watched
+        singles = [
+            partial(_make_single, self.env, dict(self.env_kwargs), self.wrappers, watched=row == 0)
+            for row in range(self.num_envs)
+        ]
+        if self.backend == "async":
+            return AsyncVectorEnv(singles, autoreset_mode=self.autoreset)
+        env = SyncVectorEnv(singles, autoreset_mode=self.autoreset)
+        if len({id(single) for single in env.envs}) < self.num_envs:
+            raise ConfigurationError(
+                f"env_name={self.env!r} returned one and the same env twice; it must make new ones"
+            )
+        return env
+
+    def _build_native(self) -> VectorEnv:
+        if isinstance(self.env, str):
+            if _spec(self.env).vector_entry_point is None:
+                raise ConfigurationError(
+                    f"env_name={self.env!r} has no native vector env; allowed are backend='sync', 'async' and 'auto'"
+                )
+            with _explained(self.env, self.env_kwargs):
+                return gym.make_vec(
+                    self.env, num_envs=self.num_envs, vectorization_mode="vector_entry_point", **self.env_kwargs
+                )
+        with _explained(self.env, self.env_kwargs):
+            env = self.env(num_envs=self.num_envs, **self.env_kwargs)
+        if not hasattr(env, "single_observation_space") or env.num_envs != self.num_envs:
+            raise ConfigurationError(
+                f"env_name={self.env!r} returned {env}; with backend='vector' it must return a VectorEnv of "
+                f"num_envs={self.num_envs}"
+            )
+        return env
+
+
+def make_vect_envs(
+    env_name: EnvSource | None = None,
+    num_envs: int = 1,
+    *,
+    make_env: Callable[..., Any] | None = None,
+    backend: Backend = "auto",
+    wrappers: Iterable[Wrapper] = (),
+    env_kwargs: Mapping[str, Any] | None = None,
+    autoreset: AutoresetMode = AutoresetMode.SAME_STEP,
+    should_async_vector: bool | None = None,
+    **more_env_kwargs: Any,
+) -> VectorEnv:
+    """Make `num_envs` copies of an env that step together.
+
+    `env_name` is an id of gymnasium ("CartPole-v1", "package:Env-v0"), an import path "package.module:factory", or a
+    factory; `make_env` is another name for a factory. `wrappers` go around each single env: a name from
+    `gymnasium.wrappers` or an import path, {"name": …, **kwargs}, or a callable.
+
+    Backends: "vector" is gymnasium's native vector env (or a factory of `num_envs` that returns a VectorEnv), "envpool"
+    is EnvPool, "sync" steps one env after the other in this process, "async" runs each in a process of its own. "auto"
+    takes the first of vector, EnvPool (if installed, with the same time limit) and sync that runs the env unchanged;
+    `env.recipe.backend` says which. `should_async_vector` is AgileRL's way to choose between "async" and "sync".
+
+    Raises:
+        ConfigurationError: as `EnvRecipe.make`.
+    """
+    if (env_name is None) == (make_env is None):
+        raise ConfigurationError(f"env_name={env_name!r} and make_env={make_env!r}; allowed is exactly one of them")
+    if should_async_vector is not None:
+        named: Backend = "async" if should_async_vector else "sync"
+        if backend not in ("auto", named):
+            raise ConfigurationError(f"should_async_vector={should_async_vector} contradicts backend={backend!r}")
+        backend = named
+    recipe = EnvRecipe(
+        env=cast(EnvSource, make_env if env_name is None else env_name),
+        num_envs=num_envs,
+        backend=backend,
+        wrappers=(wrappers,) if isinstance(wrappers, str) else tuple(wrappers),
+        env_kwargs={**(env_kwargs or {}), **more_env_kwargs},
+        autoreset=AutoresetMode(autoreset),
+    )
+    return recipe.make()
+
+
+def widen(env: VectorEnv, num_envs: int, *, backend: Backend | None = None) -> VectorEnv:
+    """Make a fresh env like this one with another number of copies.
+
+    What made it is known for envs from `make_vect_envs` and `gymnasium.make_vec`, and for `SyncVectorEnv` and
+    `AsyncVectorEnv` built by hand, whose functions are used in turn.
+
+    Raises:
+        ConfigurationError: nothing tells how the env was made.
+    """
+    recipe = _recipe(env)
+    if recipe is not None:
+        return recipe.make(num_envs, backend)
+    if type(env) is SyncVectorEnv or type(env) is AsyncVectorEnv:
+        return _widen_by_functions(env, num_envs, backend)
+    raise ConfigurationError(
+        f"env={env} with num_envs={env.num_envs} cannot be made again with num_envs={num_envs}, because nothing tells "
+        "how it was made; allowed are envs of make_vect_envs(id or factory, …, wrappers=[…]); for a VectorEnv of your "
+        "own: make_vect_envs(lambda num_envs: MyVectorEnv(num_envs), backend='vector')"
+    )
+
+
+def evaluation_env(env: VectorEnv, num_envs: int) -> VectorEnv:
+    """Make a fresh env like this one in which every copy can be seeded on its own.
+
+    That excludes native vector envs, whose copies share one generator, wherever the same env exists as a single one:
+    then the single ones step in turn. EnvPool seeds each env, and stays EnvPool (`widen(…, backend="sync")` makes
+    gymnasium's original).
+
+    Raises:
+        ConfigurationError: as `widen`.
+    """
+    recipe = _recipe(env)
+    return widen(env, num_envs, backend="sync" if recipe is not None and _shares_generator(recipe) else None)
+
+
+class _Remembering(VectorEnv):
+    """What a vector env looks like to the type checker once it carries its recipe."""
+
+    recipe: EnvRecipe
+
+
+def _make_single(env: EnvSource, kwargs: Mapping[str, Any], wrappers: Sequence[Wrapper], *, watched: bool) -> gym.Env:
+    with _explained(env, kwargs), warnings.catch_warnings():
+        # Box2D is built with SWIG, and crashes the interpreter if this warning of its import is made an error
+        warnings.filterwarnings("ignore", "builtin type .* has no __module__", DeprecationWarning)
+        if isinstance(env, str):
+            made = gym.make(env, **{"disable_env_checker": None if watched else True, **kwargs})
+        else:
+            made = env(**kwargs)
+    if not isinstance(made, gym.Env) or hasattr(made, "single_observation_space"):
+        raise ConfigurationError(
+            f"env_name={env!r} returned {made!r}; allowed is a gymnasium.Env (for a VectorEnv say backend='vector')"
+        )
+    for wrapper in wrappers:
+        try:
+            made = _resolve_wrapper(wrapper)(made)
+        except (TypeError, ValueError, AssertionError, gym.error.Error) as fault:
+            raise ConfigurationError(f"wrappers: {wrapper!r} cannot go around {made}: {fault}") from fault
+    return made
+
+
+@contextmanager
+def _explained(env: EnvSource, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Turn the errors of making an env into one that says what to change."""
+    try:
+        yield
+    except (gym.error.DependencyNotInstalled, ImportError) as fault:
+        raise ConfigurationError(f"env_name={env!r} needs a package: {_how_to_install(env, fault)}") from fault
+    except gym.error.Error as fault:
+        raise ConfigurationError(f"env_name={env!r} cannot be made: {fault}") from fault
+    except TypeError as fault:
+        if not kwargs:
+            raise
+        raise ConfigurationError(f"env_kwargs={dict(kwargs)} do not suit env_name={env!r}: {fault}") from fault
+
+
+def _how_to_install(env: EnvSource, fault: BaseException) -> str:
+    entry = _spec(env).entry_point if isinstance(env, str) else None
+    if isinstance(entry, str) and entry.startswith("gymnasium.envs.box2d"):
+        return f"pip install 'agilerl-like[box2d]' ({fault})"
+    return str(fault)
+
+
+def _spec(env_id: str) -> EnvSpec:
+    """Find what gymnasium knows about an id."""
+    name = env_id.rpartition(":")[2]
+    try:
+        return gym.registry[name]
+    except KeyError as fault:
+        error = unknown_name("env_name", env_id, gym.registry)
+        raise ConfigurationError(f"{error}; an id of another package is written 'package:Env-v0'") from fault
+
+
+def _resolve_source(env: EnvSource) -> EnvSource:
+    """Return a registered id (with its version) or a factory."""
+    if not isinstance(env, str):
+        return env
+    module_name, _, name = env.rpartition(":")
+    if module_name:
+        module = _module("env_name", env, module_name)
+        if name not in gym.registry and hasattr(module, name):
+            return getattr(module, name)
+    if name not in gym.registry:
+        versions = [spec for spec in gym.registry.values() if name == spec.id.rpartition("-v")[0]]
+        if versions:
+            newest = max(versions, key=lambda spec: spec.version or 0).id
+            return f"{module_name}:{newest}" if module_name else newest
+    _spec(env)
+    return env
+
+
+def _module(field_name: str, value: str, module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ImportError as fault:
+        raise ConfigurationError(
+            f"{field_name}={value!r}: module {module_name!r} cannot be imported ({fault})"
+        ) from fault
+
+
+def _has_native(spec: EnvSpec, kwargs: Mapping[str, Any]) -> bool:
+    """Say whether gymnasium has a vector env in numpy for this id that takes these arguments."""
+    entry = spec.vector_entry_point
+    if entry is None or spec.additional_wrappers:
+        return False
+    if isinstance(entry, str):
+        module_name, _, name = entry.partition(":")
+        if module_name.startswith(("gymnasium.envs.phys2d", "gymnasium.envs.tabular")):
+            return False  # written in jax: another array type, and compiled at the first step
+        try:
+            entry = getattr(importlib.import_module(module_name), name)
+        except ImportError:
+            return False
+    try:
+        inspect.signature(cast(Callable[..., Any], entry)).bind(num_envs=1, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _resolve_wrapper(wrapper: Wrapper) -> Callable[[gym.Env], gym.Env]:
+    if callable(wrapper):
+        return wrapper
+    if isinstance(wrapper, str):
+        return _wrapper_class(wrapper)
+    if isinstance(wrapper, Mapping):
+        if not isinstance(wrapper.get("name"), str):
+            raise ConfigurationError(f"wrappers: {dict(wrapper)!r} has no name; allowed is {{'name': …, **kwargs}}")
+        kwargs = {key: value for key, value in wrapper.items() if key != "name"}
+        return partial(_wrapper_class(wrapper["name"]), **kwargs)
+    if isinstance(wrapper, tuple) and len(wrapper) == 2 and isinstance(wrapper[0], str):
+        return partial(_wrapper_class(wrapper[0]), **wrapper[1])
+    raise ConfigurationError(
+        f"wrappers: {wrapper!r}; allowed are a name, (name, kwargs), {{'name': …, **kwargs}} and a callable"
+    )
+
+
+def _wrapper_class(name: str) -> Callable[..., gym.Env]:
+    module_name, _, attribute = name.rpartition(":")
+    if module_name:
+        module = _module("wrappers", name, module_name)
+        if not hasattr(module, attribute):
+            raise unknown_name(f"wrappers (in {module_name})", attribute, [one for one in dir(module) if one[0] != "_"])
+        return getattr(module, attribute)
+    if name not in gym.wrappers.__all__ or name == "vector":
+        raise unknown_name("wrappers", name, [one for one in gym.wrappers.__all__ if one != "vector"])
+    return getattr(gym.wrappers, name)
+
+
+def _wrapper_to_json(wrapper: Wrapper) -> Any:
+    if isinstance(wrapper, str):
+        return wrapper
+    if isinstance(wrapper, Mapping):
+        return _plain("wrappers", dict(wrapper))
+    if isinstance(wrapper, tuple):
+        return _plain("wrappers", {"name": wrapper[0], **wrapper[1]})
+    return _import_path("wrappers", wrapper)
+
+
+def _plain(name: str, value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as fault:
+        raise ConfigurationError(f"{name}={value!r} cannot be written to a file: {fault}") from fault
+
+
+def _import_path(name: str, thing: Callable[..., Any]) -> str:
+    module_name = getattr(thing, "__module__", None) or "__main__"
+    attribute = getattr(thing, "__qualname__", "")
+    found = None
+    if module_name != "__main__" and attribute.isidentifier():
+        found = getattr(importlib.import_module(module_name), attribute, None)
+    if found is not thing:
+        raise ConfigurationError(
+            f"{name}={thing!r} cannot be written to a file; allowed are ids and functions at the top of a module that "
+            "can be imported ('package.module:function')"
+        )
+    return f"{module_name}:{attribute}"
+
+
+def _recipe(env: VectorEnv) -> EnvRecipe | None:
+    """Find out how an env was made."""
+    if isinstance(env, VectorWrapper):
+        return None  # its inner env may have a recipe, but that would leave the wrapper out
+    if isinstance(recipe := getattr(env, "recipe", None), EnvRecipe):
+        return recipe
+    spec = env.spec
+    if isinstance(spec, EnvSpec) and spec.kwargs.get("vectorization_mode") == "vector_entry_point":
+        own = ("vectorization_mode", "num_envs", "vector_kwargs", "wrappers")
+        kwargs = {key: value for key, value in spec.kwargs.items() if key not in own}
+        if kwargs.get("max_episode_steps") == spec.max_episode_steps:
+            kwargs.pop("max_episode_steps", None)
+        return EnvRecipe(spec.id, env.num_envs, "vector", env_kwargs=kwargs)
+    return None
+
+
+def _widen_by_functions(
+    env: SyncVectorEnv | AsyncVectorEnv, num_envs: int, backend: Backend | None
+) -> SyncVectorEnv | AsyncVectorEnv:
+    functions = [env.env_fns[row % env.num_envs] for row in range(num_envs)]
+    mode = env.observation_mode
+    if not isinstance(mode, str):
+        mode = (batch_space(env.single_observation_space, num_envs), env.single_observation_space)
+    run_in_processes = backend == "async" if backend in ("sync", "async") else isinstance(env, AsyncVectorEnv)
+    kind = AsyncVectorEnv if run_in_processes else SyncVectorEnv
+    return kind(functions, observation_mode=cast(Any, mode), autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def _shares_generator(recipe: EnvRecipe) -> bool:
+    """Say whether this is a native vector env of something that exists as a single env too."""
+    return recipe.backend == "vector" and isinstance(recipe.env, str) and _spec(recipe.env).entry_point is not None

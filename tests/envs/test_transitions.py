@@ -1,0 +1,466 @@
+"""Whatever the autoreset mode and the backend, a Transition says what the single worlds did."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agilerl_like.envs import (
+    EpisodeTracker,
+    Transition,
+    TransitionEnv,
+    check_finite,
+    check_finite_array,
+    make_vect_envs,
+    tree_map,
+)
+from agilerl_like.errors import ConfigurationError, EnvironmentFault
+
+Script = Sequence[tuple[int, bool, bool]]  # episodes: length, terminates, truncates
+
+
+class Scripted(gym.Env):
+    """Observes (world, episode, step), pays the action, ends as the script says; keeps a journal of what happened."""
+
+    def __init__(self, world: int, script: Script, *, space: str = "vector") -> None:
+        self.world = world
+        self.episodes = itertools.cycle(script)
+        self.episode = 0
+        self.journal: list[tuple[Any, ...]] = []
+        self.space = space
+        vector = Box(-1, 1e6, (3,), np.float64)
+        self.observation_space = Dict({"a": vector, "b": Discrete(10_000)}) if space == "dict" else vector
+        self.action_space = Discrete(5)
+
+    def look(self) -> Any:
+        seen = np.array([self.world, self.episode, self.time], dtype=np.float64)
+        return {"a": seen, "b": np.int64(self.time)} if self.space == "dict" else seen
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.length, self.terminates, self.truncates = next(self.episodes)
+        self.episode += 1
+        self.time = 0
+        return self.look(), {}
+
+    def step(self, action):
+        before = self.look()
+        self.time += 1
+        ends = self.time == self.length
+        flags = (ends and self.terminates, ends and self.truncates)
+        self.journal.append((before, int(action), *flags, self.look()))
+        return self.look(), float(action) / 4, *flags, {}
+
+
+class OwnVector(VectorEnv):
+    """A user's vector env that writes every answer into the same arrays, and gives final observations its own way."""
+
+    def __init__(self, worlds: Sequence[Scripted], mode: AutoresetMode, *, final: str = "stacked") -> None:
+        self.worlds = worlds
+        self.num_envs = len(worlds)
+        self.metadata = {"autoreset_mode": mode}
+        self.mode, self.final = mode, final
+        self.single_observation_space = worlds[0].observation_space
+        self.single_action_space = worlds[0].action_space
+        self.obs = np.zeros((self.num_envs, 3))
+        self.reward = np.zeros(self.num_envs)
+        self.terminated, self.truncated = np.zeros((2, self.num_envs), dtype=bool)
+        self.over = np.zeros(self.num_envs, dtype=bool)
+
+    def reset(self, *, seed=None, options=None):
+        for row in np.flatnonzero((options or {}).get("reset_mask", np.ones(self.num_envs, dtype=bool))):
+            self.obs[row] = self.worlds[row].reset()[0]
+            self.over[row] = False
+        return self.obs, {}
+
+    def step(self, actions):
+        final = np.zeros_like(self.obs)
+        for row, world in enumerate(self.worlds):
+            if self.mode is AutoresetMode.NEXT_STEP and self.over[row]:
+                self.obs[row] = world.reset()[0]
+                # what such rows bring is not to be trusted
+                self.reward[row], self.terminated[row], self.truncated[row] = 9.0, True, True
+                self.over[row] = False
+                continue
+            self.obs[row], self.reward[row], self.terminated[row], self.truncated[row], _ = world.step(actions[row])
+            self.over[row] = self.terminated[row] or self.truncated[row]
+            if self.mode is AutoresetMode.SAME_STEP and self.over[row]:
+                final[row] = self.obs[row]
+                self.obs[row] = world.reset()[0]
+        info = {"final_obs": final} if self.final == "stacked" and self.over.any() else {}
+        return self.obs, self.reward, self.terminated, self.truncated, info
+
+
+def scripts(worlds: int) -> list[Script]:
+    """Different worlds: ends of every kind, one right after another, and one that never ends."""
+    kinds: list[Script] = [
+        [(3, True, False), (1, False, True)],
+        [(1, True, False)],
+        [(2, False, True), (2, True, True)],
+        [(1000, True, False)],
+    ]
+    return [kinds[world % len(kinds)] for world in range(worlds)]
+
+
+def run(env: VectorEnv, steps: int) -> tuple[list[Any], list[np.ndarray], list[Transition]]:
+    """Return the observations that were acted on, the actions, and the transitions."""
+    speaker = TransitionEnv(env)
+    acted_on, actions, transitions = [speaker.reset(7)], [], []
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        actions.append(rng.integers(5, size=speaker.num_envs))
+        transitions.append(speaker.step(actions[-1]))
+        acted_on.append(transitions[-1].obs)
+    return acted_on[:-1], actions, transitions
+
+
+def as_journals(acted_on, actions, transitions, worlds: int) -> list[list[tuple[Any, ...]]]:
+    """Read each world's journal back out of the valid rows."""
+    journals: list[list[tuple[Any, ...]]] = [[] for _ in range(worlds)]
+    for obs, action, step in zip(acted_on, actions, transitions, strict=True):
+        for row in np.flatnonzero(step.valid):
+            before, after = (tree_map(lambda leaf, row=row: leaf[row], tree) for tree in (obs, step.next_obs))
+            journals[row].append((before, int(action[row]), step.terminated[row], step.truncated[row], after))
+            assert step.reward[row] == action[row] / 4
+    return journals
+
+
+def assert_same(journal, expected) -> None:
+    assert len(journal) == len(expected) > 0
+    for entry, truth in zip(journal, expected, strict=True):
+        tree_map(np.testing.assert_array_equal, entry, truth)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("kind", ["sync", "sync without copies", "sync of dicts", "own"])
+def test_valid_rows_are_exactly_what_the_worlds_did(mode, kind):
+    worlds = [
+        Scripted(world, script, space="dict" if kind == "sync of dicts" else "vector")
+        for world, script in enumerate(scripts(4))
+    ]
+    if kind == "own":
+        env = OwnVector(worlds, mode)
+    else:
+        functions = [lambda world=world: world for world in worlds]
+        env = SyncVectorEnv(functions, autoreset_mode=mode, copy=kind != "sync without copies")
+    journals = as_journals(*run(env, 12), worlds=4)
+    for journal, world in zip(journals, worlds, strict=True):
+        assert_same(journal, world.journal)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    scripts=st.lists(
+        st.lists(
+            st.tuples(st.integers(1, 4), st.booleans(), st.booleans()).filter(lambda episode: episode[1] or episode[2]),
+            min_size=1,
+            max_size=4,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    mode=st.sampled_from(AutoresetMode),
+)
+def test_valid_rows_are_what_the_worlds_did_for_any_pattern_of_ends(scripts, mode):
+    worlds = [Scripted(world, script) for world, script in enumerate(scripts)]
+    env = SyncVectorEnv([lambda world=world: world for world in worlds], autoreset_mode=mode)
+    journals = as_journals(*run(env, 15), worlds=len(worlds))
+    for journal, world in zip(journals, worlds, strict=True):
+        assert_same(journal, world.journal)
+
+
+def reference(mode: AutoresetMode, seeds: list[int], actions: np.ndarray) -> list[Transition]:
+    """Step single CartPoles by hand, as each mode is defined."""
+    envs = [gym.make("CartPole-v1", max_episode_steps=12) for _ in seeds]
+    obs = [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds, strict=True)]
+    over = [False] * len(envs)
+    transitions = []
+    for row_actions in actions:
+        rows = []
+        for row, (env, action) in enumerate(zip(envs, row_actions, strict=True)):
+            if over[row]:
+                obs[row], over[row] = env.reset()[0], False
+                rows.append((obs[row], 0.0, False, False, obs[row], False))
+                continue
+            after, reward, terminated, truncated, _ = env.step(action)
+            obs[row] = after
+            if terminated or truncated:
+                if mode is AutoresetMode.NEXT_STEP:
+                    over[row] = True
+                else:
+                    obs[row] = env.reset()[0]
+            rows.append((obs[row], reward, terminated, truncated, after, True))
+        transitions.append(Transition(*(np.array(column) for column in zip(*rows, strict=True)), action_mask=None))
+    return transitions
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("backend", [SyncVectorEnv, AsyncVectorEnv])
+def test_backends_and_modes_equal_a_loop_over_single_envs(mode, backend):
+    seeds = [3, 1, 4]
+    # pushing one way falls after 8 to 10 steps, pushing in turns is cut off at 12
+    actions = np.stack([np.ones(50), np.arange(50) % 2, np.arange(50) // 2 % 2], axis=1).astype(np.int64)
+    env = TransitionEnv(
+        backend([lambda: gym.make("CartPole-v1", max_episode_steps=12)] * len(seeds), autoreset_mode=mode)
+    )
+    first = env.reset(seeds)
+    singles = [gym.make("CartPole-v1").reset(seed=seed)[0] for seed in seeds]
+    np.testing.assert_array_equal(first, singles)
+    kinds = set()
+    for row_actions, expected in zip(actions, reference(mode, seeds, actions), strict=True):
+        step = env.step(row_actions)
+        for name in ("obs", "reward", "terminated", "truncated", "next_obs", "valid"):
+            np.testing.assert_array_equal(getattr(step, name), getattr(expected, name), err_msg=name)
+        kinds |= {(bool(t), bool(u)) for t, u in zip(step.terminated, step.truncated, strict=True)}
+        assert step.reward.dtype == np.float32
+    env.close()
+    assert kinds >= {(False, False), (True, False), (False, True)}  # both ends were seen
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_next_obs_is_the_same_object_unless_a_row_differs(mode):
+    _, _, transitions = run(SyncVectorEnv([lambda: Scripted(0, [(2, False, True)])], autoreset_mode=mode), 4)
+    same = [step.next_obs is step.obs for step in transitions]
+    assert same == ([True] * 4 if mode is AutoresetMode.NEXT_STEP else [True, False, True, False])
+
+
+def test_next_step_rows_say_that_nothing_was_done():
+    worlds = [Scripted(0, [(1, True, False)]), Scripted(1, [(3, True, False)])]
+    _, _, transitions = run(OwnVector(worlds, AutoresetMode.NEXT_STEP), 5)
+    # world 0 ends in every second step, world 1 in the third; OwnVector fills the rows between with nonsense
+    np.testing.assert_array_equal([step.valid[0] for step in transitions], [True, False, True, False, True])
+    np.testing.assert_array_equal([step.valid[1] for step in transitions], [True, True, True, False, True])
+    for step in transitions:
+        assert not step.reward[~step.valid].any()
+        assert not step.ended[~step.valid].any()
+
+
+def test_a_reset_right_after_an_end_is_no_step_to_skip():
+    speaker = TransitionEnv(OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.NEXT_STEP))
+    speaker.reset()
+    assert speaker.step([1]).terminated.all()
+    speaker.reset()
+    step = speaker.step([1])
+    assert step.valid.all()
+    assert step.terminated.all()
+
+
+def test_nothing_that_was_returned_is_overwritten_by_later_steps():
+    worlds = [Scripted(world, script) for world, script in enumerate(scripts(4))]
+    for mode in AutoresetMode:
+        speaker = TransitionEnv(OwnVector(worlds, mode))
+        speaker.reset()
+        kept = [speaker.step(np.arange(4)) for _ in range(1)]
+        copies = [Transition(*(None if part is None else np.array(part) for part in step)) for step in kept]
+        for _ in range(5):
+            speaker.step(np.zeros(4, dtype=int))
+        for step, copy in zip(kept, copies, strict=True):
+            tree_map(np.testing.assert_array_equal, tuple(step)[:-1], tuple(copy)[:-1])
+
+
+def test_same_step_without_final_obs_falls_back_on_the_last_known_and_warns_once():
+    speaker = TransitionEnv(OwnVector([Scripted(0, [(2, False, True)])], AutoresetMode.SAME_STEP, final="missing"))
+    speaker.reset()
+    before_last = speaker.step([0]).obs
+    with pytest.warns(UserWarning, match="final_obs"):
+        step = speaker.step([0])
+    np.testing.assert_array_equal(step.next_obs, before_last)
+    np.testing.assert_array_equal(step.obs, [[0, 2, 0]])  # the second episode's first
+    speaker.step([0])
+    assert speaker.step([0]).truncated.all()  # no second warning, which would be an error here
+
+
+def test_a_missing_autoreset_mode_is_taken_for_next_step_with_a_warning():
+    env = OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.NEXT_STEP)
+    env.metadata = {}
+    with pytest.warns(UserWarning, match="autoreset_mode"):
+        speaker = TransitionEnv(env)
+    speaker.reset()
+    assert [bool(speaker.step([1]).valid[0]) for _ in range(3)] == [True, False, True]
+
+
+def test_a_mode_may_be_written_as_text_and_an_unknown_one_is_refused():
+    env = OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.SAME_STEP)
+    env.metadata = {"autoreset_mode": "SameStep"}
+    assert TransitionEnv(env).autoreset_mode is AutoresetMode.SAME_STEP
+    env.metadata = {"autoreset_mode": "sometimes"}
+    with pytest.raises(ConfigurationError, match=r"'sometimes'.*NextStep"):
+        TransitionEnv(env)
+
+
+def test_a_single_env_is_refused_with_the_way_to_make_a_vector_of_it():
+    with pytest.raises(ConfigurationError, match="make_vect_envs"):
+        TransitionEnv(gym.make("CartPole-v1"))  # pyright: ignore[reportArgumentType]
+
+
+# ---- seeds
+
+
+def first_observations(env: VectorEnv, seeds) -> np.ndarray:
+    return TransitionEnv(env).reset(seeds)
+
+
+def test_each_row_follows_its_own_seed_where_rows_have_their_own_generator():
+    env = make_vect_envs("CartPole-v1", 3, backend="sync")
+    there = first_observations(env, [5, 6, 7])
+    np.testing.assert_array_equal(first_observations(env, np.array([7, 6, 5])), there[::-1])
+    np.testing.assert_array_equal(first_observations(env, 5), there)  # one seed counts up
+
+
+def test_every_entry_of_a_list_matters_where_rows_share_a_generator():
+    env = make_vect_envs("CartPole-v1", 3, backend="vector")
+    base = first_observations(env, [5, 6, 7])
+    np.testing.assert_array_equal(first_observations(env, [5, 6, 7]), base)
+    for other in ([4, 6, 7], [5, 4, 7], [5, 6, 4]):
+        assert (first_observations(env, other) != base).any()
+
+
+def test_a_list_of_seeds_of_another_length_is_refused():
+    speaker = TransitionEnv(make_vect_envs("CartPole-v1", 3, backend="sync"))
+    with pytest.raises(ConfigurationError, match=r"seeds has 2 entries.*3 envs"):
+        speaker.reset([1, 2])
+
+
+# ---- action masks
+
+
+class Masked(gym.Env):
+    """Allows only action `time % 3`; a finished world allows nothing; may forget to say so at even times."""
+
+    def __init__(self, *, forgets: bool = False, as_list: bool = False, action_space: gym.Space | None = None) -> None:
+        self.observation_space = Box(0, 9, (1,))
+        self.action_space = action_space or Discrete(3)
+        self.forgets, self.as_list = forgets, as_list
+
+    def say(self) -> tuple[np.ndarray, dict[str, Any]]:
+        mask = np.arange(3) == self.time % 3 if self.time < 4 else np.zeros(3, dtype=bool)
+        info = {} if self.forgets and self.time % 2 == 0 else {"action_mask": mask.astype(np.int8)}
+        if self.as_list and info:
+            info = {"action_mask": mask.tolist()}
+        return np.array([self.time], dtype=np.float32), info
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.say()
+
+    def step(self, action):
+        self.time += 1
+        obs, info = self.say()
+        return obs, 0.0, False, self.time == 4, info
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("as_list", [False, True])
+def test_the_mask_goes_with_the_observation_to_act_on(mode, as_list):
+    env = SyncVectorEnv([lambda: Masked(as_list=as_list)] * 2, autoreset_mode=mode)
+    speaker = TransitionEnv(env)
+    obs = speaker.reset()
+    for _ in range(12):
+        assert speaker.action_mask is not None
+        time = int(obs[0, 0])
+        # after the last step of an episode NEXT_STEP asks for an action that it ignores: all are allowed
+        expected = np.ones(3, dtype=bool) if time == 4 else np.arange(3) == time % 3
+        np.testing.assert_array_equal(speaker.action_mask, [expected] * 2)
+        step = speaker.step([0, 0])
+        assert step.action_mask is speaker.action_mask
+        obs = step.obs
+
+
+def test_rows_and_steps_without_a_mask_allow_everything():
+    speaker = TransitionEnv(
+        SyncVectorEnv([Masked, lambda: Masked(forgets=True)], autoreset_mode=AutoresetMode.SAME_STEP)
+    )
+    speaker.reset()
+    np.testing.assert_array_equal(speaker.action_mask, [[1, 0, 0], [1, 1, 1]])
+    np.testing.assert_array_equal(speaker.step([0, 0]).action_mask, [[0, 1, 0], [0, 1, 0]])
+    lone = TransitionEnv(SyncVectorEnv([lambda: Masked(forgets=True)], autoreset_mode=AutoresetMode.SAME_STEP))
+    lone.reset()
+    assert lone.action_mask is None  # nothing was said yet
+    np.testing.assert_array_equal(lone.step([0]).action_mask, [[0, 1, 0]])
+    np.testing.assert_array_equal(lone.step([0]).action_mask, [[1, 1, 1]])  # it has masks, and was silent
+
+
+def test_gymnasiums_taxi_brings_masks():
+    speaker = TransitionEnv(make_vect_envs("Taxi-v4", 2, backend="sync"))
+    speaker.reset([0, 1])
+    singles = [gym.make("Taxi-v4").reset(seed=seed)[1]["action_mask"] for seed in (0, 1)]
+    np.testing.assert_array_equal(speaker.action_mask, singles)
+
+
+@pytest.mark.parametrize(
+    ("space", "allowed"),
+    [(Discrete(4), r"\(1, 4\)"), (MultiDiscrete([2, 2]), r"\(1, 4\)"), (MultiBinary(5), r"\(1, 5\)")],
+)
+def test_a_mask_of_the_wrong_shape_is_refused(space, allowed):
+    speaker = TransitionEnv(SyncVectorEnv([lambda: Masked(action_space=space)]))
+    with pytest.raises(ConfigurationError, match=rf"action_mask.*\(1, 3\).*{allowed}"):
+        speaker.reset()
+
+
+def test_a_mask_that_leaves_no_choice_names_the_env():
+    class Stuck(Masked):
+        def say(self):
+            return super().say()[0], {"action_mask": np.array([True, True, False, False])}
+
+    # MultiDiscrete([2, 2]): the first pair is free, the second has no choice at all
+    speaker = TransitionEnv(SyncVectorEnv([lambda: Stuck(action_space=MultiDiscrete([2, 2]))] * 2))
+    with pytest.raises(EnvironmentFault, match=r"env 0: action_mask=\[1, 1, 0, 0\]"):
+        speaker.reset()
+
+
+# ---- episodes, faults
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_the_tracker_sums_each_episode_once_and_skips_inserted_rows(mode):
+    worlds = [Scripted(world, script) for world, script in enumerate(scripts(4))]
+    _, _, transitions = run(SyncVectorEnv([lambda world=world: world for world in worlds], autoreset_mode=mode), 14)
+    tracker = EpisodeTracker(4)
+    finished: list[list[tuple[float, int]]] = [[] for _ in worlds]
+    for step in transitions:
+        done = tracker.update(step)
+        for row, total, length in zip(*done, strict=True):
+            finished[row].append((total, length))
+    for world, episodes in zip(worlds, finished, strict=True):
+        expected, total, length = [], 0.0, 0
+        for _, action, terminated, truncated, _ in world.journal:
+            total, length = total + action / 4, length + 1
+            if terminated or truncated:
+                expected.append((total, length))
+                total, length = 0.0, 0
+        assert episodes == expected
+        assert tracker.returns[world.world] == total  # of the episode that still runs
+        assert tracker.lengths[world.world] == length
+    tracker.reset()
+    assert not tracker.returns.any()
+    assert not tracker.lengths.any()
+
+
+def transition(obs: Any, reward: Sequence[float], next_obs: Any = None) -> Transition:
+    flags = np.zeros(len(reward), dtype=bool)
+    successor = obs if next_obs is None else next_obs
+    return Transition(obs, np.array(reward, np.float32), flags, flags, successor, ~flags, None)
+
+
+def test_numbers_that_are_not_finite_are_named_with_env_place_and_value():
+    fine = np.zeros((2, 3), dtype=np.float32)
+    broken = fine.copy()
+    broken[1, 2] = np.nan
+    check_finite(transition(fine, [0.0, 1e30]))
+    with pytest.raises(EnvironmentFault, match=r"env 1: observation\[2\]=nan"):
+        check_finite(transition(broken, [0.0, 0.0]))
+    with pytest.raises(EnvironmentFault, match=r"env 1: last observation\[2\]=nan"):
+        check_finite(transition(fine, [0.0, 0.0], broken))
+    with pytest.raises(EnvironmentFault, match=r"env 0: reward=-inf"):
+        check_finite(transition(fine, [-np.inf, 0.0]))
+    with pytest.raises(EnvironmentFault, match=r"env 1: observation\['b'\]\[0\]\[2\]=nan"):
+        check_finite(transition({"a": fine, "b": (broken,)}, [0.0, 0.0]))
+    check_finite_array("observation", np.array([3, 4]))  # whole numbers are always finite

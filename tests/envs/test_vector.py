@@ -1,0 +1,332 @@
+"""Making vector envs: which backend runs what, how one is made again, and what a user's mistake is answered with."""
+
+import importlib.util
+import json
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from agilerl_like.envs import EnvRecipe, TransitionEnv, evaluation_env, make_vect_envs, widen
+from agilerl_like.errors import ConfigurationError
+
+CARTPOLE = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
+ENVPOOL = importlib.util.find_spec("envpool") is not None
+
+
+def recipe_of(env: VectorEnv) -> EnvRecipe:
+    recipe = getattr(env, "recipe", None)
+    assert isinstance(recipe, EnvRecipe)
+    return recipe
+
+
+# ---- backends
+
+
+def test_auto_prefers_the_native_vector_env():
+    env = make_vect_envs("CartPole-v1", 5)
+    assert isinstance(env, CartPoleVectorEnv)
+    assert env.num_envs == 5
+    assert recipe_of(env).backend == "vector"
+
+
+def test_auto_is_sync_where_wrappers_arguments_or_a_factory_ask_for_single_envs():
+    assert recipe_of(make_vect_envs("CartPole-v1", wrappers=["FlattenObservation"])).backend == "sync"
+    assert recipe_of(make_vect_envs(CartPoleEnv, 2)).backend == "sync"
+    assert recipe_of(make_vect_envs(CARTPOLE, 2)).backend == "sync"
+    # CartPoleVectorEnv does not know `disable_env_checker`, so gymnasium.make gets it
+    assert recipe_of(make_vect_envs("CartPole-v1", 2, disable_env_checker=True)).backend == "sync"
+    # g is an argument of Pendulum, which has no native vector env, and EnvPool is not asked to know it
+    assert recipe_of(make_vect_envs("Pendulum-v1", 2, g=5.0)).backend == "sync"
+
+
+def test_auto_takes_envpool_only_where_it_is_installed():
+    assert recipe_of(make_vect_envs("Acrobot-v1", 2)).backend == ("envpool" if ENVPOOL else "sync")
+    assert recipe_of(make_vect_envs("Taxi-v4", 2)).backend == "sync"  # EnvPool has no Taxi-v4
+
+
+def test_sync_and_async_reset_in_the_same_step():
+    for backend, kind in (("sync", SyncVectorEnv), ("async", AsyncVectorEnv)):
+        env = make_vect_envs("CartPole-v1", 2, backend=backend)
+        assert isinstance(env, kind)
+        assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        env.close()
+    assert make_vect_envs("CartPole-v1", backend="sync", autoreset=AutoresetMode.DISABLED).metadata == {
+        **CartPoleEnv.metadata,
+        "autoreset_mode": AutoresetMode.DISABLED,
+    }
+
+
+def test_should_async_vector_chooses_as_in_agilerl():
+    assert isinstance(make_vect_envs(make_env=CartPoleEnv, should_async_vector=False), SyncVectorEnv)
+    env = make_vect_envs(env_name="CartPole-v1", should_async_vector=True)
+    assert isinstance(env, AsyncVectorEnv)
+    env.close()
+    with pytest.raises(ConfigurationError, match="contradicts backend='sync'"):
+        make_vect_envs("CartPole-v1", backend="sync", should_async_vector=True)
+
+
+def gravity(env: VectorEnv) -> set[float]:
+    assert isinstance(env, SyncVectorEnv)
+    return {env.get_wrapper_attr("g") for env in env.envs}
+
+
+def test_arguments_reach_the_env():
+    assert gravity(make_vect_envs("Pendulum-v1", 2, g=5.0)) == {5.0}
+    assert gravity(make_vect_envs("Pendulum-v1", 2, env_kwargs={"g": 5.0}, backend="sync")) == {5.0}
+    native = make_vect_envs("CartPole-v1", 2, max_episode_steps=7)
+    assert isinstance(native, CartPoleVectorEnv)
+    assert native.max_episode_steps == 7
+
+
+def test_only_the_first_copy_is_watched_by_the_checker():
+    env = make_vect_envs("CartPole-v1", 3, backend="sync")
+    assert isinstance(env, SyncVectorEnv)
+    assert ["PassiveEnvChecker" in str(single) for single in env.envs] == [True, False, False]
+
+
+def test_an_id_without_a_version_means_the_newest():
+    env = make_vect_envs("CartPole", backend="sync")
+    assert recipe_of(env).env == "CartPole-v1"
+
+
+def test_an_id_may_name_the_module_that_registers_it():
+    env = make_vect_envs("gymnasium.envs.classic_control:Pendulum-v1", backend="sync")
+    assert env.single_observation_space.shape == (3,)
+
+
+# ---- wrappers
+
+
+class Twice(gym.RewardWrapper):
+    def reward(self, reward):
+        return 2 * float(reward)
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "reward"),
+    [
+        ([Twice], 2.0),
+        ([f"{__name__}:Twice", Twice], 4.0),
+        ([("ClipReward", {"min_reward": 0.0, "max_reward": 0.25}), Twice], 0.5),  # the first is the innermost
+        ([Twice, {"name": "ClipReward", "min_reward": 0.0, "max_reward": 0.25}], 0.25),
+        ([lambda env: gym.wrappers.TransformReward(env, lambda reward: reward - 3)], -2.0),
+    ],
+)
+def test_wrappers_by_name_pair_mapping_path_and_callable(wrappers, reward):
+    speaker = TransitionEnv(make_vect_envs("CartPole-v1", 2, wrappers=wrappers))
+    speaker.reset(0)
+    np.testing.assert_array_equal(speaker.step(np.array([0, 1])).reward, [reward, reward])
+
+
+def test_one_wrapper_may_stand_alone():
+    env = make_vect_envs("CartPole-v1", 2, wrappers="FlattenObservation")
+    assert recipe_of(env).wrappers == ("FlattenObservation",)
+
+
+# ---- making again
+
+
+def parts(env: VectorEnv) -> tuple[Any, ...]:
+    return type(env), env.num_envs, env.metadata["autoreset_mode"], env.single_observation_space
+
+
+@pytest.mark.parametrize("backend", ["vector", "sync", "async"])
+def test_an_env_is_widened_as_it_was_made(backend):
+    narrow = make_vect_envs("CartPole-v1", 2, backend=backend, max_episode_steps=4)
+    wide = widen(narrow, 6)
+    assert parts(wide) == (type(narrow), 6, *parts(narrow)[2:])
+    assert recipe_of(wide) == EnvRecipe("CartPole-v1", 6, backend, env_kwargs={"max_episode_steps": 4})
+    speaker = TransitionEnv(wide)
+    speaker.reset(0)
+    truncated = [bool(speaker.step(np.arange(6) % 2).truncated.all()) for _ in range(4)]
+    assert truncated == [False, False, False, True]
+    for env in (narrow, wide):
+        env.close()
+
+
+def test_wrappers_and_factories_are_kept_when_widened():
+    env = widen(make_vect_envs(partial(gym.make, "Pendulum-v1"), 1, wrappers=[Twice], env_kwargs={"g": 3.0}), 3)
+    assert gravity(env) == {3.0}
+    assert isinstance(env, SyncVectorEnv)
+    assert [isinstance(single, Twice) for single in env.envs] == [True] * 3
+
+
+def test_an_env_of_gymnasiums_make_vec_is_widened():
+    for mode in ("vector_entry_point", "sync"):
+        env = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode=mode, sutton_barto_reward=True)
+        wide = widen(env, 4)
+        assert type(wide) is type(env)
+        speaker = TransitionEnv(wide)
+        speaker.reset(0)
+        np.testing.assert_array_equal(speaker.step(np.zeros(4, dtype=int)).reward, np.zeros(4))
+
+
+def test_functions_of_a_sync_env_built_by_hand_take_turns():
+    env = SyncVectorEnv([partial(gym.make, "Pendulum-v1", g=1.0), partial(gym.make, "Pendulum-v1", g=2.0)])
+    wide = widen(widen(env, 4), 5)
+    assert isinstance(wide, SyncVectorEnv)
+    assert [single.get_wrapper_attr("g") for single in wide.envs] == [1.0, 2.0, 1.0, 2.0, 1.0]
+    spread = widen(env, 3, backend="async")
+    assert isinstance(spread, AsyncVectorEnv)
+    assert spread.get_attr("g") == (1.0, 2.0, 1.0)
+    spread.close()
+
+
+class OwnVector(CartPoleVectorEnv):
+    """A vector env of a user's own."""
+
+
+def test_a_users_vector_env_needs_a_factory_to_be_widened():
+    with pytest.raises(ConfigurationError, match=r"nothing tells how it was made.*backend='vector'"):
+        widen(OwnVector(2), 4)
+    env = widen(make_vect_envs(OwnVector, 2, backend="vector"), 4)
+    assert isinstance(env, OwnVector)
+    assert env.num_envs == 4
+
+
+def test_a_vector_wrapper_is_never_left_out_silently():
+    env = gym.wrappers.vector.ClipReward(make_vect_envs("CartPole-v1", 2), max_reward=0.5)
+    with pytest.raises(ConfigurationError, match="nothing tells how it was made"):
+        widen(env, 4)
+
+
+@pytest.mark.parametrize("backend", ["vector", "sync"])
+def test_evaluation_envs_are_seeded_one_by_one(backend):
+    env = evaluation_env(make_vect_envs("CartPole-v1", 2, backend=backend), 4)
+    assert isinstance(env, SyncVectorEnv)
+    first = TransitionEnv(env).reset([9, 8, 7, 9])
+    np.testing.assert_array_equal(first[0], first[3])
+    np.testing.assert_array_equal(first[1], gym.make("CartPole-v1").reset(seed=8)[0])
+
+
+def test_evaluation_keeps_processes_and_what_exists_as_a_vector_only():
+    env = evaluation_env(make_vect_envs("CartPole-v1", 1, backend="async"), 2)
+    assert isinstance(env, AsyncVectorEnv)
+    env.close()
+    assert isinstance(evaluation_env(make_vect_envs(OwnVector, 2, backend="vector"), 3), OwnVector)
+    with pytest.raises(ConfigurationError, match="nothing tells how it was made"):
+        evaluation_env(OwnVector(2), 4)
+    by_hand = gym.make_vec("CartPole-v1", num_envs=2)
+    assert isinstance(evaluation_env(by_hand, 3), SyncVectorEnv)
+
+
+# ---- recipes in files
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        EnvRecipe("CartPole-v1", 3, "sync", ("ClipAction", ("TimeLimit", {"max_episode_steps": 3}), Twice)),
+        EnvRecipe(CARTPOLE, env_kwargs={"sutton_barto_reward": True}, autoreset=AutoresetMode.DISABLED),
+        EnvRecipe(CartPoleEnv, 2),
+    ],
+)
+def test_a_recipe_comes_back_from_a_file_and_makes_the_same(recipe):
+    text = json.dumps(recipe.to_json())
+    again = EnvRecipe.from_json(json.loads(text))
+    assert again.to_json() == recipe.to_json()
+    if "ClipAction" not in recipe.wrappers:  # CartPole has no action to clip
+        one, other = (TransitionEnv(each.make()) for each in (recipe, again))
+        np.testing.assert_array_equal(one.reset(3), other.reset(3))
+        actions = np.zeros(recipe.num_envs, dtype=int)
+        np.testing.assert_array_equal(one.step(actions).reward, other.step(actions).reward)
+
+
+def test_a_made_env_remembers_a_recipe_that_can_be_written():
+    assert recipe_of(make_vect_envs(CARTPOLE, 2)).to_json()["env"] == CARTPOLE
+    assert recipe_of(make_vect_envs(CartPoleEnv, 2)).to_json()["env"] == CARTPOLE
+
+
+@pytest.mark.parametrize(
+    ("recipe", "named"),
+    [
+        (EnvRecipe(lambda: CartPoleEnv()), "env_name"),
+        (EnvRecipe(partial(CartPoleEnv)), "env_name"),
+        (EnvRecipe("CartPole-v1", wrappers=(lambda env: env,)), "wrappers"),
+        (EnvRecipe("CartPole-v1", env_kwargs={"render": object()}), "env_kwargs"),
+    ],
+)
+def test_what_cannot_be_written_is_named(recipe, named):
+    with pytest.raises(ConfigurationError, match=f"^{named}.*cannot be written"):
+        recipe.to_json()
+
+
+# ---- mistakes
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: make_vect_envs(), "exactly one"),
+        (lambda: make_vect_envs("CartPole-v1", make_env=CartPoleEnv), "exactly one"),
+        (lambda: make_vect_envs(3), "env_name=3"),  # pyright: ignore[reportArgumentType]
+        (lambda: make_vect_envs("CartPole-v1", 0), "num_envs=0; allowed"),
+        (lambda: make_vect_envs("CartPole-v1", 2.0), "num_envs=2.0; allowed"),  # pyright: ignore[reportArgumentType]
+        (lambda: make_vect_envs("CartPole-v1", backend="snyc"), "backend='snyc'.*'sync'"),  # pyright: ignore[reportArgumentType]
+        (lambda: make_vect_envs("CartPol-v1"), "CartPol-v1.*did you mean 'CartPole-v1'"),
+        (lambda: make_vect_envs("LunarLander-v2"), "LunarLander-v2.*LunarLander-v3"),
+        (lambda: make_vect_envs("ALE/Ping-v5"), "'package:Env-v0'"),
+        (lambda: make_vect_envs("no_such_module:Env-v0"), "no_such_module.*cannot be imported"),
+        (lambda: make_vect_envs("gymnasium.envs:Nothing"), "Nothing"),
+        (lambda: make_vect_envs("Pendulum-v1", wrappers=["FrameStak"]), "FrameStak.*FrameStackObservation"),
+        (lambda: make_vect_envs("Pendulum-v1", wrappers=["vector"]), "wrappers='vector' is unknown"),
+        (lambda: make_vect_envs("Pendulum-v1", wrappers=[f"{__name__}:Twize"]), "Twize.*'Twice'"),
+        (lambda: make_vect_envs("Pendulum-v1", wrappers=["no_such_module:W"]), "no_such_module.*cannot be imported"),
+        (lambda: make_vect_envs("Pendulum-v1", wrappers=[{"nam": "W"}]), "has no name"),
+        (lambda: make_vect_envs("Pendulum-v1", wrappers=[7]), "wrappers: 7; allowed"),  # pyright: ignore[reportArgumentType]
+        (lambda: make_vect_envs("CartPole-v1", wrappers=["ClipReward"]), "wrappers: 'ClipReward' cannot.*min_reward"),
+        (lambda: make_vect_envs("CartPole-v1", wrappers=["ClipAction"]), "wrappers: 'ClipAction' cannot"),
+        (lambda: make_vect_envs("CartPole-v1", wrappers=[("TimeLimit", {"steps": 3})]), "wrappers: .*'steps'"),
+        (lambda: make_vect_envs("CartPole-v1", backend="vector", wrappers=["ClipReward"]), "wrap single envs"),
+        (lambda: make_vect_envs("Pendulum-v1", backend="vector"), "no native vector env"),
+        (lambda: make_vect_envs("Pendulum-v1", gravitation=3.0), "env_kwargs=.*gravitation.*Pendulum-v1"),
+        (lambda: make_vect_envs("CartPole-v1", backend="vector", gravitation=3.0), "env_kwargs=.*gravitation"),
+        (lambda: make_vect_envs(CartPoleEnv, gravitation=3.0), "env_kwargs=.*gravitation"),
+        (lambda: make_vect_envs(lambda: CartPoleVectorEnv(2)), "backend='vector'"),
+        (lambda: make_vect_envs(lambda: 3), "returned 3"),
+        (lambda: make_vect_envs(lambda num_envs: CartPoleEnv(), backend="vector"), "must return a VectorEnv"),
+        (lambda: make_vect_envs(lambda num_envs: CartPoleVectorEnv(7), 2, backend="vector"), "num_envs=2"),
+        (lambda: make_vect_envs(CartPoleEnv, backend="envpool"), "is a factory|pip install"),
+    ],
+)
+def test_a_mistake_is_named_with_its_value_and_what_is_allowed(call, message):
+    with pytest.raises(ConfigurationError, match=message):
+        call()
+
+
+def test_a_factory_that_returns_one_env_twice_is_found_out():
+    env = CartPoleEnv()
+    with pytest.raises(ConfigurationError, match="one and the same env"):
+        make_vect_envs(lambda: env, 2)
+
+
+def test_a_missing_package_is_named_with_the_extra_that_brings_it():
+    if importlib.util.find_spec("mujoco") is None:
+        with pytest.raises(ConfigurationError, match=r"Hopper-v5.*needs a package.*mujoco"):
+            make_vect_envs("Hopper-v5", backend="sync")
+
+    def lander():
+        raise gym.error.DependencyNotInstalled("Box2D is not installed")
+
+    gym.register("TestLander-v0", entry_point=lander)
+    gym.register("gone/TestLander-v0", entry_point="gymnasium.envs.box2d.gone:Lander")
+    try:
+        with pytest.raises(ConfigurationError, match=r"TestLander-v0.*Box2D is not installed"):
+            make_vect_envs("TestLander-v0", backend="sync")
+        with pytest.raises(ConfigurationError, match=r"pip install 'agilerl-like\[box2d\]'"):
+            make_vect_envs("gone/TestLander-v0", backend="sync")
+    finally:
+        del gym.registry["TestLander-v0"], gym.registry["gone/TestLander-v0"]
+
+
+def test_a_fault_inside_a_users_factory_stays_what_it_is():
+    def broken():
+        return len(3)  # pyright: ignore[reportArgumentType]
+
+    with pytest.raises(TypeError, match="has no len"):
+        make_vect_envs(broken)
