@@ -24,7 +24,9 @@ class NoHealthyMember(RuntimeError):
 
 def unknown_name(field: str, value: object, allowed: Iterable[str]) -> ConfigurationError:
     """Build the error for a name that is not among `allowed`, with the nearest ones first."""
-    names = sorted(allowed)
-    near = difflib.get_close_matches(str(value), names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"allowed are: {', '.join(names[:40])}"
+    names = {name.lower(): name for name in sorted(allowed)}
+    near = [names[key] for key in difflib.get_close_matches(str(value).lower(), names, n=3, cutoff=0.5)]
+    hint = (
+        f"did you mean {' or '.join(map(repr, near))}?" if near else f"allowed are: {', '.join([*names.values()][:40])}"
+    )
     return ConfigurationError(f"{field}={value!r} is unknown; {hint}")

@@ -27,7 +27,9 @@ MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 64 * 2**20
 
 
-def write_folder(path: str | os.PathLike[str], kind: str, documents: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> Path:
+def write_folder(
+    path: str | os.PathLike[str], kind: str, documents: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]
+) -> Path:
     """Write a folder of `kind` with `documents[name]` as `name.json` and `tensors[name]` as `name.safetensors`; return its path.
 
     A folder that this package wrote before is replaced; until the last moment it stays as it was.
@@ -43,8 +45,12 @@ def write_folder(path: str | os.PathLike[str], kind: str, documents: Mapping[str
         aside.mkdir()
         contents = {f"{name}.json": _to_json(document) for name, document in documents.items()}
         for name, named in tensors.items():
-            contents[f"{name}.safetensors"] = safetensors.torch.save({k: t.detach().cpu().contiguous() for k, t in named.items()})
-        files = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in contents.items()}
+            contents[f"{name}.safetensors"] = safetensors.torch.save(
+                {k: t.detach().cpu().contiguous() for k, t in named.items()}
+            )
+        files = {
+            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in contents.items()
+        }
         contents[MANIFEST] = _to_json({"schema": SCHEMA, "kind": kind, "files": files})
         for name, data in contents.items():
             with open(aside / name, "wb") as file:
@@ -55,7 +61,9 @@ def write_folder(path: str | os.PathLike[str], kind: str, documents: Mapping[str
         _swap(aside, path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise CheckpointError(f"path={str(path)!r} could not be written ({error}); what was saved there before is untouched") from error
+        raise CheckpointError(
+            f"path={str(path)!r} could not be written ({error}); what was saved there before is untouched"
+        ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return path
@@ -70,7 +78,9 @@ def read_folder(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any]
     path = Path(path)
     manifest = _manifest(path)
     if manifest.get("schema") != SCHEMA:
-        raise CheckpointError(f"path={str(path)!r} has schema {manifest.get('schema')!r}; this version reads {SCHEMA!r}")
+        raise CheckpointError(
+            f"path={str(path)!r} has schema {manifest.get('schema')!r}; this version reads {SCHEMA!r}"
+        )
     if manifest.get("kind") != kind:
         raise CheckpointError(f"path={str(path)!r} holds a {manifest.get('kind')!r}; what is wanted is a {kind!r}")
     documents: dict[str, Any] = {}
@@ -112,7 +122,9 @@ def _manifest(path: Path) -> dict[str, Any]:
 def _verified(folder: Path, name: str, facts: Any) -> bytes:
     file = folder / name
     if Path(name).name != name or not name.endswith((".json", ".safetensors")) or not isinstance(facts, dict):
-        raise CheckpointError(f"path={str(folder)!r} has a manifest with the file name {name!r}; only plain .json and .safetensors are read")
+        raise CheckpointError(
+            f"path={str(folder)!r} has a manifest with the file name {name!r}; only plain .json and .safetensors are read"
+        )
     if file.is_symlink() or not file.is_file():
         raise CheckpointError(f"path={str(file)!r} is missing")
     if file.stat().st_size != facts.get("bytes"):
@@ -124,7 +136,9 @@ def _verified(folder: Path, name: str, facts: Any) -> bytes:
 
 
 def _check_place(path: Path) -> None:
-    if path.is_symlink() or (path.exists() and not (path / MANIFEST).is_file() and not (path.is_dir() and not any(path.iterdir()))):
+    if path.is_symlink() or (
+        path.exists() and not (path / MANIFEST).is_file() and not (path.is_dir() and not any(path.iterdir()))
+    ):
         raise CheckpointError(f"path={str(path)!r} exists and is not a checkpoint; it is not overwritten")
 
 

@@ -24,7 +24,6 @@ from agilerl_like.envs.spaces import (
     ObservationEncoding,
     check_action_space,
     check_observation_space,
-    space_from_json,
     space_to_json,
 )
 from agilerl_like.envs.transitions import TransitionEnv
@@ -159,7 +158,9 @@ class Agent(ABC):
             )
         batch = observation.reshape(-1, *shape)
         if batch.dtype.kind == "f" and not np.isfinite(batch).all():
-            raise ConfigurationError(f"observation={batch[~np.isfinite(batch).reshape(len(batch), -1).all(1)][0]} is not finite")
+            raise ConfigurationError(
+                f"observation={batch[~np.isfinite(batch).reshape(len(batch), -1).all(1)][0]} is not finite"
+            )
         return torch.from_numpy(self._encoding.encode(batch)).to(self.device)
 
     # -- genome and mutation
@@ -187,7 +188,9 @@ class Agent(ABC):
     def mutate(self: AgentT, mutations: Mutations, rng: np.random.Generator, *, pre_training: bool = False) -> AgentT:
         """Draw a mutation and carry it out on this agent itself; return it."""
         self.settle()
-        genome, changes = mutations.draw(self.genome, self.hp_config, rng, repair=self.repair, pre_training=pre_training)
+        genome, changes = mutations.draw(
+            self.genome, self.hp_config, rng, repair=self.repair, pre_training=pre_training
+        )
         self.become(genome, changes)
         return self
 
@@ -223,7 +226,10 @@ class Agent(ABC):
         if "refused" in result.arguments:
             return Mutation("none", change.operator, {"wanted": change.kind, **result.arguments})
         names = [slot.name for slot in layout(result.network)]
-        rows = [torch.cat([named[name].reshape(-1) for name in names]).unsqueeze(0) for named in (result.first, result.second)]
+        rows = [
+            torch.cat([named[name].reshape(-1) for name in names]).unsqueeze(0)
+            for named in (result.first, result.second)
+        ]
         self.adopt(result.network, Adam(rows[0], rows[1], self.optimizer.steps.clone(), epsilon=self.optimizer.epsilon))
         return Mutation(change.kind, change.operator, result.arguments)
 
@@ -343,7 +349,11 @@ class Agent(ABC):
         }
         tensors = {f"network.{k}": v for k, v in (*self.network.named_parameters(), *self.network.named_buffers())}
         optimizer = self.optimizer
-        tensors |= {"adam.exp_avg": optimizer.exp_avg, "adam.exp_avg_sq": optimizer.exp_avg_sq, "adam.steps": optimizer.steps}
+        tensors |= {
+            "adam.exp_avg": optimizer.exp_avg,
+            "adam.exp_avg_sq": optimizer.exp_avg_sq,
+            "adam.steps": optimizer.steps,
+        }
         return document, {**tensors, "recent_observations": self.recent_observations}
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
@@ -370,7 +380,9 @@ class Agent(ABC):
         self.__dict__.update(other.__dict__)
 
     @classmethod
-    def load(cls: type[AgentT], path: str | os.PathLike[str], device: str | torch.device = "cpu", accelerator: Any = None) -> AgentT:
+    def load(
+        cls: type[AgentT], path: str | os.PathLike[str], device: str | torch.device = "cpu", accelerator: Any = None
+    ) -> AgentT:
         """Load an agent that `save_checkpoint` wrote; nothing else is needed.
 
         Raises:
@@ -407,10 +419,14 @@ class Agent(ABC):
         self.steps = [int(x) for x in document["steps"]]
         wanted = {f"network.{k}": v for k, v in (*self.network.named_parameters(), *self.network.named_buffers())}
         wanted |= {
-            "adam.exp_avg": self.optimizer.exp_avg, "adam.exp_avg_sq": self.optimizer.exp_avg_sq, "adam.steps": self.optimizer.steps,
+            "adam.exp_avg": self.optimizer.exp_avg,
+            "adam.exp_avg_sq": self.optimizer.exp_avg_sq,
+            "adam.steps": self.optimizer.steps,
         }
         if set(tensors) != {*wanted, "recent_observations"}:
-            raise ValueError(f"tensors {sorted(set(tensors) ^ {*wanted, 'recent_observations'})} are missing or too many")
+            raise ValueError(
+                f"tensors {sorted(set(tensors) ^ {*wanted, 'recent_observations'})} are missing or too many"
+            )
         with torch.no_grad():
             for name, tensor in wanted.items():
                 if tensors[name].shape != tensor.shape:

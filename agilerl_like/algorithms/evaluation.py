@@ -33,7 +33,13 @@ class Episodes(NamedTuple):
 
 
 def evaluate(
-    policy: Policy, env: TransitionEnv, seeds: Sequence[int], *, members: int, device: torch.device, max_steps: int | None = None
+    policy: Policy,
+    env: TransitionEnv,
+    seeds: Sequence[int],
+    *,
+    members: int,
+    device: torch.device,
+    max_steps: int | None = None,
 ) -> Episodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's rows.
 

@@ -55,7 +55,9 @@ class Population(Sequence[PPO]):
             if (agent.observation_space, agent.action_space) != (first.observation_space, first.action_space):
                 raise ConfigurationError("all agents of a population need the same observation_space and action_space")
         if len({agent.index for agent in self.agents}) < len(self.agents):
-            raise ConfigurationError(f"index={[agent.index for agent in self.agents]} must be different for every agent of a population")
+            raise ConfigurationError(
+                f"index={[agent.index for agent in self.agents]} must be different for every agent of a population"
+            )
         self.fitness: list[float] = []
         """Last evaluation of each member, in their order; empty before the first."""
         self._groups: list[Group] = []
@@ -93,7 +95,9 @@ class Population(Sequence[PPO]):
     @property
     def best(self) -> PPO:
         """The member with the highest last fitness; of equal ones, that of the lowest index."""
-        return max(self.agents, key=lambda agent: (_rank(agent.fitness[-1]) if agent.fitness else -np.inf, -agent.index))
+        return max(
+            self.agents, key=lambda agent: (_rank(agent.fitness[-1]) if agent.fitness else -np.inf, -agent.index)
+        )
 
     # -- cohorts
 
@@ -111,7 +115,13 @@ class Population(Sequence[PPO]):
     def _regroup(self) -> None:
         by_structure: dict[Any, list[int]] = {}
         for place, agent in enumerate(self.agents):
-            key = (agent.architecture, agent.share_encoders, agent.squash_output, agent.normalize_observation, agent.normalize_value)
+            key = (
+                agent.architecture,
+                agent.share_encoders,
+                agent.squash_output,
+                agent.normalize_observation,
+                agent.normalize_value,
+            )
             by_structure.setdefault(key, []).append(place)
         self._groups = []
         for places in by_structure.values():
@@ -185,7 +195,11 @@ class Population(Sequence[PPO]):
                     return torch.stack([agent.shuffle(epoch, samples) for agent in agents])
 
                 report = group.cohort.learn(
-                    [agent.row for agent in agents], rollout, PPO.value_tensors(agents), batch_size=batch_size, shuffle=shuffle
+                    [agent.row for agent in agents],
+                    rollout,
+                    PPO.value_tensors(agents),
+                    batch_size=batch_size,
+                    shuffle=shuffle,
                 )
                 for i, (place, agent) in enumerate(zip(together, agents, strict=True)):
                     agent.learned(rollout.observations[:, i])
@@ -247,8 +261,12 @@ class Population(Sequence[PPO]):
         if pre_training:
             self.evolve(
                 first_generation(
-                    [agent.genome for agent in self.agents], [agent.index for agent in self.agents],
-                    [agent.hp_config for agent in self.agents], mutations=mutations, seed=self.seed, repair=self.repair,
+                    [agent.genome for agent in self.agents],
+                    [agent.index for agent in self.agents],
+                    [agent.hp_config for agent in self.agents],
+                    mutations=mutations,
+                    seed=self.seed,
+                    repair=self.repair,
                 )
             )
             return self
@@ -286,7 +304,9 @@ class Population(Sequence[PPO]):
 
     def to_documents(self) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
         """Everything about the population: documents by name, and tensors by name."""
-        documents: dict[str, Any] = {"population": {"algorithm": self.agents[0].algo, "size": len(self), "fitness": self.fitness}}
+        documents: dict[str, Any] = {
+            "population": {"algorithm": self.agents[0].algo, "size": len(self), "fitness": self.fitness}
+        }
         tensors: dict[str, dict[str, Tensor]] = {}
         for place, agent in enumerate(self.agents):
             documents[f"member-{place:03d}"], tensors[f"member-{place:03d}"] = agent.to_documents()
@@ -315,14 +335,22 @@ class Population(Sequence[PPO]):
         facts = documents.get("population")
         if not isinstance(facts, dict) or facts.get("size") != len(names):
             raise CheckpointError(f"path={where!r} does not hold as many members as it says: {json.dumps(facts)[:200]}")
-        agents = [PPO.from_documents(documents[name], tensors.get(name, {}), device=device, where=f"{where}/{name}") for name in names]
+        agents = [
+            PPO.from_documents(documents[name], tensors.get(name, {}), device=device, where=f"{where}/{name}")
+            for name in names
+        ]
         population = cls(agents)
         population.fitness = [float(x) for x in facts.get("fitness", [])]
         return population
 
 
 def make_population(
-    kind: type[PPO], size: int, observation_space: gymnasium.Space, action_space: gymnasium.Space, sample: bool, kwargs: dict[str, Any]
+    kind: type[PPO],
+    size: int,
+    observation_space: gymnasium.Space,
+    action_space: gymnasium.Space,
+    sample: bool,
+    kwargs: dict[str, Any],
 ) -> Population:
     """What `PPO.population` does."""
     if not isinstance(size, int) or size < 1:
@@ -356,8 +384,13 @@ def mend(population: Population, reports: dict[int, Report], next_index: int) ->
         return []
     healthy = [place for place in range(len(population)) if place not in sick]
     if not healthy:
-        raise NoHealthyMember("every member's loss or weights are not finite: lower lr, or look at the rewards and observations")
-    parent = max(healthy, key=lambda place: (_rank(population[place].fitness[-1]) if population[place].fitness else -np.inf, -place))
+        raise NoHealthyMember(
+            "every member's loss or weights are not finite: lower lr, or look at the rewards and observations"
+        )
+    parent = max(
+        healthy,
+        key=lambda place: (_rank(population[place].fitness[-1]) if population[place].fitness else -np.inf, -place),
+    )
     for i, place in enumerate(sick):
         population.replace(place, parent, next_index + i)
     return [(place, parent) for place in sick]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
@@ -33,9 +34,7 @@ if TYPE_CHECKING:
 RECENT = 1024
 """States of the last rollout that are kept to measure mutations on."""
 
-Experiences = tuple[
-    Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Any, Any
-]
+Experiences = tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Any, Any]
 """(states, actions, log_probs, rewards, dones, values, next_state, next_done): lists over time, as AgileRL's loop collects them."""
 
 
@@ -122,23 +121,50 @@ class PPO(Agent):
     ) -> None:
         given = locals()
         settings = validated(PPOSettings, {name: given[name] for name in PPOSettings.__dataclass_fields__})
-        for name, value in (("actor_network", actor_network), ("critic_network", critic_network), ("recurrent", recurrent)):
+        for name, value in (
+            ("actor_network", actor_network),
+            ("critic_network", critic_network),
+            ("recurrent", recurrent),
+        ):
             if value:
-                raise ConfigurationError(f"{name}={value!r} is not supported yet; allowed is {None if name != 'recurrent' else False}")
+                raise ConfigurationError(
+                    f"{name}={value!r} is not supported yet; allowed is {None if name != 'recurrent' else False}"
+                )
         self._start(
-            observation_space, action_space, settings=settings, index=index, hp_config=hp_config,
-            architecture=NetworkSpec.from_net_config(net_config), num_envs=num_envs,
-            device=device if accelerator is None else accelerator.device, seed=seed,
+            observation_space,
+            action_space,
+            settings=settings,
+            index=index,
+            hp_config=hp_config,
+            architecture=NetworkSpec.from_net_config(net_config),
+            num_envs=num_envs,
+            device=device if accelerator is None else accelerator.device,
+            seed=seed,
         )
         self.mut = mut or "None"
         self._own(self.initial_network())
 
     def _start(
-        self, observation_space: gymnasium.Space, action_space: gymnasium.Space, *, settings: PPOSettings, index: int,
-        hp_config: HyperparameterConfig | None, architecture: NetworkSpec, num_envs: int, device: str | torch.device, seed: int | None,
+        self,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        *,
+        settings: PPOSettings,
+        index: int,
+        hp_config: HyperparameterConfig | None,
+        architecture: NetworkSpec,
+        num_envs: int,
+        device: str | torch.device,
+        seed: int | None,
     ) -> None:
         super().__init__(
-            observation_space, action_space, index=index, hp_config=hp_config, architecture=architecture, device=device, seed=seed
+            observation_space,
+            action_space,
+            index=index,
+            hp_config=_typed(hp_config),
+            architecture=architecture,
+            device=device,
+            seed=seed,
         )
         for name in PPOSettings.__dataclass_fields__:
             setattr(self, name, getattr(settings, name))
@@ -146,11 +172,19 @@ class PPO(Agent):
         self.check()
 
     def _own(self, network: ActorCritic) -> None:
-        self.adopt(network, Adam.fresh(torch.zeros(1, sum(p.numel() for p in network.parameters()), device=self.device)))
+        self.adopt(
+            network, Adam.fresh(torch.zeros(1, sum(p.numel() for p in network.parameters()), device=self.device))
+        )
 
     @classmethod
     def population(
-        cls, size: int, observation_space: gymnasium.Space, action_space: gymnasium.Space, *, sample_hyperparameters: bool = False, **kwargs: Any
+        cls,
+        size: int,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        *,
+        sample_hyperparameters: bool = False,
+        **kwargs: Any,
     ) -> Population:
         """Make a population of `size` agents of one run seed, each with weights and random streams of its own.
 
@@ -174,7 +208,9 @@ class PPO(Agent):
         validated(PPOSettings, self.settings())
         for name in self.hp_config:
             if name not in NUMERIC:
-                raise ConfigurationError(f"hp_config {name!r} is not a number of PPO that can evolve; allowed are {', '.join(NUMERIC)}")
+                raise ConfigurationError(
+                    f"hp_config {name!r} is not a number of PPO that can evolve; allowed are {', '.join(NUMERIC)}"
+                )
             for value in (self.hp_config[name].min, self.hp_config[name].max):
                 validated(PPOSettings, {**self.settings(), name: value}, where="hp_config")
         self.hp_config.check(self.hyperparameters)
@@ -215,8 +251,13 @@ class PPO(Agent):
 
     def build(self, architecture: NetworkSpec) -> ActorCritic:
         return ActorCritic(
-            architecture, self.observation_space, self.action_space, share_encoders=self.share_encoders,
-            normalize_observation=self.normalize_observation, normalize_value=self.normalize_value, log_std=self.action_std_init,
+            architecture,
+            self.observation_space,
+            self.action_space,
+            share_encoders=self.share_encoders,
+            normalize_observation=self.normalize_observation,
+            normalize_value=self.normalize_value,
+            log_std=self.action_std_init,
             squash=self.squash_output,
         )
 
@@ -240,7 +281,11 @@ class PPO(Agent):
             x = self.preprocess_observation(obs)
             mask = self._mask(action_mask, len(x))
             outputs, _ = self.network.evaluate(x)
-            raw = self.distribution.sample(outputs, self.noise((len(x),)), mask) if self.training else self.distribution.mode(outputs, mask)
+            raw = (
+                self.distribution.sample(outputs, self.noise((len(x),)), mask)
+                if self.training
+                else self.distribution.mode(outputs, mask)
+            )
             log_prob, entropy = self.distribution.evaluate(outputs, raw, mask)
             value = self.network.value(x)
             return self.distribution.unbounded(raw), *(t.cpu().numpy() for t in (log_prob, entropy, value))
@@ -252,7 +297,11 @@ class PPO(Agent):
         with torch.no_grad():
             x = self.preprocess_observation(obs)
             outputs = self.network.actor(x)
-            raw = self.distribution.mode(outputs) if deterministic else self.distribution.sample(outputs, self.noise((len(x),)))
+            raw = (
+                self.distribution.mode(outputs)
+                if deterministic
+                else self.distribution.sample(outputs, self.noise((len(x),)))
+            )
             action = self.distribution.to_env(raw)
         single = np.asarray(obs).shape == (self.observation_space.shape or ())
         return (action[0] if single else action), state
@@ -276,7 +325,9 @@ class PPO(Agent):
     def noise(self, shape: tuple[int, ...]) -> Tensor:
         """Draw this agent's next action noise `[*shape, …]`; every call has a stream of its own."""
         self.draws += 1
-        return self.distribution.noise(shape, torch_generator(self.device, self.seed, Purpose.ACTION_NOISE, self.index, self.draws))
+        return self.distribution.noise(
+            shape, torch_generator(self.device, self.seed, Purpose.ACTION_NOISE, self.index, self.draws)
+        )
 
     def _mask(self, action_mask: Any, batch: int) -> Tensor | None:
         if action_mask is None:
@@ -298,12 +349,17 @@ class PPO(Agent):
 
     def values(self) -> tuple[float, ...]:
         """The numbers that enter the maths, in the order of `Values`."""
-        infinite = {name: math.inf if getattr(self, name) is None else getattr(self, name) for name in ("clip_coef_vf", "target_kl")}
+        infinite = {
+            name: math.inf if getattr(self, name) is None else getattr(self, name)
+            for name in ("clip_coef_vf", "target_kl")
+        }
         return tuple(float(infinite.get(name, getattr(self, name))) for name in Values._fields)
 
     def shuffle(self, epoch: int, samples: int) -> Tensor:
         """The order `[samples]` in which an epoch of this agent's next update goes through its samples."""
-        generator = torch_generator(torch.device("cpu"), self.seed, Purpose.MINIBATCHES, self.index, self.updates, epoch)
+        generator = torch_generator(
+            torch.device("cpu"), self.seed, Purpose.MINIBATCHES, self.index, self.updates, epoch
+        )
         return torch.randperm(samples, generator=generator).to(self.device)
 
     def learn(self, experiences: Experiences | None = None) -> float:
@@ -323,17 +379,28 @@ class PPO(Agent):
                 "train_on_policy collects them by itself"
             )
         rollout, measured = self._as_rollout(experiences)
-        kept = (self.cohort.stack.flat[self.row].clone(), *(m.clone() for m in (self.optimizer.exp_avg, self.optimizer.exp_avg_sq, self.optimizer.steps)))
+        kept = (
+            self.cohort.stack.flat[self.row].clone(),
+            *(m.clone() for m in (self.optimizer.exp_avg, self.optimizer.exp_avg_sq, self.optimizer.steps)),
+        )
         report = self.cohort.learn(
-            [self.row], rollout, self.value_tensors([self]), batch_size=self.batch_size,
-            shuffle=lambda epoch, samples: self.shuffle(epoch, samples).unsqueeze(0), measured=measured,
+            [self.row],
+            rollout,
+            self.value_tensors([self]),
+            batch_size=self.batch_size,
+            shuffle=lambda epoch, samples: self.shuffle(epoch, samples).unsqueeze(0),
+            measured=measured,
         )
         if not bool(report.healthy[0]):
             with torch.no_grad():
                 self.cohort.stack.flat[self.row] = kept[0]
-                for mine, old in zip((self.optimizer.exp_avg, self.optimizer.exp_avg_sq, self.optimizer.steps), kept[1:], strict=True):
+                for mine, old in zip(
+                    (self.optimizer.exp_avg, self.optimizer.exp_avg_sq, self.optimizer.steps), kept[1:], strict=True
+                ):
                     mine.copy_(old)
-            raise NoHealthyMember(f"agent {self.index}: loss={float(report.loss[0])} is not finite; its weights were put back")
+            raise NoHealthyMember(
+                f"agent {self.index}: loss={float(report.loss[0])} is not finite; its weights were put back"
+            )
         self.learned(rollout.observations[:, 0])
         return float(report.loss[0])
 
@@ -343,7 +410,9 @@ class PPO(Agent):
         flat = observations.reshape(-1, observations.shape[-1])
         self.recent_observations = flat[:: max(1, len(flat) // RECENT)][:RECENT].detach().cpu().clone()
         if any(True for _ in self.network.actor.encoder.linears if hasattr(_, "resample_")):
-            generator = torch_generator(self.device, self.seed, Purpose.ACTION_NOISE, self.index, self.draws, self.updates)
+            generator = torch_generator(
+                self.device, self.seed, Purpose.ACTION_NOISE, self.index, self.draws, self.updates
+            )
             for module in self.network.modules():
                 if hasattr(module, "resample_"):
                     module.resample_(generator)  # pyright: ignore[reportCallIssue]  # found by its name
@@ -357,7 +426,11 @@ class PPO(Agent):
     def _as_rollout(self, experiences: Experiences) -> tuple[Rollout, Experience]:
         states, actions, log_probs, rewards, dones, values, next_state, next_done = experiences
         steps = len(states)
-        for name, part in zip(("actions", "log_probs", "rewards", "dones", "values"), (actions, log_probs, rewards, dones, values), strict=True):
+        for name, part in zip(
+            ("actions", "log_probs", "rewards", "dones", "values"),
+            (actions, log_probs, rewards, dones, values),
+            strict=True,
+        ):
             if len(part) != steps:
                 raise ConfigurationError(f"experiences: {name} has {len(part)} steps; states has {steps}")
         if steps == 0:
@@ -370,15 +443,24 @@ class PPO(Agent):
             if array.shape != (steps, envs):
                 raise ConfigurationError(f"experiences: {name} has shape {array.shape}; allowed is {(steps, envs)}")
             if not np.isfinite(array).all():
-                raise ConfigurationError(f"experiences: {name} holds {array[~np.isfinite(array)][0]}; allowed are finite numbers")
+                raise ConfigurationError(
+                    f"experiences: {name} holds {array[~np.isfinite(array)][0]}; allowed are finite numbers"
+                )
             return torch.from_numpy(array).to(self.device).unsqueeze(1)
 
         raw = torch.stack([self.distribution.from_env(np.asarray(row)) for row in actions]).to(self.device).unsqueeze(1)
         begins = numbers("dones", [*dones[1:], next_done])  # step t ended where step t + 1 begins
         none = torch.zeros(0, dtype=torch.int64, device=self.device)
         rollout = Rollout(
-            observed, raw, numbers("rewards", rewards), begins, begins, torch.ones_like(begins), self.encode(next_state).unsqueeze(0),
-            LastObservations(none, none, none, observed.new_zeros(0, observed.shape[-1])), None,
+            observed,
+            raw,
+            numbers("rewards", rewards),
+            begins,
+            begins,
+            torch.ones_like(begins),
+            self.encode(next_state).unsqueeze(0),
+            LastObservations(none, none, none, observed.new_zeros(0, observed.shape[-1])),
+            None,
         )
         return rollout, Experience(numbers("log_probs", log_probs), numbers("values", values))
 
@@ -387,8 +469,15 @@ class PPO(Agent):
     def _blank(self, index: int) -> PPO:
         copy = type(self).__new__(type(self))
         copy._start(
-            self.observation_space, self.action_space, settings=PPOSettings(**self.settings()), index=index, hp_config=self.hp_config,
-            architecture=self.architecture, num_envs=self.num_envs, device=self.device, seed=self.seed,
+            self.observation_space,
+            self.action_space,
+            settings=PPOSettings(**self.settings()),
+            index=index,
+            hp_config=self.hp_config,
+            architecture=self.architecture,
+            num_envs=self.num_envs,
+            device=self.device,
+            seed=self.seed,
         )
         network = copy.build(copy.architecture).to(copy.device)
         copy._own(network)
@@ -398,10 +487,14 @@ class PPO(Agent):
     def _from_document(cls, document: Mapping[str, Any], device: str | torch.device) -> PPO:
         agent = cls.__new__(cls)
         agent._start(
-            space_from_json(document["observation_space"]), space_from_json(document["action_space"]),
-            settings=validated(PPOSettings, dict(document["settings"])), index=int(document["index"]),
+            space_from_json(document["observation_space"]),
+            space_from_json(document["action_space"]),
+            settings=validated(PPOSettings, dict(document["settings"])),
+            index=int(document["index"]),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
-            architecture=NetworkSpec.from_net_config(document["architecture"]), num_envs=int(document["num_envs"]), device=device,
+            architecture=NetworkSpec.from_net_config(document["architecture"]),
+            num_envs=int(document["num_envs"]),
+            device=device,
             seed=int(document["seed"]),
         )
         agent._own(agent.build(agent.architecture).to(agent.device))
@@ -422,6 +515,16 @@ class PPO(Agent):
     def get_initial_hidden_state(self, num_envs: int = 1) -> dict[str, Tensor]:
         """The hidden state at the start of an episode: empty, for this agent is not recurrent."""
         return {}
+
+
+def _typed(hp_config: HyperparameterConfig | None) -> HyperparameterConfig | None:
+    """Whole numbers evolve as whole numbers, whether or not the range says so."""
+    if hp_config is None:
+        return None
+    counts = [name for name in hp_config if name in NUMERIC and isinstance(getattr(PPOSettings, name), int)]
+    return HyperparameterConfig(
+        **{name: replace(range_, dtype=int) if name in counts else range_ for name, range_ in hp_config.items()}
+    )
 
 
 def parameter_count(agent: Agent) -> int:

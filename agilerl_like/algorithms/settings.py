@@ -87,7 +87,9 @@ def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), 
     """Say what pydantic found in this project's words."""
     problems = []
     for found in error.errors(include_url=False):
-        field = ".".join(str(part) for part in ((where,) if where else ()) + found["loc"] if not str(part).startswith("function-"))
+        field = ".".join(
+            str(part) for part in ((where,) if where else ()) + found["loc"] if not str(part).startswith("function-")
+        )
         if found["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             problems.append(str(unknown_name(where or "setting", found["loc"][-1], known or ("(see --help)",))))
         else:

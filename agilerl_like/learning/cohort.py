@@ -97,7 +97,14 @@ class Cohort:
         return distribution.mode(outputs, mask) if noise is None else distribution.sample(outputs, noise, mask)
 
     def learn(
-        self, rows: Sequence[int], rollout: Rollout, values: Values, *, batch_size: int, shuffle: Shuffle, measured: Experience | None = None
+        self,
+        rows: Sequence[int],
+        rollout: Rollout,
+        values: Values,
+        *,
+        batch_size: int,
+        shuffle: Shuffle,
+        measured: Experience | None = None,
     ) -> Report:
         """Let the members in `rows` learn from a rollout of theirs, in the same order."""
         everyone = list(rows) == list(range(len(self)))
@@ -180,8 +187,13 @@ class Update:
             values = _by_member(measured.values.unsqueeze(-1)).squeeze(-1)
         by_time = values.reshape(members, steps, envs).transpose(0, 1)  # [T, P, E]
         advantages = gae(
-            rollout.rewards, by_time, self._next_values(rollout, by_time), terminated=rollout.terminated, ended=rollout.ended,
-            gamma=self.values.gamma.unsqueeze(1), gae_lambda=self.values.gae_lambda.unsqueeze(1),
+            rollout.rewards,
+            by_time,
+            self._next_values(rollout, by_time),
+            terminated=rollout.terminated,
+            ended=rollout.ended,
+            gamma=self.values.gamma.unsqueeze(1),
+            gae_lambda=self.values.gae_lambda.unsqueeze(1),
         )
         advantages = _by_member(advantages.unsqueeze(-1)).squeeze(-1)  # [P, N]
         returns = advantages + values
@@ -245,7 +257,9 @@ def _reorder(batch: Batch, order: Tensor) -> Batch:
         return x.reshape(members * samples, -1).index_select(0, flat).view(members, samples, -1)
 
     return Batch(
-        gather(batch.observations), gather(batch.actions), gather(batch.numbers),
+        gather(batch.observations),
+        gather(batch.actions),
+        gather(batch.numbers),
         None if batch.masks is None else gather(batch.masks),
     )
 
@@ -253,7 +267,10 @@ def _reorder(batch: Batch, order: Tensor) -> Batch:
 def _part(batch: Batch, start: int, stop: int) -> Batch:
     observations, actions, numbers, masks = batch
     return Batch(
-        observations[:, start:stop], actions[:, start:stop], numbers[:, start:stop], None if masks is None else masks[:, start:stop]
+        observations[:, start:stop],
+        actions[:, start:stop],
+        numbers[:, start:stop],
+        None if masks is None else masks[:, start:stop],
     )
 
 

@@ -1,7 +1,7 @@
 """Adam for a stack of members: one flat row of parameters each, with a learning rate, a step count and clip norms of its own.
 
-For one member it is `torch.optim.Adam` (Kingma and Ba 2015). On flat rows a step is a dozen kernels for the whole population, however
-many layers the members have.
+For one member it is `torch.optim.Adam` (Kingma and Ba 2015). On flat rows a step is half a dozen passes over memory for the whole population,
+however many layers the members have; the corrections for the early steps are folded into the denominator, which saves three.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Adam:
     @classmethod
     def fresh(cls, flat: Tensor, *, epsilon: float = EPSILON) -> Adam:
         """Start with zero moments for parameters `[P, N]`."""
-        return cls(torch.zeros_like(flat), torch.zeros_like(flat), torch.zeros(len(flat), device=flat.device), epsilon=epsilon)
+        steps = torch.zeros(len(flat), dtype=flat.dtype, device=flat.device)
+        return cls(torch.zeros_like(flat), torch.zeros_like(flat), steps, epsilon=epsilon)
 
     @torch.no_grad()
     def step_(self, flat: Tensor, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
@@ -37,12 +38,13 @@ class Adam:
             return
         beta1, beta2 = BETAS
         self.steps += 1
-        correction1 = 1 - beta1**self.steps
-        correction2 = 1 - beta2**self.steps
+        root = (1 - beta2**self.steps).sqrt()
+        rate = (lr * root / (1 - beta1**self.steps)).unsqueeze(1)  # [P, 1]
         self.exp_avg.lerp_(gradient, 1 - beta1)
         self.exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        denominator = self.exp_avg_sq.sqrt().div_(correction2.sqrt().unsqueeze(1)).add_(self.epsilon)
-        flat.sub_((self.exp_avg / denominator).mul_((lr / correction1).unsqueeze(1)))
+        # lr m^ / (sqrt(v^) + eps)  =  m / ((sqrt(v) + eps root) / rate)
+        denominator = torch.addcmul(self.epsilon * root.unsqueeze(1) / rate, self.exp_avg_sq.sqrt(), 1 / rate)
+        flat.addcdiv_(self.exp_avg, denominator, value=-1)
 
     def take(self, rows: Tensor) -> Adam:
         """Copy some rows."""

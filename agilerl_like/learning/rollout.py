@@ -44,8 +44,16 @@ class RolloutBuffer:
     """A ring of `length` steps of P members with E envs each."""
 
     def __init__(
-        self, length: int, members: int, envs: int, *, observation_size: int, action_size: int, action_dtype: torch.dtype,
-        mask_size: int, device: torch.device,
+        self,
+        length: int,
+        members: int,
+        envs: int,
+        *,
+        observation_size: int,
+        action_size: int,
+        action_dtype: torch.dtype,
+        mask_size: int,
+        device: torch.device,
     ) -> None:
         self.length, self.members, self.envs, self.device = length, members, envs, device
         self.observations = torch.zeros(length, members, envs, observation_size, device=device)
@@ -58,7 +66,14 @@ class RolloutBuffer:
         self.last: list[tuple[np.ndarray, np.ndarray] | None] = [None] * length
         self.cursor = 0
 
-    def add(self, observations: Tensor, actions: Tensor, transition: Transition, successors: np.ndarray | None, mask: Tensor | None) -> None:
+    def add(
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        transition: Transition,
+        successors: np.ndarray | None,
+        mask: Tensor | None,
+    ) -> None:
         """Store one step: what was seen `[P, E, D]`, the raw actions `[P, E, A]`, and what came of it.
 
         `successors` `[K, D]` are the encoded true last observations of the rows that `truncated_at_once` names.
@@ -99,8 +114,15 @@ class RolloutBuffer:
         host = self.host[places].reshape(length, 4, self.members, self.envs)[:, :, members]
         flags = torch.from_numpy(np.ascontiguousarray(host.transpose(1, 0, 2, 3))).to(self.device)
         rollout = Rollout(
-            pick(self.observations), pick(self.actions), flags[0], flags[1], flags[2], flags[3], next_observations[rows],
-            self._last_observations(places, members), None if self.masks is None else pick(self.masks),
+            pick(self.observations),
+            pick(self.actions),
+            flags[0],
+            flags[1],
+            flags[2],
+            flags[3],
+            next_observations[rows],
+            self._last_observations(places, members),
+            None if self.masks is None else pick(self.masks),
         )
         _check_finite(rollout, members)
         return rollout
@@ -129,7 +151,11 @@ def truncated_at_once(transition: Transition) -> np.ndarray:
 
 def _check_finite(rollout: Rollout, members: list[int]) -> None:
     """One sum tells whether anything is wrong; only then is it looked for."""
-    fields = {"observation": rollout.observations, "reward": rollout.rewards, "observation ": rollout.next_observations[None]}
+    fields = {
+        "observation": rollout.observations,
+        "reward": rollout.rewards,
+        "observation ": rollout.next_observations[None],
+    }
     if bool(torch.isfinite(torch.stack([field.sum() for field in fields.values()])).all()):
         return
     for name, field in fields.items():

@@ -45,7 +45,9 @@ class Collector:
     def __init__(self, population: Population, env: TransitionEnv, clock: Clock) -> None:
         members = len(population)
         if env.num_envs % members:
-            raise ConfigurationError(f"num_envs={env.num_envs} cannot be divided among {members} members; allowed are multiples of {members}")
+            raise ConfigurationError(
+                f"num_envs={env.num_envs} cannot be divided among {members} members; allowed are multiples of {members}"
+            )
         first = population[0]
         if (env.single_observation_space, env.single_action_space) != (first.observation_space, first.action_space):
             raise ConfigurationError(
@@ -60,8 +62,13 @@ class Collector:
         self._encoding = ObservationEncoding(env.single_observation_space)
         distribution = first.distribution
         self.buffer = RolloutBuffer(
-            max(_longest_rollout(agent) for agent in population), members, self.envs, observation_size=self._encoding.size,
-            action_size=distribution.size, action_dtype=distribution.raw_dtype, mask_size=mask_size(env.single_action_space),
+            max(_longest_rollout(agent) for agent in population),
+            members,
+            self.envs,
+            observation_size=self._encoding.size,
+            action_size=distribution.size,
+            action_dtype=distribution.raw_dtype,
+            mask_size=mask_size(env.single_action_space),
             device=population.device,
         )
         self.tracker = EpisodeTracker(env.num_envs)
@@ -74,11 +81,14 @@ class Collector:
         """Begin new episodes everywhere; each block of envs has seeds of its own, named by the run's seed and `keys`."""
         population = self.population
         seeds = [
-            seed for place in range(len(population)) for seed in integers(self.envs, population.seed, Purpose.TRAINING_ENVS, place, *keys)
+            seed
+            for place in range(len(population))
+            for seed in integers(self.envs, population.seed, Purpose.TRAINING_ENVS, place, *keys)
         ]
         self.observations = self._seen(self.env.reset(seeds))
         self.mask = self._its_mask()
         self.tracker.reset()
+        self.population.forget_noise()
         self.since[:] = 0
 
     def tick(self) -> None:

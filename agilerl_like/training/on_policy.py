@@ -30,7 +30,14 @@ from agilerl_like.hpo import Birth, Mutations, Selection, next_generation
 from agilerl_like.learning.cohort import Report
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
-from agilerl_like.reporting.records import FOUNDER, BirthRecord, GenerationRecord, MemberRecord, RunRecord, SummaryRecord
+from agilerl_like.reporting.records import (
+    FOUNDER,
+    BirthRecord,
+    GenerationRecord,
+    MemberRecord,
+    RunRecord,
+    SummaryRecord,
+)
 from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
@@ -207,13 +214,29 @@ def evolve_on_policy(
         if eval_env is None:
             eval_env = evaluation_env(env, len(population) * schedule.eval_loop)
             stack.callback(eval_env.close)
-        run = Run(population, TransitionEnv(training_env), TransitionEnv(eval_env), schedule, selection, mutations, places, reporters)
+        run = Run(
+            population,
+            TransitionEnv(training_env),
+            TransitionEnv(eval_env),
+            schedule,
+            selection,
+            mutations,
+            places,
+            reporters,
+        )
         stack.callback(reporters.close)
         reporters.start(
             RunRecord(
-                name=name or _name_of(env), env=_name_of(env), algorithm=population[0].algo, population_size=len(population),
-                num_envs=run.collector.envs, seed=population.seed, max_env_steps=schedule.max_steps * len(population),
-                target=schedule.target, run_dir=places.run_dir, settings=settings or {},
+                name=name or _name_of(env),
+                env=_name_of(env),
+                algorithm=population[0].algo,
+                population_size=len(population),
+                num_envs=run.collector.envs,
+                seed=population.seed,
+                max_env_steps=schedule.max_steps * len(population),
+                target=schedule.target,
+                run_dir=places.run_dir,
+                settings=settings or {},
             )
         )
         with Interrupts() as interrupts:
@@ -224,10 +247,23 @@ class Run:
     """One run from its first step to its summary."""
 
     def __init__(
-        self, population: Population, env: TransitionEnv, eval_env: TransitionEnv, schedule: Schedule, selection: Selection | None,
-        mutations: Mutations | None, places: Places, reporters: Reporters,
+        self,
+        population: Population,
+        env: TransitionEnv,
+        eval_env: TransitionEnv,
+        schedule: Schedule,
+        selection: Selection | None,
+        mutations: Mutations | None,
+        places: Places,
+        reporters: Reporters,
     ) -> None:
-        self.population, self.schedule, self.selection, self.places, self.reporters = population, schedule, selection, places, reporters
+        self.population, self.schedule, self.selection, self.places, self.reporters = (
+            population,
+            schedule,
+            selection,
+            places,
+            reporters,
+        )
         self.mutations = mutations or Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0)
         self.eval_env = eval_env
         self.clock = Clock(PARTS)
@@ -254,6 +290,7 @@ class Run:
         start = perf_counter()
         self._tell_births(tuple(self._founder(place) for place in range(len(self.population))))
         self.collector.reset()
+        self.reporters.progress(0)
         reason, members, confirmed = "budget spent", (), math.nan
         while True:
             began, before = perf_counter(), self.ticks
@@ -280,9 +317,15 @@ class Run:
         with self.clock("report"):
             best = max(members, key=lambda m: (m.fitness if math.isfinite(m.fitness) else -math.inf, -m.uid))
             summary = SummaryRecord(
-                reason=reason, best=best, ancestry=self._ancestry(best.uid), env_steps=self.steps * len(self.population),
-                evaluation_steps=self.evaluation_steps, seconds=perf_counter() - start, seconds_by_part=dict(self.clock.seconds),
-                saved_to=self.saved_to, confirmed_fitness=confirmed,
+                reason=reason,
+                best=best,
+                ancestry=self._ancestry(best.uid),
+                env_steps=self.steps * len(self.population),
+                evaluation_steps=self.evaluation_steps,
+                seconds=perf_counter() - start,
+                seconds_by_part=dict(self.clock.seconds),
+                saved_to=self.saved_to,
+                confirmed_fitness=confirmed,
             )
             self.reporters.finish(summary)
         return Outcome(self.population, list(self.population.fitness), summary)
@@ -311,17 +354,14 @@ class Run:
             agent.steps.append(self.steps)
 
     def _mend(self, reports: dict[int, Report]) -> None:
-        sick = {place: self.population[place] for place in reports}
         for place, parent in mend(self.population, reports, self.next_index):
             heir = self.population[place]
             self.next_index = max(self.next_index, heir.index + 1)
             self.parents[heir.index] = self.population[parent].index
             self.collector.forget(place)
             birth = Birth(self.generation + 1, place, heir.index, self.population[parent].index, parent, heir.genome)
-            self._tell_births((self._birth_record(birth, self.population[parent], "replaced: loss or weights are not finite"),))
-            self.reporters.warning(
-                f"member {sick[place].index} was replaced by a clone of member {self.population[parent].index}: "
-                "its loss or weights were not finite"
+            self._tell_births(
+                (self._birth_record(birth, self.population[parent], "replaced: loss or weights are not finite"),)
             )
 
     def _judge(self) -> tuple[MemberRecord, ...]:
@@ -341,10 +381,19 @@ class Run:
             self.champion = Champion(self.population[best].clone(), fitness[best])
         return tuple(
             MemberRecord(
-                slot=place, uid=agent.index, parent_uid=self.parents.get(agent.index, FOUNDER), env_steps=self.steps, fitness=fitness[place],
-                fitness_std=float(episodes.returns[place].std()), episodes=len(seeds), train_return=agent.scores[-1],
-                hyperparameters=agent.hyperparameters, architecture=agent.architecture.describe(), parameters=parameter_count(agent),
-                mutation=agent.mut, losses=_means(self.reports[place]),
+                slot=place,
+                uid=agent.index,
+                parent_uid=self.parents.get(agent.index, FOUNDER),
+                env_steps=self.steps,
+                fitness=fitness[place],
+                fitness_std=float(episodes.returns[place].std()),
+                episodes=len(seeds),
+                train_return=agent.scores[-1],
+                hyperparameters=agent.hyperparameters,
+                architecture=agent.architecture.describe(),
+                parameters=parameter_count(agent),
+                mutation=agent.mut,
+                losses=_means(self.reports[place]),
             )
             for place, agent in enumerate(self.population)
         )
@@ -371,12 +420,20 @@ class Run:
             for agent in before:
                 agent.settle()
             births = next_generation(
-                [agent.genome for agent in before], population.fitness, [agent.index for agent in before], [agent.hp_config for agent in before],
-                selection=self.selection, mutations=self.mutations, seed=population.seed, generation=self.generation,
-                next_uid=self.next_index, repair=population.repair,
+                [agent.genome for agent in before],
+                population.fitness,
+                [agent.index for agent in before],
+                [agent.hp_config for agent in before],
+                selection=self.selection,
+                mutations=self.mutations,
+                seed=population.seed,
+                generation=self.generation,
+                next_uid=self.next_index,
+                repair=population.repair,
             )
             reasons = [
-                f"replaced: fitness is {fitness}" if not math.isfinite(fitness) else "" for fitness in population.fitness
+                f"replaced: fitness is {fitness}" if not math.isfinite(fitness) else ""
+                for fitness in population.fitness
             ]
             births = population.evolve(births)
             population.fitness = [population.fitness[birth.parent_slot] for birth in births]
@@ -386,7 +443,10 @@ class Run:
                     self.parents[birth.uid] = birth.parent_uid
                     self.collector.forget(birth.slot)
         self._tell_births(
-            tuple(self._birth_record(birth, before[birth.parent_slot], reason) for birth, reason in zip(births, reasons, strict=True))
+            tuple(
+                self._birth_record(birth, before[birth.parent_slot], reason)
+                for birth, reason in zip(births, reasons, strict=True)
+            )
         )
 
     # -- records
@@ -394,18 +454,34 @@ class Run:
     def _founder(self, place: int) -> BirthRecord:
         agent = self.population[place]
         return BirthRecord(
-            generation=0, slot=place, uid=agent.index, parent_uid=FOUNDER, survives=False, mutations=(), hyperparameters=agent.hyperparameters,
-            architecture=agent.architecture.describe(), parent_hyperparameters={}, parent_architecture="", parent_fitness=math.nan,
+            generation=0,
+            slot=place,
+            uid=agent.index,
+            parent_uid=FOUNDER,
+            survives=False,
+            mutations=(),
+            hyperparameters=agent.hyperparameters,
+            architecture=agent.architecture.describe(),
+            parent_hyperparameters={},
+            parent_architecture="",
+            parent_fitness=math.nan,
         )
 
     def _birth_record(self, birth: Birth, parent: PPO, reason: str) -> BirthRecord:
         names = parent.hp_config
         return BirthRecord(
-            generation=birth.generation, slot=birth.slot, uid=birth.uid, parent_uid=birth.parent_uid, survives=birth.survives,
+            generation=birth.generation,
+            slot=birth.slot,
+            uid=birth.uid,
+            parent_uid=birth.parent_uid,
+            survives=birth.survives,
             mutations=tuple(change.to_json() for change in birth.mutations),
-            hyperparameters={name: birth.genome.hyperparameters[name] for name in names}, architecture=birth.genome.architecture.describe(),
-            parent_hyperparameters=parent.hyperparameters, parent_architecture=parent.architecture.describe(),
-            parent_fitness=parent.fitness[-1] if parent.fitness else math.nan, reason=reason,
+            hyperparameters={name: birth.genome.hyperparameters[name] for name in names},
+            architecture=birth.genome.architecture.describe(),
+            parent_hyperparameters=parent.hyperparameters,
+            parent_architecture=parent.architecture.describe(),
+            parent_fitness=parent.fitness[-1] if parent.fitness else math.nan,
+            reason=reason,
         )
 
     def _tell_births(self, births: tuple[BirthRecord, ...]) -> None:
@@ -429,9 +505,16 @@ class Run:
 
     def _record(self, members: tuple[MemberRecord, ...], seconds: float, speed: float) -> GenerationRecord:
         return GenerationRecord(
-            generation=self.generation, env_steps=self.steps * len(self.population), evaluation_steps=self.evaluation_steps,
-            max_env_steps=self.schedule.max_steps * len(self.population), seconds=seconds, steps_per_second=speed,
-            seconds_by_part=dict(self.clock.seconds), members=members, best_fitness_ever=self.champion.fitness, target=self.schedule.target,
+            generation=self.generation,
+            env_steps=self.steps * len(self.population),
+            evaluation_steps=self.evaluation_steps,
+            max_env_steps=self.schedule.max_steps * len(self.population),
+            seconds=seconds,
+            steps_per_second=speed,
+            seconds_by_part=dict(self.clock.seconds),
+            members=members,
+            best_fitness_ever=self.champion.fitness,
+            target=self.schedule.target,
         )
 
     # -- saving
@@ -442,7 +525,10 @@ class Run:
         places = self.places
         targets: list[tuple[Path, Any]] = []
         if places.run_dir is not None:
-            targets += [(places.run_dir / "population", self.population), (places.run_dir / "best", self.champion.agent)]
+            targets += [
+                (places.run_dir / "population", self.population),
+                (places.run_dir / "best", self.champion.agent),
+            ]
         if places.checkpoint_path is not None:
             suffix = "" if places.overwrite_checkpoints else f"-{self.steps}"
             targets.append((places.checkpoint_path.with_name(places.checkpoint_path.name + suffix), self.population))
@@ -505,6 +591,7 @@ def _name_of(env: gymnasium.vector.VectorEnv) -> str:
 def _means(reports: list[Report]) -> dict[str, float]:
     """Mean of each number over a generation's updates, in Stable-Baselines3's names."""
     names = [name for name in Report._fields if name != "healthy"]
-    return {name: float(np.mean([float(getattr(report, name)[0]) for report in reports])) if reports else math.nan for name in names}
-
-
+    return {
+        name: float(np.mean([float(getattr(report, name)[0]) for report in reports])) if reports else math.nan
+        for name in names
+    }

@@ -1,0 +1,1 @@
+"""Speed and quality beside other libraries; run from the project's root as ``python -m benchmarks.<script>``."""

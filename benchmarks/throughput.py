@@ -1,0 +1,290 @@
+"""Env steps per second beside AgileRL and Stable-Baselines3: all sides in turn, again and again, then one table.
+
+Sides are interleaved (A B C, A B C, …), each run is a process of its own, and a ratio is taken between neighbours of
+one round, so that a machine that slows down over minutes slows all sides alike. ``measurement.py`` fixes the work.
+
+    python -m benchmarks.throughput                                   # everything, into benchmarks/README.md
+    python -m benchmarks.throughput --cases CartPole-v1:8 --sides agilerl sb3 --repetitions 2 --output -
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from functools import partial
+from pathlib import Path
+
+from benchmarks.measurement import ENVS, EPOCHS, MINIBATCH, UPDATE_STEPS, WIDTH, Measurement
+from benchmarks.venvs import PEERS, ROOT, interpreter
+
+Command = Callable[[str, int, int], list[str]]  # env, members, steps of each member -> what to run
+
+OURS = "ours"
+HEADINGS = {"agilerl": "AgileRL", "sb3": "Stable-Baselines3", OURS: "agilerl_like"}
+README = ROOT / "benchmarks" / "README.md"
+RAW = ROOT / "benchmarks" / "results" / "throughput.jsonl"
+BEGIN, END = "<!-- throughput: begin -->", "<!-- throughput: end -->"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    env: str
+    members: int
+    sides: tuple[str, ...] = ("agilerl", OURS)
+
+    @classmethod
+    def parse(cls, text: str) -> "Case":
+        """Read ``ENV:P``; all sides take part."""
+        env, _, members = text.partition(":")
+        if env not in ENVS or not members.isdigit() or int(members) < 1:
+            raise argparse.ArgumentTypeError(f"{text!r} is not ENV:P with ENV one of {', '.join(ENVS)} and P >= 1")
+        return cls(env, int(members), tuple(HEADINGS))
+
+
+CASES = (  # SB3 has no population: it stands beside one agent
+    Case("CartPole-v1", 1, ("agilerl", "sb3", OURS)),
+    Case("CartPole-v1", 4),
+    Case("CartPole-v1", 8),
+    Case("CartPole-v1", 16),
+    Case("LunarLander-v3", 1, ("agilerl", "sb3", OURS)),
+    Case("LunarLander-v3", 4),
+    Case("LunarLander-v3", 8),
+)
+
+# A round is one run of every side of a case; rounds hold neighbours in time.
+Round = Mapping[str, Measurement]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# OUR SIDE. benchmarks/ours_throughput.py takes `measurement.parse_work`'s options and prints `Measurement.to_json()`
+# as its last line, as the scripts in peers/ do.
+# ----------------------------------------------------------------------------------------------------------------------
+def ours(env: str, members: int, steps: int) -> list[str]:
+    """Return the command that measures agilerl_like, with this interpreter."""
+    return script(sys.executable, "benchmarks.ours_throughput", env, members, steps)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def script(python: str | Path, module: str, env: str, members: int, steps: int) -> list[str]:
+    """Return the command that runs one throughput script."""
+    work = ["--env", env, "--members", str(members), "--steps-per-member", str(steps)]
+    return [str(python), "-m", module, *work]
+
+
+def commands(sides: Iterable[str], pythons: Mapping[str, str | None]) -> dict[str, Command]:
+    """Return each side's command; environments of peers are made here, before anything is timed."""
+    found: dict[str, Command] = {}
+    for side in sides:
+        if side == OURS:
+            found[side] = ours
+        else:
+            found[side] = partial(script, interpreter(side, pythons.get(side)), f"benchmarks.peers.{side}_throughput")
+    return found
+
+
+def run(command: Sequence[str], threads: int, seed: int, timeout: float) -> Measurement:
+    """Run one side once in a process of its own and read its last line."""
+    done = subprocess.run(
+        [*command, "--threads", str(threads), "--seed", str(seed)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore", "TQDM_DISABLE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[1:])} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return Measurement.from_json(done.stdout.strip().splitlines()[-1])
+
+
+def measure(case: Case, sides: Mapping[str, Command], options: argparse.Namespace) -> list[Round]:
+    """Run the case's sides in turn, ``repetitions`` times over."""
+    rounds = []
+    for repetition in range(options.repetitions):
+        round_: dict[str, Measurement] = {}
+        for side in case.sides:
+            if side not in sides:
+                continue
+            command = sides[side](case.env, case.members, options.steps_per_member)
+            round_[side] = run(command, options.threads, options.seed + repetition, options.timeout)
+            print(
+                f"{case.env} P={case.members} round {repetition + 1}/{options.repetitions} "
+                f"{HEADINGS[side]}: {round_[side].steps_per_second:,.0f} steps/s",
+                file=sys.stderr,
+                flush=True,
+            )
+        rounds.append(round_)
+    return rounds
+
+
+def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
+    """Return median and range as one cell."""
+    if len(values) == 1:
+        return form(values[0])
+    return f"{form(statistics.median(values))} ({form(min(values))} to {form(max(values))})"
+
+
+def speed(rounds: Sequence[Round], side: str) -> str:
+    """Return a side's steps per second, or nothing where it did not run."""
+    values = [round_[side].steps_per_second for round_ in rounds if side in round_]
+    return spread(values, lambda value: f"{value:,.0f}") if values else ""
+
+
+def ratio(rounds: Sequence[Round], above: str, below: str) -> str:
+    """Return how many times faster ``above`` is, from ratios within each round."""
+    pairs = [(round_[above], round_[below]) for round_ in rounds if above in round_ and below in round_]
+    values = [top.steps_per_second / bottom.steps_per_second for top, bottom in pairs]
+    return spread(values, lambda value: f"{value:.2f}x") if values else ""
+
+
+def growth(results: Mapping[Case, Sequence[Round]], case: Case, side: str) -> str:
+    """Return the time of P members over the time of one, same steps a member (rows of one sitting, not neighbours)."""
+    times = {
+        other.members: statistics.median(round_[side].seconds for round_ in rounds if side in round_)
+        for other, rounds in results.items()
+        if other.env == case.env and any(side in round_ for round_ in rounds)
+    }
+    if case.members == 1 or not {1, case.members} <= times.keys():
+        return ""
+    return f"{times[case.members] / times[1]:.1f}x"
+
+
+def table(results: Mapping[Case, Sequence[Round]], sides: Sequence[str]) -> list[str]:
+    """Return the lines of the Markdown table."""
+    last = sides[-1]  # ours, when it takes part: it is the side that the others are compared with
+    others = [side for side in sides if side != last]
+    head = [
+        "env",
+        "P",
+        *(HEADINGS[side] for side in sides),
+        *(f"{HEADINGS[last]} / {HEADINGS[side]}" for side in others),
+        *(f"time of P / time of 1, {HEADINGS[side]}" for side in sides if side != "sb3"),
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for case, rounds in results.items():
+        cells = [
+            case.env,
+            str(case.members),
+            *(speed(rounds, side) for side in sides),
+            *(ratio(rounds, last, side) for side in others),
+            *(growth(results, case, side) for side in sides if side != "sb3"),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def section(
+    results: Mapping[Case, Sequence[Round]], sides: Sequence[str], options: argparse.Namespace, load: str
+) -> str:
+    """Return the whole section: what was done, on what, and the table."""
+    runs = [measurement for rounds in results.values() for round_ in rounds for measurement in round_.values()]
+    latest = {measurement.peer: measurement for measurement in runs}
+    versions = [
+        f"- {peer} {measurement.version} ({', '.join(f'{k} {v}' for k, v in measurement.versions.items())})"
+        for peer, measurement in latest.items()
+    ]
+    lines = [
+        "## Throughput",
+        "",
+        f"Env steps per second, summed over P members, {options.steps_per_member:,} timed steps a member after one "
+        f"warm-up update; PPO with 16 envs a member, {UPDATE_STEPS:,} steps an update, minibatch {MINIBATCH}, "
+        f"{EPOCHS} epochs, encoder {WIDTH} + latent {WIDTH} shared by heads of {WIDTH}, ReLU, no LayerNorm; no "
+        "evaluation, no evolution. AgileRL's members take turns, as in its own loop. "
+        f"Median (minimum to maximum) of {options.repetitions}; ratios are taken within a round.",
+        "",
+        f"{date.today().isoformat()}, {machine()}, {options.threads} threads, load average {load} before the start.",
+        "",
+        *versions,
+        "",
+        *table(results, sides),
+        "",
+        f"Reproduce: `{reproduction(results, sides, options)}`",
+    ]
+    return "\n".join(lines)
+
+
+def reproduction(results: Mapping[Case, Sequence[Round]], sides: Sequence[str], options: argparse.Namespace) -> str:
+    """Return the command that makes this table again, without the paths of this machine."""
+    words = ["python -m benchmarks.throughput", f"--steps-per-member {options.steps_per_member}"]
+    words += [f"--repetitions {options.repetitions}", f"--threads {options.threads}", f"--seed {options.seed}"]
+    if tuple(results) != CASES:
+        words.append("--cases " + " ".join(f"{case.env}:{case.members}" for case in results))
+    if set(sides) != set(HEADINGS):
+        words.append("--sides " + " ".join(sides))
+    return " ".join(words)
+
+
+def machine() -> str:
+    """Return processor, cores and system."""
+    cpuinfo = Path("/proc/cpuinfo")
+    models = [line.partition(":")[2].strip() for line in _lines(cpuinfo) if line.startswith("model name")]
+    processor = models[0] if models else platform.processor() or platform.machine()
+    return f"{processor}, {os.cpu_count()} cores, {platform.system()}"
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.is_file() else []
+
+
+def load_average() -> str:
+    """Return the last minute's load: what else the machine was doing."""
+    return f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown"
+
+
+def write_section(path: Path, text: str) -> None:
+    """Put the section between its markers; the rest of the file stays."""
+    page = path.read_text() if path.is_file() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
+    if BEGIN not in page or END not in page:
+        page = f"{page.rstrip()}\n\n{BEGIN}\n{END}\n"
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=Case.parse, nargs="+", default=list(CASES), metavar="ENV:P")
+    parser.add_argument("--sides", choices=HEADINGS, nargs="+", default=list(HEADINGS))
+    parser.add_argument("--steps-per-member", type=int, default=10 * UPDATE_STEPS, metavar="N")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds that one run may take")
+    parser.add_argument("--output", default=str(README), help="Markdown file to write into, or - for the terminal")
+    for peer in PEERS.values():
+        parser.add_argument(f"--{peer.name}-python", help=f"an interpreter that has it; also ${peer.override}")
+    options = parser.parse_args()
+    if options.repetitions < 1:
+        parser.error(f"--repetitions is {options.repetitions}, must be at least 1")
+    return options
+
+
+def main() -> None:
+    options = parse_options()
+    sides = [side for side in HEADINGS if side in options.sides]
+    found = commands(sides, {name: getattr(options, f"{name}_python") for name in PEERS})
+    load = load_average()
+    results = {case: measure(case, found, options) for case in options.cases}
+    text = section(results, sides, options, load)
+    if options.output == "-":
+        print(text)
+        return
+    RAW.parent.mkdir(parents=True, exist_ok=True)
+    runs = [asdict(run_) for rounds in results.values() for round_ in rounds for run_ in round_.values()]
+    RAW.write_text("".join(json.dumps(run_) + "\n" for run_ in runs))
+    write_section(Path(options.output), text)
+
+
+if __name__ == "__main__":
+    main()

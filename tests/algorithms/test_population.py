@@ -1,0 +1,272 @@
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like import (
+    PPO,
+    CheckpointError,
+    ConfigurationError,
+    HyperparameterConfig,
+    Mutations,
+    NoHealthyMember,
+    Population,
+    RLParameter,
+    TournamentSelection,
+    make_vect_envs,
+)
+from agilerl_like.algorithms.population import mend
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.hpo import Birth, Mutation
+from agilerl_like.learning.cohort import Report
+from agilerl_like.seeding import Purpose, integers
+from agilerl_like.training.collector import Clock, Collector
+
+BOX = gymnasium.make("CartPole-v1").observation_space
+TWO = gymnasium.spaces.Discrete(2)
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+RANGES = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), batch_size=RLParameter(8, 64), gamma=RLParameter(0.9, 0.999))
+
+
+def population_of(size=3, **kwargs):
+    settings = {
+        "seed": 0,
+        "net_config": SMALL,
+        "num_envs": 2,
+        "learn_step": 32,
+        "batch_size": 16,
+        "lr": 1e-3,
+        "hp_config": RANGES,
+        **kwargs,
+    }
+    return PPO.population(size, BOX, TWO, **settings)
+
+
+def train(population, ticks=40):
+    env = make_vect_envs("CartPole-v1", num_envs=2 * len(population), backend="sync")
+    collector = Collector(population, TransitionEnv(env), Clock(("act", "env", "learn")))
+    collector.reset()
+    for _ in range(ticks):
+        collector.tick()
+        collector.learn()
+    env.close()
+    return population
+
+
+def flat(agent):
+    return torch.cat([p.detach().reshape(-1) for p in agent.network.parameters()])
+
+
+def test_it_is_a_sequence_of_different_agents():
+    population = population_of()
+    assert [agent.index for agent in population] == [0, 1, 2]
+    assert len(population) == 3
+    assert population[-1].index == 2
+    assert population[:2] == [population[0], population[1]]
+    assert not torch.equal(flat(population[0]), flat(population[1]))
+    assert len({agent.seed for agent in population}) == 1
+
+
+def test_wrong_populations_are_named():
+    for size in (0, -1, 2.5):
+        with pytest.raises(ConfigurationError, match="size="):
+            population_of(size)
+    with pytest.raises(ConfigurationError, match="a population of 0"):
+        Population([])
+    with pytest.raises(ConfigurationError, match="must be different"):
+        Population([population_of()[0]] * 2)
+    with pytest.raises(ConfigurationError, match="same observation_space"):
+        Population([PPO(BOX, TWO), PPO(BOX, gymnasium.spaces.Discrete(3), index=1)])
+
+
+def test_a_seed_means_the_same_bits_and_another_seed_others():
+    """Law 11, with the global generators watched."""
+    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002  # the state itself is what is checked
+    flats = [torch.stack([flat(a) for a in train(population_of(seed=seed))]) for seed in (1, 1, 2)]
+    assert torch.equal(flats[0], flats[1])
+    assert not torch.equal(flats[0], flats[2])
+    assert torch.equal(before[0], torch.random.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002  # as above
+
+
+def test_a_member_does_what_it_would_do_alone():
+    """Its noise, minibatches and envs are its own: the others only share the computation."""
+    together = train(population_of(3))
+    for place in range(3):
+        lone = Population([population_of(3)[place]])
+        env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
+        collector = Collector(lone, TransitionEnv(env), Clock(("act", "env", "learn")))
+        seeds = integers(2, 0, Purpose.TRAINING_ENVS, place)
+        collector.observations = collector._seen(collector.env.reset(seeds))
+        for _ in range(40):
+            collector.tick()
+            collector.learn()
+        torch.testing.assert_close(flat(lone[0]), flat(together[place]), rtol=1e-4, atol=1e-5)
+
+
+def test_unequal_members_live_in_as_many_cohorts_as_needed():
+    population = population_of(4)
+    assert len(population.groups) == 1
+    rng = np.random.default_rng(0)
+    for place in (1, 3):
+        agent = population[place]
+        spec, details = agent.architecture.mutate("encoder.add_node", rng)
+        agent.become(agent.genome.replace(architecture=spec), (Mutation("architecture", "encoder.add_node", details),))
+    groups = population.groups
+    assert sorted(len(group.places) for group in groups) in ([1, 1, 2], [2, 2])
+    observations = torch.randn(4, 5, 4, generator=torch.Generator().manual_seed(0))
+    raw = population.act(observations, explore=False)
+    for place, agent in enumerate(population):
+        assert (
+            population.to_env(raw).reshape(4, 5)[place].tolist()
+            == agent.best_actions(observations[place], None).tolist()
+        )
+    train(population)
+
+
+def test_members_learn_when_they_are_due():
+    population = population_of(3)
+    population[1].learn_step = 16
+    train(population, ticks=17)  # rollouts of 16, 8 and 16 ticks
+    assert [agent.updates for agent in population] == [1, 2, 1]
+
+
+def test_evolve_carries_out_births():
+    population = train(population_of(3))
+    best, doomed = population[2], population[0]
+    kept = flat(best).clone()
+    genome = best.genome
+    births = (
+        Birth(
+            1,
+            0,
+            3,
+            2,
+            2,
+            genome.replace(hyperparameters={**genome.hyperparameters, "lr": 5e-3}),
+            (Mutation("rl_hp", "step", {"lr": (1e-3, 5e-3)}),),
+        ),
+        Birth(1, 1, 1, 1, 1, population[1].genome),
+        Birth(1, 2, 2, 2, 2, genome),
+    )
+    survivor = population[1]
+    population.evolve(births)
+    child = population[0]
+    assert (child.index, child.lr, child.mut) == (3, 5e-3, "lr")
+    assert torch.equal(flat(child), kept)
+    assert torch.equal(child.optimizer.exp_avg, best.optimizer.exp_avg)  # moments travel
+    assert population[1] is survivor
+    assert population[2] is best
+    train(Population([child]))
+    assert torch.equal(flat(best), kept)  # training the clone moves nothing of the original
+    assert doomed.index == 0
+
+
+def test_the_elite_survives_selection_and_mutation_untouched():
+    population = train(population_of(4))
+    for place, agent in enumerate(population):
+        agent.fitness.append(float(place))
+    kept = flat(population[3]).clone()
+    elite, following = TournamentSelection(2, True, seed=0).select(population)
+    assert elite is population[3]
+    following = Mutations(no_mutation=0, parameters=1, architecture=0, rl_hp=0, rand_seed=0).mutation(following)
+    best = [agent for agent in following if agent.index == 3]
+    assert len(best) == 1
+    assert torch.equal(flat(best[0]), kept)
+    assert sum(not torch.equal(flat(agent), kept) for agent in following) == 3
+    assert len({agent.index for agent in following}) == 4
+
+
+def test_a_list_of_agents_can_be_selected_and_mutated_by_hand():
+    population = train(population_of(3))
+    agents = list(population)
+    for place, agent in enumerate(agents):
+        agent.fitness.append(-float(place))
+    elite, following = TournamentSelection(2, True, seed=1).select(agents)
+    assert elite is agents[0]
+    following = Mutations(no_mutation=0, rand_seed=3).mutation(following)
+    assert [agent.mut for agent in following][0] == agents[0].mut
+    assert any(agent.mut != "None" for agent in following[1:])
+    train(Population(following))
+
+
+def test_pre_training_mutation_makes_members_differ():
+    population = Mutations(no_mutation=0.5, architecture=0, parameters=0, rl_hp=1).mutation(
+        population_of(4), pre_training_mut=True
+    )
+    assert len({agent.lr for agent in population} | {agent.gamma for agent in population}) > 3
+    assert [agent.index for agent in population] == [0, 1, 2, 3]
+
+
+def test_initial_hyperparameters_are_drawn_on_request():
+    drawn = population_of(4, sample_hyperparameters=True)
+    assert len({agent.lr for agent in drawn}) == 4
+    for agent in drawn:
+        agent.check()
+    assert {agent.lr for agent in population_of(4)} == {1e-3}
+
+
+def test_what_is_recorded_is_what_the_next_update_uses():
+    """Law 8: the value in the genome after any mutation is the one in the tensors of the next update."""
+    population = population_of(
+        3,
+        hp_config=HyperparameterConfig(
+            lr=RLParameter(1e-4, 1e-2), update_epochs=RLParameter(1, 8), clip_coef=RLParameter(0.1, 0.4)
+        ),
+    )
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        for agent in population:
+            agent.mutate(Mutations(no_mutation=0, architecture=0, parameters=0, rl_hp=1), rng)
+        values = PPO.value_tensors(list(population))
+        for place, agent in enumerate(population):
+            for name in agent.hp_config:
+                assert getattr(values, name)[place].item() == pytest.approx(
+                    agent.genome.hyperparameters[name], rel=1e-6
+                )
+                agent.hp_config.check(agent.hyperparameters)
+
+
+def test_coupled_values_are_mended():
+    agent = population_of(1)[0]
+    assert agent.repair({**agent.genome.hyperparameters, "batch_size": 64})["batch_size"] == 32
+    grows = population_of(1, hp_config=HyperparameterConfig(learn_step=RLParameter(8, 64)))[0]
+    assert grows.repair({**grows.genome.hyperparameters, "learn_step": 8})["learn_step"] == 16
+
+
+def sick(place):
+    numbers = {name: torch.ones(1) for name in Report._fields}
+    return {place: Report(**{**numbers, "healthy": torch.zeros(1)})}
+
+
+def test_a_sick_member_is_replaced_by_a_clone_of_the_best():
+    population = train(population_of(3))
+    for place, fitness in enumerate((1.0, 5.0, np.nan)):
+        population[place].fitness.append(fitness)
+    with torch.no_grad():
+        for parameter in population[0].network.parameters():
+            parameter.fill_(torch.nan)
+    assert mend(population, sick(0), next_index=9) == [(0, 1)]
+    assert population[0].index == 9
+    assert torch.equal(flat(population[0]), flat(population[1]))
+    with pytest.raises(NoHealthyMember, match="every member"):
+        mend(population, {place: sick(0)[0] for place in range(3)}, next_index=10)
+
+
+def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
+    population = train(population_of(3))
+    population[1].become(population[1].genome, (Mutation("parameters", "noise", {"sd": 0.1}),))
+    loaded = Population.load(population.save_checkpoint(tmp_path / "all"))
+    for ours, theirs in zip(train(population), train(loaded), strict=True):
+        assert torch.equal(flat(ours), flat(theirs))
+        assert ours.to_documents()[0] == theirs.to_documents()[0]
+    with pytest.raises(CheckpointError, match="holds a 'population'; what is wanted is a 'agent'"):
+        PPO.load(tmp_path / "all")
+
+
+def test_population_test_agrees_with_each_agents_own():
+    population = train(population_of(2))
+    env = make_vect_envs("CartPole-v1", num_envs=3)
+    scores = population.test(env, loop=3)
+    assert scores == [agent.test(env, loop=3) for agent in population]
+    assert population.best.fitness[-1] == max(scores)

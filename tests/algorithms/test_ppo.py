@@ -1,0 +1,350 @@
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like import (
+    PPO,
+    CheckpointError,
+    ConfigurationError,
+    HyperparameterConfig,
+    NoHealthyMember,
+    RLParameter,
+    make_vect_envs,
+)
+from agilerl_like.algorithms.settings import NUMERIC, PPOSettings
+from agilerl_like.learning.cohort import Update
+
+BOX = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+
+
+def agent_of(action_space=None, observation_space=BOX, **kwargs):
+    settings = {"seed": 0, "net_config": SMALL, "num_envs": 2, "learn_step": 32, "batch_size": 8, **kwargs}
+    return PPO(observation_space, action_space or gymnasium.spaces.Discrete(3), **settings)
+
+
+def experiences_of(agent, steps=16, envs=2, seed=0):
+    """A loop by hand on random numbers, with the agent's own actions."""
+    rng = np.random.default_rng(seed)
+    states, actions, log_probs, rewards, dones, values = [], [], [], [], [], []
+    done = np.zeros(envs)
+    for _ in range(steps):
+        state = (
+            np.stack([agent.observation_space.sample() for _ in range(envs)])
+            if agent.observation_space != BOX
+            else rng.normal(size=(envs, 4))
+        )
+        action, log_prob, _, value = agent.get_action(state)
+        for column, entry in zip(
+            (states, actions, log_probs, rewards, dones, values),
+            (state, action, log_prob, rng.normal(size=envs), done, value),
+            strict=True,
+        ):
+            column.append(entry)
+        done = (rng.random(envs) < 0.2).astype(float)
+    return states, actions, log_probs, rewards, dones, values, states[0], done
+
+
+SPACES = {
+    "Discrete(start=1)": gymnasium.spaces.Discrete(3, start=1),
+    "MultiDiscrete": gymnasium.spaces.MultiDiscrete([2, 3]),
+    "MultiBinary": gymnasium.spaces.MultiBinary(3),
+    "Box": gymnasium.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)),
+    "Box float64": gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64),
+}
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
+def test_what_get_action_says_is_what_evaluate_actions_finds(space):
+    agent = agent_of(space)
+    obs = np.random.default_rng(0).normal(size=(5, 4))
+    action, log_prob, entropy, value = agent.get_action(obs)
+    again = agent.evaluate_actions(obs, action)
+    for said, found in zip((log_prob, entropy, value), again, strict=True):
+        np.testing.assert_allclose(said, found.detach().numpy(), rtol=1e-4, atol=1e-5)
+    taken, _ = agent.predict(obs)
+    assert all(space.contains(a) for a in taken)
+    single, state = agent.predict(obs[0], state="kept")
+    assert space.contains(single)
+    assert state == "kept"
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Discrete(5, start=2),
+        gymnasium.spaces.MultiDiscrete([3, 2]),
+        gymnasium.spaces.MultiBinary(4),
+        gymnasium.spaces.Box(0, 255, (3,), np.uint8),
+        gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64),
+    ],
+    ids=str,
+)
+def test_every_observation_space_acts_and_learns(space):
+    agent = agent_of(observation_space=space)
+    before = agent.cohort.stack.flat.clone()
+    assert math.isfinite(agent.learn(experiences_of(agent)))
+    assert not torch.equal(before, agent.cohort.stack.flat)
+
+
+def test_a_bool_box_is_observed_as_numbers():
+    space = gymnasium.spaces.Box(0, 1, (2,), np.bool_)
+    agent = agent_of(observation_space=space)
+    assert agent.encode(np.array([[True, False]])).tolist() == [[1.0, 0.0]]
+
+
+def test_masked_actions_are_never_taken_and_have_no_probability():
+    agent = agent_of()
+    obs, mask = np.zeros((200, 4)), np.tile([True, False, True], (200, 1))
+    action, log_prob, _, _ = agent.get_action(obs, action_mask=mask)
+    assert set(action.tolist()) == {0, 2}
+    # the mask holds in learning too: two near equal choices are left, so each has about log 1/2
+    np.testing.assert_allclose(log_prob, math.log(0.5), atol=0.05)
+    found, _, _ = agent.evaluate_actions(obs, action, action_mask=mask)
+    np.testing.assert_allclose(found.detach(), log_prob, rtol=1e-5)
+    with pytest.raises(ConfigurationError, match=r"action_mask has shape \(200, 2\); allowed is \(200, 3\)"):
+        agent.get_action(obs, action_mask=mask[:, :2])
+
+
+def test_squashed_actions_stay_inside_and_carry_their_density():
+    agent = agent_of(SPACES["Box"], squash_output=True, action_std_init=1.0)
+    obs = np.random.default_rng(1).normal(size=(500, 4))
+    action, log_prob, _, _ = agent.get_action(obs)
+    assert all(SPACES["Box"].contains(a) for a in action)
+    # change of variables by hand: a = half tanh(u) + centre
+    with torch.no_grad():
+        mean = agent.actor(agent.preprocess_observation(obs)).numpy()
+    half, centre = np.array([2.0, 5.0]), np.array([0.0, 5.0])
+    y = (action.astype(np.float64) - centre) / half
+    inside = np.abs(y).max(1) < 0.999  # float32 actions nearer to the border have lost their u
+    y, mean, log_prob = y[inside], mean[inside], log_prob[inside]
+    u = np.arctanh(y)
+    density = -0.5 * ((u - mean) / math.e) ** 2 - 1.0 - 0.5 * math.log(2 * math.pi) - np.log(1 - y**2) - np.log(half)
+    np.testing.assert_allclose(log_prob, density.sum(1), rtol=2e-3, atol=2e-3)
+    agent.set_training_mode(False)
+    acted = agent.get_action(obs)[0]
+    np.testing.assert_allclose(acted, agent.predict(obs, deterministic=True)[0], rtol=1e-6)
+
+
+def test_clipped_actions_are_clipped_in_training_testing_and_after_loading(tmp_path):
+    space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    agent = agent_of(space, action_std_init=2.0)
+    obs = np.zeros((300, 4))
+    assert np.abs(agent.get_action(obs)[0]).max() > 1  # what log_prob speaks of
+    for who in (agent, PPO.load(agent.save_checkpoint(tmp_path / "a"))):
+        assert np.abs(who.predict(obs)[0]).max() == 1
+        assert who.distribution.to_env(torch.full((1, 2), 9.0)).tolist() == [[1.0, 1.0]]
+
+
+def test_eval_mode_does_not_explore_and_freezes_the_statistics():
+    agent = agent_of()
+    agent.learn(experiences_of(agent))
+    agent.set_training_mode(False)
+    count = agent.network.observation_norm.count.clone()
+    obs = np.random.default_rng(0).normal(size=(6, 4))
+    assert np.array_equal(agent.get_action(obs)[0], agent.get_action(obs)[0])
+    assert torch.equal(count, agent.network.observation_norm.count)
+    assert count.item() == 32
+
+
+def test_dones_say_which_step_begins_an_episode():
+    """AgileRL's hand-written loop stores `done` before the step. One env, lambda 1, V = 0: a reward belongs to the steps before it."""
+    agent = agent_of(num_envs=1, gae_lambda=1.0, gamma=0.5, learn_step=4, batch_size=4)
+    states = [np.zeros((1, 4))] * 4
+    rewards = [np.array([r]) for r in (0.0, 1.0, 0.0, 1.0)]
+    begins = [np.array([d]) for d in (1.0, 0.0, 1.0, 0.0)]  # episodes are steps 0, 1 and 2, 3
+    zeros = [np.zeros(1)] * 4
+    rollout, measured = agent._as_rollout(
+        (states, [np.array([0])] * 4, zeros, rewards, begins, zeros, states[0], np.array([1.0]))
+    )
+    assert rollout.ended[:, 0, 0].tolist() == [0, 1, 0, 1]
+    assert measured.values.shape == (4, 1, 1)
+    update = Update(agent.cohort.stack, agent.cohort.optimizer, agent.value_tensors([agent]))
+    with torch.no_grad():
+        found = update.digest(rollout, measured)[0].numbers[0, :, 1]
+    # advantages 0.5, 1, 0.5, 1 standardised: mean 0.75, deviation 0.25
+    torch.testing.assert_close(found, torch.tensor([-1.0, 1, -1, 1]), rtol=1e-4, atol=1e-4)
+
+
+def test_learn_needs_experience_of_the_right_shape():
+    agent = agent_of()
+    good = experiences_of(agent)
+    with pytest.raises(ConfigurationError, match="experiences must be"):
+        agent.learn()
+    with pytest.raises(ConfigurationError, match="rewards has 3 steps; states has 16"):
+        agent.learn((*good[:3], good[3][:3], *good[4:]))
+    with pytest.raises(ConfigurationError, match=r"rewards has shape \(16, 3\); allowed is \(16, 2\)"):
+        agent.learn((*good[:3], [np.zeros(3)] * 16, *good[4:]))
+    bad = [r.copy() for r in good[3]]
+    bad[7][1] = np.nan
+    with pytest.raises(ConfigurationError, match="rewards holds nan"):
+        agent.learn((*good[:3], bad, *good[4:]))
+    with pytest.raises(ConfigurationError, match=r"observation=.* is not finite"):
+        agent.get_action(np.array([[np.nan, 0, 0, 0]]))
+    with pytest.raises(ConfigurationError, match=r"observation has shape \(2, 5\)"):
+        agent.get_action(np.zeros((2, 5)))
+
+
+def test_a_broken_update_is_undone():
+    agent = agent_of()
+    experiences = experiences_of(agent)
+    before = agent.cohort.stack.flat.clone()
+    agent.lr = 1e38
+    with pytest.raises(NoHealthyMember, match="its weights were put back"):
+        agent.learn(experiences)
+    assert torch.equal(before, agent.cohort.stack.flat)
+    agent.lr = 1e-3
+    agent.learn(experiences)
+
+
+def test_a_changed_attribute_counts_from_the_next_update_on():
+    moved = []
+    for lr in (1e-5, 1e-3):
+        agent = agent_of(lr=1e-2)
+        agent.lr = lr
+        before = agent.cohort.stack.flat.clone()
+        agent.learn(experiences_of(agent))
+        moved.append(float((agent.cohort.stack.flat - before).abs().max()))
+    # Adam moves a weight by about lr a step: a hundred times the rate, about a hundred times the way
+    assert 20 < moved[1] / moved[0] < 500
+
+
+def test_a_clone_is_independent():
+    agent = agent_of()
+    agent.learn(experiences_of(agent))
+    twin = agent.clone()
+    obs = np.random.default_rng(0).normal(size=(6, 4))
+    assert np.array_equal(agent.get_action(obs)[0], twin.get_action(obs)[0])  # the same index, the same streams
+    kept = [t.clone() for t in (*agent.network.parameters(), *agent.network.buffers(), agent.optimizer.exp_avg)]
+    loss = twin.learn(experiences_of(twin, seed=1))
+    now = [*agent.network.parameters(), *agent.network.buffers(), agent.optimizer.exp_avg]
+    assert all(torch.equal(a, b) for a, b in zip(kept, now, strict=True))
+    assert agent.learn(experiences_of(agent, seed=1)) == loss
+    other = agent.clone(index=7)
+    assert other.index == 7
+    assert not np.array_equal(agent.get_action(np.zeros((50, 4)))[0], other.get_action(np.zeros((50, 4)))[0])
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
+def test_loading_goes_on_to_the_same_bits(tmp_path, space):
+    """Law 6: load(save(x)) goes on as if nothing had happened."""
+    agent = agent_of(
+        space, hp_config=HyperparameterConfig(lr=RLParameter(1e-5, 1e-1)), share_encoders=True, target_kl=0.5
+    )
+    agent.learn(experiences_of(agent))
+    path = agent.save_checkpoint(tmp_path / "agent")
+    loaded = PPO.load(path)
+    assert loaded.hp_config == agent.hp_config
+    assert loaded.settings() == agent.settings()
+    for step in range(3):
+        assert loaded.learn(experiences_of(loaded, seed=step)) == agent.learn(experiences_of(agent, seed=step))
+    ours, theirs = agent.to_documents(), loaded.to_documents()
+    assert ours[0] == theirs[0]
+    assert all(torch.equal(ours[1][name], theirs[1][name]) for name in ours[1])
+
+
+def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
+    agent = agent_of()
+    path = agent.save_checkpoint(tmp_path / "agent")
+    other = agent_of(gymnasium.spaces.Discrete(4))
+    with pytest.raises(CheckpointError, match=r"was saved with .*Discrete\(3\).*this agent has .*Discrete\(4\)"):
+        other.load_checkpoint(path)
+    same = agent_of(seed=5)
+    same.load_checkpoint(path)
+    assert torch.equal(same.cohort.stack.flat, agent.cohort.stack.flat)
+    with pytest.raises(CheckpointError, match="does not exist"):
+        PPO.load(tmp_path / "nowhere")
+
+
+WRONG = {
+    "lr=-1": ({"lr": -1.0}, r"lr=-1\.0"),
+    "gamma=1.5": ({"gamma": 1.5}, r"gamma=1\.5.*less than or equal to 1"),
+    "update_epochs=0": ({"update_epochs": 0}, "update_epochs=0.*greater than or equal to 1"),
+    "two at once": ({"lr": "fast", "clip_coef": 0.0}, r"lr='fast'.*clip_coef=0\.0"),
+    "batch": ({"batch_size": 64}, r"batch_size=64 is larger than the rollout of learn_step=32"),
+    "activation": (
+        {"net_config": {"encoder_config": {"activation": "Rellu"}}},
+        "activation='Rellu' is unknown; did you mean .*'ReLU'",
+    ),
+    "key": ({"net_config": {"encoder_confg": {}}}, "'encoder_confg' is unknown; did you mean 'encoder_config'"),
+    "inner key": (
+        {"net_config": {"head_config": {"hiden_size": [3]}}},
+        "'hiden_size' is unknown; did you mean 'hidden_size'",
+    ),
+    "size": ({"net_config": {"latent_dim": 4096}}, r"latent_dim=4096 is outside its range \[8, 128\]"),
+    "hp name": (
+        {"hp_config": HyperparameterConfig(learning_rate=RLParameter(0, 1))},
+        "'learning_rate' is not a number of PPO that can evolve",
+    ),
+    "hp value": ({"hp_config": HyperparameterConfig(lr=RLParameter(1e-2, 1e-1))}, r"lr=0\.0001"),
+    "hp range": ({"hp_config": HyperparameterConfig(gamma=RLParameter(0.5, 1.5))}, r"gamma=1\.5"),
+    "seed": ({"seed": -1}, "seed=-1 must be a non-negative integer"),
+    "num_envs": ({"num_envs": 0}, "num_envs=0"),
+}
+
+
+@pytest.mark.parametrize(("kwargs", "message"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_setting_is_named_with_its_value(kwargs, message):
+    with pytest.raises(ConfigurationError, match=message):
+        agent_of(**kwargs)
+
+
+def test_unsupported_spaces_are_named():
+    with pytest.raises(ConfigurationError, match=r"Text"):
+        agent_of(gymnasium.spaces.Text(3))
+    with pytest.raises(ConfigurationError, match=r"Graph|Text"):
+        agent_of(observation_space=gymnasium.spaces.Text(3))
+    with pytest.raises(ConfigurationError, match="squash_output=True needs finite bounds"):
+        agent_of(gymnasium.spaces.Box(-np.inf, np.inf, (1,)), squash_output=True)
+
+
+def test_every_number_of_ppo_can_evolve():
+    ranges = {
+        name: RLParameter(1, 64, dtype=int) if isinstance(getattr(PPOSettings, name), int) else RLParameter(1e-5, 1.0)
+        for name in NUMERIC
+    }
+    agent = agent_of(hp_config=HyperparameterConfig(**ranges), clip_coef_vf=0.2, target_kl=0.1)
+    assert set(agent.hyperparameters) == set(NUMERIC)
+    assert type(agent.genome.hyperparameters["update_epochs"]) is int
+
+
+def test_whole_numbers_evolve_as_whole_numbers_without_being_told():
+    agent = agent_of(hp_config=HyperparameterConfig(learn_step=RLParameter(16, 64)))
+    assert agent.hp_config["learn_step"].dtype is int
+
+
+def test_test_plays_exactly_the_episodes_it_is_asked_for():
+    env = make_vect_envs("CartPole-v1", num_envs=4, backend="sync")
+    agent = PPO(env.single_observation_space, env.single_action_space, seed=0, net_config=SMALL)
+    heard = []
+    for loop in (1, 3, 4, 7):
+        heard.clear()
+        score = agent.test(env, loop=loop, callback=lambda score, info: heard.append((score, info["episode_length"])))
+        assert len(heard) == loop
+        assert score == np.mean([s for s, _ in heard])
+        assert all(s == length for s, length in heard)  # CartPole pays 1 a step
+    assert agent.fitness[-1] == agent.test(env, loop=7)  # the same seeds
+    assert agent.test(env, loop=2, max_steps=5) == 5.0
+    single = gymnasium.make("CartPole-v1")
+    assert agent.test(single, loop=3, vectorized=False) == agent.test(env, loop=3)
+    with pytest.raises(ConfigurationError, match="loop=0"):
+        agent.test(env, loop=0)
+
+
+def test_agilerl_names_are_there():
+    agent = agent_of(hp_config=HyperparameterConfig(lr=RLParameter(1e-5, 1e-2)), mut="mine")
+    assert agent.mut == "mine"
+    assert (agent.get_action_dim, agent.get_state_dim) == (3, 4)
+    assert set(agent.evolvable_attributes()) == {"actor", "critic", "lr"}
+    assert set(agent.evolvable_attributes(networks_only=True)) == {"actor", "critic"}
+    assert agent.get_policy() is agent.actor
+    assert agent.get_initial_hidden_state(3) == {}
+    agent.recompile()
+    agent.clean_up()
+    with pytest.raises(ConfigurationError, match="recurrent=True is not supported yet"):
+        agent_of(recurrent=True)
+    with pytest.raises(ConfigurationError, match="hidden_state is given"):
+        agent.get_action(np.zeros((1, 4)), hidden_state={})

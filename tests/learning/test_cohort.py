@@ -1,0 +1,293 @@
+"""Laws 2 and 5: members trained together equal members trained alone, and training one moves nobody else's bits."""
+
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like.learning.cohort import Cohort, Update, Values
+from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.rollout import LastObservations, Rollout
+from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
+
+OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
+DISCRETE = gymnasium.spaces.Discrete(3)
+BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+STEPS, ENVS = 12, 4
+SPEC = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+
+
+def member(seed, action_space=DISCRETE, dtype=torch.float64, *, share=False, **config):
+    network = ActorCritic(
+        NetworkSpec.from_net_config({**SPEC, **config}),
+        OBSERVATIONS,
+        action_space,
+        share_encoders=share,
+        normalize_observation=True,
+        normalize_value=True,
+    )
+    network.reset_(torch.Generator().manual_seed(seed))
+    network = network.to(dtype)
+    size = sum(p.numel() for p in network.parameters())
+    return network, Adam.fresh(torch.zeros(1, size, dtype=dtype))
+
+
+def rollout_of(members, action_space=DISCRETE, dtype=torch.float64, seed=0, *, invalid=False):
+    """Random experience in which episodes end in both ways, some with a true last observation of their own."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    shape = (STEPS, members, ENVS)
+    ends = torch.rand(*shape, generator=generator)
+    terminated, truncated = (ends < 0.1).to(dtype), (ends > 0.9).to(dtype)
+    if isinstance(action_space, gymnasium.spaces.Discrete):
+        actions = torch.randint(3, (*shape, 1), generator=generator)
+    else:
+        actions = normal(*shape, 2)
+    at = truncated.nonzero()
+    valid = (torch.rand(*shape, generator=generator) > 0.2).to(dtype) if invalid else torch.ones(*shape, dtype=dtype)
+    return Rollout(
+        3 * normal(*shape, 3) + 1,
+        actions,
+        5 * normal(*shape),
+        terminated,
+        terminated + truncated,
+        valid,
+        normal(members, ENVS, 3),
+        LastObservations(at[:, 0], at[:, 1], at[:, 2], normal(len(at), 3)),
+        None,
+    )
+
+
+def only(rollout, i):
+    """Member i's part of a rollout."""
+    last = rollout.last_observations
+    mine = last.member == i
+    here = slice(i, i + 1)
+    return Rollout(
+        *(x[:, here] for x in rollout[:6]),
+        rollout.next_observations[here],
+        LastObservations(last.time[mine], torch.zeros_like(last.member[mine]), last.env[mine], last.observations[mine]),
+        None,
+    )
+
+
+def values_of(members, dtype=torch.float64, **changed):
+    defaults = {
+        "lr": 1e-2,
+        "gamma": 0.9,
+        "gae_lambda": 0.8,
+        "clip_coef": 0.2,
+        "clip_coef_vf": math.inf,
+        "ent_coef": 0.01,
+        "vf_coef": 0.5,
+        "max_grad_norm": 0.5,
+        "target_kl": math.inf,
+        "update_epochs": 3,
+    }
+    columns = {name: changed.get(name, [value] * members) for name, value in defaults.items()}
+    return Values(*(torch.tensor(columns[name], dtype=dtype) for name in Values._fields))
+
+
+def pick(values, i):
+    return Values(*(column[i : i + 1] for column in values))
+
+
+def shuffle_of(rows, seed=0):
+    def shuffle(epoch, samples):
+        return torch.stack(
+            [
+                torch.randperm(samples, generator=torch.Generator().manual_seed(1000 * seed + 100 * row + epoch))
+                for row in rows
+            ]
+        )
+
+    return shuffle
+
+
+DIFFERENT = {
+    "lr": [1e-2, 3e-3, 1e-3],
+    "gamma": [0.9, 0.99, 0.5],
+    "gae_lambda": [1.0, 0.5, 0.9],
+    "clip_coef": [0.1, 0.2, 0.3],
+    "clip_coef_vf": [0.2, math.inf, 1.0],
+    "ent_coef": [0.0, 0.1, 0.01],
+    "vf_coef": [1.0, 0.5, 0.1],
+    "max_grad_norm": [0.1, 0.5, 10.0],
+    "target_kl": [math.inf, 1e-6, 0.02],
+    "update_epochs": [3.0, 4.0, 2.0],
+}
+
+
+@pytest.mark.parametrize("action_space", [DISCRETE, BOX], ids=["discrete", "box"])
+@pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
+@pytest.mark.parametrize("invalid", [False, True], ids=["all valid", "some invalid"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=["float64", "float32"]
+)
+def test_trained_together_equals_trained_alone(action_space, share, invalid, dtype, tolerance):
+    rollout = rollout_of(3, action_space, dtype, invalid=invalid)
+    values = values_of(3, dtype, **DIFFERENT)
+    together = Cohort(*zip(*(member(i, action_space, dtype, share=share) for i in range(3)), strict=True))
+    report = together.learn(range(3), rollout, values, batch_size=10, shuffle=shuffle_of(range(3)))
+    assert report.epochs.tolist()[1] == 1  # its KL went over 1e-6 in the first epoch
+    for i in range(3):
+        alone = Cohort(*zip(member(i, action_space, dtype, share=share), strict=True))
+        its_report = alone.learn([0], only(rollout, i), pick(values, i), batch_size=10, shuffle=shuffle_of([i]))
+        torch.testing.assert_close(together.stack.flat[i], alone.stack.flat[0], rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(
+            together.optimizer.exp_avg[i], alone.optimizer.exp_avg[0], rtol=tolerance, atol=tolerance
+        )
+        torch.testing.assert_close(
+            together.optimizer.exp_avg_sq[i], alone.optimizer.exp_avg_sq[0], rtol=tolerance, atol=tolerance
+        )
+        for name, buffer in alone.stack.buffers.items():
+            torch.testing.assert_close(together.stack.buffers[name][i], buffer[0], rtol=tolerance, atol=tolerance)
+        for mine, its in zip(report, its_report, strict=True):
+            torch.testing.assert_close(mine[i : i + 1], its, rtol=10 * tolerance, atol=10 * tolerance, equal_nan=True)
+
+
+def test_permuting_members_permutes_results():
+    rollout, values, order = rollout_of(3), values_of(3, **DIFFERENT), [2, 0, 1]
+    straight = Cohort(*zip(*(member(i) for i in range(3)), strict=True))
+    straight.learn(range(3), rollout, values, batch_size=10, shuffle=shuffle_of(range(3)))
+    last = rollout.last_observations
+    place = torch.tensor([order.index(i) for i in range(3)])
+    moved = Rollout(
+        *(x[:, order] for x in rollout[:6]),
+        rollout.next_observations[order],
+        last._replace(member=place[last.member]),
+        None,
+    )
+    permuted = Cohort(*zip(*(member(i) for i in order), strict=True))
+    permuted.learn(range(3), moved, Values(*(v[order] for v in values)), batch_size=10, shuffle=shuffle_of(order))
+    torch.testing.assert_close(permuted.stack.flat, straight.stack.flat[order], rtol=1e-10, atol=1e-10)
+
+
+def test_training_one_member_moves_its_row_and_no_other_bit():
+    cohort = Cohort(*zip(*(member(i) for i in range(3)), strict=True))
+    kept = [x.clone() for x in (cohort.stack.flat, cohort.optimizer.exp_avg, *cohort.stack.buffers.values())]
+    cohort.learn([1], only(rollout_of(3), 1), pick(values_of(3), 1), batch_size=10, shuffle=shuffle_of([1]))
+    for old, new in zip(
+        kept, (cohort.stack.flat, cohort.optimizer.exp_avg, *cohort.stack.buffers.values()), strict=True
+    ):
+        assert torch.equal(old[[0, 2]], new[[0, 2]])
+    assert not torch.equal(kept[0][1], cohort.stack.flat[1])
+    # and the member that the user holds is that row
+    flat = torch.cat([p.detach().reshape(-1) for p in cohort.networks[1].parameters()])
+    assert torch.equal(flat, cohort.stack.flat[1])
+
+
+def test_rows_in_which_nobody_acted_change_nothing():
+    first = rollout_of(1, invalid=True, seed=3)
+    garbage = first.valid.unsqueeze(-1) == 0
+    other = first._replace(
+        observations=torch.where(garbage, torch.full_like(first.observations, 77.0), first.observations),
+        rewards=torch.where(garbage.squeeze(-1), torch.full_like(first.rewards, -99.0), first.rewards),
+        # an invalid row follows the end of an episode, so nothing may flow from it into the one before
+        ended=torch.ones_like(first.ended),
+        terminated=torch.ones_like(first.terminated),
+    )
+    clean = first._replace(ended=other.ended, terminated=other.terminated)
+    cohorts = []
+    for rollout in (clean, other):
+        cohort = Cohort(*zip(member(0), strict=True))
+        cohort.learn([0], rollout, values_of(1), batch_size=10, shuffle=shuffle_of([0]))
+        cohorts.append(cohort)
+    assert torch.equal(cohorts[0].stack.flat, cohorts[1].stack.flat)
+    for name in cohorts[0].stack.buffers:
+        assert torch.equal(cohorts[0].stack.buffers[name], cohorts[1].stack.buffers[name])
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e4])
+def test_the_scale_of_rewards_does_not_matter(scale):
+    """Values and advantages are normalised, so rewards a million times larger give the same policy."""
+    rollout = rollout_of(1)
+    flats = []
+    for factor in (1.0, scale):
+        cohort = Cohort(*zip(member(0), strict=True))
+        cohort.networks[0].critic.head.linears[-1].weight.data.zero_()  # V = 0 in both units before the first update
+        cohort.learn(
+            [0],
+            rollout._replace(rewards=rollout.rewards * factor),
+            values_of(1),
+            batch_size=10,
+            shuffle=shuffle_of([0]),
+        )
+        flats.append(cohort.stack.flat[0, : Update(cohort.stack, cohort.optimizer, values_of(1)).actor_size].clone())
+    torch.testing.assert_close(flats[0], flats[1], rtol=1e-4, atol=1e-5)
+
+
+def test_the_scale_of_observations_does_not_matter():
+    rollout = rollout_of(1)
+    flats = []
+    for factor in (1.0, 1e3):
+        cohort = Cohort(*zip(member(0), strict=True))
+        last = rollout.last_observations
+        scaled = rollout._replace(
+            observations=rollout.observations * factor,
+            next_observations=rollout.next_observations * factor,
+            last_observations=last._replace(observations=last.observations * factor),
+        )
+        cohort.learn([0], scaled, values_of(1), batch_size=10, shuffle=shuffle_of([0]))
+        flats.append(cohort.stack.flat[0].clone())
+    torch.testing.assert_close(flats[0], flats[1], rtol=1e-6, atol=1e-7)
+
+
+def test_a_truncated_step_bootstraps_from_its_own_last_observation():
+    """One env, one step, cut by a time limit: what follows is worth V(last), not V of the next episode's first observation."""
+    network, adam = member(0)
+    cohort = Cohort([network], [adam])
+    here, after, last = torch.randn(3, 1, 1, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5)).unbind(
+        0
+    )
+    zero = torch.zeros(1, dtype=torch.int64)
+    flag = torch.ones(1, 1, 1, dtype=torch.float64)
+    rollout = Rollout(
+        here.unsqueeze(0),
+        torch.zeros(1, 1, 1, 1, dtype=torch.int64),
+        2 * flag,
+        0 * flag,
+        flag,
+        flag,
+        after,
+        LastObservations(zero, zero, zero, last[0]),
+        None,
+    )
+    values = values_of(1)
+    update = Update(cohort.stack, cohort.optimizer, values)
+    norm = cohort.network.observation_norm
+    norm.count.fill_(1.0)  # statistics are known: mean 0, variance 1
+    with torch.no_grad():
+        at_here, at_last, at_after = (float(cohort.network.value(norm(x))) for x in (here, last, after))
+        found = update._next_values(rollout, torch.full((1, 1, 1), at_here, dtype=torch.float64))
+    assert math.isclose(found.item(), at_last)
+    assert abs(at_last - at_after) > 1e-3
+
+
+def test_a_member_that_breaks_is_named_and_harms_nobody():
+    rollout = rollout_of(2)
+    sick = Cohort(*zip(*(member(i) for i in range(2)), strict=True))
+    with torch.no_grad():
+        sick.stack.flat[0, 5] = torch.nan
+    report = sick.learn(range(2), rollout, values_of(2), batch_size=10, shuffle=shuffle_of(range(2)))
+    assert report.healthy.tolist() == [0.0, 1.0]
+    alone = Cohort(*zip(member(1), strict=True))
+    alone.learn([0], only(rollout, 1), values_of(1), batch_size=10, shuffle=shuffle_of([1]))
+    torch.testing.assert_close(sick.stack.flat[1], alone.stack.flat[0], rtol=1e-10, atol=1e-10)
+
+
+def test_a_large_value_loss_leaves_the_policy_its_share():
+    """The actor's gradient is clipped by its own norm: multiplying vf_coef by a million moves the actor no differently."""
+    rollout = rollout_of(1)
+    actors = []
+    for vf_coef in (0.5, 5e5):
+        cohort = Cohort(*zip(member(0), strict=True))
+        values = values_of(1, vf_coef=[vf_coef], update_epochs=[1.0])
+        cohort.learn([0], rollout, values, batch_size=48, shuffle=shuffle_of([0]))
+        actors.append(cohort.stack.flat[0, : Update(cohort.stack, cohort.optimizer, values).actor_size].clone())
+    assert torch.equal(*actors)

@@ -1,0 +1,70 @@
+import math
+
+import torch
+
+from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Targets, ppo_loss
+
+
+def one(x):
+    return torch.tensor([[x]], dtype=torch.float64)
+
+
+def loss_of(
+    ratio, advantage, *, value=0.0, ret=0.0, old_value=0.0, entropy=0.0, clip=0.2, clip_vf=math.inf, ent=0.0, vf=0.0
+):
+    targets = Targets(one(0.0), one(advantage), one(ret), one(old_value), one(1.0))
+    found = ppo_loss(
+        one(math.log(ratio)), one(entropy), one(value), targets, Coefficients(*map(one, (clip, clip_vf, ent, vf)))
+    )
+    return found.total.item(), dict(zip(REPORT, found.report[0].tolist(), strict=True))
+
+
+def close(a, b):
+    return math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-12)
+
+
+def test_the_surrogate_is_the_pessimistic_one():
+    assert close(loss_of(1.1, 2.0)[0], -2.2)  # inside the clip: -r A
+    assert close(loss_of(1.5, 2.0)[0], -2.4)  # gain is cut at 1.2 A
+    assert close(loss_of(1.5, -2.0)[0], 3.0)  # a loss is not cut
+    assert close(loss_of(0.5, -2.0)[0], 1.6)  # -0.8 A
+    assert close(loss_of(0.5, 2.0)[0], -1.0)
+
+
+def test_value_loss_has_the_half_and_entropy_is_a_bonus():
+    # 0.5 * (3 - 1)^2 * 0.7 - 0.1 * 2 = 1.4 - 0.2
+    total, report = loss_of(1.0, 0.0, value=3.0, ret=1.0, entropy=2.0, vf=0.7, ent=0.1)
+    assert close(total, 1.2)
+    assert close(report["value_loss"], 2.0)
+    assert close(report["entropy"], 2.0)
+
+
+def test_a_clipped_value_takes_the_larger_error():
+    # the value went from 0 to 1 towards 2, clipped to 0.2: max(0.5 (1-2)^2, 0.5 (0.2-2)^2) = 1.62
+    assert close(loss_of(1.0, 0.0, value=1.0, ret=2.0, clip_vf=0.2, vf=1.0)[0], 1.62)
+    assert close(loss_of(1.0, 0.0, value=1.0, ret=2.0, vf=1.0)[0], 0.5)
+
+
+def test_kl_estimate_is_k3():
+    # r = e: (e - 1) - 1
+    assert close(loss_of(math.e, 0.0)[1]["approx_kl"], math.e - 2)
+    assert loss_of(math.e, 0.0)[1]["clip_fraction"] == 1.0
+    assert loss_of(1.1, 0.0)[1]["clip_fraction"] == 0.0
+
+
+def test_samples_without_weight_play_no_part():
+    generator = torch.Generator().manual_seed(0)
+    logp, entropy, value, old, adv, ret = torch.randn(6, 1, 4, generator=generator)
+    share = torch.tensor([[0.5, 0.0, 0.5, 0.0]])
+    coefficients = Coefficients(*(torch.tensor([[x]]) for x in (0.2, math.inf, 0.01, 0.5)))
+    whole = ppo_loss(logp, entropy, value, Targets(old, adv, ret, value, share), coefficients)
+    half = [0, 2]
+    part = ppo_loss(
+        logp[:, half],
+        entropy[:, half],
+        value[:, half],
+        Targets(old[:, half], adv[:, half], ret[:, half], value[:, half], share[:, half]),
+        coefficients,
+    )
+    torch.testing.assert_close(whole.total, part.total)
+    torch.testing.assert_close(whole.report, part.report)

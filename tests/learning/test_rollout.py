@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like.envs.transitions import Transition
+from agilerl_like.errors import EnvironmentFault
+from agilerl_like.learning.rollout import RolloutBuffer
+
+MEMBERS, ENVS = 3, 2
+ROWS = MEMBERS * ENVS
+
+
+def buffer_of(length):
+    return RolloutBuffer(
+        length,
+        MEMBERS,
+        ENVS,
+        observation_size=1,
+        action_size=1,
+        action_dtype=torch.int64,
+        mask_size=2,
+        device=torch.device("cpu"),
+    )
+
+
+def fill(buffer, steps, *, start=0, truncated_at=(), mask=None):
+    """Step t sees 100 t + row, pays t + row / 10; an episode that is cut at (t, row) last saw -(100 t + row)."""
+    for t in range(start, start + steps):
+        seen = 100.0 * t + torch.arange(ROWS).reshape(MEMBERS, ENVS, 1)
+        truncated = np.array([(t, row) in truncated_at for row in range(ROWS)])
+        obs = np.zeros((ROWS, 1), np.float32)
+        next_obs = obs.copy() if truncated.any() else obs
+        transition = Transition(
+            obs,
+            (t + np.arange(ROWS) / 10).astype(np.float32),
+            np.zeros(ROWS, bool),
+            truncated,
+            next_obs,
+            np.ones(ROWS, bool),
+            None,
+        )
+        rows = np.flatnonzero(truncated)
+        successors = -(100.0 * t + rows[:, None]).astype(np.float32) if len(rows) else None
+        buffer.add(seen, torch.full((MEMBERS, ENVS, 1), t), transition, successors, mask)
+
+
+NOW = torch.full((MEMBERS, ENVS, 1), 7.0)
+
+
+@pytest.mark.parametrize("steps", [4, 6, 11])  # full, wrapped once, wrapped twice
+def test_a_window_is_the_latest_steps_in_order(steps):
+    buffer = buffer_of(4)
+    fill(buffer, steps)
+    for length in (1, 3, 4):
+        rollout = buffer.window([0, 1, 2], length, NOW)
+        times = np.arange(steps - length, steps)
+        assert rollout.observations[:, 2, 1, 0].tolist() == [100.0 * t + 5 for t in times]
+        assert rollout.actions[:, 0, 0, 0].tolist() == times.tolist()
+        np.testing.assert_allclose(rollout.rewards[:, 1, 0], times + 0.2, rtol=1e-6)
+
+
+def test_a_window_of_some_members_has_their_rows():
+    buffer = buffer_of(4)
+    fill(buffer, 5)
+    rollout = buffer.window([2, 0], 2, NOW)
+    assert rollout.observations[0, :, :, 0].tolist() == [[304.0, 305.0], [300.0, 301.0]]
+    np.testing.assert_allclose(rollout.rewards[0], [[3.4, 3.5], [3.0, 3.1]], rtol=1e-6)
+
+
+def test_last_observations_are_found_where_episodes_were_cut():
+    buffer = buffer_of(4)
+    fill(buffer, 6, truncated_at={(1, 0), (3, 5), (4, 1), (5, 4)})  # step 1 has left a window of 4
+    last = buffer.window([0, 2], 4, NOW).last_observations
+    found = {
+        (t, m, e): o
+        for t, m, e, o in zip(
+            last.time.tolist(), last.member.tolist(), last.env.tolist(), last.observations[:, 0].tolist(), strict=True
+        )
+    }
+    # row 5 is member 2 (second of the two) env 1, row 1 is member 0 env 1, row 4 is member 2 env 0; times count from step 2
+    assert found == {(1, 1, 1): -305.0, (2, 0, 1): -401.0, (3, 1, 0): -504.0}
+
+
+def test_a_cut_that_was_overwritten_is_forgotten():
+    buffer = buffer_of(2)
+    fill(buffer, 1, truncated_at={(0, 0)})
+    fill(buffer, 2, start=1)
+    assert len(buffer.window([0, 1, 2], 2, NOW).last_observations.time) == 0
+
+
+def test_masks_are_kept_where_a_world_has_them():
+    buffer = buffer_of(2)
+    mask = torch.tensor([True, False]).expand(MEMBERS, ENVS, 2)
+    fill(buffer, 2, mask=mask)
+    masks = buffer.window([1], 2, NOW).masks
+    assert masks is not None
+    assert masks.shape == (2, 1, ENVS, 2)
+    assert not masks[..., 1].any()
+    assert masks[..., 0].all()
+    fresh = buffer_of(2)
+    fill(fresh, 2)
+    assert fresh.window([0], 2, NOW).masks is None
+
+
+def test_a_number_that_is_not_finite_is_named():
+    buffer = buffer_of(3)
+    fill(buffer, 2)
+    buffer.observations[1, 2, 1, 0] = torch.nan
+    with pytest.raises(
+        EnvironmentFault, match=r"observation=nan is not finite: member 2, env 1 of its own, step 1 of the rollout"
+    ):
+        buffer.window([2], 2, NOW)
+    buffer.window([0, 1], 2, NOW)  # the others are not harmed
+    buffer.host[0, 0, 1] = np.inf
+    with pytest.raises(EnvironmentFault, match=r"reward=inf is not finite: member 0, env 1 of its own, step 0"):
+        buffer.window([0], 2, NOW)

@@ -1,0 +1,163 @@
+"""Law 12: imports go down only, nothing is imported inside functions, and each optional package is imported in one file."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "agilerl_like"
+FLOORS = {
+    "errors": 0,
+    "seeding": 0,
+    "storage": 0,
+    "hpo": 1,
+    "envs": 2,
+    "modules": 3,
+    "networks": 3.5,
+    "learning": 4,
+    "algorithms": 5,
+    "reporting": 5,
+    "training": 6,
+    "config": 7,
+    "cli": 8,
+    "__main__": 9,
+    "__init__": 9,
+}
+ALONE = {"pettingzoo": "envs/pettingzoo.py", "accelerate": "training/distributed.py"}
+OPTIONAL = ("envpool", "tensorboard", "wandb", "matplotlib")
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def floor_of(path):
+    return FLOORS[path.relative_to(PACKAGE).parts[0].removesuffix(".py")]
+
+
+def imports(tree):
+    """(module, line, whether it stands inside a function) of every import."""
+    inside = {
+        id(node)
+        for f in ast.walk(tree)
+        if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(f)
+    }
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            yield name, node.lineno, id(node) in inside
+
+
+def type_checking_lines(tree):
+    return {
+        node.lineno
+        for test in ast.walk(tree)
+        if isinstance(test, ast.If) and isinstance(test.test, ast.Name) and test.test.id == "TYPE_CHECKING"
+        for node in ast.walk(test)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(f.relative_to(PACKAGE)) for f in FILES])
+def test_imports_go_down_and_stand_at_the_top(path):
+    tree = ast.parse(path.read_text())
+    for name, line, inside in imports(tree):
+        if not name.startswith("agilerl_like"):
+            continue
+        assert not inside, f"{path.name}:{line} imports {name} inside a function"
+        parts = name.split(".")
+        if len(parts) == 1 or parts[1] not in FLOORS or line in type_checking_lines(tree):
+            continue
+        assert FLOORS[parts[1]] <= floor_of(path), f"{path.name}:{line} imports {name} from above"
+
+
+def test_no_cycles():
+    graph = {}
+    for path in FILES:
+        module = ".".join(("agilerl_like", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        tree = ast.parse(path.read_text())
+        names = {name for name, line, _ in imports(tree) if line not in type_checking_lines(tree)}
+        graph[module] = names
+    edges = {
+        m: {
+            other
+            for other in graph
+            if other != m and any(n == other or n.rpartition(".")[0] == other for n in graph[m])
+        }
+        for m in graph
+    }
+    edges = {m: {o for o in targets if not m.startswith(o + ".")} for m, targets in edges.items()}
+    done, path = set(), []
+
+    def visit(module):
+        assert module not in path, f"cycle: {' -> '.join([*path, module])}"
+        if module not in done:
+            path.append(module)
+            for other in sorted(edges[module]):
+                visit(other)
+            path.pop()
+            done.add(module)
+
+    for module in graph:
+        visit(module)
+
+
+def test_each_special_package_is_imported_in_one_file():
+    users = {}
+    for path in FILES:
+        for name, _, _ in imports(ast.parse(path.read_text())):
+            users.setdefault(name.split(".")[0], set()).add(str(path.relative_to(PACKAGE)))
+    for package, home in ALONE.items():
+        assert users.get(package, {home}) == {home}
+    for package in OPTIONAL:
+        assert len(users.get(package, set())) <= 1, f"{package} is imported in {users[package]}"
+
+
+def test_hpo_knows_no_torch():
+    for path in (PACKAGE / "hpo").glob("*.py"):
+        assert "torch" not in {name.split(".")[0] for name, _, _ in imports(ast.parse(path.read_text()))}
+
+
+def test_importing_loads_no_extra_and_costs_little():
+    code = (
+        "import time, torch; start = time.perf_counter(); import agilerl_like, sys; "
+        f"print(time.perf_counter() - start, [m for m in {(*OPTIONAL, 'accelerate', 'pettingzoo', 'Box2D')!r} if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split(
+        maxsplit=1
+    )
+    assert out[1].strip() == "[]"
+    assert float(out[0]) < 3.0  # seconds, beyond torch's own
+
+
+UNSAFE_MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "random"}
+UNSAFE_CALLS = {
+    "eval",
+    "exec",
+    "torch.load",
+    "torch.manual_seed",
+    "torch.seed",
+    "yaml.load",
+    "yaml.unsafe_load",
+    "np.random.seed",
+    "np.random.rand",
+    "np.random.randn",
+    "np.random.randint",
+    "np.random.normal",
+    "np.random.uniform",
+    "np.random.choice",
+    "np.random.shuffle",
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(f.relative_to(PACKAGE)) for f in FILES])
+def test_nothing_is_executed_on_loading_and_no_global_generator_is_touched(path):
+    tree = ast.parse(path.read_text())
+    assert not UNSAFE_MODULES & {name.split(".")[0] for name, _, _ in imports(tree)}
+    assert not UNSAFE_CALLS & {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]  # -O would take users' checks away

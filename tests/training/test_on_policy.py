@@ -1,0 +1,372 @@
+import csv
+import json
+import math
+import os
+import signal
+import threading
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like import (
+    PPO,
+    ConfigurationError,
+    EnvironmentFault,
+    HyperparameterConfig,
+    Mutations,
+    NoHealthyMember,
+    Population,
+    RLParameter,
+    TournamentSelection,
+    make_vect_envs,
+    train_on_policy,
+)
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.reporting import Reporter
+from agilerl_like.seeding import Purpose, integers
+from agilerl_like.training.on_policy import Interrupts
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+RANGES = HyperparameterConfig(
+    lr=RLParameter(1e-4, 1e-2), ent_coef=RLParameter(1e-4, 1e-1), learn_step=RLParameter(32, 128)
+)
+
+
+def population_of(env, size=3, **kwargs):
+    settings = {
+        "seed": 0,
+        "net_config": SMALL,
+        "num_envs": env.num_envs,
+        "learn_step": 64,
+        "batch_size": 32,
+        "lr": 1e-3,
+        "hp_config": RANGES,
+    }
+    return PPO.population(size, env.single_observation_space, env.single_action_space, **{**settings, **kwargs})
+
+
+def flat(agent):
+    return torch.cat([p.detach().reshape(-1) for p in agent.network.parameters()])
+
+
+class Memory(Reporter):
+    """Keeps every record that it hears."""
+
+    def __init__(self):
+        self.generations, self.all_births, self.summary, self.warnings = [], [], None, []
+
+    def generation(self, record):
+        self.generations.append(record)
+
+    def births(self, births):
+        self.all_births += births
+
+    def warning(self, text):
+        self.warnings.append(text)
+
+    def finish(self, summary):
+        self.summary = summary
+
+
+def run(env_id="CartPole-v1", size=3, seed=0, population=None, **kwargs):
+    memory = Memory()
+    env = make_vect_envs(env_id, num_envs=4, backend="sync")
+    population = population or population_of(env, size, seed=seed)
+    settings = {
+        "max_steps": 600,
+        "evo_steps": 200,
+        "eval_loop": 2,
+        "verbose": False,
+        "reporters": [memory],
+        "selection_strategy": TournamentSelection(2),
+        "mutation": Mutations(no_mutation=0.1, rl_hp=0.5, activation=0.2),
+    }
+    population, fitness = train_on_policy(env, pop=population, **{**settings, **kwargs})
+    env.close()
+    return population, fitness, memory
+
+
+def digest(population):
+    return [
+        (a.index, a.mut, a.hyperparameters, a.architecture, flat(a).tolist(), a.optimizer.exp_avg.tolist(), a.fitness)
+        for a in population
+    ]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_one_does_not():
+    first, second, other = (run(seed=seed)[0] for seed in (0, 0, 1))
+    assert digest(first) == digest(second)
+    assert digest(first) != digest(other)
+
+
+def test_every_member_does_the_same_steps_whatever_its_learn_step():
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    population = population_of(env)
+    population[1].learn_step = 128
+    population, _, memory = run(population=population, selection_strategy=None)
+    assert [agent.steps[-1] for agent in population] == [600, 600, 600]
+    # 150 ticks of 4 envs: rollouts of 16, 32 and 16 ticks
+    assert [agent.updates for agent in population] == [9, 4, 9]
+    assert [g.env_steps for g in memory.generations] == [600, 1200, 1800]
+
+
+def test_fitness_belongs_to_exactly_the_agents_that_are_returned():
+    population, fitness, memory = run()
+    assert fitness == [agent.fitness[-1] for agent in population]
+    assert fitness == [m.fitness for m in memory.generations[-1].members]
+    assert [a.index for a in population] == [m.uid for m in memory.generations[-1].members]
+    # replaying the last evaluation on the same seeds finds the same returns
+    env = TransitionEnv(make_vect_envs("CartPole-v1", num_envs=6, backend="sync"))
+    again = population.play(env, integers(2, population.seed, Purpose.EVALUATION_ENVS, len(memory.generations)))
+    assert again.returns.mean(1).tolist() == fitness
+    assert population.best.fitness[-1] == max(fitness)
+
+
+def test_births_form_a_lineage_without_gaps():
+    population, _, memory = run(size=4, max_steps=1600)
+    known = set()
+    for birth in memory.all_births:
+        assert birth.parent_uid == -1 or birth.parent_uid in known
+        known.add(birth.uid)
+    assert {agent.index for agent in population} <= known
+    by_generation = {g: [b for b in memory.all_births if b.generation == g] for g in range(len(memory.generations))}
+    assert all(sorted(b.slot for b in births) == [0, 1, 2, 3] for births in by_generation.values())
+    for generation, births in by_generation.items():
+        if generation == 0:
+            continue
+        members = memory.generations[generation - 1].members
+        elite = min(members, key=lambda m: (-m.fitness, m.uid))
+        (own,) = [b for b in births if b.uid == elite.uid]
+        assert own.survives
+        assert own.mutations == ()
+        assert own.parent_fitness == elite.fitness
+    chain = memory.summary.ancestry
+    assert chain[0].parent_uid == -1
+    assert chain[-1].uid == memory.summary.best.uid
+    assert all(b.parent_uid == a.uid for a, b in zip(chain, chain[1:], strict=False))
+
+
+def test_the_target_stops_a_run_once_it_holds_on_fresh_episodes():
+    _, _, memory = run(target=5.0, max_steps=10_000)  # no CartPole episode is shorter than 8 steps
+    assert len(memory.generations) == 1
+    assert memory.summary.reason == "target reached"
+    assert memory.summary.confirmed_fitness > 5
+    _, _, memory = run(target=501.0)
+    assert memory.summary.reason == "budget spent"
+    assert math.isnan(memory.summary.confirmed_fitness)
+
+
+def test_a_run_folder_holds_what_a_person_looks_for(tmp_path):
+    population, _, memory = run(
+        run_dir=tmp_path / "run",
+        save_elite=True,
+        elite_path=tmp_path / "elite",
+        checkpoint=200,
+        checkpoint_path=tmp_path / "all",
+    )
+    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").read_text().splitlines()))
+    assert len(rows) == 3 * len(memory.generations)
+    lineage = [json.loads(line) for line in (tmp_path / "run" / "lineage.jsonl").read_text().splitlines()]
+    assert len(lineage) == len(memory.all_births)
+    loaded = Population.load(tmp_path / "run" / "population")
+    assert [a.index for a in loaded] == [a.index for a in population]
+    assert all(torch.equal(flat(a), flat(b)) for a, b in zip(loaded, population, strict=True))
+    best = PPO.load(tmp_path / "run" / "best")
+    assert (
+        best.fitness[-1]
+        == memory.generations[-1].best_fitness_ever
+        == max(m.fitness for g in memory.generations for m in g.members)
+    )
+    assert torch.equal(flat(PPO.load(tmp_path / "elite")), flat(best))
+    assert sorted(p.name for p in tmp_path.glob("all-*")) == ["all-200", "all-400", "all-600"]
+
+
+def test_a_full_disk_costs_a_warning_and_not_the_run(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    population, fitness, memory = run(checkpoint_path=tmp_path / "all")
+    assert len(fitness) == len(population) == 3
+    assert any("No space left on device" in text for text in memory.warnings)
+
+
+class Broken(gymnasium.Env):
+    """Pays `after` steps of 1, then a number that is none."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, where="reward", after=10):
+        self.where, self.after = where, after
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        bad = self.t == self.after
+        obs = np.full(2, np.nan if bad and self.where == "observation" else 0.5, np.float32)
+        return obs, float("nan") if bad and self.where == "reward" else 1.0, False, self.t >= 20, {}
+
+
+@pytest.mark.parametrize("where", ["reward", "observation"])
+def test_an_env_that_returns_nan_is_named(where):
+    env = make_vect_envs(make_env=lambda: Broken(where), num_envs=4, backend="sync")
+    with pytest.raises(EnvironmentFault, match=f"{where}=nan is not finite: member 0, env 0 of its own"):
+        train_on_policy(env, pop=population_of(env), max_steps=400, evo_steps=200, verbose=False)
+
+
+def test_a_member_whose_weights_break_is_replaced_logged_and_never_selected():
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    population = population_of(env)
+    with torch.no_grad():
+        next(population[1].network.parameters()).fill_(torch.nan)
+    population, fitness, memory = run(population=population)
+    replaced = [b for b in memory.all_births if b.reason]
+    assert [(b.slot, b.uid, b.parent_uid in (0, 2)) for b in replaced] == [(1, 3, True)]
+    assert 1 not in {agent.index for agent in population}
+    assert all(math.isfinite(f) for f in fitness)
+    assert all(torch.isfinite(flat(agent)).all() for agent in population)
+    assert not any(b.parent_uid == 1 for b in memory.all_births)
+
+
+def test_all_members_broken_is_one_error():
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    population = population_of(env, 2)
+    for agent in population:
+        with torch.no_grad():
+            next(agent.network.parameters()).fill_(torch.nan)
+    with pytest.raises(NoHealthyMember, match="every member's loss or weights"):
+        run(population=population)
+
+
+class Presses(Reporter):
+    """Presses Ctrl-C in the middle of the second generation."""
+
+    def __init__(self, number):
+        self.number, self.heard = number, 0
+
+    def progress(self, env_steps):
+        self.heard += env_steps > 800
+        if self.heard == 1:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_cleanly_with_the_state_saved(tmp_path, number):
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    memory = Memory()
+    population, fitness, _ = run(max_steps=100_000, run_dir=tmp_path / "run", reporters=[memory, Presses(number)])
+    assert memory.summary.reason == "interrupted"
+    assert len(memory.generations) == 2
+    assert fitness == [agent.fitness[-1] for agent in population]
+    loaded = Population.load(tmp_path / "run" / "population")
+    assert all(torch.equal(flat(a), flat(b)) for a, b in zip(loaded, population, strict=True))
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+
+
+def test_a_second_ctrl_c_stops_at_once():
+    def stubborn():
+        with Interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait(5)
+
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        stubborn()
+    assert time.monotonic() - start < 4
+
+
+def test_a_vector_env_of_the_users_own_is_shared_by_its_rows():
+    class Mine(gymnasium.vector.SyncVectorEnv):
+        """Nothing tells how it was made."""
+
+    mine = Mine([lambda: gymnasium.make("CartPole-v1")] * 6, autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP)
+    tests = make_vect_envs("CartPole-v1", num_envs=6, backend="sync")
+    population = population_of(mine, num_envs=2)
+    population, fitness = train_on_policy(
+        mine, pop=population, eval_env=tests, max_steps=200, evo_steps=100, eval_loop=2, verbose=False
+    )
+    assert [agent.num_envs for agent in population] == [2, 2, 2]
+    assert len(fitness) == 3
+    with pytest.raises(ConfigurationError, match="cannot be made again"):
+        train_on_policy(mine, pop=population_of(mine, 4, num_envs=2), max_steps=200, verbose=False)
+
+
+WRONG = {
+    "no population": ({"pop": None}, "pop is missing"),
+    "both": ({"tournament": TournamentSelection()}, "mean the same"),
+    "tournament": (
+        {"selection_strategy": TournamentSelection(4)},
+        "tournament_size=4 must not be greater than the population's 3",
+    ),
+    "max_steps": ({"max_steps": 0}, "max_steps=0 must be a positive integer"),
+    "eval_loop": ({"eval_loop": 1.5}, r"eval_loop=1\.5 must be a positive integer"),
+    "target": ({"target": math.nan}, "target=nan must be a finite number"),
+}
+
+
+@pytest.mark.parametrize(("kwargs", "message"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_arguments_are_named_before_anything_is_trained(kwargs, message):
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    population = population_of(env)
+    before = flat(population[0]).clone()
+    settings = {"pop": population, "selection_strategy": TournamentSelection(2), "verbose": False, "max_steps": 100}
+    with pytest.raises(ConfigurationError, match=message):
+        train_on_policy(env, **{**settings, **kwargs})
+    assert torch.equal(before, flat(population[0]))
+
+
+def test_a_batch_larger_than_the_rollout_is_refused_when_the_envs_are_known():
+    env = make_vect_envs("Acrobot-v1", num_envs=4)
+    with pytest.raises(ConfigurationError, match="the population was made for"):
+        train_on_policy(env, pop=population_of(make_vect_envs("CartPole-v1", num_envs=4)), max_steps=100, verbose=False)
+
+
+def test_agilerls_call_works_as_it_stands():
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    agents = list(population_of(env, 2))
+    population, fitness = train_on_policy(
+        env,
+        "CartPole-v1",
+        "PPO",
+        agents,
+        init_hp={"LR": 1e-3},
+        mut_p={"NO_MUT": 0.4},
+        max_steps=256,
+        evo_steps=128,
+        eval_steps=None,
+        eval_loop=1,
+        target=None,
+        tournament=TournamentSelection(2, True, 2, seed=1),
+        mutation=Mutations(
+            no_mutation=0.4,
+            architecture=0.2,
+            new_layer_prob=0.2,
+            parameters=0.2,
+            activation=0,
+            rl_hp=0.2,
+            mutation_sd=0.1,
+            rand_seed=1,
+            device="cpu",
+        ),
+        checkpoint=None,
+        checkpoint_path=None,
+        overwrite_checkpoints=False,
+        save_elite=False,
+        elite_path=None,
+        wb=False,
+        tensorboard=False,
+        tensorboard_log_dir=None,
+        verbose=False,
+        accelerator=None,
+        wandb_kwargs=None,
+    )
+    assert len(population) == len(fitness) == 2
