@@ -1,8 +1,8 @@
 """Randomness as an argument: every stream is derived from what it is for, so that nothing has to be saved or shared.
 
-A stream is named by the run's seed, a purpose and counters (generation, member, …). Two streams with different names are
-independent, and a name gives the same stream on every process, whoever asks and in whatever order. No global generator
-is read or seeded anywhere in this package.
+A stream is named by the run's seed, a purpose and counters (generation, member, …). Two streams with different names
+are independent, and a name gives the same stream on every process, whoever asks and in whatever order. No global
+generator is read or seeded anywhere in this package.
 """
 
 from __future__ import annotations

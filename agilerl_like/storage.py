@@ -1,7 +1,8 @@
 """Folders that are written whole or not at all, and believed only if every byte is as it was written.
 
-A stored folder holds JSON documents, safetensors files and a manifest with the schema and each file's size and SHA-256. It is written beside
-its place, synced, and renamed into it. Reading never executes anything: no pickle, no `torch.load`.
+A stored folder holds JSON documents, safetensors files and a manifest with the schema and each file's size and
+SHA-256. It is written beside its place, synced, and renamed into it. Reading never executes anything: no pickle, no
+`torch.load`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def write_folder(
     A folder that this package wrote before is replaced; until the last moment it stays as it was.
 
     Raises:
-        CheckpointError: something else is at `path`, or the disk does not take it (what was there before is still there).
+        CheckpointError: something else is at `path`, or the disk does not take it (what was there before is still
+            there).
     """
     path = Path(path)
     _check_place(path)
@@ -73,7 +75,8 @@ def read_folder(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any]
     """Return the documents and the tensors of a folder of `kind`, by name.
 
     Raises:
-        CheckpointError: the folder is missing, damaged, of another kind, or of a schema that this version does not know.
+        CheckpointError: the folder is missing, damaged, of another kind, or of a schema that this version does not
+            know.
     """
     path = Path(path)
     manifest = _manifest(path)

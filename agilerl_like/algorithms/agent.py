@@ -1,8 +1,8 @@
 """What every agent is: a genome, weights, a past, and the ways to copy, test, save and load it.
 
-An agent alone is a population of one: it acts and learns through a cohort, which it shares with others when it lives in a population. Its
-`index` is its identity; every random stream that it uses is named by the run's seed, the index and a counter, so nothing about the others
-changes what it does.
+An agent alone is a population of one: it acts and learns through a cohort, which it shares with others when it lives
+in a population. Its `index` is its identity; every random stream that it uses is named by the run's seed, the index
+and a counter, so nothing about the others changes what it does.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ class Agent(ABC):
         return self
 
     def become(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
-        """Carry out mutations: hyperparameters are set, weights and moments carried over. Return what was really done."""
+        """Carry out mutations: hyperparameters are set, weights and moments carried over. Return what was really
+        done."""
         for name, value in genome.hyperparameters.items():
             setattr(self, name, value)
         done = tuple(self._carry_out(change) for change in changes)
@@ -253,8 +254,8 @@ class Agent(ABC):
     def clone(self: AgentT, index: int | None = None, wrap: bool = True) -> AgentT:
         """Return an independent copy: weights, moments, normalisers, hyperparameters and history.
 
-        With another `index` its random streams are its own; without one it is a twin that would act alike. `wrap` is accepted for
-        AgileRL's sake.
+        With another `index` its random streams are its own; without one it is a twin that would act alike. `wrap` is
+        accepted for AgileRL's sake.
         """
         copy = self._blank(self.index if index is None else index)
         copy._inherit(self)
@@ -307,8 +308,9 @@ class Agent(ABC):
     ) -> float:
         """Return the mean return of exactly `loop` episodes, on the same seeds at every call, and append it to `fitness`.
 
-        The policy does not explore and nothing is learned. The env is reset, and again at the end of each episode. `max_steps` cuts longer
-        episodes; `callback(score, {"episode_length": …})` hears of each. `swap_channels` is for images, which have no effect yet.
+        The policy does not explore and nothing is learned. The env is reset, and again at the end of each episode.
+        `max_steps` cuts longer episodes; `callback(score, {"episode_length": …})` hears of each. `swap_channels` is
+        for images, which have no effect yet.
         """
         if loop < 1:
             raise ConfigurationError(f"loop={loop!r} must be at least 1")

@@ -1,7 +1,8 @@
 """Playing counted episodes: every member on the same seeds, none cut short because another one was quicker.
 
-The subtlety is the count. Taking the first episodes that end, from whichever env, favours short ones; so each env plays one episode of a
-given seed and what it does afterwards is ignored, until all have ended and the next round begins.
+The subtlety is the count. Taking the first episodes that end, from whichever env, favours short ones; so each env
+plays one episode of a given seed and what it does afterwards is ignored, until all have ended and the next round
+begins.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A population: a sequence of agents that act, learn, are tested and evolve as one.
 
-Members of equal structure live in one cohort and are computed together; members that differ live in as many cohorts as needed. Nobody above
-has to know: `act` takes and gives `[P, E, …]` in the order of the members.
+Members of equal structure live in one cohort and are computed together; members that differ live in as many cohorts
+as needed. Nobody above has to know: `act` takes and gives `[P, E, …]` in the order of the members.
 """
 
 from __future__ import annotations
@@ -178,7 +178,8 @@ class Population(Sequence[PPO]):
     def learn(self, places: Sequence[int], window: Callable[[list[int], int], Rollout]) -> dict[int, Report]:
         """Let some members learn; `window(places, steps)` gives their rollouts.
 
-        Members of one cohort with equal rollout length and minibatch size learn together. Returns a report `[1]` for each place.
+        Members of one cohort with equal rollout length and minibatch size learn together. Returns a report `[1]` for
+        each place.
         """
         reports: dict[int, Report] = {}
         for group in self.groups:
@@ -209,7 +210,8 @@ class Population(Sequence[PPO]):
     # -- testing
 
     def play(self, env: TransitionEnv, seeds: Sequence[int], max_steps: int | None = None) -> Episodes:
-        """Play one episode for each seed and each member, without exploration; the members' envs are equal blocks of the env's rows."""
+        """Play one episode for each seed and each member, without exploration; the members' envs are equal blocks of
+        the env's rows."""
 
         def policy(encoded: Tensor, mask: Tensor | None) -> np.ndarray:
             shaped = encoded.reshape(len(self), -1, encoded.shape[-1])
@@ -237,7 +239,8 @@ class Population(Sequence[PPO]):
     def evolve(self, births: Sequence[Birth]) -> tuple[Birth, ...]:
         """Carry out births, one a slot; return them with what was really done.
 
-        Every child is made before anybody is replaced, so a parent that dies in the same generation still has its children.
+        Every child is made before anybody is replaced, so a parent that dies in the same generation still has its
+        children.
         """
         for agent in self.agents:
             agent.settle()

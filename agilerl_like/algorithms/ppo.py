@@ -1,6 +1,7 @@
 """Proximal policy optimisation (Schulman et al. 2017) as an agent that a user holds.
 
-The maths is in `learning`; here are the names that users know. An agent alone learns by exactly the code by which a population does.
+The maths is in `learning`; here are the names that users know. An agent alone learns by exactly the code by which a
+population does.
 """
 
 from __future__ import annotations
@@ -35,21 +36,23 @@ RECENT = 1024
 """States of the last rollout that are kept to measure mutations on."""
 
 Experiences = tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Any, Any]
-"""(states, actions, log_probs, rewards, dones, values, next_state, next_done): lists over time, as AgileRL's loop collects them."""
+"""(states, actions, log_probs, rewards, dones, values, next_state, next_done): lists over time, as AgileRL's loop
+collects them."""
 
 
 class PPO(Agent):
     """A PPO agent whose architecture and hyperparameters can evolve.
 
-    The arguments are AgileRL's; `PPOSettings` has the meaning, default and range of each number. Numbers may be set as attributes at any time
-    and count from the next update on.
+    The arguments are AgileRL's; `PPOSettings` has the meaning, default and range of each number. Numbers may be set
+    as attributes at any time and count from the next update on.
 
     Args:
         observation_space: Box (a vector), Discrete, MultiDiscrete or MultiBinary.
         action_space: Discrete, MultiDiscrete, MultiBinary or Box.
         index: identity of the agent in its population.
         hp_config: which numbers evolution may change, and in which range.
-        net_config: `encoder_config` and `head_config` (keys of `MLPSpec`), `latent_dim`, `min_latent_dim`, `max_latent_dim`.
+        net_config: `encoder_config` and `head_config` (keys of `MLPSpec`), `latent_dim`, `min_latent_dim`,
+            `max_latent_dim`.
         mut: label of the last mutation.
         num_envs: envs that this agent acts in at once.
         device: where its tensors live; `accelerator` overrides it.
@@ -188,8 +191,8 @@ class PPO(Agent):
     ) -> Population:
         """Make a population of `size` agents of one run seed, each with weights and random streams of its own.
 
-        With `sample_hyperparameters` each member starts from a draw of `hp_config`'s ranges instead of the values given. All other arguments are
-        the constructor's.
+        With `sample_hyperparameters` each member starts from a draw of `hp_config`'s ranges instead of the values
+        given. All other arguments are the constructor's.
 
         Raises:
             ConfigurationError: `size` is below 1, or as the constructor.
@@ -273,8 +276,8 @@ class PPO(Agent):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Act on observations `[B, *shape]`: `(action [B, …], log_prob [B], entropy [B], value [B])`.
 
-        In training mode actions are drawn, otherwise they are the most likely ones. Continuous actions are in the env's units and not yet
-        clipped to its bounds, for their log-probability is that of the unclipped ones.
+        In training mode actions are drawn, otherwise they are the most likely ones. Continuous actions are in the
+        env's units and not yet clipped to its bounds, for their log-probability is that of the unclipped ones.
         """
         self._refuse_hidden_state(hidden_state)
         with torch.no_grad():
@@ -293,7 +296,8 @@ class PPO(Agent):
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[np.ndarray, Any]:
-        """Return `(action, state)` as Stable-Baselines3 does: actions the env takes, for a batch or a single observation."""
+        """Return `(action, state)` as Stable-Baselines3 does: actions the env takes, for a batch or a single
+        observation."""
         with torch.no_grad():
             x = self.preprocess_observation(obs)
             outputs = self.network.actor(x)
@@ -365,9 +369,10 @@ class PPO(Agent):
     def learn(self, experiences: Experiences | None = None) -> float:
         """Do one PPO update and return the mean loss.
 
-        `experiences` is `(states, actions, log_probs, rewards, dones, values, next_state, next_done)`, the first six lists over time of arrays
-        `[E, …]`. `dones[t]` says that step t *begins* an episode (the flag is taken before the step), and `next_done` the same of the step that
-        would follow. Hand-written loops that keep one done flag cannot tell a time limit from an end; `train_on_policy` can.
+        `experiences` is `(states, actions, log_probs, rewards, dones, values, next_state, next_done)`, the first six
+        lists over time of arrays `[E, …]`. `dones[t]` says that step t *begins* an episode (the flag is taken before
+        the step), and `next_done` the same of the step that would follow. Hand-written loops that keep one done flag
+        cannot tell a time limit from an end; `train_on_policy` can.
 
         Raises:
             ConfigurationError: nothing to learn from, or shapes that do not fit.

@@ -1,7 +1,7 @@
 """The one definition of PPO's settings: names, defaults, ranges and what each means.
 
-Python, YAML files, the command line and the documentation all read it. Numbers marked *value* may differ between members that are computed
-together; *structural* ones decide shapes or counts.
+Python, YAML files, the command line and the documentation all read it. Numbers marked *value* may differ between
+members that are computed together; *structural* ones decide shapes or counts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class PPOSettings:
     normalize_observation: bool = True
     """Centre and scale vector observations by running statistics, frozen in evaluation."""
     normalize_value: bool = True
-    """Learn values in units of their running mean and standard deviation, so that the scale of rewards does not matter."""
+    """Learn values in units of their running mean and standard deviation, so that the scale of rewards does not
+    matter."""
     normalize_images: bool = True
     """Scale image observations from 0..255 to 0..1 (no image spaces yet)."""
     squash_output: bool = False

@@ -1,7 +1,7 @@
 """Members of one structure computed together: one forward for all of them, one backward, one Adam.
 
-A cohort owns the stacked weights and moments; the members it was made of hold views of their rows, so they are live at any time. Some of
-them can learn while the others wait: their rows are copied out, trained and written back.
+A cohort owns the stacked weights and moments; the members it was made of hold views of their rows, so they are live
+at any time. Some of them can learn while the others wait: their rows are copied out, trained and written back.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from agilerl_like.networks.actor_critic import ActorCritic, NoNorm
 
 FADE_UPDATES = 4
 """Updates over which a mutation fades in: about one generation."""
+
+CACHED_ROWS = 8192
+"""Rows that go through a network at once on a CPU when nothing is differentiated."""
 
 Shuffle = Callable[[int, int], Tensor]
 """(epoch, samples) -> for each member a permutation of its samples `[P, samples]`."""
@@ -164,8 +167,8 @@ class Update:
     def digest(self, rollout: Rollout, measured: Experience | None) -> tuple[Batch, Tensor]:
         """Turn a rollout into samples with advantages and returns; return them and the critic's explained variance `[P]`.
 
-        The observation statistics move after the update that learned from them, for the policy acted under the old ones; only the very
-        first batch, taken before there were any, is learned from under its own.
+        The observation statistics move after the update that learned from them, for the policy acted under the old
+        ones; only the very first batch, taken before there were any, is learned from under its own.
         """
         steps, members, envs, _ = rollout.observations.shape
         samples = steps * envs
@@ -179,8 +182,7 @@ class Update:
         x = norm(raw)
         actions = _by_member(rollout.actions)
         masks = None if rollout.masks is None else _by_member(rollout.masks)
-        outputs, normalised_values = network.evaluate(x)
-        log_probs, _ = network.actor.distribution.evaluate(outputs, actions, masks)
+        log_probs, normalised_values = self.look_back(x, actions, masks)
         values = network.value_norm.invert(normalised_values.unsqueeze(-1)).squeeze(-1)  # [P, N]
         if measured is not None:
             log_probs = _by_member(measured.log_probs.unsqueeze(-1)).squeeze(-1)
@@ -204,6 +206,20 @@ class Update:
         if norm.count is not None:
             norm.update_(raw, weight * (1 - new))
         return Batch(x, actions.reshape(members, samples, -1), numbers, masks), explained
+
+    def look_back(self, x: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Log-probability and normalised value `[P, N]` under the policy that acted, computed in pieces that fit a CPU's cache."""
+        network = self.network
+        samples = x.shape[1]
+        piece = samples if x.is_cuda else max(1, CACHED_ROWS // x.shape[0])
+        parts = []
+        for start in range(0, samples, piece):
+            here = slice(start, start + piece)
+            outputs, values = network.evaluate(x[:, here])
+            its_masks = None if masks is None else masks[:, here]
+            parts.append((network.actor.distribution.evaluate(outputs, actions[:, here], its_masks)[0], values))
+        log_probs, values = zip(*parts, strict=True)
+        return torch.cat(log_probs, 1), torch.cat(values, 1)
 
     def _next_values(self, rollout: Rollout, values: Tensor) -> Tensor:
         """The value of the state that each step truly led to, `[T, P, E]`."""

@@ -1,8 +1,8 @@
 """Generalised advantage estimation (Schulman et al. 2016), right at every kind of episode end.
 
-The subtlety is which flag cuts what. A terminated step has no next state, so its bootstrap is cut; any ended step, terminated or
-truncated, has no later step of the same episode, so the recursion is cut. The flags describe the step itself: `terminated[t]` says that
-step t ended its episode, not that step t begins one.
+The subtlety is which flag cuts what. A terminated step has no next state, so its bootstrap is cut; any ended step,
+terminated or truncated, has no later step of the same episode, so the recursion is cut. The flags describe the step
+itself: `terminated[t]` says that step t ended its episode, not that step t begins one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ def gae(
 ) -> Tensor:
     """Return advantages `[T, …]`.
 
-    `next_values[t]` is the value of the state that step t truly led to: at a time limit the last observation of that episode, never the first
-    of the next. `ended` is terminated or truncated. Flags are 0 or 1 in the dtype of `rewards`; `gamma` and `gae_lambda` broadcast.
+    `next_values[t]` is the value of the state that step t truly led to: at a time limit the last observation of that
+    episode, never the first of the next. `ended` is terminated or truncated. Flags are 0 or 1 in the dtype of
+    `rewards`; `gamma` and `gae_lambda` broadcast.
 
     A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1},  delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t).
     """

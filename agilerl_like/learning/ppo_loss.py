@@ -1,11 +1,12 @@
 """The loss of proximal policy optimisation (Schulman et al. 2017), for P members at once: `[P, B]` in, `[P]` out.
 
-Members share no parameter, so `loss.sum().backward()` gives each one exactly the gradient that it would have alone.
+Members share no parameter, so `loss.sum().backward()` gives each one exactly the gradient that it would have alone. The gradient is
+written down rather than traced: on minibatches of small networks, tracing these thirty little operations costs as much as the network.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,27 +41,56 @@ class Loss(NamedTuple):
     """The loss and what to report of it."""
 
     total: Tensor  # [P]
-    report: Tensor  # [P, 5] in the order of REPORT
+    report: Tensor  # [P, 5] in the order of REPORT, without gradient
 
 
 REPORT = ("policy_gradient_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
 
-def ppo_loss(log_probs: Tensor, entropy: Tensor, values: Tensor, targets: Targets, coefficients: Coefficients) -> Loss:
-    """Clipped surrogate, value error with the factor one half, entropy bonus; approx_kl is Schulman's k3, (r - 1) - log r >= 0."""
-    clip = coefficients.clip_coef
-    log_ratio = log_probs - targets.log_probs
-    ratio = log_ratio.exp()
-    clipped = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
-    policy = -torch.minimum(ratio * targets.advantages, clipped * targets.advantages)
-    value = 0.5 * (values - targets.returns).square()
-    if bool(torch.isfinite(coefficients.clip_coef_vf).any()):
-        limit = coefficients.clip_coef_vf
-        near = targets.values + torch.minimum(torch.maximum(values - targets.values, -limit), limit)
-        value = torch.maximum(value, 0.5 * (near - targets.returns).square())
-    total = policy + coefficients.vf_coef * value - coefficients.ent_coef * entropy
-    with torch.no_grad():
-        far = (ratio - 1).abs() > clip
-        parts = torch.stack([policy, value, entropy, ratio - 1 - log_ratio, far.to(ratio.dtype)], -1)  # [P, B, 5]
-        report = torch.einsum("pbk,pb->pk", parts, targets.share)
-    return Loss((total * targets.share).sum(-1), report)
+def ppo_loss(
+    log_probs: Tensor, entropy: Tensor, values: Tensor, targets: Targets, coefficients: Coefficients
+) -> Loss:
+    """Clipped surrogate, value error with the factor one half, entropy bonus.
+
+    A clipped value takes the larger of the two errors. `approx_kl` is Schulman's k3, (r - 1) - log r >= 0.
+    """
+    return Loss(*_PPOLoss.apply(log_probs, entropy, values, targets, coefficients))  # pyright: ignore[reportArgumentType]  # apply is untyped
+
+
+class _PPOLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, log_probs: Tensor, entropy: Tensor, values: Tensor, targets: Targets, coefficients: Coefficients
+    ) -> tuple[Tensor, Tensor]:
+        old_log_probs, advantages, returns, old_values, share = targets
+        clip, clip_vf, ent_coef, vf_coef = coefficients
+        log_ratio = log_probs - old_log_probs
+        ratio = log_ratio.exp()
+        gain = ratio * advantages
+        cut_gain = torch.clamp(ratio, 1 - clip, 1 + clip).mul_(advantages)
+        policy = -torch.minimum(gain, cut_gain)
+        error = values - returns
+        squared = error.square()
+        if bool(torch.isfinite(clip_vf).any()):
+            moved = values - old_values
+            cut_error = old_values + torch.clamp(moved, -clip_vf, clip_vf) - returns
+            cut = (moved.abs() > clip_vf) & (cut_error.square() > squared)
+            squared = torch.where(cut, cut_error.square(), squared)
+            error = torch.where(cut, 0.0, error)  # a value at its limit has no slope
+        far = ((ratio - 1).abs() > clip).to(ratio.dtype)
+        parts = torch.stack([policy, 0.5 * squared, entropy, ratio - 1 - log_ratio, far])  # [5, P, B]
+        report = (parts * share).sum(-1).T  # [P, 5]
+        total = report[:, 0] + vf_coef[:, 0] * report[:, 1] - ent_coef[:, 0] * report[:, 2]
+        ctx.save_for_backward(
+            -share * gain * (gain <= cut_gain),  # d -min(r A, cut(r) A) / d log p = -r A where it is not cut
+            -share * ent_coef,
+            share * error * vf_coef,
+        )
+        ctx.mark_non_differentiable(report)
+        return total, report
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        by_log_prob, by_entropy, by_value = ctx.saved_tensors
+        upstream = gradients[0].unsqueeze(1)
+        return by_log_prob * upstream, by_entropy * upstream, by_value * upstream, None, None

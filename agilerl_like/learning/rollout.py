@@ -1,8 +1,8 @@
 """What a population saw and did, kept until its members learn from it.
 
-The buffer is a ring over time that all members share, for their envs step together; a member whose rollout is shorter than another's reads
-a shorter stretch of it. Values and log-probabilities are not stored: they are computed in one batch when a member learns, by the very
-weights that acted, which makes a step cheaper and needs no memory for them.
+The buffer is a ring over time that all members share, for their envs step together; a member whose rollout is shorter
+than another's reads a shorter stretch of it. Values and log-probabilities are not stored: they are computed in one
+batch when a member learns, by the very weights that acted, which makes a step cheaper and needs no memory for them.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class RolloutBuffer:
 
 
 def truncated_at_once(transition: Transition) -> np.ndarray:
-    """Rows whose episode was cut by a time limit and whose env has been reset already: their true successor is needed."""
+    """Rows whose episode was cut by a time limit and whose env has been reset already: their true successor is
+    needed."""
     if transition.next_obs is transition.obs:
         return np.empty(0, dtype=np.int64)
     return np.flatnonzero(transition.truncated & ~transition.terminated)

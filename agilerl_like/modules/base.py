@@ -1,20 +1,21 @@
 """What every evolvable module is: a frozen spec, the `nn.Module` built from it, and the mutations that the spec allows.
 
-A spec decides on shapes and touches no tensor; a mutation is a new spec. A module names the unit group on every axis of its
-parameters, which is all that `morphism` needs in order to carry weights and optimizer moments from one shape to another.
+A spec decides on shapes and touches no tensor; a mutation is a new spec. A module names the unit group on every axis of
+its parameters, which is all that `morphism` needs to carry weights and optimizer moments from one shape to another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.modules.layers import check_activation
 
 OperatorKind = Literal["layer", "node", "activation"]
 Arguments = dict[str, int | float | str]
@@ -23,6 +24,16 @@ Axes = dict[str, tuple[str, ...]]
 
 SpecT = TypeVar("SpecT", bound="Spec")
 
+KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "bool": ((bool,), "True or False"),
+    "int": ((int,), "an integer"),
+    "float": ((int, float), "a number"),
+    "str": ((str,), "a name"),
+    "tuple[int, ...]": ((int,), "a list of integers"),
+    "tuple[str, ...]": ((str,), "a list of names"),
+}
+"""What a spec's field may hold, by its annotation: the types (of the entries, for a tuple), and how to say it."""
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -30,15 +41,25 @@ class Spec:
 
     OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {}
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            check_kind(field.name, getattr(self, field.name), str(field.type))
+
     @classmethod
     def from_config(cls: type[SpecT], field: str, config: Mapping[str, Any]) -> SpecT:
-        """Build a spec from a plain mapping; lists become tuples and an unknown key is an error that names near ones."""
+        """Build a spec from a plain mapping: lists become tuples, and None stands for the default, as in AgileRL.
+
+        Raises:
+            ConfigurationError: `config` is no mapping, has an unknown key (near ones are named) or an illegal value.
+        """
+        check_mapping(field, config)
         known = {f.name for f in fields(cls) if f.init}
         for key in config:
             if key not in known:
                 raise unknown_name(f"{field} key", key, known)
+        given = {key: value for key, value in config.items() if value is not None}
         try:
-            return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in config.items()})
+            return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
         except ConfigurationError as error:
             raise ConfigurationError(f"{field}: {error}") from error
 
@@ -62,12 +83,24 @@ class Spec:
     def mutate(
         self: SpecT, operator: str, rng: np.random.Generator, *, activations: tuple[str, ...] = ()
     ) -> tuple[SpecT, Arguments]:
-        """Draw an operator's arguments uniformly from its legal ones; return the new spec and what was drawn."""
+        """Draw an operator's arguments uniformly from its legal ones; return the new spec and what was drawn.
+
+        A change of activation for which `activations` leaves no other one returns the spec as it is, and no arguments.
+
+        Raises:
+            ConfigurationError: the operator is unknown or not legal now, or an activation is unknown.
+        """
+        for name in activations:
+            check_activation("activation_selection entry", name)
+        if operator not in self.OPERATORS:
+            raise unknown_name("operator", operator, self.OPERATORS)
         choices = self.choices(operator)
-        if operator == "change_activation":
-            choices = tuple(choice for choice in choices if choice["activation"] in activations)
         if not choices:
             raise ConfigurationError(f"operator={operator!r} is not legal for {self}")
+        if self.OPERATORS[operator] == "activation":
+            choices = tuple(choice for choice in choices if choice["activation"] in activations)
+            if not choices:
+                return self, {}
         arguments = dict(choices[rng.integers(len(choices))])
         return self.apply(operator, **arguments), arguments
 
@@ -76,18 +109,39 @@ class Spec:
         return replace(self, **changes)
 
 
-class EvolvableModule(nn.Module):
+class EvolvableModule(nn.Module, Generic[SpecT]):
     """A module that was built from a spec: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
 
-    spec: Spec
+    spec: SpecT
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
         """Draw initial weights; `output_gain` scales the last layer's."""
         raise NotImplementedError
 
     def axes(self) -> Axes:
-        """Name the unit group on each axis of every parameter and buffer that has units. The groups "in" and "out" are the module's ends."""
+        """Name the unit group on each axis of every parameter and buffer that has units.
+
+        The groups "in" and "out" are the module's ends.
+        """
         raise NotImplementedError
+
+
+def check_kind(field: str, value: object, annotation: str) -> None:
+    """Raise ConfigurationError unless a value is of the kind that a spec's annotation says."""
+    if annotation not in KINDS:
+        return
+    types, wanted = KINDS[annotation]
+    is_list = annotation.startswith("tuple")
+    entries = value if is_list and isinstance(value, tuple) else (value,)
+    flags_misplaced = bool not in types and any(isinstance(entry, bool) for entry in entries)
+    if is_list != isinstance(value, tuple) or flags_misplaced or not all(isinstance(entry, types) for entry in entries):
+        raise ConfigurationError(f"{field}={value!r} must be {wanted}")
+
+
+def check_mapping(field: str, value: object) -> None:
+    """Raise ConfigurationError unless a value maps names to settings."""
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"{field}={value!r} must be a mapping from names to values")
 
 
 def check_range(field: str, value: float, low: float, high: float) -> None:

@@ -1,13 +1,14 @@
 """Layers written once, for one member or for a whole stack of members.
 
-A layer's parameters are `[out, in]` for one member and `[P, out, in]` for a stack of P; its input is `[..., in]` in the first case
-and `[P, B, in]` in the second. Nothing else differs, so an agent alone and a population run the same code. How a layer runs fastest
-(one fused kernel, a batched one, a loop over members) is decided here and nowhere else.
+A layer's parameters are `[out, in]` for one member and `[P, out, in]` for a stack of P; its input is `[..., in]` in the
+first case and `[P, B, in]` in the second. Nothing else differs, so an agent alone and a population run the same code.
+How a layer runs fastest (one fused kernel, a batched one, a loop over members) is decided here and nowhere else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Softplus": F.softplus,
     "Identity": lambda x: x,
 }
+
+IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {"ReLU": torch.relu_, "Tanh": torch.tanh_, "Sigmoid": torch.sigmoid_}
+"""The same where the input may be overwritten: fresh memory for every layer costs more than the function does."""
 
 SKIP = "Skip"
 """What a newborn layer fades from: the layer's own input, bypassing weights, normalisation and activation alike."""
@@ -52,21 +56,26 @@ class Linear(nn.Module):
         nn.init.orthogonal_(self.weight, gain, generator=generator)
         nn.init.zeros_(self.bias)
 
+    def reset_uniform_(self, gain: float, generator: torch.Generator) -> None:
+        """Draw weights uniformly in +-gain/sqrt(inputs), and zero biases."""
+        bound = gain * self.weight.shape[-1] ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound, generator=generator)
+        nn.init.zeros_(self.bias)
+
     def forward(self, x: Tensor) -> Tensor:
         return affine(x, self.weight, self.bias)
 
 
-class NoisyLinear(nn.Module):
+class NoisyLinear(Linear):
     """An affine map whose weights carry learned factorised Gaussian noise while training (Fortunato et al. 2018).
 
-    The noise stays as it is until `resample_` is called, so that a rollout and the update that learns from it see one policy.
+    The noise stays as it is until `resample_` is called, so that a rollout and the update that learns from it see one
+    policy.
     """
 
     def __init__(self, num_inputs: int, num_outputs: int, noise_std: float) -> None:
-        super().__init__()
+        super().__init__(num_inputs, num_outputs)
         self.noise_std = noise_std
-        self.weight = nn.Parameter(torch.empty(num_outputs, num_inputs))
-        self.bias = nn.Parameter(torch.zeros(num_outputs))
         self.weight_sigma = nn.Parameter(torch.full((num_outputs, num_inputs), noise_std / num_inputs**0.5))
         self.bias_sigma = nn.Parameter(torch.full((num_outputs,), noise_std / num_inputs**0.5))
         self.register_buffer("input_noise", torch.zeros(num_inputs))
@@ -74,12 +83,10 @@ class NoisyLinear(nn.Module):
         self.input_noise: Tensor
         self.output_noise: Tensor
 
-    reset_ = Linear.reset_
-
     def resample_(self, generator: torch.Generator) -> None:
         """Draw new noise; for one member (a stack's rows are drawn through its members)."""
         for noise in (self.input_noise, self.output_noise):
-            draw = torch.randn(noise.shape, generator=generator, device=noise.device)
+            draw = torch.randn(noise.shape, generator=generator, device=generator.device)
             noise.copy_(draw.sign() * draw.abs().sqrt())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -99,8 +106,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 class LayerNorm(nn.Module):
     """Normalise over units (Ba et al. 2016), where a unit may be left out of the statistics that it is normalised by.
 
-    `counted` is 1 for a unit that enters mean and variance. A newborn unit has 0: it is normalised by the statistics of the units
-    that were there before, so that growing a normalised layer changes no output at all.
+    `counted` is 1 for a unit that enters mean and variance. A newborn unit has 0: it is normalised by the statistics of
+    the units that were there before, so that growing a normalised layer changes no output at all.
     """
 
     EPSILON = 1e-5
@@ -117,6 +124,16 @@ class LayerNorm(nn.Module):
         """Read from `counted` whether the plain kernel serves; to be called after the buffer was written."""
         self.counts_all = bool((self.counted == 1).all())
 
+    def recount_(self) -> None:
+        """Count every unit if fewer than two are counted: nobody can be normalised by the spread of a single one."""
+        if self.counted.sum() < 2:
+            self.counted.fill_(1.0)
+        self.refresh()
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.refresh()
+
     def forward(self, x: Tensor) -> Tensor:
         stacked = self.weight.dim() == 2
         weight, bias = (self.weight.unsqueeze(1), self.bias.unsqueeze(1)) if stacked else (self.weight, self.bias)
@@ -132,12 +149,14 @@ class LayerNorm(nn.Module):
 class RunningNorm(nn.Module):
     """Centre and scale by the mean and variance of everything seen so far: `[..., size]`, or `[P, B, size]` when stacked.
 
-    The statistics are buffers: cloned and saved with the member, and moved by `update_` alone, so that they stay frozen while a
-    policy acts, learns from what it saw, or is evaluated. Merging follows Chan et al. (1979), in float32.
+    The statistics are buffers: cloned and saved with the member, and moved by `update_` alone, so that they stay frozen
+    while a policy acts, learns from what it saw, or is evaluated. Merging follows Chan et al. (1979), in the module's
+    dtype.
     """
 
     EPSILON = 1e-8
     CLIP = 10.0
+    MAX_SCALE = 1e4
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -157,47 +176,53 @@ class RunningNorm(nn.Module):
 
     def invert(self, x: Tensor) -> Tensor:
         """Bring normalised numbers back to their own scale."""
-        mean, scale = (self.mean, self.scale) if self.scale.dim() == 1 else (self.mean.unsqueeze(1), self.scale.unsqueeze(1))
-        return x / scale + mean
+        if self.scale.dim() == 1:
+            return x / self.scale + self.mean
+        return x / self.scale.unsqueeze(1) + self.mean.unsqueeze(1)
 
     @torch.no_grad()
     def update_(self, x: Tensor, weight: Tensor) -> None:
-        """Take in a batch `[*M, B, size]`; `weight` `[*M, B]` is 1 for rows that count and 0 for rows that do not."""
+        """Take in a batch `[*M, B, size]`; `weight` `[*M, B]` is 1 for rows that count and 0 for rows that do not.
+
+        What stands in a row of weight 0 plays no part, not even if it is not finite.
+        """
         weight = weight.unsqueeze(-1)  # [*M, B, 1]
+        x = torch.where(weight > 0, x, 0.0)
         added = weight.sum(-2)  # [*M, 1]
-        safe = added.clamp(min=1.0)
+        safe = torch.where(added > 0, added, 1.0)
         mean = (x * weight).sum(-2) / safe  # [*M, size]
         var = ((x - mean.unsqueeze(-2)).square() * weight).sum(-2) / safe
-        total = (self.count + added).clamp(min=1.0)
+        total = self.count + added
+        share = added / torch.where(total > 0, total, 1.0)
         delta = mean - self.mean
-        share = added / total
-        known = self.count / total
-        self.var.copy_(torch.where(self.count + added > 0, known * self.var + share * var + known * share * delta.square(), self.var))
+        merged = (1 - share) * self.var + share * var + (1 - share) * share * delta.square()
+        self.var.copy_(torch.where(added > 0, merged, self.var))
         self.mean.add_(delta * share)
         self.count.add_(added)
-        self.scale.copy_((self.var + self.EPSILON).rsqrt().clamp(max=1e4))
+        self.scale.copy_((self.var + self.EPSILON).rsqrt().clamp(max=self.MAX_SCALE))
         self.shift.copy_(-self.mean * self.scale)
 
 
 class FadingActivation(nn.Module):
     """A layer's activation, or the way from what stood there before to it.
 
-    While a change fades in, the layer gives `(1 - blend) * before + blend * after`. `blend` is 0 at the mutation, so that nothing
-    jumps, and is moved towards 1 between updates, never within one.
+    While a change fades in, the layer gives `(1 - blend) * before + blend * after`. `blend` is 0 at the mutation, so that
+    nothing jumps, and is moved towards 1 between updates, never within one.
     """
 
     def __init__(self, activation: str, before: str = "") -> None:
         super().__init__()
         self.activation, self.before = activation, before
         self.function = ACTIVATIONS[activation]
+        self.function_ = IN_PLACE.get(activation, self.function)
         if before:
             self.register_buffer("blend", torch.zeros(1))
             self.blend: Tensor
 
     def forward(self, x: Tensor, layer_input: Tensor) -> Tensor:
-        after = self.function(x)
         if not self.before:
-            return after
+            return self.function_(x)  # x is the layer's own and nobody else's
+        after = self.function(x)
         blend = self.blend if self.blend.dim() == 1 else self.blend.unsqueeze(-1)
         before = layer_input if self.before == SKIP else ACTIVATIONS[self.before](x)
         return torch.lerp(before, after, blend)
@@ -206,3 +231,9 @@ class FadingActivation(nn.Module):
         """Move `share` of the way from before to after."""
         if self.before:
             self.blend.add_(share).clamp_(max=1.0)
+
+    def settle_(self) -> None:
+        """Forget what was faded from (for one member)."""
+        if self.before:
+            self.before = ""
+            del self.blend

@@ -1,21 +1,32 @@
 """The evolvable multi-layer perceptron: linear layers, optional layer normalisation, activations.
 
-The one subtlety: a mutation that cannot be exact at once (a new activation, a new layer in front of an activation that is not
-idempotent) fades in. Its spec carries in `fading` what each layer comes from, and the layer blends from there (see `FadingActivation`).
+The one subtlety: a mutation that cannot be exact at once (a new activation, a new layer in front of an activation that
+is not idempotent) fades in. Its spec carries in `fading` what each layer comes from, and the layer blends from there
+(see `FadingActivation`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import pairwise
+from math import inf
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import Arguments, Axes, EvolvableModule, OperatorKind, Spec, check_range
-from agilerl_like.modules.layers import ACTIVATIONS, SKIP, FadingActivation, LayerNorm, Linear, NoisyLinear, check_activation
+from agilerl_like.modules.layers import (
+    ACTIVATIONS,
+    SKIP,
+    FadingActivation,
+    LayerNorm,
+    Linear,
+    NoisyLinear,
+    check_activation,
+)
 
 NODE_STEPS = (16, 32, 64)
 """How many nodes a mutation adds or removes (AgileRL's choice)."""
@@ -62,23 +73,37 @@ class MLPSpec(Spec):
     }
 
     def __post_init__(self) -> None:
-        if not self.hidden_size or not all(isinstance(n, int) and n > 0 for n in self.hidden_size):
-            raise ConfigurationError(f"hidden_size={self.hidden_size!r} must hold at least one positive integer")
+        super().__post_init__()
         for low, high in (("min_hidden_layers", "max_hidden_layers"), ("min_mlp_nodes", "max_mlp_nodes")):
             if not 1 <= getattr(self, low) <= getattr(self, high):
                 raise ConfigurationError(
                     f"{low}={getattr(self, low)!r} must be at least 1 and at most {high}={getattr(self, high)!r}"
                 )
-        check_range("number of layers in hidden_size", len(self.hidden_size), self.min_hidden_layers, self.max_hidden_layers)
+        layers = len(self.hidden_size)
+        check_range("number of layers in hidden_size", layers, self.min_hidden_layers, self.max_hidden_layers)
         for nodes in self.hidden_size:
             check_range("hidden_size entry", nodes, self.min_mlp_nodes, self.max_mlp_nodes)
+        if self.layer_norm and self.min_mlp_nodes < 2:
+            raise ConfigurationError("min_mlp_nodes=1 is too few for layer_norm=True, which leaves nothing of one node")
         check_activation("activation", self.activation)
         check_activation("output_activation", self.output_activation)
-        for before in self.fading:
+        self._check_fading()
+        if not 0 < self.noise_std < inf:
+            raise ConfigurationError(f"noise_std={self.noise_std!r} must be positive and finite")
+
+    def _check_fading(self) -> None:
+        if self.fading and len(self.fading) != len(self.hidden_size) + 1:
+            raise ConfigurationError(
+                f"fading={self.fading!r} must be empty or have {len(self.hidden_size) + 1} entries: "
+                "one for each hidden layer and one for the output"
+            )
+        for layer, before in enumerate(self.fading):
+            if before == SKIP and (layer == 0 or len({*self.hidden_size[layer - 1 : layer + 1]}) > 1):
+                raise ConfigurationError(
+                    f"fading={self.fading!r}: only a layer as wide as the one before can be skipped"
+                )
             if before not in ("", SKIP):
                 check_activation("fading", before)
-        if self.noise_std <= 0:
-            raise ConfigurationError(f"noise_std={self.noise_std!r} must be positive")
 
     def choices(self, operator: str) -> tuple[Arguments, ...]:
         if self.fading:  # one change at a time: a layer that is still a blend has no single shape to mutate
@@ -119,6 +144,8 @@ class MLPSpec(Spec):
         return self.evolve(hidden_size=tuple(sizes))
 
     def _with_activation(self, activation: str) -> MLPSpec:
+        if activation == self.activation:
+            return self
         output_follows = self.output_activation == self.activation
         fading = (self.activation,) * len(self.hidden_size) + (self.activation if output_follows else "",)
         output = activation if output_follows else self.output_activation
@@ -129,18 +156,24 @@ class MLPSpec(Spec):
         return self.evolve(fading=())
 
 
-class EvolvableMLP(EvolvableModule):
-    """Linear layers of `spec.hidden_size` units and an output layer: `[..., num_inputs] -> [..., num_outputs]`."""
+class EvolvableMLP(EvolvableModule[MLPSpec]):
+    """Linear layers of `spec.hidden_size` units and an output layer: `[..., num_inputs] -> [..., num_outputs]`.
+
+    Raises:
+        ConfigurationError: `output_layernorm` is asked for one output, of which normalisation would leave nothing.
+    """
 
     def __init__(self, spec: MLPSpec, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
-        self.spec: MLPSpec = spec
+        if spec.output_layernorm and num_outputs < 2:
+            raise ConfigurationError("output_layernorm=True needs at least 2 outputs, but there is 1")
+        self.spec = spec
         sizes = (num_inputs, *spec.hidden_size, num_outputs)
         fading = spec.fading or ("",) * (len(sizes) - 1)
         names = (spec.activation,) * len(spec.hidden_size) + (spec.output_activation,)
         normed = (spec.layer_norm,) * len(spec.hidden_size) + (spec.output_layernorm,)
         self.linears = nn.ModuleList(
-            NoisyLinear(i, o, spec.noise_std) if spec.noisy else Linear(i, o) for i, o in zip(sizes, sizes[1:], strict=False)
+            NoisyLinear(i, o, spec.noise_std) if spec.noisy else Linear(i, o) for i, o in pairwise(sizes)
         )
         self.norms = nn.ModuleList(
             LayerNorm(size) if norm else nn.Identity() for size, norm in zip(sizes[1:], normed, strict=True)
@@ -150,12 +183,17 @@ class EvolvableMLP(EvolvableModule):
         )
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
-        for i, linear in enumerate(self.linears):
-            if not self.spec.init_layers:
-                bound = linear.weight.shape[-1] ** -0.5
-                nn.init.uniform_(linear.weight, -bound, bound, generator=generator)
+        last = len(self.linears) - 1
+        for i in range(last + 1):
+            linear = self.linear(i)
+            if self.spec.init_layers:
+                linear.reset_(output_gain if i == last else 2**0.5, generator)
             else:
-                linear.reset_(output_gain if i == len(self.linears) - 1 else 2**0.5, generator)
+                linear.reset_uniform_(min(output_gain, 1.0) if i == last else 1.0, generator)
+
+    def linear(self, i: int) -> Linear:
+        """Return the linear map of layer `i`; the last one gives the outputs."""
+        return cast(Linear, self.linears[i])
 
     def forward(self, x: Tensor) -> Tensor:
         for linear, norm, activation in zip(self.linears, self.norms, self.activations, strict=True):
@@ -163,7 +201,7 @@ class EvolvableMLP(EvolvableModule):
         return x
 
     def trace(self, x: Tensor) -> list[Tensor]:
-        """The input of every linear layer, and last the module's output."""
+        """Return the input of every linear layer, and last the module's output."""
         inputs = [x]
         for linear, norm, activation in zip(self.linears, self.norms, self.activations, strict=True):
             inputs.append(activation(norm(linear(inputs[-1])), inputs[-1]))
@@ -172,10 +210,18 @@ class EvolvableMLP(EvolvableModule):
     def axes(self) -> Axes:
         axes: Axes = {}
         groups = ["in", *(str(i) for i in range(len(self.linears) - 1)), "out"]
-        for i, (before, after) in enumerate(zip(groups, groups[1:], strict=False)):
+        for i, (before, after) in enumerate(pairwise(groups)):
             for name in ("weight", "weight_sigma"):
                 axes[f"linears.{i}.{name}"] = (after, before)
-            for name in ("linears.{}.bias", "linears.{}.bias_sigma", "linears.{}.output_noise", "norms.{}.weight", "norms.{}.bias", "norms.{}.counted"):
-                axes[name.format(i)] = (after,)
+            for name in ("bias", "bias_sigma", "output_noise"):
+                axes[f"linears.{i}.{name}"] = (after,)
+            for name in ("weight", "bias", "counted"):
+                axes[f"norms.{i}.{name}"] = (after,)
             axes[f"linears.{i}.input_noise"] = (before,)
         return axes
+
+    def settle_(self) -> None:
+        """Forget what was faded from, once it is gone (for one member)."""
+        for activation in self.activations:
+            cast(FadingActivation, activation).settle_()
+        self.spec = self.spec.settled()

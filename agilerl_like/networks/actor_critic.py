@@ -77,7 +77,9 @@ class NetworkSpec(Spec):
         encoder.setdefault("output_activation", encoder["activation"])
         head = config.pop("head_config", None) or {}
         return cls(
-            encoder=MLPSpec.from_config("encoder_config", encoder), head=MLPSpec.from_config("head_config", head), **config
+            encoder=MLPSpec.from_config("encoder_config", encoder),
+            head=MLPSpec.from_config("head_config", head),
+            **config,
         )
 
     def to_config(self) -> dict[str, Any]:
@@ -95,7 +97,9 @@ class NetworkSpec(Spec):
         if self.encoder.fading or self.head.fading:
             return ()
         if operator == "change_activation":
-            return tuple({"activation": name} for name in ACTIVATIONS if name not in (self.encoder.activation, "Identity"))
+            return tuple(
+                {"activation": name} for name in ACTIVATIONS if name not in (self.encoder.activation, "Identity")
+            )
         sign, limit = (1, self.max_latent_dim) if operator == "add_latent_node" else (-1, self.min_latent_dim)
         steps = sorted({min(step, sign * (limit - self.latent_dim)) for step in LATENT_STEPS})
         return tuple({"nodes": nodes} for nodes in steps if nodes > 0)
@@ -124,7 +128,9 @@ class NetworkSpec(Spec):
 
     def describe(self) -> str:
         """One line for tables and logs."""
-        sizes = " | ".join("-".join(map(str, group)) for group in (self.encoder.hidden_size, (self.latent_dim,), self.head.hidden_size))
+        sizes = " | ".join(
+            "-".join(map(str, group)) for group in (self.encoder.hidden_size, (self.latent_dim,), self.head.hidden_size)
+        )
         return f"{sizes} {self.encoder.activation}"
 
 

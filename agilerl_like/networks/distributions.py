@@ -74,7 +74,9 @@ class Categorical(ActionDistribution):
     def __init__(self, space: gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete) -> None:
         super().__init__()
         self.single = isinstance(space, gymnasium.spaces.Discrete)
-        self.nvec = [int(n) for n in np.atleast_1d(space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec)]
+        self.nvec = [
+            int(n) for n in np.atleast_1d(space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec)
+        ]
         self.start = np.atleast_1d(space.start).astype(np.int64)
         self.num_outputs = self.mask_size = sum(self.nvec)
         self.size = len(self.nvec)
@@ -102,7 +104,11 @@ class Categorical(ActionDistribution):
             logp = F.log_softmax(part, -1)
             log_prob.append(logp.gather(-1, raw[..., i : i + 1]).squeeze(-1))
             entropy.append(-(logp.exp() * logp).sum(-1))
-        return (log_prob[0], entropy[0]) if self.size == 1 else (sum(log_prob, torch.zeros(())), sum(entropy, torch.zeros(())))
+        return (
+            (log_prob[0], entropy[0])
+            if self.size == 1
+            else (sum(log_prob, torch.zeros(())), sum(entropy, torch.zeros(())))
+        )
 
     def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
         total = torch.zeros(())
@@ -179,7 +185,9 @@ class Gaussian(ActionDistribution):
         low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
         bounded = np.isfinite(low) & np.isfinite(high) & (high > low)
         if squash and not bounded.all():
-            raise ConfigurationError(f"squash_output=True needs finite bounds, but action_space={space} has low={low}, high={high}")
+            raise ConfigurationError(
+                f"squash_output=True needs finite bounds, but action_space={space} has low={low}, high={high}"
+            )
         self.shape, self.dtype, self.squash = space.shape, space.dtype, squash
         self.size = self.num_outputs = len(low)
         self.low, self.high = low, high
@@ -219,7 +227,9 @@ class Gaussian(ActionDistribution):
         return (theirs - ours + spread - 0.5).sum(-1)
 
     def to_env(self, raw: Tensor) -> np.ndarray:
-        return np.clip(self.unbounded(raw), self.low.reshape(self.shape), self.high.reshape(self.shape)).astype(self.dtype, copy=False)
+        return np.clip(self.unbounded(raw), self.low.reshape(self.shape), self.high.reshape(self.shape)).astype(
+            self.dtype, copy=False
+        )
 
     def unbounded(self, raw: Tensor) -> np.ndarray:
         unit = torch.tanh(raw) if self.squash else raw
@@ -250,4 +260,6 @@ def make_distribution(space: gymnasium.Space, *, log_std: float = 0.0, squash: b
         return Bernoulli(space)
     if isinstance(space, gymnasium.spaces.Box):
         return Gaussian(space, log_std=log_std, squash=squash)
-    raise ConfigurationError(f"action_space={space} is not supported; allowed are Discrete, MultiDiscrete, MultiBinary and Box")
+    raise ConfigurationError(
+        f"action_space={space} is not supported; allowed are Discrete, MultiDiscrete, MultiBinary and Box"
+    )

@@ -145,7 +145,9 @@ def _tensors(network: ActorCritic) -> dict[str, Tensor]:
     return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
-def _carried(parent: Parent, operator: str, arguments: Arguments, build: Builder) -> tuple[ActorCritic, Moments, Moments]:
+def _carried(
+    parent: Parent, operator: str, arguments: Arguments, build: Builder
+) -> tuple[ActorCritic, Moments, Moments]:
     child = build(parent.network.spec.apply(operator, **arguments)).to(parent.observations.dtype)
     child.train(parent.network.training)
     part, _, verb = operator.rpartition(".")
@@ -190,7 +192,9 @@ def _unit_maps(parent: Parent, part: str, verb: str, arguments: Arguments) -> di
         local = "out" if "latent" in verb else str(arguments["layer"])
         group = _group(parent.network, branch.name, part, local)
         if verb.startswith("add"):
-            width = parent.network.spec.latent_dim if "latent" in verb else module.spec.hidden_size[int(arguments["layer"])]
+            width = (
+                parent.network.spec.latent_dim if "latent" in verb else module.spec.hidden_size[int(arguments["layer"])]
+            )
             maps[group] = grown(width, nodes)
             continue
         traces, readers = _trace(branch, parent.observations)

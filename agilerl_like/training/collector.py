@@ -1,7 +1,7 @@
 """A population stepping through its envs, remembering what it needs to learn.
 
-All members' envs are one vector env of P x E rows, of which member p owns block p. They step together and episodes go on across updates and
-generations; only who is due learns, and those who are due together learn together.
+All members' envs are one vector env of P x E rows, of which member p owns block p. They step together and episodes go
+on across updates and generations; only who is due learns, and those who are due together learn together.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Collector:
         self.mask: Tensor | None = None
 
     def reset(self, *keys: int) -> None:
-        """Begin new episodes everywhere; each block of envs has seeds of its own, named by the run's seed and `keys`."""
+        """Begin new episodes everywhere; each block of envs has seeds of its own, named by the run's seed and
+        `keys`."""
         population = self.population
         seeds = [
             seed

@@ -1,8 +1,8 @@
 """The loop: a generation of training, an evaluation, births, again.
 
-Every member does the same number of env steps in a generation, whatever its learn_step; episodes go on across generations. Members are judged
-in envs of their own, without exploration, all on the same seeds. Evolution comes between two generations and never after the last, so what
-is returned is exactly what was evaluated.
+Every member does the same number of env steps in a generation, whatever its learn_step; episodes go on across
+generations. Members are judged in envs of their own, without exploration, all on the same seeds. Evolution comes
+between two generations and never after the last, so what is returned is exactly what was evaluated.
 """
 
 from __future__ import annotations
@@ -139,12 +139,13 @@ def train_on_policy(
 ) -> tuple[Population, list[float]]:
     """Train a population, with evolution if a selection strategy is given; return it and the fitness of exactly these agents.
 
-    The names are AgileRL's. `max_steps`, `evo_steps` and `checkpoint` are env steps of each member (see `Schedule`). Without `mutation` the selected
-    are cloned as they are; without `selection_strategy` (or `tournament`, the same) nobody is selected.
+    The names are AgileRL's. `max_steps`, `evo_steps` and `checkpoint` are env steps of each member (see `Schedule`).
+    Without `mutation` the selected are cloned as they are; without `selection_strategy` (or `tournament`, the same)
+    nobody is selected.
 
     Args:
-        env: where members train. An env of `make_vect_envs` or `gymnasium.make_vec` is copied to as many rows a member; the rows of any other one are
-            divided among the members.
+        env: where members train. An env of `make_vect_envs` or `gymnasium.make_vec` is copied to as many rows a
+            member; the rows of any other one are divided among the members.
         env_name, algo: labels, inferred when left out.
         pop: a population, or a list of agents, of one run seed.
         init_hp, mut_p: AgileRL's dictionaries for its logs; recorded with the run's settings and nothing else.

@@ -1,5 +1,6 @@
 import math
 
+import pytest
 import torch
 
 from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Targets, ppo_loss
@@ -68,3 +69,30 @@ def test_samples_without_weight_play_no_part():
     )
     torch.testing.assert_close(whole.total, part.total)
     torch.testing.assert_close(whole.report, part.report)
+
+
+@pytest.mark.parametrize("clip_vf", [math.inf, 0.3])
+def test_the_written_gradient_is_the_traced_one(clip_vf):
+    """Against autograd through the plain formula, on samples on every side of both clips, for members with other coefficients."""
+    generator = torch.Generator().manual_seed(0)
+    names = torch.randn(7, 3, 200, dtype=torch.float64, generator=generator) * 0.5
+    logp, entropy, value, old, advantage, ret, old_value = names
+    share = torch.rand(3, 200, dtype=torch.float64, generator=generator)
+    share = share / share.sum(-1, keepdim=True)
+    column = [torch.tensor(x, dtype=torch.float64).unsqueeze(1) for x in ([0.1, 0.2, 0.3], [clip_vf] * 3, [0.0, 0.1, 1.0], [0.5, 1.0, 2.0])]
+    clip, limit, ent, vf = column
+
+    def plain(logp, entropy, value):
+        ratio = (logp - old).exp()
+        policy = -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+        near = old_value + (value - old_value).clamp(-limit, limit)
+        error = 0.5 * torch.maximum((value - ret) ** 2, (near - ret) ** 2)
+        return ((policy + vf * error - ent * entropy) * share).sum(-1)
+
+    inputs = [x.clone().requires_grad_() for x in (logp, entropy, value)]
+    upstream = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)
+    expected = torch.autograd.grad((plain(*inputs) * upstream).sum(), inputs)
+    found = ppo_loss(*inputs, Targets(old, advantage, ret, old_value, share), Coefficients(*column))
+    torch.testing.assert_close(found.total, plain(*inputs))
+    for ours, theirs in zip(torch.autograd.grad((found.total * upstream).sum(), inputs), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -1,0 +1,34 @@
+# make train   install into .venv, evolve a population on CartPole to its target, show the result
+# make test    install into .venv, lint, type-check and run every test
+# make lint    ruff and pyright alone
+# make bench   the throughput table of benchmarks/README.md, side by side with the peers (slow; makes venvs of its own)
+#
+# constraints.txt pins the CPU build of torch. On a machine with a GPU: make train CONSTRAINTS=
+
+PYTHON ?= python3
+CONSTRAINTS ?= -c constraints.txt
+BIN := .venv/bin
+
+.PHONY: train test lint bench clean
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable '.[dev]'
+	touch $@
+
+train: .venv/installed
+	$(BIN)/agilerl-like train configs/ppo/cartpole.yaml
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: .venv/installed
+	$(BIN)/python -m benchmarks.throughput
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,494 @@
+"""A run's whole configuration: one frozen model that YAML files and the command line fill, and what is built from it.
+
+Every default is read from the one place that defines it. What a person wrote is judged at once and as a whole, with the place where it was
+written, and an agent is built once for nobody, so that contradictions are heard of before any environment is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import gymnasium
+import pydantic.dataclasses
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from agilerl_like.algorithms.population import Population
+from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.algorithms.settings import NUMERIC, Count, PPOSettings
+from agilerl_like.envs.vector import Backend, EnvRecipe
+from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter, Selection, TournamentSelection, TruncationSelection
+from agilerl_like.hpo.hyperparameters import Scale
+from agilerl_like.modules.layers import check_activation
+from agilerl_like.modules.mlp import MLPSpec
+from agilerl_like.networks.actor_critic import NetworkSpec
+from agilerl_like.seeding import fresh_seed
+from agilerl_like.training.on_policy import Schedule
+
+STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys are errors, and nothing changes once it is read."""
+
+    model_config = STRICT
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class AlgorithmConfig(PPOSettings):
+    """What is trained, and its settings; those in `hyperparameters` evolve from here."""
+
+    name: Literal["PPO"] = "PPO"
+    """The algorithm."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings alone."""
+        return {name: getattr(self, name) for name in PPOSettings.__dataclass_fields__}
+
+
+class EnvironmentConfig(Section):
+    """Where members train and are tested."""
+
+    id: str
+    """Gymnasium's id ("CartPole-v1", "package:Env-v0") or an import path ("package.module:factory")."""
+    num_envs: Count = EnvRecipe.num_envs
+    """Copies of the env for each member."""
+    backend: Backend = EnvRecipe.backend
+    """Who steps them: gymnasium's native vector env, one process, many, or EnvPool; auto takes the quickest that runs the env unchanged."""
+    wrappers: tuple[str | dict[str, Any], ...] = EnvRecipe.wrappers
+    """Around each env: names from gymnasium.wrappers, import paths, or {name: ..., its arguments}."""
+    kwargs: dict[str, Any] = {}
+    """Arguments of the env itself."""
+
+    @property
+    def recipe(self) -> EnvRecipe:
+        """How the envs are made."""
+        return EnvRecipe(self.id, self.num_envs, self.backend, self.wrappers, env_kwargs=self.kwargs)
+
+    @model_validator(mode="after")
+    def _check(self) -> EnvironmentConfig:
+        _ = self.recipe
+        return self
+
+
+class PopulationConfig(Section):
+    """The members at the start."""
+
+    size: Count = 4
+    """How many members there are, always."""
+    sample_hyperparameters: bool = False
+    """Start each member at a draw from the ranges, not at the algorithm's settings."""
+    pre_training_mutation: bool = False
+    """Mutate every member once before the first generation."""
+
+
+class RangeConfig(Section):
+    """The range of one hyperparameter and how it moves in it."""
+
+    min: int | float
+    """Smallest value."""
+    max: int | float
+    """Largest value."""
+    scale: Scale = RLParameter.scale
+    """How the range is sampled; auto: log where it is positive and spans a factor of ten, else linear."""
+    dtype: Literal["auto", "int", "float"] = "auto"
+    """Kind of number; auto: that of the setting."""
+    shrink_factor: float = RLParameter.shrink_factor
+    """A step down multiplies by this."""
+    grow_factor: float = RLParameter.grow_factor
+    """A step up multiplies by this."""
+    resample: float = RLParameter.resample
+    """Probability that a mutation draws from the whole range instead of taking a step."""
+
+    def parameter(self, name: str) -> RLParameter:
+        """The range as evolution knows it."""
+        whole = isinstance(PPOSettings.__dataclass_fields__[name].default, int)
+        dtype = ("int" if whole else "float") if self.dtype == "auto" else self.dtype
+        return RLParameter(**{**dict(self), "dtype": dtype})
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class MLPConfig(MLPSpec):
+    """A multi-layer perceptron."""
+
+
+class NetworkConfig(Section):
+    """The first architecture of actor and critic: AgileRL's `net_config`."""
+
+    encoder_config: MLPConfig = MLPConfig(**asdict(NetworkSpec.encoder))
+    """From the observation to the latent layer."""
+    head_config: MLPConfig = MLPConfig(**asdict(NetworkSpec.head))
+    """From the latent layer to the outputs."""
+    latent_dim: int = NetworkSpec.latent_dim
+    """Width of the latent layer."""
+    min_latent_dim: int = NetworkSpec.min_latent_dim
+    """Smallest width that mutations may give it."""
+    max_latent_dim: int = NetworkSpec.max_latent_dim
+    """Largest width that mutations may give it."""
+
+
+class SelectionConfig(Section):
+    """Who becomes a parent."""
+
+    STRATEGIES: ClassVar[Mapping[str, type[Selection]]] = {"tournament": TournamentSelection, "truncation": TruncationSelection}
+
+    name: Literal["tournament", "truncation"] = "tournament"
+    """tournament: each parent is the best of a few drawn at random; truncation: the best replace the worst."""
+    tournament_size: int = TournamentSelection.tournament_size
+    """Members drawn for each tournament (tournament)."""
+    elitism: bool = TournamentSelection.elitism
+    """The best member always lives on (tournament)."""
+    fraction: float = TruncationSelection.fraction
+    """Share of the members that is replaced, and of those that replace them (truncation)."""
+
+    @property
+    def strategy(self) -> Selection:
+        """The strategy itself."""
+        kind = self.STRATEGIES[self.name]
+        known = {known.name for known in fields(kind)}
+        return kind(**{name: value for name, value in self if name in known})
+
+    @model_validator(mode="after")
+    def _check(self) -> SelectionConfig:
+        used = {"name", *(used.name for used in fields(self.strategy))}
+        for name, info in type(self).model_fields.items():
+            if name not in used and getattr(self, name) != info.default:
+                raise ConfigurationError(f"{name}={getattr(self, name)!r} has no meaning for name={self.name!r}; leave it out")
+        return self
+
+
+class MutationConfig(Section):
+    """How children differ from their parents: relative weights of the kinds of change, and their sizes."""
+
+    no_mutation: float = Mutations.no_mutation
+    """Weight of no change."""
+    architecture: float = Mutations.architecture
+    """Weight of one layer or a few nodes more or less."""
+    new_layer_prob: float = Mutations.new_layer_prob
+    """Probability that such a change is of a layer and not of nodes."""
+    parameters: float = Mutations.parameters
+    """Weight of noise on the network's weights."""
+    activation: float = Mutations.activation
+    """Weight of another activation."""
+    rl_hp: float = Mutations.rl_hp
+    """Weight of a step of some of the `hyperparameters`."""
+    mutation_sd: float = Mutations.mutation_sd
+    """Size of the noise."""
+    activation_selection: tuple[str, ...] = Mutations.activation_selection
+    """Activations to choose from."""
+    mutate_elite: bool = Mutations.mutate_elite
+    """Whether the best member may change too."""
+    mutate_survivors: bool = Mutations.mutate_survivors
+    """Whether others that keep their place may change too."""
+
+    @property
+    def mutations(self) -> Mutations:
+        """The mutations themselves."""
+        return Mutations(**dict(self))
+
+    @model_validator(mode="after")
+    def _check(self) -> MutationConfig:
+        for name in self.activation_selection:
+            check_activation("activation_selection", name)
+        _ = self.mutations
+        return self
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class TrainingConfig(Schedule):
+    """How long a run trains, and when it looks. Steps are env steps of one member."""
+
+
+class RunConfig(Section):
+    """What a run leaves behind, and where."""
+
+    name: str = ""
+    """Folder of this run; empty: a new one, named after env, algorithm and time."""
+    dir: Path = Path("runs")
+    """Where the folders of runs are."""
+    tensorboard: bool = False
+    """Write curves for TensorBoard."""
+    wandb: bool = False
+    """Send curves to Weights & Biases."""
+    plot: bool = True
+    """Draw the run as evolution.png at its end, if matplotlib is installed."""
+    threads: Count = 1
+    """Threads of torch; nets of this size are slower on more."""
+
+
+class Config(Section):
+    """Everything about a run. A file need only say what differs from the defaults."""
+
+    environment: EnvironmentConfig
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    population: PopulationConfig = PopulationConfig()
+    hyperparameters: dict[str, RangeConfig] = {}
+    """What evolution may change, and in which range: name -> {min, max, ...}."""
+    network: NetworkConfig = NetworkConfig()
+    selection: SelectionConfig = SelectionConfig()
+    mutation: MutationConfig | None = MutationConfig()
+    """none: no evolution; members train side by side."""
+    training: TrainingConfig = TrainingConfig()
+    run: RunConfig = RunConfig()
+    seed: Annotated[int, Field(ge=0)] | None = None
+    """Names all random streams of the run; none: one is drawn, and written into the run's config.yaml."""
+
+    @field_validator("hyperparameters", mode="after")
+    @classmethod
+    def _check_ranges(cls, ranges: dict[str, RangeConfig]) -> dict[str, RangeConfig]:
+        problems = []
+        for name, range_ in ranges.items():
+            try:
+                if name not in NUMERIC:
+                    raise unknown_name("name", name, NUMERIC)
+                range_.parameter(name)
+            except ConfigurationError as error:
+                problems.append(f"{name}: {error}")
+        if problems:
+            raise ConfigurationError("; ".join(problems))
+        return ranges
+
+    @field_validator("network", mode="before")
+    @classmethod
+    def _complete_network(cls, net_config: Any) -> Any:
+        with contextlib.suppress(TypeError):  # where types are wrong, the fields themselves say which
+            return NetworkSpec.from_net_config(net_config).to_config()
+        return net_config
+
+    @field_validator("mutation", mode="before")
+    @classmethod
+    def _read_none(cls, mutation: Any) -> Any:
+        return None if mutation == "none" else mutation
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Config:
+        if self.mutation is not None:
+            self.selection.strategy.validate(self.population.size)
+        anything = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+        PPO(anything, anything, **self.agent_arguments())
+        return self
+
+    def agent_arguments(self) -> dict[str, Any]:
+        """The arguments of `PPO` besides its spaces."""
+        return {
+            **self.algorithm.settings(),
+            "hp_config": HyperparameterConfig(**{name: range_.parameter(name) for name, range_ in self.hyperparameters.items()}),
+            "net_config": self.network.model_dump(),
+            "num_envs": self.environment.num_envs,
+            "seed": self.seed,
+        }
+
+    def seeded(self) -> Config:
+        """This configuration with a seed: the one given, or a new one."""
+        return self if self.seed is not None else self.model_copy(update={"seed": fresh_seed()})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with every default."""
+        return self.model_dump(mode="json")
+
+    def to_yaml(self) -> str:
+        """The file that would give this configuration, with every default."""
+        return yaml.dump(self.to_json(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class Setup(NamedTuple):
+    """What a configuration describes: arguments of `evolve_on_policy`."""
+
+    env: gymnasium.vector.VectorEnv
+    population: Population
+    schedule: Schedule
+    selection: Selection | None
+    mutations: Mutations | None
+    settings: Mapping[str, Any]
+
+
+def build(config: Config) -> Setup:
+    """Make the envs and the population that a configuration describes; the caller closes `env`.
+
+    Raises:
+        ConfigurationError: the env is unknown or lacks a package, or its spaces do not suit the algorithm.
+    """
+    config = config.seeded()
+    env = config.environment.recipe.make()
+    try:
+        population = PPO.population(
+            config.population.size, env.single_observation_space, env.single_action_space,
+            sample_hyperparameters=config.population.sample_hyperparameters, **config.agent_arguments(),
+        )  # fmt: skip
+        if config.mutation is None:
+            return Setup(env, population, config.training, None, None, config.to_json())
+        mutations = config.mutation.mutations
+        if config.population.pre_training_mutation:
+            population.mutate(mutations, pre_training=True)
+        return Setup(env, population, config.training, config.selection.strategy, mutations, config.to_json())
+    except BaseException:
+        env.close()
+        raise
+
+
+def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file, then options such as `--training.max-steps 1e5`, whose values are YAML too.
+
+    Raises:
+        ConfigurationError: with every mistake that can be seen, each with its place.
+    """
+    return Draft.read(path).override(overrides).judge()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What somebody wrote, not yet judged, and where each piece of it stands."""
+
+    data: dict[str, Any]
+    places: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path | str) -> Draft:
+        """Read a YAML file; a key with nothing behind it says nothing."""
+        try:
+            loader = _Loader(Path(path).read_text(encoding="utf-8"))
+            node = loader.get_single_node()
+            places = {place: f"{path}, line {line}" for place, line in _lines(node, path)}
+            data = {} if node is None else loader.construct_document(node)
+        except OSError as error:
+            raise ConfigurationError(f"config={str(path)!r} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(f"config={str(path)!r} is no text in UTF-8; allowed is a YAML file") from error
+        except (yaml.YAMLError, RecursionError) as error:
+            raise ConfigurationError(f"{path}{_explain(error)}") from error
+        if not isinstance(data, dict):
+            raise ConfigurationError(f"{path} holds {data!r:.40}; allowed is a mapping from sections to settings, such as 'seed: 1'")
+        return cls(data, places)
+
+    def override(self, arguments: Sequence[str]) -> Draft:
+        """Write options over it: `--algorithm.clip-coef 0.1` is what `algorithm: {clip_coef: 0.1}` is in a file."""
+        data, places = copy.deepcopy(self.data), dict(self.places)
+        for option, texts in _options(arguments):
+            path = tuple(option.removeprefix("--").replace("-", "_").split("."))
+            section = data
+            for part in path[:-1]:
+                if not isinstance(section.get(part), dict):
+                    section[part] = {}
+                section = section[part]
+            section[path[-1]] = _value(option, texts)
+            places[path] = option
+        return Draft(data, places)
+
+    def judge(self) -> Config:
+        """Return the configuration, or raise ConfigurationError with every problem."""
+        try:
+            return Config.model_validate(self.data)
+        except ValidationError as error:
+            raise ConfigurationError("; ".join(self._problem(found) for found in error.errors(include_url=False))) from None
+
+    def _problem(self, found: Any) -> str:
+        """Say in this project's words what pydantic found."""
+        loc = tuple(str(part) for part in found["loc"])
+        own = found.get("ctx", {}).get("error")
+        if isinstance(own, ConfigurationError):
+            name = str(own).partition("=")[0]
+            text = ".".join((*loc, str(own))) if name.isidentifier() else ": ".join(filter(None, (".".join(loc), str(own))))
+            loc = (*loc, name)
+        elif found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            text = str(unknown_name(f"{'.'.join(loc[:-1]) or 'config'} key", loc[-1], _near(loc)))
+        elif found["type"] == "literal_error":
+            text = str(unknown_name(".".join(loc), found["input"], re.findall(r"'([^']*)'", found["ctx"]["expected"])))
+        elif found["type"] == "missing":
+            text = f"{'.'.join(loc)} is missing"
+        else:
+            text = f"{'.'.join(loc)}={found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
+        return text + self._place(loc)
+
+    def _place(self, loc: tuple[str, ...]) -> str:
+        nearest = next((loc[:end] for end in range(len(loc), 0, -1) if loc[:end] in self.places), None)
+        return "" if nearest is None else f" ({self.places[nearest]})"
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which 1e5 is a number, as in YAML 1.2 and everywhere else."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML with its lists in brackets."""
+
+
+_Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True))
+
+
+def _lines(node: yaml.Node | None, file: Path | str, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The line of every key; a key that is there twice is an error, one with nothing behind it is taken out."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    node.value = [pair for pair in node.value if not _says_nothing(pair[1])]
+    seen: dict[str, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if str(key.value) in seen:
+            place = ".".join((*above, str(key.value)))
+            raise ConfigurationError(f"{file}, line {line}: {place} is already given in line {seen[key.value]}")
+        seen[str(key.value)] = line
+        yield (*above, str(key.value)), line
+        yield from _lines(value, file, (*above, str(key.value)))
+
+
+def _says_nothing(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.value == "" and node.style is None
+
+
+def _explain(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = "" if mark is None else f", line {mark.line + 1}"
+    return f"{where}: this is no YAML: {getattr(error, 'problem', None) or type(error).__name__}"
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Split `--a 1 --b=2 --c 3 4 --d` into options and what follows each."""
+    rest = list(arguments)
+    while rest:
+        option, equals, value = rest.pop(0).partition("=")
+        if not option.startswith("--"):
+            raise ConfigurationError(f"argument={option!r} belongs to no option; settings are written --section.name VALUE")
+        texts = [value] if equals else []
+        while rest and not rest[0].startswith("--"):
+            texts.append(rest.pop(0))
+        yield option, texts
+
+
+def _value(option: str, texts: list[str]) -> Any:
+    """The value of an option: yes where nothing follows, a list where several things do."""
+    try:
+        values = [yaml.load(text, _Loader) for text in texts]  # noqa: S506  # a SafeLoader
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigurationError(f"{option}={' '.join(texts)!r}{_explain(error)}") from error
+    return True if not values else values[0] if len(values) == 1 else values
+
+
+def _near(loc: tuple[str, ...]) -> Iterable[str]:
+    """What could have been meant by an unknown key: what its section holds, and where other sections hold that name."""
+    sections = {name: _names(info.annotation) for name, info in Config.model_fields.items()}
+    elsewhere = [f"{section}.{name}" for section, names in sections.items() for name in names if name == loc[-1]]
+    if len(loc) == 1:
+        return [*sections, *elsewhere]
+    if loc[0] == "hyperparameters":
+        return RangeConfig.model_fields
+    return [*sections[loc[0]], *elsewhere]
+
+
+def _names(section: Any) -> tuple[str, ...]:
+    if section == MutationConfig | None:
+        section = MutationConfig
+    return tuple(getattr(section, "model_fields", getattr(section, "__dataclass_fields__", ())))
