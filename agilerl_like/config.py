@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import gymnasium
 import pydantic.dataclasses
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
@@ -32,10 +32,10 @@ from agilerl_like.networks.actor_critic import NetworkSpec
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.training.on_policy import Schedule
 
-STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
+STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
 
 
-class Section(BaseModel):
+class Section(BaseModel, frozen=True):
     """A part of the configuration: unknown keys are errors, and nothing changes once it is read."""
 
     model_config = STRICT
@@ -98,8 +98,8 @@ class RangeConfig(Section):
     """Largest value."""
     scale: Scale = RLParameter.scale
     """How the range is sampled; auto: log where it is positive and spans a factor of ten, else linear."""
-    dtype: Literal["auto", "int", "float"] = "auto"
-    """Kind of number; auto: that of the setting."""
+    dtype: Literal["int", "float"] = "float"
+    """Kind of number; left out: that of the setting."""
     shrink_factor: float = RLParameter.shrink_factor
     """A step down multiplies by this."""
     grow_factor: float = RLParameter.grow_factor
@@ -107,11 +107,21 @@ class RangeConfig(Section):
     resample: float = RLParameter.resample
     """Probability that a mutation draws from the whole range instead of taking a step."""
 
-    def parameter(self, name: str) -> RLParameter:
+    @property
+    def parameter(self) -> RLParameter:
         """The range as evolution knows it."""
-        whole = isinstance(PPOSettings.__dataclass_fields__[name].default, int)
-        dtype = ("int" if whole else "float") if self.dtype == "auto" else self.dtype
-        return RLParameter(**{**dict(self), "dtype": dtype})
+        return RLParameter(**dict(self))
+
+    @model_validator(mode="after")
+    def _check(self) -> RangeConfig:
+        _ = self.parameter
+        return self
+
+
+def _evolvable(name: str) -> str:
+    if name not in NUMERIC:
+        raise unknown_name("key", name, NUMERIC)
+    return name
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
@@ -229,7 +239,7 @@ class Config(Section):
     environment: EnvironmentConfig
     algorithm: AlgorithmConfig = AlgorithmConfig()
     population: PopulationConfig = PopulationConfig()
-    hyperparameters: dict[str, RangeConfig] = {}
+    hyperparameters: dict[Annotated[str, AfterValidator(_evolvable)], RangeConfig] = {}
     """What evolution may change, and in which range: name -> {min, max, ...}."""
     network: NetworkConfig = NetworkConfig()
     selection: SelectionConfig = SelectionConfig()
@@ -240,20 +250,16 @@ class Config(Section):
     seed: Annotated[int, Field(ge=0)] | None = None
     """Names all random streams of the run; none: one is drawn, and written into the run's config.yaml."""
 
-    @field_validator("hyperparameters", mode="after")
+    @field_validator("hyperparameters", mode="before")
     @classmethod
-    def _check_ranges(cls, ranges: dict[str, RangeConfig]) -> dict[str, RangeConfig]:
-        problems = []
-        for name, range_ in ranges.items():
-            try:
-                if name not in NUMERIC:
-                    raise unknown_name("name", name, NUMERIC)
-                range_.parameter(name)
-            except ConfigurationError as error:
-                problems.append(f"{name}: {error}")
-        if problems:
-            raise ConfigurationError("; ".join(problems))
-        return ranges
+    def _infer_dtypes(cls, ranges: Any) -> Any:
+        if not isinstance(ranges, Mapping):
+            return ranges
+        whole = {name: isinstance(known.default, int) for name, known in PPOSettings.__dataclass_fields__.items()}
+        return {
+            name: {"dtype": "int" if whole.get(name) else "float", **range_} if isinstance(range_, Mapping) else range_
+            for name, range_ in ranges.items()
+        }
 
     @field_validator("network", mode="before")
     @classmethod
@@ -279,7 +285,7 @@ class Config(Section):
         """The arguments of `PPO` besides its spaces."""
         return {
             **self.algorithm.settings(),
-            "hp_config": HyperparameterConfig(**{name: range_.parameter(name) for name, range_ in self.hyperparameters.items()}),
+            "hp_config": HyperparameterConfig(**{name: range_.parameter for name, range_ in self.hyperparameters.items()}),
             "net_config": self.network.model_dump(),
             "num_envs": self.environment.num_envs,
             "seed": self.seed,
@@ -316,7 +322,10 @@ def build(config: Config) -> Setup:
         ConfigurationError: the env is unknown or lacks a package, or its spaces do not suit the algorithm.
     """
     config = config.seeded()
-    env = config.environment.recipe.make()
+    try:
+        env = config.environment.recipe.make()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"environment: {error}") from error
     try:
         population = PPO.population(
             config.population.size, env.single_observation_space, env.single_action_space,
@@ -392,10 +401,13 @@ class Draft:
         """Say in this project's words what pydantic found."""
         loc = tuple(str(part) for part in found["loc"])
         own = found.get("ctx", {}).get("error")
-        if isinstance(own, ConfigurationError):
+        if loc[-1:] == ("[key]",):
+            loc = loc[:-1]
+            text = f"{'.'.join(loc[:-1])} {own}"
+        elif isinstance(own, ConfigurationError):
             name = str(own).partition("=")[0]
-            text = ".".join((*loc, str(own))) if name.isidentifier() else ": ".join(filter(None, (".".join(loc), str(own))))
-            loc = (*loc, name)
+            loc = (*(loc or _sections_with(name)[:1]), name)
+            text = ".".join((*loc[:-1], str(own))) if name.isidentifier() else ": ".join(filter(None, (".".join(loc[:-1]), str(own))))
         elif found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             text = str(unknown_name(f"{'.'.join(loc[:-1]) or 'config'} key", loc[-1], _near(loc)))
         elif found["type"] == "literal_error":
@@ -456,7 +468,7 @@ def _explain(error: Exception) -> str:
 
 
 def _options(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Split `--a 1 --b=2 --c 3 4 --d` into options and what follows each."""
+    """Split `--a 1 --b=2 --c 3 4` into options and what follows each."""
     rest = list(arguments)
     while rest:
         option, equals, value = rest.pop(0).partition("=")
@@ -465,30 +477,33 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         texts = [value] if equals else []
         while rest and not rest[0].startswith("--"):
             texts.append(rest.pop(0))
+        if not texts:
+            raise ConfigurationError(f"option={option!r} lacks its value, as in {option} true")
         yield option, texts
 
 
 def _value(option: str, texts: list[str]) -> Any:
-    """The value of an option: yes where nothing follows, a list where several things do."""
+    """The value of an option: a list where several things follow it."""
     try:
-        values = [yaml.load(text, _Loader) for text in texts]  # noqa: S506  # a SafeLoader
+        values = [yaml.load(text, _Loader) for text in texts]
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigurationError(f"{option}={' '.join(texts)!r}{_explain(error)}") from error
-    return True if not values else values[0] if len(values) == 1 else values
+    return values[0] if len(values) == 1 else values
 
 
-def _near(loc: tuple[str, ...]) -> Iterable[str]:
+def _near(loc: tuple[str, ...]) -> list[str]:
     """What could have been meant by an unknown key: what its section holds, and where other sections hold that name."""
-    sections = {name: _names(info.annotation) for name, info in Config.model_fields.items()}
-    elsewhere = [f"{section}.{name}" for section, names in sections.items() for name in names if name == loc[-1]]
+    elsewhere = [f"{section}.{loc[-1]}" for section in _sections_with(loc[-1])]
     if len(loc) == 1:
-        return [*sections, *elsewhere]
-    if loc[0] == "hyperparameters":
-        return RangeConfig.model_fields
-    return [*sections[loc[0]], *elsewhere]
+        return [*Config.model_fields, *elsewhere]
+    return [*(RangeConfig.model_fields if loc[0] == "hyperparameters" else _names(loc[0])), *elsewhere]
 
 
-def _names(section: Any) -> tuple[str, ...]:
-    if section == MutationConfig | None:
-        section = MutationConfig
-    return tuple(getattr(section, "model_fields", getattr(section, "__dataclass_fields__", ())))
+def _sections_with(name: str) -> list[str]:
+    return [section for section in Config.model_fields if name in _names(section)]
+
+
+def _names(section: str) -> tuple[str, ...]:
+    kind: Any = Config.model_fields[section].annotation
+    kind = MutationConfig if section == "mutation" else kind
+    return tuple(getattr(kind, "model_fields", getattr(kind, "__dataclass_fields__", ())))

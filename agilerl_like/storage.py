@@ -31,8 +31,9 @@ MAX_JSON_BYTES = 64 * 2**20
 def write_folder(
     path: str | os.PathLike[str], kind: str, documents: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]
 ) -> Path:
-    """Write a folder of `kind` with `documents[name]` as `name.json` and `tensors[name]` as `name.safetensors`; return its path.
+    """Write a folder of `kind` and return its path.
 
+    `documents[name]` becomes `name.json` and `tensors[name]` becomes `name.safetensors`.
     A folder that this package wrote before is replaced; until the last moment it stays as it was.
 
     Raises:
@@ -126,7 +127,8 @@ def _verified(folder: Path, name: str, facts: Any) -> bytes:
     file = folder / name
     if Path(name).name != name or not name.endswith((".json", ".safetensors")) or not isinstance(facts, dict):
         raise CheckpointError(
-            f"path={str(folder)!r} has a manifest with the file name {name!r}; only plain .json and .safetensors are read"
+            f"path={str(folder)!r} has a manifest with the file name {name!r}; "
+            "only plain .json and .safetensors are read"
         )
     if file.is_symlink() or not file.is_file():
         raise CheckpointError(f"path={str(file)!r} is missing")

@@ -1,4 +1,4 @@
-"""Env steps per second of `agilerl_like` at the work of `measurement.py`: the population learns together, no evolution."""
+"""Env steps per second of `agilerl_like` at the work of `measurement.py`, without evolution."""
 
 import time
 

@@ -1,7 +1,8 @@
 """Evolve PPO agents with a loop of your own, on LunarLanderContinuous-v3.
 
-`train_on_policy` does all of this in one call, faster, for it computes the whole population at once. A loop by hand is for those who
-want to change something in the middle of it. It reads as AgileRL's does; needs `pip install 'agilerl-like[box2d]'`.
+`train_on_policy` does all of this in one call, faster, for it computes the whole population at once. A loop by hand is
+for those who want to change something in the middle of it. It reads as AgileRL's does; it needs
+`pip install 'agilerl-like[box2d]'`.
 
     python tutorials/hand_written_loop.py --max-steps 200000
 """

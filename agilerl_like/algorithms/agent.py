@@ -154,7 +154,8 @@ class Agent(ABC):
         shape = self.observation_space.shape or ()
         if observation.shape[observation.ndim - len(shape) :] != shape or observation.ndim > len(shape) + 1:
             raise ConfigurationError(
-                f"observation has shape {observation.shape}; allowed are {shape} and (batch, {', '.join(map(str, shape))})"
+                f"observation has shape {observation.shape}; "
+                f"allowed are {shape} and (batch, {', '.join(map(str, shape))})"
             )
         batch = observation.reshape(-1, *shape)
         if batch.dtype.kind == "f" and not np.isfinite(batch).all():
@@ -195,8 +196,7 @@ class Agent(ABC):
         return self
 
     def become(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
-        """Carry out mutations: hyperparameters are set, weights and moments carried over. Return what was really
-        done."""
+        """Set a genome's numbers and carry out its mutations on weights and moments; return what was really done."""
         for name, value in genome.hyperparameters.items():
             setattr(self, name, value)
         done = tuple(self._carry_out(change) for change in changes)
@@ -222,8 +222,8 @@ class Agent(ABC):
             return network.to(self.device)
 
         slots = layout(self.network)
-        moments = [views(m[0], slots) for m in (self.optimizer.exp_avg, self.optimizer.exp_avg_sq)]
-        result = vary(Parent(self.network, *moments, states), change.operator, dict(change.details), build)
+        first, second = (views(m[0], slots) for m in (self.optimizer.exp_avg, self.optimizer.exp_avg_sq))
+        result = vary(Parent(self.network, first, second, states), change.operator, dict(change.details), build)
         if "refused" in result.arguments:
             return Mutation("none", change.operator, {"wanted": change.kind, **result.arguments})
         names = [slot.name for slot in layout(result.network)]
@@ -306,11 +306,12 @@ class Agent(ABC):
         vectorized: bool = True,
         callback: Callable[[float, dict[str, Any]], None] | None = None,
     ) -> float:
-        """Return the mean return of exactly `loop` episodes, on the same seeds at every call, and append it to `fitness`.
+        """Return the mean return of exactly `loop` episodes, on the same seeds at every call.
 
-        The policy does not explore and nothing is learned. The env is reset, and again at the end of each episode.
-        `max_steps` cuts longer episodes; `callback(score, {"episode_length": …})` hears of each. `swap_channels` is
-        for images, which have no effect yet.
+        It is appended to `fitness`. The policy does not explore and nothing is learned. The env is reset, and again
+        at the end of each episode. `max_steps` cuts longer episodes; `callback(score, {"episode_length": …})` hears
+        of each. `swap_channels` and `vectorized` are accepted for AgileRL's sake: images are not there yet, and what
+        kind of env it is can be seen.
         """
         if loop < 1:
             raise ConfigurationError(f"loop={loop!r} must be at least 1")
@@ -379,7 +380,8 @@ class Agent(ABC):
                 f"path={str(path)!r} was saved with {other.observation_space} and {other.action_space}; "
                 f"this agent has {self.observation_space} and {self.action_space}"
             )
-        self.__dict__.update(other.__dict__)
+        for name, value in vars(other).items():
+            setattr(self, name, value)
 
     @classmethod
     def load(
@@ -442,6 +444,7 @@ class Agent(ABC):
 
     def recompile(self) -> None:
         """Do nothing: there is nothing compiled to renew."""
+        return
 
     def clean_up(self) -> None:
         """Let go of the state that a finished agent no longer needs."""

@@ -38,7 +38,7 @@ class Group(NamedTuple):
 
     cohort: Cohort
     places: list[int]
-    index: Tensor
+    rows: Tensor
 
 
 class Population(Sequence[PPO]):
@@ -146,13 +146,13 @@ class Population(Sequence[PPO]):
         parts = []
         for group in self.groups:
             everyone = len(group.places) == len(self)
-            here = observations if everyone else observations[group.index]
-            its_mask = mask if mask is None or everyone else mask[group.index]
+            here = observations if everyone else observations[group.rows]
+            its_mask = mask if mask is None or everyone else mask[group.rows]
             noise = self._next_noise(group, observations.shape[1]) if explore else None
             action = group.cohort.act(here, noise, its_mask)
             if everyone:
                 return action
-            parts.append((group.index, action))
+            parts.append((group.rows, action))
         result = parts[0][1].new_empty(len(self), *parts[0][1].shape[1:])
         for index, action in parts:
             result[index] = action
@@ -210,8 +210,10 @@ class Population(Sequence[PPO]):
     # -- testing
 
     def play(self, env: TransitionEnv, seeds: Sequence[int], max_steps: int | None = None) -> Episodes:
-        """Play one episode for each seed and each member, without exploration; the members' envs are equal blocks of
-        the env's rows."""
+        """Play one episode for each seed and each member, without exploration.
+
+        The members' envs are equal blocks of the env's rows.
+        """
 
         def policy(encoded: Tensor, mask: Tensor | None) -> np.ndarray:
             shaped = encoded.reshape(len(self), -1, encoded.shape[-1])

@@ -204,6 +204,7 @@ class PPO(Agent):
     # -- settings
 
     def settings(self) -> dict[str, Any]:
+        """The settings as they are now, by the constructor's names."""
         return {name: getattr(self, name) for name in PPOSettings.__dataclass_fields__}
 
     def check(self) -> None:
@@ -253,6 +254,7 @@ class PPO(Agent):
         return 2 ** math.ceil(math.log2(samples)) if range_.scale == "power_of_two" else max(samples, int(range_.min))
 
     def build(self, architecture: NetworkSpec) -> ActorCritic:
+        """Build a network of an architecture for this agent's spaces, with the weights as they come."""
         return ActorCritic(
             architecture,
             self.observation_space,
@@ -291,13 +293,16 @@ class PPO(Agent):
             )
             log_prob, entropy = self.distribution.evaluate(outputs, raw, mask)
             value = self.network.value(x)
-            return self.distribution.unbounded(raw), *(t.cpu().numpy() for t in (log_prob, entropy, value))
+            numbers = log_prob.cpu().numpy(), entropy.cpu().numpy(), value.cpu().numpy()
+            return self.distribution.unbounded(raw), *numbers
 
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[np.ndarray, Any]:
-        """Return `(action, state)` as Stable-Baselines3 does: actions the env takes, for a batch or a single
-        observation."""
+        """Return `(action, state)` as Stable-Baselines3 does, for a batch or a single observation.
+
+        The actions are those that the env takes.
+        """
         with torch.no_grad():
             x = self.preprocess_observation(obs)
             outputs = self.network.actor(x)
@@ -312,6 +317,7 @@ class PPO(Agent):
 
     @torch.no_grad()
     def best_actions(self, encoded: Tensor, mask: Tensor | None) -> np.ndarray:
+        """The env's actions for encoded observations `[N, D]`, without exploration."""
         outputs = self.network.actor(self.network.observation_norm(encoded))
         return self.distribution.to_env(self.distribution.mode(outputs, mask))
 

@@ -7,6 +7,7 @@ at any time. Some of them can learn while the others wait: their rows are copied
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from agilerl_like.learning.optimizer import Adam, clip_
 from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Targets, ppo_loss
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.modules.stack import Stack
-from agilerl_like.networks.actor_critic import ActorCritic, NoNorm
+from agilerl_like.networks.actor_critic import ActorCritic
 
 FADE_UPDATES = 4
 """Updates over which a mutation fades in: about one generation."""
@@ -154,7 +155,7 @@ class Update:
             order = shuffle(epoch, samples)
             shuffled = _reorder(batch, order)
             epoch_total = torch.zeros_like(total)
-            for start, stop in zip(bounds, bounds[1:], strict=False):
+            for start, stop in pairwise(bounds):
                 epoch_total += self.step(_part(shuffled, start, stop), None if bool(going.all()) else going)
             total += torch.where(going.unsqueeze(1), epoch_total, 0.0) / minibatches
             count += going
@@ -165,7 +166,7 @@ class Update:
         return self.report(total / count.clamp(min=1).unsqueeze(1), count, explained)
 
     def digest(self, rollout: Rollout, measured: Experience | None) -> tuple[Batch, Tensor]:
-        """Turn a rollout into samples with advantages and returns; return them and the critic's explained variance `[P]`.
+        """Turn a rollout into samples; return them and the critic's explained variance `[P]`.
 
         The observation statistics move after the update that learned from them, for the policy acted under the old
         ones; only the very first batch, taken before there were any, is learned from under its own.
@@ -176,9 +177,8 @@ class Update:
         raw = _by_member(rollout.observations)  # [P, N, D]
         weight = _by_member(rollout.valid.unsqueeze(-1)).squeeze(-1)  # [P, N]
         norm = network.observation_norm
-        if norm.count is not None:
-            new = (norm.count == 0).to(weight.dtype)  # [P, 1]
-            norm.update_(raw, weight * new)
+        first = norm.is_new  # [P, 1]
+        norm.update_(raw, weight * first)
         x = norm(raw)
         actions = _by_member(rollout.actions)
         masks = None if rollout.masks is None else _by_member(rollout.masks)
@@ -203,12 +203,11 @@ class Update:
         network.value_norm.update_(returns.unsqueeze(-1), weight)
         targets = [network.value_norm(v.unsqueeze(-1)).squeeze(-1) for v in (returns, values)]
         numbers = torch.stack([log_probs, _standardised(advantages, weight), *targets, weight], -1)
-        if norm.count is not None:
-            norm.update_(raw, weight * (1 - new))
+        norm.update_(raw, weight * (1 - first))
         return Batch(x, actions.reshape(members, samples, -1), numbers, masks), explained
 
     def look_back(self, x: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Log-probability and normalised value `[P, N]` under the policy that acted, computed in pieces that fit a CPU's cache."""
+        """Log-probability and normalised value `[P, N]` under the policy that acted, in pieces that fit a cache."""
         network = self.network
         samples = x.shape[1]
         piece = samples if x.is_cuda else max(1, CACHED_ROWS // x.shape[0])
@@ -306,6 +305,3 @@ def _explained_variance(values: Tensor, returns: Tensor, weight: Tensor) -> Tens
 
     spread = variance(returns)
     return torch.where(spread > 0, 1 - variance(returns - values) / spread, torch.nan)
-
-
-__all__ = ["Batch", "Cohort", "Experience", "NoNorm", "Report", "Shuffle", "Update", "Values"]

@@ -34,9 +34,10 @@ def gae(
 
 
 def discounted_suffix_sum_(terms: Tensor, decay: Tensor) -> Tensor:
-    """Return `s` with `s[t] = terms[t] + decay[t] * s[t + 1]`, in log2(T) steps instead of T; overwrites both arguments.
+    """Return `s` with `s[t] = terms[t] + decay[t] * s[t + 1]`; overwrites both arguments.
 
-    Each round doubles the stretch that `terms[t]` sums over and that `decay[t]` leads across (Hillis and Steele 1986).
+    It takes log2(T) rounds instead of T: each doubles the stretch that `terms[t]` sums over and that `decay[t]` leads
+    across (Hillis and Steele 1986).
     """
     stretch = 1
     while stretch < terms.shape[0]:

@@ -1,4 +1,4 @@
-"""Adam for a stack of members: one flat row of parameters each, with a learning rate, a step count and clip norms of its own.
+"""Adam for a stack of members: one flat row of parameters each, with a learning rate and a step count of its own.
 
 For one member it is `torch.optim.Adam` (Kingma and Ba 2015). On flat rows a step is half a dozen passes over memory
 for the whole population, however many layers the members have; the corrections for the early steps are folded into
@@ -12,13 +12,14 @@ from torch import Tensor
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-5
-"""Larger than Adam's own 1e-8, as PPO's authors have it: with it, tiny gradients do not become full steps (Huang et
-al. 2022)."""
+"""Larger than Adam's own 1e-8, as in PPO's first code: tiny gradients do not become full steps (Huang et al. 2022)."""
 
 
 class Adam:
-    """First and second moments `[P, N]` and step counts `[P]`; moved together with the parameters through clones and
-    mutations."""
+    """First and second moments `[P, N]` and step counts `[P]`.
+
+    They are moved together with the parameters through clones and mutations.
+    """
 
     def __init__(self, exp_avg: Tensor, exp_avg_sq: Tensor, steps: Tensor, *, epsilon: float = EPSILON) -> None:
         self.exp_avg, self.exp_avg_sq, self.steps, self.epsilon = exp_avg, exp_avg_sq, steps, epsilon
@@ -31,8 +32,10 @@ class Adam:
 
     @torch.no_grad()
     def step_(self, flat: Tensor, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
-        """Move `flat` `[P, N]` against `gradient` `[P, N]`; `lr` is `[P]`. Members that are not `active` `[P]` keep
-        every bit."""
+        """Move `flat` `[P, N]` against `gradient` `[P, N]` at rates `lr` `[P]`.
+
+        Members that are not `active` `[P]` keep every bit.
+        """
         if active is not None:
             rows = active.nonzero().squeeze(1)
             part, moved = self.take(rows), flat[rows]

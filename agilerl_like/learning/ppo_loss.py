@@ -1,12 +1,13 @@
 """The loss of proximal policy optimisation (Schulman et al. 2017), for P members at once: `[P, B]` in, `[P]` out.
 
-Members share no parameter, so `loss.sum().backward()` gives each one exactly the gradient that it would have alone. The gradient is
-written down rather than traced: on minibatches of small networks, tracing these thirty little operations costs as much as the network.
+Members share no parameter, so `loss.sum().backward()` gives each one exactly the gradient that it would have alone.
+The gradient is written down rather than traced: on minibatches of small networks, tracing these thirty little
+operations costs as much as the network.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -47,14 +48,12 @@ class Loss(NamedTuple):
 REPORT = ("policy_gradient_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
 
-def ppo_loss(
-    log_probs: Tensor, entropy: Tensor, values: Tensor, targets: Targets, coefficients: Coefficients
-) -> Loss:
+def ppo_loss(log_probs: Tensor, entropy: Tensor, values: Tensor, targets: Targets, coefficients: Coefficients) -> Loss:
     """Clipped surrogate, value error with the factor one half, entropy bonus.
 
     A clipped value takes the larger of the two errors. `approx_kl` is Schulman's k3, (r - 1) - log r >= 0.
     """
-    return Loss(*_PPOLoss.apply(log_probs, entropy, values, targets, coefficients))  # pyright: ignore[reportArgumentType]  # apply is untyped
+    return Loss(*cast(tuple[Tensor, Tensor], _PPOLoss.apply(log_probs, entropy, values, targets, coefficients)))
 
 
 class _PPOLoss(torch.autograd.Function):

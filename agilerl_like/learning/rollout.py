@@ -143,8 +143,7 @@ class RolloutBuffer:
 
 
 def truncated_at_once(transition: Transition) -> np.ndarray:
-    """Rows whose episode was cut by a time limit and whose env has been reset already: their true successor is
-    needed."""
+    """Rows whose episode was cut by a time limit and whose env was reset already: their true successor is needed."""
     if transition.next_obs is transition.obs:
         return np.empty(0, dtype=np.int64)
     return np.flatnonzero(transition.truncated & ~transition.terminated)
@@ -164,6 +163,7 @@ def _check_finite(rollout: Rollout, members: list[int]) -> None:
         if len(bad):
             place = tuple(int(i) for i in bad[0])
             raise EnvironmentFault(
-                f"{name.strip()}={float(field[place])} is not finite: member {members[place[1]]}, env {place[2]} of its own, "
+                f"{name.strip()}={float(field[place])} is not finite: "
+                f"member {members[place[1]]}, env {place[2]} of its own, "
                 f"step {place[0]} of the rollout"
             )

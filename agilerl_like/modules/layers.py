@@ -174,6 +174,11 @@ class RunningNorm(nn.Module):
             return torch.addcmul(self.shift, x, self.scale).clamp_(-self.CLIP, self.CLIP)
         return torch.addcmul(self.shift.unsqueeze(1), x, self.scale.unsqueeze(1)).clamp_(-self.CLIP, self.CLIP)
 
+    @property
+    def is_new(self) -> Tensor:
+        """1 where nothing was ever seen, else 0: `[*M, 1]`."""
+        return (self.count == 0).to(self.count.dtype)
+
     def invert(self, x: Tensor) -> Tensor:
         """Bring normalised numbers back to their own scale."""
         if self.scale.dim() == 1:

@@ -33,7 +33,7 @@ def grown(width: int, added: int) -> Tensor:
 
 def kept(scores: Tensor, removed: int) -> Tensor:
     """Return the map of a group that loses the `removed` units with the lowest scores."""
-    return scores.argsort()[removed:].sort().values
+    return scores.argsort()[removed:].sort().values.cpu()
 
 
 def carry(

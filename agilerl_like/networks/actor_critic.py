@@ -1,13 +1,13 @@
 """Actor and critic as an algorithm needs them: an encoder and a head each, one architecture for both.
 
-`NetworkSpec` is the architecture half of a genome. Actor and critic always have the same shape, so an architecture mutation changes both
-alike; with `share_encoders` they also have the same encoder.
+`NetworkSpec` is the architecture half of a genome. Actor and critic always have the same shape, so an architecture
+mutation changes both alike; with `share_encoders` they also have the same encoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import gymnasium
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import flat_size
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import Arguments, OperatorKind, Spec, check_range
+from agilerl_like.modules.base import Arguments, OperatorKind, Spec, check_mapping, check_range
 from agilerl_like.modules.layers import ACTIVATIONS, FadingActivation, RunningNorm
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
@@ -32,9 +32,9 @@ VANISHING_GAIN = 0.01
 class NetworkSpec(Spec):
     """The architecture of an actor and its critic: encoder, latent layer, head."""
 
-    encoder: MLPSpec = MLPSpec(output_activation="ReLU")
+    encoder: MLPSpec = field(default_factory=lambda: MLPSpec(output_activation=MLPSpec.activation))
     """From the observation to the latent layer."""
-    head: MLPSpec = MLPSpec()
+    head: MLPSpec = field(default_factory=MLPSpec)
     """From the latent layer to the outputs."""
     latent_dim: int = 64
     """Width of the latent layer, the encoder's output."""
@@ -56,26 +56,38 @@ class NetworkSpec(Spec):
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.min_latent_dim <= self.max_latent_dim:
             raise ConfigurationError(
-                f"min_latent_dim={self.min_latent_dim!r} must be at least 1 and at most max_latent_dim={self.max_latent_dim!r}"
+                f"min_latent_dim={self.min_latent_dim!r} must be at least 1 "
+                f"and at most max_latent_dim={self.max_latent_dim!r}"
             )
         check_range("latent_dim", self.latent_dim, self.min_latent_dim, self.max_latent_dim)
+        if self.encoder.output_layernorm and self.min_latent_dim < 2:
+            raise ConfigurationError(
+                "min_latent_dim=1 is too few for output_layernorm=True, which leaves nothing of one"
+            )
 
     @classmethod
     def from_net_config(cls, net_config: Mapping[str, Any] | None) -> NetworkSpec:
-        """Read AgileRL's `net_config`: `encoder_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`.
+        """Read AgileRL's `net_config`.
 
-        The encoder's output activation is its hidden one unless given.
+        Its keys are `encoder_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`; None stands for
+        the default. The encoder's output activation is its hidden one unless given.
+
+        Raises:
+            ConfigurationError: a key is unknown (near ones are named) or a value illegal.
         """
-        config = dict(net_config or {})
+        check_mapping("net_config", {} if net_config is None else net_config)
+        config = {key: value for key, value in (net_config or {}).items() if value is not None}
         allowed = {"encoder_config", "head_config", "latent_dim", "min_latent_dim", "max_latent_dim"}
         for key in config:
             if key not in allowed:
                 raise unknown_name("net_config key", key, allowed)
-        encoder = {"activation": MLPSpec.activation, **(config.pop("encoder_config", None) or {})}
-        encoder.setdefault("output_activation", encoder["activation"])
-        head = config.pop("head_config", None) or {}
+        encoder, head = (config.pop(part, {}) for part in ("encoder_config", "head_config"))
+        check_mapping("encoder_config", encoder)
+        if encoder.get("output_activation") is None:
+            encoder = {**encoder, "output_activation": encoder.get("activation") or MLPSpec.activation}
         return cls(
             encoder=MLPSpec.from_config("encoder_config", encoder),
             head=MLPSpec.from_config("head_config", head),
@@ -97,9 +109,8 @@ class NetworkSpec(Spec):
         if self.encoder.fading or self.head.fading:
             return ()
         if operator == "change_activation":
-            return tuple(
-                {"activation": name} for name in ACTIVATIONS if name not in (self.encoder.activation, "Identity")
-            )
+            now = {self.encoder.activation, self.head.activation}
+            return tuple({"activation": name} for name in ACTIVATIONS if now != {name} and name != "Identity")
         sign, limit = (1, self.max_latent_dim) if operator == "add_latent_node" else (-1, self.min_latent_dim)
         steps = sorted({min(step, sign * (limit - self.latent_dim)) for step in LATENT_STEPS})
         return tuple({"nodes": nodes} for nodes in steps if nodes > 0)
@@ -128,10 +139,14 @@ class NetworkSpec(Spec):
 
     def describe(self) -> str:
         """One line for tables and logs."""
-        sizes = " | ".join(
-            "-".join(map(str, group)) for group in (self.encoder.hidden_size, (self.latent_dim,), self.head.hidden_size)
-        )
-        return f"{sizes} {self.encoder.activation}"
+        groups = (self.encoder.hidden_size, (self.latent_dim,), self.head.hidden_size)
+        activations = dict.fromkeys((self.encoder.activation, self.head.activation))
+        return f"{' | '.join('-'.join(map(str, group)) for group in groups)} {'/'.join(activations)}"
+
+    def value_head(self) -> MLPSpec:
+        """The critic's head: a value is a plain number, which an output activation or normalisation would deform."""
+        fading = (*self.head.fading[:-1], "") if self.head.fading else ()
+        return self.head.evolve(output_activation="Identity", output_layernorm=False, fading=fading)
 
 
 class Network(nn.Module):
@@ -156,7 +171,8 @@ class Actor(Network):
 class ActorCritic(nn.Module):
     """Everything of a member that is learned or counted, but for the optimizer's moments.
 
-    Observations are flat float32 `[…, flat_size(observation_space)]` (see `envs.spaces.encode`) and normalised by the caller, once.
+    Observations are flat float32 `[…, flat_size(observation_space)]` (see `envs.spaces.encode`) and normalised by the
+    caller, once.
     """
 
     def __init__(
@@ -182,7 +198,7 @@ class ActorCritic(nn.Module):
         encoder = EvolvableMLP(spec.encoder, num_inputs, spec.latent_dim)
         self.actor = Actor(encoder, EvolvableMLP(spec.head, spec.latent_dim, distribution.num_outputs), distribution)
         critic_encoder = encoder if share_encoders else EvolvableMLP(spec.encoder, num_inputs, spec.latent_dim)
-        self.critic = Network(critic_encoder, EvolvableMLP(spec.head, spec.latent_dim, 1))
+        self.critic = Network(critic_encoder, EvolvableMLP(spec.value_head(), spec.latent_dim, 1))
 
     def reset_(self, generator: torch.Generator) -> None:
         """Draw initial weights from one stream."""
@@ -214,16 +230,15 @@ class ActorCritic(nn.Module):
 
     def settle_(self) -> None:
         """Forget what was faded from, once it is gone (for one member)."""
-        for activation in fades(self):
-            activation.before = ""
-            del activation.blend
+        for module in (self.actor.encoder, self.actor.head, self.critic.encoder, self.critic.head):
+            module.settle_()
         self.spec = self.spec.settled()
 
 
 class NoNorm(nn.Module):
     """The normaliser that does nothing."""
 
-    count = None
+    is_new = 0.0
 
     def forward(self, x: Tensor) -> Tensor:
         return x

@@ -1,29 +1,38 @@
-"""A child network from its parent's network and one mutation: what changes, what is carried over, and by how much it moved the policy.
+"""A child network from its parent's network and one mutation: what is carried over, and by how much it moved the policy.
 
-Growth is exact. Removal drops the units that matter least on the states of the last rollout, refits what reads them, and is only accepted
-if the policy and the value stay near (`KL_LIMIT`, `VALUE_LIMIT`); otherwise fewer units are removed, and at last none. Parameter noise is
-scaled until it moves the policy by `NOISE_KL` (Lehman et al. 2018 scale by sensitivity to the same end).
+Growth is exact. Removal drops the units that matter least on the states of the last rollout, refits what reads them,
+and is only accepted if the policy and the value stay near (`KL_LIMIT`, `VALUE_LIMIT`); otherwise fewer units are
+removed, and at last none. Parameter noise is scaled until it moves the policy by `NOISE_KL` (Lehman et al. 2018 scale
+by sensitivity to the same end). All is measured in evaluation mode: what a policy means, not what its noise makes of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl_like.modules.base import Arguments, Axes
-from agilerl_like.modules.layers import LayerNorm
+from agilerl_like.modules.layers import LayerNorm, Linear, NoisyLinear
 from agilerl_like.modules.mlp import EvolvableMLP
 from agilerl_like.modules.morphism import grown, kept, refit_, transplant_
 from agilerl_like.modules.stack import refresh
 from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
 
 KL_LIMIT = 0.01
+"""Largest mean KL(parent || child), in nats, that a removal may cost."""
 VALUE_LIMIT = 0.1
+"""Largest root mean square change of the value, relative to its spread, that a removal may cost."""
 NOISE_KL = 0.01
+"""Mean KL(before || after), in nats, to which parameter noise is scaled."""
 NOISE_TOLERANCE = 0.1
+"""How near to `NOISE_KL` is near enough, relative to it."""
+NOISE_TRIALS = 40
+LARGEST_NOISE = 1e3
+"""How far the search for the noise's scale may go up, relative to where it began."""
 
 Moments = dict[str, Tensor]
 """An Adam moment by parameter name."""
@@ -54,50 +63,38 @@ Builder = Callable[[NetworkSpec], ActorCritic]
 
 @torch.no_grad()
 def vary(parent: Parent, operator: str, arguments: Arguments, build: Builder) -> Variation:
-    """Carry out one architecture or activation mutation."""
-    attempt = dict(arguments)
-    while True:
-        network, first, second = _carried(parent, operator, attempt, build)
-        if "remove" not in operator:
-            return Variation(network, first, second, attempt)
-        kl, value_error = distance(parent.network, network, parent.observations)
-        if kl <= KL_LIMIT and value_error <= VALUE_LIMIT:
-            return Variation(network, first, second, {**attempt, "kl": kl, "value_error": value_error})
-        nodes = int(attempt.get("nodes", 0)) // 2
-        if nodes < int(arguments.get("nodes", 0)) // 4 or nodes < 1:
-            refused = {**arguments, "refused": f"kl={kl:.4f}, value_error={value_error:.4f}"}
-            return Variation(parent.network, parent.first, parent.second, refused)
-        attempt["nodes"] = nodes
+    """Carry out one architecture or activation mutation; the parent keeps every bit.
 
-
-@torch.no_grad()
-def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: torch.Generator) -> Arguments:
-    """Add noise to the policy's weight matrices, each scaled by its own spread, until the policy moved by `NOISE_KL`.
-
-    `sd` is where the search for the scale begins, relative to each matrix's standard deviation.
+    A removal that moves policy or value too far is tried again with a half and a quarter of its nodes. If that is too
+    far too, the parent's own network and moments come back, with "refused" among the arguments.
     """
-    names = [name for name, p in network.actor.named_parameters() if p.dim() == 2]
-    matrices = [dict(network.actor.named_parameters())[name] for name in names]
-    original = [matrix.clone() for matrix in matrices]
-    noise = [
-        torch.randn(matrix.shape, generator=generator).to(matrix) * matrix.std(unbiased=False) for matrix in matrices
-    ]
-    distribution = network.actor.distribution
-    before = network.actor(observations).clone()
+    attempt = dict(arguments)
+    with evaluating(parent.network) as training:
+        child = _child(parent, operator, attempt, build)
+        while "remove" in operator:
+            kl, value_error = distance(parent.network, child.network, parent.observations)
+            if kl <= KL_LIMIT and value_error <= VALUE_LIMIT:
+                child.arguments.update(kl=kl, value_error=value_error)
+                break
+            nodes = int(attempt.get("nodes", 0)) // 2
+            if nodes < max(1, int(arguments.get("nodes", 0)) // 4):
+                refused = {**arguments, "refused": f"kl={kl:.4f}, value_error={value_error:.4f}"}
+                return Variation(parent.network, parent.first, parent.second, refused)
+            attempt["nodes"] = nodes
+            child = _child(parent, operator, attempt, build)
+        child.network.train(training)
+        return child
 
-    def kl(scale: float) -> float:
-        for matrix, start, direction in zip(matrices, original, noise, strict=True):
-            matrix.copy_(start + scale * direction)
-        return float(distribution.kl(before, distribution, network.actor(observations)).mean())
 
-    low, high, scale, moved = 0.0, float("inf"), sd, kl(sd)
-    for _ in range(40):
-        if abs(moved - NOISE_KL) <= NOISE_TOLERANCE * NOISE_KL:
-            break
-        low, high = (scale, high) if moved < NOISE_KL else (low, scale)
-        scale = min(2 * scale, 1e3 * sd) if high == float("inf") else (low + high) / 2
-        moved = kl(scale)
-    return {"sd": scale, "kl": moved}
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[bool]:
+    """Put a network into evaluation mode for a while; gives whether it was training."""
+    training = network.training
+    network.eval()
+    try:
+        yield training
+    finally:
+        network.train(training)
 
 
 def distance(parent: ActorCritic, child: ActorCritic, observations: Tensor) -> tuple[float, float]:
@@ -109,18 +106,113 @@ def distance(parent: ActorCritic, child: ActorCritic, observations: Tensor) -> t
     return float(kl), float(error)
 
 
+# -- parameter noise
+
+
+@torch.no_grad()
+def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: torch.Generator) -> Arguments:
+    """Add noise to the policy's weight matrices, each scaled by its own spread, until the policy moved by `NOISE_KL`.
+
+    `sd` is where the search for the scale begins, relative to each matrix's standard deviation; 0 changes nothing. The
+    value never moves: of a network whose critic uses the actor's encoder, only the head is perturbed. Where no scale
+    moves the policy by so much, it is moved by less.
+    """
+    matrices = _policy_matrices(network)
+    original = [matrix.clone() for matrix in matrices]
+    noise = [torch.randn(m.shape, generator=generator).to(m) * m.std(unbiased=False) for m in matrices]
+    distribution = network.actor.distribution
+
+    def kl(scale: float) -> float:
+        for matrix, start, direction in zip(matrices, original, noise, strict=True):
+            matrix.copy_(torch.add(start, direction, alpha=scale))
+        return float(distribution.kl(before, distribution, network.actor(observations)).mean())
+
+    with evaluating(network):
+        before = network.actor(observations).clone()
+        scale = _scale_for(kl, sd)
+        return {"sd": scale, "kl": kl(scale)}
+
+
+def _policy_matrices(network: ActorCritic) -> list[Tensor]:
+    owner = network.actor.head if network.share_encoders else network.actor
+    return [layer.weight for layer in owner.modules() if isinstance(layer, Linear)]
+
+
+def _scale_for(kl: Callable[[float], float], start: float) -> float:
+    """Find by doubling and bisection the scale at which `kl` is `NOISE_KL`, or else one at which it is less."""
+    low, high, scale = 0.0, float("inf"), start
+    for _ in range(NOISE_TRIALS):
+        moved = kl(scale)
+        if abs(moved - NOISE_KL) <= NOISE_TOLERANCE * NOISE_KL:
+            return scale
+        low, high = (scale, high) if moved < NOISE_KL else (low, scale)  # a KL of nan is too far
+        scale = 2 * scale if high == float("inf") else (low + high) / 2
+        if scale > LARGEST_NOISE * start or scale == low:
+            break
+    return low if high < float("inf") else 0.0
+
+
+# -- architecture
+
+
+class _Change(NamedTuple):
+    """An operator and its arguments, taken apart."""
+
+    part: str
+    """"encoder" or "head"; for the latent layer the encoder, whose end it is."""
+    verb: str
+    """"add_layer", "remove_layer", "add_node", "remove_node" or "change_activation"."""
+    layer: int
+    """The hidden layer that is meant; the latent layer stands behind the encoder's last."""
+    latent: bool
+    nodes: int
+
+    @classmethod
+    def of(cls, network: ActorCritic, operator: str, arguments: Arguments) -> _Change:
+        part, _, verb = operator.rpartition(".")
+        latent = verb.endswith("latent_node")
+        layer = len(network.spec.encoder.hidden_size) if latent else int(arguments.get("layer", 0))
+        part, verb = ("encoder", verb.replace("latent_", "")) if latent else (part, verb)
+        return cls(part, verb, layer, latent, int(arguments.get("nodes", 0)))
+
+    @property
+    def group(self) -> str:
+        """The module's own name of the unit group that gets wider or narrower."""
+        return "out" if self.latent else str(self.layer)
+
+    @property
+    def reader(self) -> tuple[str, int]:
+        """The part and place of the linear layer that reads the layer that is meant."""
+        return ("head", 0) if self.latent else (self.part, self.layer + 1)
+
+    @property
+    def reader_after(self) -> tuple[str, int]:
+        """The same in the child."""
+        part, place = self.reader
+        return part, place - (self.verb == "remove_layer")
+
+
 class _Branch(NamedTuple):
-    """One network as a chain of modules, with the qualified names of its unit groups."""
+    """One network as a chain of two modules."""
 
     name: str
-    parts: tuple[tuple[str, EvolvableMLP], ...]
+    encoder: EvolvableMLP
+    head: EvolvableMLP
+
+    def part(self, name: str) -> EvolvableMLP:
+        return self.encoder if name == "encoder" else self.head
+
+    def reading(self, reader: tuple[str, int], observations: Tensor) -> tuple[Linear, Tensor]:
+        """A linear layer, and what it reads `[n, width]`."""
+        part, place = reader
+        x = observations if part == "encoder" else self.encoder(observations)
+        module = self.part(part)
+        return module.linear(place), module.trace(x)[place]
 
 
-def _branches(network: ActorCritic) -> tuple[_Branch, ...]:
-    return tuple(
-        _Branch(name, (("encoder", owner.encoder), ("head", owner.head)))
-        for name, owner in (("actor", network.actor), ("critic", network.critic))
-    )
+def _branches(network: ActorCritic) -> tuple[_Branch, _Branch]:
+    actor, critic = network.actor, network.critic
+    return _Branch("actor", actor.encoder, actor.head), _Branch("critic", critic.encoder, critic.head)
 
 
 def _group(network: ActorCritic, branch: str, part: str, group: str) -> str:
@@ -135,8 +227,8 @@ def _group(network: ActorCritic, branch: str, part: str, group: str) -> str:
 def _axes(network: ActorCritic) -> Axes:
     axes: Axes = {}
     for branch in _branches(network):
-        for part, module in branch.parts:
-            for name, groups in module.axes().items():
+        for part in ("encoder", "head"):
+            for name, groups in branch.part(part).axes().items():
                 axes[f"{branch.name}.{part}.{name}"] = tuple(_group(network, branch.name, part, g) for g in groups)
     return axes
 
@@ -145,127 +237,116 @@ def _tensors(network: ActorCritic) -> dict[str, Tensor]:
     return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
-def _carried(
-    parent: Parent, operator: str, arguments: Arguments, build: Builder
-) -> tuple[ActorCritic, Moments, Moments]:
-    child = build(parent.network.spec.apply(operator, **arguments)).to(parent.observations.dtype)
-    child.train(parent.network.training)
-    part, _, verb = operator.rpartition(".")
-    if verb.endswith("latent_node"):
-        part = "encoder"
-    maps: dict[str, Tensor] = {}
-    if verb.endswith("node"):
-        maps = _unit_maps(parent, part, verb, arguments)
-    sources = {name: name for name in _tensors(child)}
-    if verb.endswith("layer"):
-        sources = {name: _renamed(name, part, verb, int(arguments["layer"])) for name in sources}
-    if verb == "remove_layer":  # what read the removed layer reads other units now
-        for branch in _branches(child):
-            sources.pop(f"{branch.name}.{part}.linears.{arguments['layer']}.weight", None)
+def _child(parent: Parent, operator: str, arguments: Arguments, build: Builder) -> Variation:
+    """Build the child, carry weights and moments over, and mend what a removal tore; in evaluation mode."""
+    change = _Change.of(parent.network, operator, arguments)
+    child = build(parent.network.spec.apply(operator, **arguments)).to(parent.observations.dtype).eval()
+    maps = _unit_maps(parent, change) if change.verb.endswith("node") else {}
+    sources = _sources(child, change)
     axes = _axes(child)
-    ours = _tensors(parent.network)
-    transplant_(_tensors(child), ours, sources=sources, axes=axes, maps=maps)
+    transplant_(_tensors(child), _tensors(parent.network), sources=sources, axes=axes, maps=maps)
     refresh(child)
-    if verb == "add_layer":
-        _make_identity_(child, part, int(arguments["layer"]) + 1)
-    names = dict(child.named_parameters())
-    moments = []
-    for kind, old in (("first", parent.first), ("second", parent.second)):
-        fill = float(torch.cat([m.reshape(-1) for m in old.values()]).mean()) if kind == "second" else 0.0
-        new = {name: torch.full_like(p, fill) for name, p in names.items()}
-        transplant_(new, old, sources=sources, axes=axes, maps=maps, moments=kind)
-        moments.append(new)
-    if verb.startswith("remove"):
-        _recount_(child)
-        for name in _refit_readers_(parent, child, part, verb, arguments):
+    if change.verb == "add_layer":
+        _make_identity_(child, change)
+    moments = _moments(parent, child, sources, axes, maps)
+    if change.verb.startswith("remove"):
+        for layer in child.modules():
+            if isinstance(layer, LayerNorm):
+                layer.recount_()
+        for name in _refit_readers_(parent, child, change):
             moments[0][name].zero_()
-    return child, moments[0], moments[1]
+    return Variation(child, *moments, dict(arguments))
 
 
-def _unit_maps(parent: Parent, part: str, verb: str, arguments: Arguments) -> dict[str, Tensor]:
+def _moments(
+    parent: Parent, child: ActorCritic, sources: Mapping[str, str], axes: Axes, maps: Mapping[str, Tensor]
+) -> tuple[Moments, Moments]:
+    """Adam's moments of the child: a brand-new tensor starts with 0 and with the mean over all second moments."""
+    parameters = dict(child.named_parameters())
+    usual = float(torch.cat([moment.reshape(-1) for moment in parent.second.values()]).mean())
+    first = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    second = {name: torch.full_like(p, usual) for name, p in parameters.items()}
+    transplant_(first, parent.first, sources=sources, axes=axes, maps=maps, role="first")
+    transplant_(second, parent.second, sources=sources, axes=axes, maps=maps, role="second")
+    return first, second
+
+
+def _unit_maps(parent: Parent, change: _Change) -> dict[str, Tensor]:
     """Which unit of the parent each unit of the child is, in every group that the operator widens or narrows."""
-    nodes = int(arguments["nodes"])
-    maps: dict[str, Tensor] = {}
     scores: dict[str, Tensor] = {}
     for branch in _branches(parent.network):
-        module = dict(branch.parts)[part]
-        local = "out" if "latent" in verb else str(arguments["layer"])
-        group = _group(parent.network, branch.name, part, local)
-        if verb.startswith("add"):
-            width = (
-                parent.network.spec.latent_dim if "latent" in verb else module.spec.hidden_size[int(arguments["layer"])]
-            )
-            maps[group] = grown(width, nodes)
-            continue
-        traces, readers = _trace(branch, parent.observations)
-        index = len(module.spec.hidden_size) + 1 if "latent" in verb else int(arguments["layer"]) + 1
-        position = index + (len(branch.parts[0][1].linears) if part == "head" else 0)
-        importance = traces[position].abs().mean(0) * readers[position].norm(dim=0)
-        scores[group] = scores.get(group, torch.zeros_like(importance)) + importance
-    return {**maps, **{group: kept(score, nodes) for group, score in scores.items()}}
+        group = _group(parent.network, branch.name, change.part, change.group)
+        reader, inputs = branch.reading(change.reader, parent.observations)
+        importance = inputs.std(0, unbiased=False) * reader.weight.norm(dim=0)
+        scores[group] = scores.get(group, 0.0) + importance
+    if change.verb == "add_node":
+        return {group: grown(len(score), change.nodes) for group, score in scores.items()}
+    return {group: kept(score, change.nodes) for group, score in scores.items()}
 
 
-def _trace(branch: _Branch, observations: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """The input of every linear layer along a branch, and that layer's weights."""
-    inputs: list[Tensor] = []
-    weights: list[Tensor] = []
-    x = observations
-    for _, module in branch.parts:
-        *here, x = module.trace(x)
-        inputs += here
-        weights += [linear.weight for linear in module.linears]
-    return inputs, weights
+def _sources(child: ActorCritic, change: _Change) -> dict[str, str]:
+    """The parent's name of each of the child's tensors; a tensor that has none there is left out."""
+    names = list(_tensors(child))
+    if not change.verb.endswith("layer"):
+        return {name: name for name in names}
+    sources = {name: _renamed(name, change) for name in names}
+    if change.verb == "remove_layer":  # what read the removed layer reads other units now
+        part, place = change.reader_after
+        for branch in _branches(child):
+            for name in ("weight", "weight_sigma", "input_noise"):
+                sources.pop(f"{branch.name}.{part}.linears.{place}.{name}", None)
+    return sources
 
 
-def _renamed(name: str, part: str, verb: str, layer: int) -> str:
-    """The parent's name of a child's tensor when a layer was inserted behind `layer`, or `layer` was removed."""
+def _renamed(name: str, change: _Change) -> str:
+    """The parent's name of a child's tensor when a layer was inserted or removed; empty for a newborn one."""
     pieces = name.split(".")
-    if len(pieces) < 5 or pieces[1] != part or pieces[2] not in ("linears", "norms", "activations"):
+    if len(pieces) < 5 or pieces[1] != change.part or pieces[2] not in ("linears", "norms", "activations"):
         return name
     index = int(pieces[3])
-    if verb == "add_layer":
-        if index == layer + 1:
-            return ""  # newborn
-        pieces[3] = str(index - (index > layer))
+    if change.verb == "remove_layer":
+        pieces[3] = str(index + (index >= change.layer))
+    elif index == change.layer + 1:
+        return ""
     else:
-        pieces[3] = str(index + (index >= layer))
+        pieces[3] = str(index - (index > change.layer))
     return ".".join(pieces)
 
 
-def _make_identity_(child: ActorCritic, part: str, index: int) -> None:
+def _make_identity_(child: ActorCritic, change: _Change) -> None:
+    """Let the layer that was inserted give what it reads, without noise."""
     for branch in _branches(child):
-        linear = dict(branch.parts)[part].linears[index]
-        torch.nn.init.eye_(linear.weight)
+        linear = branch.part(change.part).linear(change.layer + 1)
+        nn.init.eye_(linear.weight)
         linear.bias.zero_()
+        if isinstance(linear, NoisyLinear):
+            linear.weight_sigma.zero_()
+            linear.bias_sigma.zero_()
 
 
-def _recount_(child: ActorCritic) -> None:
-    """A normalisation must count at least one unit: if removal took all that it counted, it counts all that are left."""
-    for layer in child.modules():
-        if isinstance(layer, LayerNorm) and not layer.counted.any():
-            layer.counted.fill_(1.0)
-            layer.refresh()
+def _refit_readers_(parent: Parent, child: ActorCritic, change: _Change) -> list[str]:
+    """Refit every linear layer that read what was removed, so that it gives what it gave.
 
-
-def _refit_readers_(parent: Parent, child: ActorCritic, part: str, verb: str, arguments: Arguments) -> list[str]:
-    """Refit every linear layer that read what was removed, so that it gives what it gave; return the names of its parameters."""
+    Returns the names of its parameters.
+    """
     refitted: list[str] = []
-    done: set[int] = set()
+    done: list[Linear] = []
+    part, place = change.reader_after
     for old, new in zip(_branches(parent.network), _branches(child), strict=True):
-        reader_part = "head" if "latent" in verb else part
-        place = 0 if "latent" in verb else int(arguments["layer"]) + 1
-        new_place = place - (verb == "remove_layer")
-        source, target = dict(old.parts)[reader_part], dict(new.parts)[reader_part]
-        if id(target) in done:  # a shared encoder stands in both branches
+        reader, inputs = old.reading(change.reader, parent.observations)
+        heir, its_inputs = new.reading(change.reader_after, parent.observations)
+        if any(heir is other for other in done):  # a shared encoder stands in both branches
             continue
-        done.add(id(target))
-        before, after = parent.observations, parent.observations
-        if reader_part == "head":
-            before, after = dict(old.parts)["encoder"](before), dict(new.parts)["encoder"](after)
-        linear = target.linears[new_place]
-        if verb == "remove_layer":  # where the data say nothing: the two maps as if nothing stood between them
-            linear.weight.copy_(source.linears[place].weight @ source.linears[place - 1].weight)
-        wanted = source.linears[place](source.trace(before)[place])
-        refit_(linear.weight, linear.bias, target.trace(after)[new_place], wanted)
-        refitted += [f"{new.name}.{reader_part}.linears.{new_place}.{name}" for name in ("weight", "bias")]
+        done.append(heir)
+        if change.verb == "remove_layer":
+            _bridge_(reader, old.part(part).linear(place), heir)
+        refit_(heir.weight, heir.bias, its_inputs, reader(inputs))
+        refitted += [f"{new.name}.{part}.linears.{place}.{name}" for name in ("weight", "bias")]
     return refitted
+
+
+def _bridge_(reader: Linear, removed: Linear, heir: Linear) -> None:
+    """Where the data say nothing: the two maps as if nothing stood between them, as noisy as the second was."""
+    heir.weight.copy_(reader.weight @ removed.weight)
+    if isinstance(heir, NoisyLinear) and isinstance(reader, NoisyLinear):
+        heir.weight_sigma.fill_(float(reader.weight_sigma.abs().mean()))

@@ -32,6 +32,7 @@ class Clock:
 
     @contextmanager
     def __call__(self, part: str) -> Any:
+        """Count the time inside the `with` block towards a part."""
         start = perf_counter()
         try:
             yield
@@ -78,8 +79,7 @@ class Collector:
         self.mask: Tensor | None = None
 
     def reset(self, *keys: int) -> None:
-        """Begin new episodes everywhere; each block of envs has seeds of its own, named by the run's seed and
-        `keys`."""
+        """Begin new episodes everywhere; each block of envs has seeds named by the run's seed, its place and `keys`."""
         population = self.population
         seeds = [
             seed

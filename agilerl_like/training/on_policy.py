@@ -137,21 +137,22 @@ def train_on_policy(
     run_dir: str | os.PathLike[str] | None = None,
     reporters: Iterable[Reporter] = (),
 ) -> tuple[Population, list[float]]:
-    """Train a population, with evolution if a selection strategy is given; return it and the fitness of exactly these agents.
+    """Train a population, and evolve it if a selection strategy is given; return it and the fitness of its members.
 
     The names are AgileRL's. `max_steps`, `evo_steps` and `checkpoint` are env steps of each member (see `Schedule`).
     Without `mutation` the selected are cloned as they are; without `selection_strategy` (or `tournament`, the same)
     nobody is selected.
 
-    Args:
-        env: where members train. An env of `make_vect_envs` or `gymnasium.make_vec` is copied to as many rows a
-            member; the rows of any other one are divided among the members.
-        env_name, algo: labels, inferred when left out.
-        pop: a population, or a list of agents, of one run seed.
-        init_hp, mut_p: AgileRL's dictionaries for its logs; recorded with the run's settings and nothing else.
-        eval_env: where members are tested, if `env` cannot be copied.
-        run_dir: folder for metrics.csv, lineage.jsonl, the last population and the best agent.
-        reporters: more sinks for what happens.
+    `env` is where members train: one that can be made again (of `make_vect_envs`, `gymnasium.make_vec`, or a plain
+    sync or async vector env) is copied to as many rows for each member; the rows of any other are divided among the
+    members, and `eval_env` must say where they are tested. `pop` is a population, or a list of agents of one run
+    seed.
+
+    `run_dir` is a folder for metrics.csv, lineage.jsonl, the last population and the best agent; without it nothing
+    is written but what `checkpoint_path` and `save_elite` ask for. `env_name` and `algo` are labels and inferred when
+    left out; `init_hp` and `mut_p` are AgileRL's dictionaries for its logs, recorded with the run's settings.
+    `reporters` are more sinks for what happens. `swap_channels` is for images, which are not there yet; `accelerator`
+    is where the population's device came from and needs nothing more here.
 
     Raises:
         ConfigurationError: before anything is trained.
@@ -169,7 +170,7 @@ def train_on_policy(
     if run_dir is not None:
         sinks += [CsvReporter(run_dir), LineageReporter(run_dir)]
     if tensorboard:
-        sinks.append(TensorBoardReporter(tensorboard_log_dir or (run_dir or Path("runs") / name) / "tensorboard"))
+        sinks.append(TensorBoardReporter(Path(tensorboard_log_dir or (run_dir or Path("runs") / name) / "tensorboard")))
     if wb:
         sinks.append(WandbReporter(**(wandb_kwargs or {})))
     outcome = evolve_on_policy(

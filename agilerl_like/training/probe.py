@@ -70,7 +70,9 @@ def solve(probe: Probe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
         given = {**SETTINGS, **({} if continuous else EXPLORING), "gamma": probe.gamma, **settings}
         population = PPO.population(1, env.single_observation_space, env.single_action_space, seed=seed, **given)
         steps = _train(population, TransitionEnv(env), probe.steps)
-    return ProbeRecord(probe, tuple(_ask(population[0], (*probe.values, *probe.actions))), steps, perf_counter() - start)
+    return ProbeRecord(
+        probe, tuple(_ask(population[0], (*probe.values, *probe.actions))), steps, perf_counter() - start
+    )
 
 
 def _train(population: Population, env: TransitionEnv, steps: int) -> int:

@@ -1,0 +1,267 @@
+"""The command `agilerl-like`: train, eval, probe, plot.
+
+What follows a YAML file overrides it in the file's own words, so both are judged by the same code, together. tyro reads the other commands and
+writes every help page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import re
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from tyro.conf import AvoidSubcommands, FlagConversionOff, OmitArgPrefixes, Positional, PositionalMetavarFromFieldName
+
+from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.config import Config, build, load
+from agilerl_like.envs.probes import PROBES
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.vector import EnvRecipe, evaluation_env
+from agilerl_like.errors import CheckpointError, ConfigurationError, EnvironmentFault, NoHealthyMember, unknown_name
+from agilerl_like.reporting.console import ConsoleReporter
+from agilerl_like.reporting.files import METRICS, CsvReporter, LineageReporter
+from agilerl_like.reporting.plot import plot_run
+from agilerl_like.reporting.reporter import Reporter, Reporters
+from agilerl_like.reporting.tensorboard import TensorBoardReporter
+from agilerl_like.reporting.wandb import WandbReporter
+from agilerl_like.seeding import Purpose, fresh_seed, integers
+from agilerl_like.training.on_policy import Outcome, Places, evolve_on_policy
+from agilerl_like.training.probe import Answer, ProbeRecord, solve
+
+PROGRAM = "agilerl-like"
+CONFIG = "config.yaml"
+EVALUATION_ENVS = 32
+
+DONE, UNSOLVED, MISTAKE, FAULT, DISK = 0, 1, 2, 70, 74  # the last two are sysexits.h's EX_SOFTWARE and EX_IOERR
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; what a user can mend is said in one line."""
+    try:
+        return _command(list(sys.argv[1:] if arguments is None else arguments))
+    except ConfigurationError as error:
+        return _say_wrong(error, MISTAKE)
+    except (CheckpointError, OSError) as error:
+        return _say_wrong(error, DISK)
+    except (EnvironmentFault, NoHealthyMember) as error:
+        return _say_wrong(error, FAULT)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _command(arguments: list[str]) -> int:
+    if arguments[:1] == ["train"]:
+        return train(arguments[1:])
+    torch.set_num_threads(1)
+    commands = {"train": Train, "eval": evaluate, "probe": probe, "plot": plot}
+    return tyro.extras.subcommand_cli_from_dict(
+        commands, prog=PROGRAM, description=__doc__, args=arguments, config=(PositionalMetavarFromFieldName, AvoidSubcommands)
+    )
+
+
+def _say_wrong(error: Exception, code: int) -> int:
+    sys.stderr.write(f"{PROGRAM}: {' '.join(str(error).split())}\n")
+    return code
+
+
+# -- train
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a population as a YAML file says, and as the options behind it say.
+
+    Values are YAML: 1e5, 100_000, [64, 64], none.
+    """
+
+    file: Positional[Path]
+    """The run's configuration, such as configs/ppo/cartpole.yaml."""
+    settings: OmitArgPrefixes[Config]
+    print_config: bool = False
+    """Print the whole configuration and do nothing."""
+
+
+def train(arguments: Sequence[str]) -> int:
+    """Do what `Train` describes; its settings are read by `config`, not by tyro, which has no words for a new hyperparameter."""
+    rest = [argument for argument in arguments if argument not in ("-h", "--help", "--print-config")]
+    file, overrides = (rest[0], rest[1:]) if rest and not rest[0].startswith("--") else ("", rest)
+    if len(rest) < len(arguments) and "--print-config" not in arguments:
+        return _help(file, overrides)
+    if not file:
+        raise ConfigurationError(f"file is missing; allowed is {PROGRAM} train FILE.yaml [--section.name VALUE ...]")
+    config = load(file, overrides).seeded()
+    if "--print-config" in arguments:
+        sys.stdout.write(config.to_yaml())
+        return DONE
+    torch.set_num_threads(config.run.threads)
+    return _train(config)
+
+
+def _help(file: str, overrides: Sequence[str]) -> int:
+    default: Any = Train(Path(file), load(file, overrides)) if file else tyro.MISSING
+    markers = (PositionalMetavarFromFieldName, AvoidSubcommands, FlagConversionOff)
+    tyro.cli(Train, prog=f"{PROGRAM} train", default=default, args=["--help"], config=markers)
+    return DONE
+
+
+def _train(config: Config) -> int:
+    _check_name(config)
+    setup = build(config)
+    with contextlib.closing(setup.env):
+        run_dir = _make_run_dir(config)
+        (run_dir / CONFIG).write_text(f"# {PROGRAM} train {CONFIG} does this run again\n{config.to_yaml()}", encoding="utf-8")
+        outcome = evolve_on_policy(
+            **setup._asdict(), places=Places(run_dir=run_dir), reporters=Reporters(_sinks(config, run_dir)), name=run_dir.name
+        )
+    if config.run.plot and importlib.util.find_spec("matplotlib") is not None:
+        _print(f"drawn in {plot_run(run_dir)}")
+    return _exit_code(outcome)
+
+
+def _sinks(config: Config, run_dir: Path) -> Iterable[Reporter]:
+    yield ConsoleReporter()
+    yield CsvReporter(run_dir)
+    yield LineageReporter(run_dir)
+    if config.run.tensorboard:
+        yield TensorBoardReporter(run_dir / "tensorboard")
+    if config.run.wandb:
+        yield WandbReporter()
+
+
+def _check_name(config: Config) -> None:
+    metrics = config.run.dir / config.run.name / METRICS
+    if config.run.name and metrics.exists():
+        raise ConfigurationError(f"run.name={config.run.name!r} is taken: {metrics} exists; allowed is another name, or none for a new one")
+
+
+def _make_run_dir(config: Config) -> Path:
+    """Make the folder that was named, or a new one that is nobody else's."""
+    run = config.run
+    if run.name:
+        (run.dir / run.name).mkdir(parents=True, exist_ok=True)
+        return run.dir / run.name
+    run.dir.mkdir(parents=True, exist_ok=True)
+    env = re.sub(r"[^\w.]+", "-", config.environment.id)
+    stem = f"{env}-{config.algorithm.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    for name in itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2))):
+        with contextlib.suppress(FileExistsError):
+            (run.dir / name).mkdir()
+            return run.dir / name
+    raise AssertionError("count() ends")
+
+
+def _exit_code(outcome: Outcome) -> int:
+    if outcome.summary.reason == "interrupted":
+        return 128 + outcome.signal
+    return DISK if outcome.summary.saved_to is None else DONE
+
+
+# -- eval
+
+
+def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = None, env: str = "") -> int:
+    """Play fresh episodes with the best agent of a run, without exploration.
+
+    Args:
+        run: Folder of a run, or of a saved agent.
+        episodes: How many episodes.
+        seed: Names the episodes; none: new ones.
+        env: Another env than the run's, by gymnasium's id.
+    """
+    if episodes < 1:
+        raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
+    seed = fresh_seed() if seed is None else seed
+    agent = PPO.load(run / "best" if (run / "best").is_dir() else run)
+    with contextlib.closing(_recipe(run, env).make(1)) as one, contextlib.closing(evaluation_env(one, min(episodes, EVALUATION_ENVS))) as envs:
+        if (envs.single_observation_space, envs.single_action_space) != (agent.observation_space, agent.action_space):
+            raise ConfigurationError(
+                f"env={env!r} has {envs.single_observation_space} and {envs.single_action_space}; "
+                f"the agent was made for {agent.observation_space} and {agent.action_space}"
+            )
+        played = agent.play(TransitionEnv(envs), integers(episodes, seed, Purpose.CONFIRMATION_ENVS))
+    scores = played.returns[0]
+    _print(
+        f"mean return {scores.mean():.2f} ± {scores.std():.2f} over {episodes} episodes "
+        f"(from {scores.min():.2f} to {scores.max():.2f}, {played.lengths.mean():.0f} steps on average, seed {seed})"
+    )
+    return DONE
+
+
+def _recipe(run: Path, env: str) -> EnvRecipe:
+    if env:
+        return EnvRecipe(env)
+    for folder in (run, run.parent):
+        if (folder / CONFIG).is_file():
+            return load(folder / CONFIG).environment.recipe
+    raise ConfigurationError(f"env={env!r} must be given, for {run} has no {CONFIG} that names it")
+
+
+# -- probe
+
+
+def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0) -> int:
+    """Train PPO in tiny worlds with known answers; exit code 1 if one is not solved.
+
+    Args:
+        names: Which worlds; all of them if left out.
+        seed: Names all random streams.
+    """
+    for name in names:
+        if name not in PROBES:
+            raise unknown_name("probe", name, PROBES)
+    table = Table("probe", "question", "known", "found", "solved", "seconds")
+    records: list[ProbeRecord] = []
+    with Live(table, console=Console(), auto_refresh=False) as live:
+        for name in names or PROBES:
+            record = solve(PROBES[name], seed=seed)
+            records.append(record)
+            table.add_row(
+                name, record.probe.question, "\n".join(map(_known, record.answers)), "\n".join(map(_found, record.answers)),
+                "[green]yes" if record.solved else "[red]no", f"{record.seconds:.1f}",
+            )  # fmt: skip
+            live.refresh()
+    return DONE if all(record.solved for record in records) else UNSOLVED
+
+
+def _known(answer: Answer) -> str:
+    what = "V" if answer.what == "value" else "a"
+    return f"{what}({_list(answer.obs)}) = {_list(answer.known)}"
+
+
+def _found(answer: Answer) -> str:
+    text = _list(answer.found)
+    return text if answer.right else f"[red]{text}"
+
+
+def _list(numbers: Iterable[float]) -> str:
+    return ", ".join(f"{number:.3g}" for number in numbers)
+
+
+# -- plot
+
+
+def plot(run: Positional[Path], /) -> int:
+    """Draw a run: fitness, hyperparameters and sizes over generations.
+
+    Args:
+        run: Folder of the run.
+    """
+    _print(str(plot_run(run)))
+    return DONE
+
+
+def _print(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
