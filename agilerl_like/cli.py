@@ -1,7 +1,7 @@
 """The command `agilerl-like`: train, eval, probe, plot.
 
-What follows a YAML file overrides it in the file's own words, so both are judged by the same code, together. tyro reads the other commands and
-writes every help page.
+What follows a YAML file overrides it in the file's own words, so both are judged together, by the same code. tyro reads
+the other commands and writes every help page.
 """
 
 from __future__ import annotations
@@ -16,14 +16,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import tyro
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from tyro.conf import AvoidSubcommands, FlagConversionOff, OmitArgPrefixes, Positional, PositionalMetavarFromFieldName
+from tyro.conf import (
+    AvoidSubcommands,
+    FlagConversionOff,
+    FlagCreatePairsOff,
+    Positional,
+    PositionalMetavarFromFieldName,
+)
 
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.config import Config, build, load
@@ -42,6 +48,7 @@ from agilerl_like.training.on_policy import Outcome, Places, evolve_on_policy
 from agilerl_like.training.probe import Answer, ProbeRecord, solve
 
 PROGRAM = "agilerl-like"
+DESCRIPTION = "Populations of PPO agents that find their hyperparameters and architectures while they train."
 CONFIG = "config.yaml"
 EVALUATION_ENVS = 32
 
@@ -67,8 +74,9 @@ def _command(arguments: list[str]) -> int:
         return train(arguments[1:])
     torch.set_num_threads(1)
     commands = {"train": Train, "eval": evaluate, "probe": probe, "plot": plot}
+    markers = (PositionalMetavarFromFieldName, AvoidSubcommands)
     return tyro.extras.subcommand_cli_from_dict(
-        commands, prog=PROGRAM, description=__doc__, args=arguments, config=(PositionalMetavarFromFieldName, AvoidSubcommands)
+        commands, prog=PROGRAM, description=DESCRIPTION, args=arguments, config=markers
     )
 
 
@@ -84,18 +92,20 @@ def _say_wrong(error: Exception, code: int) -> int:
 class Train:
     """Train a population as a YAML file says, and as the options behind it say.
 
-    Values are YAML: 1e5, 100_000, [64, 64], none.
+    Values are YAML: 1e5, 100_000, [64, 64], none. What has no entry yet is given alike, though it is not listed below:
+    --hyperparameters.lr.min 1e-5 --hyperparameters.lr.max 1e-2, --environment.wrappers [NormalizeReward],
+    --environment.kwargs.gravity -9, --mutation.rl-hp 0.5.
     """
 
     file: Positional[Path]
     """The run's configuration, such as configs/ppo/cartpole.yaml."""
-    settings: OmitArgPrefixes[Config]
-    print_config: bool = False
+    settings: Annotated[FlagConversionOff[Config], tyro.conf.arg(name="")]
+    print_config: FlagCreatePairsOff[bool] = False
     """Print the whole configuration and do nothing."""
 
 
 def train(arguments: Sequence[str]) -> int:
-    """Do what `Train` describes; its settings are read by `config`, not by tyro, which has no words for a new hyperparameter."""
+    """Do what `Train` describes; `config` reads its settings, for tyro has no words for a new hyperparameter."""
     rest = [argument for argument in arguments if argument not in ("-h", "--help", "--print-config")]
     file, overrides = (rest[0], rest[1:]) if rest and not rest[0].startswith("--") else ("", rest)
     if len(rest) < len(arguments) and "--print-config" not in arguments:
@@ -111,9 +121,9 @@ def train(arguments: Sequence[str]) -> int:
 
 
 def _help(file: str, overrides: Sequence[str]) -> int:
-    default: Any = Train(Path(file), load(file, overrides)) if file else tyro.MISSING
-    markers = (PositionalMetavarFromFieldName, AvoidSubcommands, FlagConversionOff)
-    tyro.cli(Train, prog=f"{PROGRAM} train", default=default, args=["--help"], config=markers)
+    default: dict[str, Any] = {"default": Train(Path(file), load(file, overrides))} if file else {}
+    markers = (PositionalMetavarFromFieldName, AvoidSubcommands)
+    tyro.cli(Train, prog=f"{PROGRAM} train", args=["--help"], config=markers, **default)
     return DONE
 
 
@@ -122,9 +132,14 @@ def _train(config: Config) -> int:
     setup = build(config)
     with contextlib.closing(setup.env):
         run_dir = _make_run_dir(config)
-        (run_dir / CONFIG).write_text(f"# {PROGRAM} train {CONFIG} does this run again\n{config.to_yaml()}", encoding="utf-8")
+        (run_dir / CONFIG).write_text(
+            f"# {PROGRAM} train {CONFIG} does this run again\n{config.to_yaml()}", encoding="utf-8"
+        )
         outcome = evolve_on_policy(
-            **setup._asdict(), places=Places(run_dir=run_dir), reporters=Reporters(_sinks(config, run_dir)), name=run_dir.name
+            **setup._asdict(),
+            places=Places(run_dir=run_dir),
+            reporters=Reporters(_sinks(config, run_dir)),
+            name=run_dir.name,
         )
     if config.run.plot and importlib.util.find_spec("matplotlib") is not None:
         _print(f"drawn in {plot_run(run_dir)}")
@@ -144,7 +159,9 @@ def _sinks(config: Config, run_dir: Path) -> Iterable[Reporter]:
 def _check_name(config: Config) -> None:
     metrics = config.run.dir / config.run.name / METRICS
     if config.run.name and metrics.exists():
-        raise ConfigurationError(f"run.name={config.run.name!r} is taken: {metrics} exists; allowed is another name, or none for a new one")
+        raise ConfigurationError(
+            f"run.name={config.run.name!r} is taken: {metrics} exists; allowed is another name, or none for a new one"
+        )
 
 
 def _make_run_dir(config: Config) -> Path:
@@ -165,7 +182,7 @@ def _make_run_dir(config: Config) -> Path:
 
 def _exit_code(outcome: Outcome) -> int:
     if outcome.summary.reason == "interrupted":
-        return 128 + outcome.signal
+        return 128 + getattr(outcome, "signal", signal.SIGINT)
     return DISK if outcome.summary.saved_to is None else DONE
 
 
@@ -185,7 +202,10 @@ def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = N
         raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
     seed = fresh_seed() if seed is None else seed
     agent = PPO.load(run / "best" if (run / "best").is_dir() else run)
-    with contextlib.closing(_recipe(run, env).make(1)) as one, contextlib.closing(evaluation_env(one, min(episodes, EVALUATION_ENVS))) as envs:
+    with (
+        contextlib.closing(_recipe(run, env).make(1)) as one,
+        contextlib.closing(evaluation_env(one, min(episodes, EVALUATION_ENVS))) as envs,
+    ):
         if (envs.single_observation_space, envs.single_action_space) != (agent.observation_space, agent.action_space):
             raise ConfigurationError(
                 f"env={env!r} has {envs.single_observation_space} and {envs.single_action_space}; "
@@ -228,12 +248,18 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0) -> int:
         for name in names or PROBES:
             record = solve(PROBES[name], seed=seed)
             records.append(record)
-            table.add_row(
-                name, record.probe.question, "\n".join(map(_known, record.answers)), "\n".join(map(_found, record.answers)),
-                "[green]yes" if record.solved else "[red]no", f"{record.seconds:.1f}",
-            )  # fmt: skip
+            table.add_row(*_row(record))
             live.refresh()
     return DONE if all(record.solved for record in records) else UNSOLVED
+
+
+def _row(record: ProbeRecord) -> Iterable[str]:
+    yield record.probe.name
+    yield record.probe.question
+    yield "\n".join(map(_known, record.answers))
+    yield "\n".join(map(_found, record.answers))
+    yield "[green]yes" if record.solved else "[red]no"
+    yield f"{record.seconds:.1f}"
 
 
 def _known(answer: Answer) -> str:

@@ -1,7 +1,8 @@
 """A run's whole configuration: one frozen model that YAML files and the command line fill, and what is built from it.
 
-Every default is read from the one place that defines it. What a person wrote is judged at once and as a whole, with the place where it was
-written, and an agent is built once for nobody, so that contradictions are heard of before any environment is made.
+Every default is read from the one place that defines it. What a person wrote is judged at once and as a whole, with the
+place where it was written, and an agent is built once for nobody, so that contradictions are heard of before any
+environment is made.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.settings import NUMERIC, Count, PPOSettings
 from agilerl_like.envs.vector import Backend, EnvRecipe
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter, Selection, TournamentSelection, TruncationSelection
+from agilerl_like.hpo import (
+    HyperparameterConfig,
+    Mutations,
+    RLParameter,
+    Selection,
+    TournamentSelection,
+    TruncationSelection,
+)
 from agilerl_like.hpo.hyperparameters import Scale
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
@@ -35,10 +43,10 @@ from agilerl_like.training.on_policy import Schedule
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
 
 
-class Section(BaseModel, frozen=True):
+class Section(BaseModel):
     """A part of the configuration: unknown keys are errors, and nothing changes once it is read."""
 
-    model_config = STRICT
+    model_config = STRICT | {"frozen": True}
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
@@ -61,8 +69,9 @@ class EnvironmentConfig(Section):
     num_envs: Count = EnvRecipe.num_envs
     """Copies of the env for each member."""
     backend: Backend = EnvRecipe.backend
-    """Who steps them: gymnasium's native vector env, one process, many, or EnvPool; auto takes the quickest that runs the env unchanged."""
-    wrappers: tuple[str | dict[str, Any], ...] = EnvRecipe.wrappers
+    """Who steps them: gymnasium's native vector env, one process, many, or EnvPool; auto: the quickest that runs the
+    env unchanged."""
+    wrappers: tuple[str | dict[str, Any], ...] = ()
     """Around each env: names from gymnasium.wrappers, import paths, or {name: ..., its arguments}."""
     kwargs: dict[str, Any] = {}
     """Arguments of the env itself."""
@@ -132,9 +141,9 @@ class MLPConfig(MLPSpec):
 class NetworkConfig(Section):
     """The first architecture of actor and critic: AgileRL's `net_config`."""
 
-    encoder_config: MLPConfig = MLPConfig(**asdict(NetworkSpec.encoder))
+    encoder_config: MLPConfig = MLPConfig(**asdict(NetworkSpec().encoder))
     """From the observation to the latent layer."""
-    head_config: MLPConfig = MLPConfig(**asdict(NetworkSpec.head))
+    head_config: MLPConfig = MLPConfig(**asdict(NetworkSpec().head))
     """From the latent layer to the outputs."""
     latent_dim: int = NetworkSpec.latent_dim
     """Width of the latent layer."""
@@ -147,7 +156,10 @@ class NetworkConfig(Section):
 class SelectionConfig(Section):
     """Who becomes a parent."""
 
-    STRATEGIES: ClassVar[Mapping[str, type[Selection]]] = {"tournament": TournamentSelection, "truncation": TruncationSelection}
+    STRATEGIES: ClassVar[Mapping[str, type[Selection]]] = {
+        "tournament": TournamentSelection,
+        "truncation": TruncationSelection,
+    }
 
     name: Literal["tournament", "truncation"] = "tournament"
     """tournament: each parent is the best of a few drawn at random; truncation: the best replace the worst."""
@@ -168,9 +180,9 @@ class SelectionConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> SelectionConfig:
         used = {"name", *(used.name for used in fields(self.strategy))}
-        for name, info in type(self).model_fields.items():
-            if name not in used and getattr(self, name) != info.default:
-                raise ConfigurationError(f"{name}={getattr(self, name)!r} has no meaning for name={self.name!r}; leave it out")
+        for name, value in self:
+            if name not in used and value != type(self).model_fields[name].default:
+                raise ConfigurationError(f"{name}={value!r} has no meaning for name={self.name!r}; leave it out")
         return self
 
 
@@ -268,11 +280,6 @@ class Config(Section):
             return NetworkSpec.from_net_config(net_config).to_config()
         return net_config
 
-    @field_validator("mutation", mode="before")
-    @classmethod
-    def _read_none(cls, mutation: Any) -> Any:
-        return None if mutation == "none" else mutation
-
     @model_validator(mode="after")
     def _fit_together(self) -> Config:
         if self.mutation is not None:
@@ -283,9 +290,10 @@ class Config(Section):
 
     def agent_arguments(self) -> dict[str, Any]:
         """The arguments of `PPO` besides its spaces."""
+        ranges = {name: range_.parameter for name, range_ in self.hyperparameters.items()}
         return {
             **self.algorithm.settings(),
-            "hp_config": HyperparameterConfig(**{name: range_.parameter for name, range_ in self.hyperparameters.items()}),
+            "hp_config": HyperparameterConfig(**ranges),
             "net_config": self.network.model_dump(),
             "num_envs": self.environment.num_envs,
             "seed": self.seed,
@@ -327,14 +335,15 @@ def build(config: Config) -> Setup:
     except ConfigurationError as error:
         raise ConfigurationError(f"environment: {error}") from error
     try:
+        spaces = env.single_observation_space, env.single_action_space
+        start = config.population
         population = PPO.population(
-            config.population.size, env.single_observation_space, env.single_action_space,
-            sample_hyperparameters=config.population.sample_hyperparameters, **config.agent_arguments(),
-        )  # fmt: skip
+            start.size, *spaces, sample_hyperparameters=start.sample_hyperparameters, **config.agent_arguments()
+        )
         if config.mutation is None:
             return Setup(env, population, config.training, None, None, config.to_json())
         mutations = config.mutation.mutations
-        if config.population.pre_training_mutation:
+        if start.pre_training_mutation:
             population.mutate(mutations, pre_training=True)
         return Setup(env, population, config.training, config.selection.strategy, mutations, config.to_json())
     except BaseException:
@@ -373,7 +382,7 @@ class Draft:
         except (yaml.YAMLError, RecursionError) as error:
             raise ConfigurationError(f"{path}{_explain(error)}") from error
         if not isinstance(data, dict):
-            raise ConfigurationError(f"{path} holds {data!r:.40}; allowed is a mapping from sections to settings, such as 'seed: 1'")
+            raise ConfigurationError(f"{path} holds {data!r:.40}; allowed are settings by name, such as 'seed: 1'")
         return cls(data, places)
 
     def override(self, arguments: Sequence[str]) -> Draft:
@@ -395,28 +404,34 @@ class Draft:
         try:
             return Config.model_validate(self.data)
         except ValidationError as error:
-            raise ConfigurationError("; ".join(self._problem(found) for found in error.errors(include_url=False))) from None
+            problems = [self._problem(found) for found in error.errors(include_url=False)]
+            raise ConfigurationError("; ".join(problems)) from None
 
     def _problem(self, found: Any) -> str:
         """Say in this project's words what pydantic found."""
         loc = tuple(str(part) for part in found["loc"])
         own = found.get("ctx", {}).get("error")
-        if loc[-1:] == ("[key]",):
-            loc = loc[:-1]
-            text = f"{'.'.join(loc[:-1])} {own}"
-        elif isinstance(own, ConfigurationError):
-            name = str(own).partition("=")[0]
-            loc = (*(loc or _sections_with(name)[:1]), name)
-            text = ".".join((*loc[:-1], str(own))) if name.isidentifier() else ": ".join(filter(None, (".".join(loc[:-1]), str(own))))
-        elif found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        if isinstance(own, ConfigurationError):
+            return self._own_problem(loc, str(own))
+        name, value = ".".join(loc), found["input"]
+        if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             text = str(unknown_name(f"{'.'.join(loc[:-1]) or 'config'} key", loc[-1], _near(loc)))
         elif found["type"] == "literal_error":
-            text = str(unknown_name(".".join(loc), found["input"], re.findall(r"'([^']*)'", found["ctx"]["expected"])))
+            text = str(unknown_name(name, value, re.findall(r"'([^']*)'", found["ctx"]["expected"])))
         elif found["type"] == "missing":
-            text = f"{'.'.join(loc)} is missing"
+            text = f"{name} is missing"
         else:
-            text = f"{'.'.join(loc)}={found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
+            text = f"{name}={value!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
         return text + self._place(loc)
+
+    def _own_problem(self, loc: tuple[str, ...], text: str) -> str:
+        """Put the section in front of one of our own errors, which begin with the setting that is wrong."""
+        if loc[-1:] == ("[key]",):
+            return f"{'.'.join(loc[:-2])} {text}{self._place(loc[:-1])}"
+        name = text.partition("=")[0]
+        section = ".".join(loc or _sections_with(name)[:1])
+        place = self._place((*section.split("."), name))
+        return (f"{section}.{text}" if name.isidentifier() else f"{section}: {text}").lstrip(".: ") + place
 
     def _place(self, loc: tuple[str, ...]) -> str:
         nearest = next((loc[:end] for end in range(len(loc), 0, -1) if loc[:end] in self.places), None)
@@ -424,7 +439,7 @@ class Draft:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which 1e5 is a number, as in YAML 1.2 and everywhere else."""
+    """Safe YAML in which 1e5 is a number, as in YAML 1.2 and everywhere else, and None is null."""
 
 
 _Loader.add_implicit_resolver(
@@ -434,14 +449,21 @@ _Loader.add_implicit_resolver(
 )
 
 
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^[nN]one$"), list("nN"))
+
+
 class _Dumper(yaml.SafeDumper):
     """YAML with its lists in brackets."""
 
 
-_Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True))
+_Dumper.add_representer(
+    list, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
+)
 
 
-def _lines(node: yaml.Node | None, file: Path | str, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
+def _lines(
+    node: yaml.Node | None, file: Path | str, above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], int]]:
     """The line of every key; a key that is there twice is an error, one with nothing behind it is taken out."""
     if not isinstance(node, yaml.MappingNode):
         return
@@ -473,7 +495,7 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     while rest:
         option, equals, value = rest.pop(0).partition("=")
         if not option.startswith("--"):
-            raise ConfigurationError(f"argument={option!r} belongs to no option; settings are written --section.name VALUE")
+            raise ConfigurationError(f"argument={option!r} belongs to no option; allowed is --section.name VALUE")
         texts = [value] if equals else []
         while rest and not rest[0].startswith("--"):
             texts.append(rest.pop(0))
@@ -485,7 +507,7 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 def _value(option: str, texts: list[str]) -> Any:
     """The value of an option: a list where several things follow it."""
     try:
-        values = [yaml.load(text, _Loader) for text in texts]
+        values = [_Loader(text).get_single_data() for text in texts]
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigurationError(f"{option}={' '.join(texts)!r}{_explain(error)}") from error
     return values[0] if len(values) == 1 else values

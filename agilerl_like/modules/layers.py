@@ -147,7 +147,7 @@ class LayerNorm(nn.Module):
 
 
 class RunningNorm(nn.Module):
-    """Centre and scale by the mean and variance of everything seen so far: `[..., size]`, or `[P, B, size]` when stacked.
+    """Centre and scale by the mean and variance of everything seen: `[..., size]`, or `[P, B, size]` when stacked.
 
     The statistics are buffers: cloned and saved with the member, and moved by `update_` alone, so that they stay frozen
     while a policy acts, learns from what it saw, or is evaluated. Merging follows Chan et al. (1979), in the module's
@@ -211,8 +211,8 @@ class RunningNorm(nn.Module):
 class FadingActivation(nn.Module):
     """A layer's activation, or the way from what stood there before to it.
 
-    While a change fades in, the layer gives `(1 - blend) * before + blend * after`. `blend` is 0 at the mutation, so that
-    nothing jumps, and is moved towards 1 between updates, never within one.
+    While a change fades in, the layer gives `(1 - blend) * before + blend * after`. `blend` is 0 at the mutation, so
+    that nothing jumps, and is moved towards 1 between updates, never within one.
     """
 
     def __init__(self, activation: str, before: str = "") -> None:

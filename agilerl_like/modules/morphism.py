@@ -109,8 +109,8 @@ RIDGE = 1e-3
 def refit_(weight: Tensor, bias: Tensor, inputs: Tensor, targets: Tensor) -> None:
     """Move `weight` `[out, in]` and `bias` `[out]` to the ridge solution of `inputs @ weight.T + bias = targets`.
 
-    `inputs` `[n, in]` and `targets` `[n, out]` come from the states of the last rollout. The penalty is on the change of
-    the weights, so directions that the data do not show stay as they were. Solved in float64; a few milliseconds for 256
+    `inputs` `[n, in]` and `targets` `[n, out]` come from the states of the last rollout. The penalty is on the change
+    of the weights, so directions that the data do not show stay as they were. Solved in float64: milliseconds for 256
     units.
     """
     x, y = inputs.double(), targets.double()

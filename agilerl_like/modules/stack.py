@@ -1,8 +1,9 @@
 """Members' parameters laid out on one leading axis, of which every member keeps views of its own row.
 
-`Stack.of([a, b, c])` makes one flat `[P, N]` tensor. The stacked module's parameters are views of it with shape `[P, …]`,
-and each member's own parameters are re-pointed to views of its row: while the stack trains, `agent.actor` is live. One
-flat tensor makes Adam, clipping, cloning and finiteness checks a handful of kernels however many layers there are.
+`Stack.of([a, b, c])` makes one flat `[P, N]` tensor. The stacked module's parameters are views of it with shape
+`[P, …]`, and each member's own parameters are re-pointed to views of its row: while the stack trains, `agent.actor` is
+live. One flat tensor makes Adam, clipping, cloning and finiteness checks a handful of kernels however many layers there
+are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an algorithm needs of modules: actor and critic for a pair of spaces, distributions, and mutations carried out."""
+"""What an algorithm needs of modules: actor and critic, action distributions, and mutations carried out."""
 
 from agilerl_like.networks.actor_critic import Actor, ActorCritic, Network, NetworkSpec
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution

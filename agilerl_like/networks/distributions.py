@@ -1,8 +1,9 @@
 """Action distributions: what a policy's outputs mean for each kind of action space.
 
-Every method takes outputs with any leading axes, `[…, num_outputs]`. A *raw* action is what is stored and learned from, `[…, size]`:
-the category from 0, the bit, or the unbounded Gaussian number; `to_env` turns it into the action that the environment takes and
-`from_env` back. Noise is an argument, drawn beforehand, so that a member's actions depend on its own stream alone.
+Every method takes outputs with any leading axes, `[…, num_outputs]`. A *raw* action is what is stored and learned from,
+`[…, size]`: the category from 0, the bit, or the unbounded Gaussian number; `to_env` turns it into the action that the
+environment takes and `from_env` back. Noise is an argument, drawn beforehand, so that a member's actions depend on its
+own stream alone.
 """
 
 from __future__ import annotations
@@ -173,27 +174,31 @@ class Bernoulli(ActionDistribution):
 class Gaussian(ActionDistribution):
     """Box spaces: a diagonal Gaussian with one learned log standard deviation a dimension.
 
-    The policy speaks in half-widths of the space: raw -1 and 1 are the bounds, so the space's units do not matter (a dimension with an
-    infinite bound is left as it is). Either the action is clipped at the border, or `squash` sends it through tanh and its
-    log-probability carries the Jacobian (Haarnoja et al. 2018). Log-probabilities are densities in the environment's units.
+    The policy speaks in half-widths of the space: raw -1 and 1 are the bounds, so the space's units do not matter (a
+    dimension with an infinite bound is left as it is). Either the action is clipped at the border, or `squash` sends it
+    through tanh and its log-probability carries the Jacobian (Haarnoja et al. 2018). Log-probabilities are densities in
+    the environment's units.
     """
 
     LOG_STD_RANGE = (-20.0, 2.0)
+    INFINITE = 1e30
+    """Bounds from here on only mean that there is none: environments write the largest float32 for it."""
 
     def __init__(self, space: gymnasium.spaces.Box, *, log_std: float, squash: bool) -> None:
         super().__init__()
         low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
-        bounded = np.isfinite(low) & np.isfinite(high) & (high > low)
-        if squash and not bounded.all():
+        finite = (np.abs(low) < self.INFINITE) & (np.abs(high) < self.INFINITE)
+        if squash and not finite.all():
             raise ConfigurationError(
                 f"squash_output=True needs finite bounds, but action_space={space} has low={low}, high={high}"
             )
         self.shape, self.dtype, self.squash = space.shape, space.dtype, squash
         self.size = self.num_outputs = len(low)
         self.low, self.high = low, high
-        with np.errstate(invalid="ignore", over="ignore"):
-            self.centre = np.where(bounded, low / 2 + high / 2, 0.0)
-            self.half_width = np.where(bounded, high / 2 - low / 2, 1.0)
+        self.centre, self.half_width = np.zeros(self.size), np.ones(self.size)
+        self.centre[finite] = low[finite] / 2 + high[finite] / 2
+        spread = finite & (high > low)  # where there is one legal number, every action is clipped to it
+        self.half_width[spread] = high[spread] / 2 - low[spread] / 2
         self.log_width = float(np.log(self.half_width).sum())
         self.log_std = nn.Parameter(torch.full((self.size,), float(log_std)))
 
@@ -227,13 +232,16 @@ class Gaussian(ActionDistribution):
         return (theirs - ours + spread - 0.5).sum(-1)
 
     def to_env(self, raw: Tensor) -> np.ndarray:
-        return np.clip(self.unbounded(raw), self.low.reshape(self.shape), self.high.reshape(self.shape)).astype(
-            self.dtype, copy=False
-        )
+        unit = torch.tanh(raw) if self.squash else raw
+        return self._in_units(np.clip(self._scaled(unit), self.low, self.high))
 
     def unbounded(self, raw: Tensor) -> np.ndarray:
-        unit = torch.tanh(raw) if self.squash else raw
-        action = unit.double().cpu().numpy() * self.half_width + self.centre
+        return self.to_env(raw) if self.squash else self._in_units(self._scaled(raw))
+
+    def _scaled(self, unit: Tensor) -> np.ndarray:
+        return unit.double().cpu().numpy() * self.half_width + self.centre
+
+    def _in_units(self, action: np.ndarray) -> np.ndarray:
         return action.reshape(-1, *self.shape).astype(self.dtype)
 
     def from_env(self, action: np.ndarray) -> Tensor:

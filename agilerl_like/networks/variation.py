@@ -1,9 +1,9 @@
-"""A child network from its parent's network and one mutation: what is carried over, and by how much it moved the policy.
+"""A child network from its parent's and one mutation: what is carried over, and by how much it moved the policy.
 
 Growth is exact. Removal drops the units that matter least on the states of the last rollout, refits what reads them,
 and is only accepted if the policy and the value stay near (`KL_LIMIT`, `VALUE_LIMIT`); otherwise fewer units are
 removed, and at last none. Parameter noise is scaled until it moves the policy by `NOISE_KL` (Lehman et al. 2018 scale
-by sensitivity to the same end). All is measured in evaluation mode: what a policy means, not what its noise makes of it.
+by sensitivity to the same end). All is measured in evaluation mode: what a policy means, not what noise makes of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Does an agent learn what it must? It trains in a tiny world, and its answers are compared with the known ones.
 
-It is asked once, after the world's whole budget, and not as soon as it happens to be right: an untrained policy is right about one choice in two.
+It is asked once, after the world's whole budget, and not as soon as it happens to be right: an untrained policy is
+right about one choice in two.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class ProbeRecord:
 
 
 def solve(probe: Probe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
-    """Train a PPO agent in a world for as many steps as it should need, and ask it; `settings` are further arguments of `PPO`."""
+    """Train a PPO agent in a world for as long as it should need, and ask it; `settings` are arguments of `PPO`."""
     start = perf_counter()
     with closing(make_vect_envs(probe.make, num_envs=NUM_ENVS)) as env:
         continuous = isinstance(env.single_action_space, gymnasium.spaces.Box)

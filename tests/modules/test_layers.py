@@ -1,0 +1,265 @@
+"""Layers: each against the formula it stands for, alone and as a stack whose rows are the layers alone."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.modules import Stack
+from agilerl_like.modules.layers import (
+    ACTIVATIONS,
+    SKIP,
+    FadingActivation,
+    LayerNorm,
+    Linear,
+    NoisyLinear,
+    RunningNorm,
+    check_activation,
+)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def scramble_(module, seed):
+    """Give every parameter a value of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(generator=generator)
+    return module.double()
+
+
+def stacked(layers):
+    """Stack layers that have buffers but no parameters, beside something that has."""
+    members = [torch.nn.ModuleList([layer, Linear(1, 1)]) for layer in layers]
+    return Stack.of(members).module[0]
+
+
+def test_linear_is_orthogonal_with_its_gain():
+    layer = Linear(5, 3)
+    layer.reset_(2.0, torch.Generator().manual_seed(0))
+    # orthonormal rows times the gain: W W' = gain^2 I
+    torch.testing.assert_close(layer.weight @ layer.weight.T, 4.0 * torch.eye(3))
+    assert torch.equal(layer.bias, torch.zeros(3))
+
+
+def test_linear_uniform_weights_fill_their_bound():
+    layer = Linear(16, 1000)
+    layer.reset_uniform_(0.5, torch.Generator().manual_seed(0))
+    bound = 0.5 / math.sqrt(16)
+    largest = float(layer.weight.detach().abs().max())
+    assert 0.999 * bound < largest <= bound  # of 16 000 draws none above 0.999: a chance of 1e-7
+
+
+def test_noisy_linear_adds_the_outer_product_of_its_noise_in_training_only():
+    layer = scramble_(NoisyLinear(4, 3, 0.5), seed=1)
+    layer.resample_(torch.Generator().manual_seed(2))
+    x = normal(7, 4, seed=3)
+    weight = layer.weight + layer.weight_sigma * torch.outer(layer.output_noise, layer.input_noise)
+    bias = layer.bias + layer.bias_sigma * layer.output_noise
+
+    torch.testing.assert_close(layer(x), x @ weight.T + bias)
+    torch.testing.assert_close(layer.eval()(x), x @ layer.weight.T + layer.bias)
+
+
+def test_noisy_linear_noise_is_the_signed_root_of_a_gaussian():
+    layer = NoisyLinear(20_000, 1, 0.5)
+    layer.resample_(torch.Generator().manual_seed(0))
+    # f(z) = sign(z) sqrt|z|: mean 0, E f^2 = E|z| = sqrt(2/pi), Var f^2 = Var|z| = 1 - 2/pi; bounds at 5 standard errors
+    noise, root = layer.input_noise.double(), math.sqrt(20_000)
+    assert abs(noise.mean()) < 5 * math.sqrt(math.sqrt(2 / math.pi)) / root
+    assert abs(noise.square().mean() - math.sqrt(2 / math.pi)) < 5 * math.sqrt(1 - 2 / math.pi) / root
+
+
+def test_noisy_linear_keeps_its_noise_until_it_is_drawn_again():
+    layer = NoisyLinear(4, 3, 0.5)
+    layer.reset_(1.0, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(5)
+    layer.resample_(generator)
+    first = layer(torch.ones(4))
+    assert torch.equal(layer(torch.ones(4)), first)
+    layer.resample_(generator)
+    assert not torch.equal(layer(torch.ones(4)), first)
+
+
+@pytest.mark.parametrize("kind", ["linear", "noisy", "norm", "partly counted norm"])
+def test_a_stacked_layer_gives_what_its_members_give(kind):
+    def make(seed):
+        if kind == "linear":
+            return scramble_(Linear(5, 3), seed)
+        if kind == "noisy":
+            layer = scramble_(NoisyLinear(5, 3, 0.5), seed)
+            layer.resample_(torch.Generator().manual_seed(seed))
+            return layer
+        layer = scramble_(LayerNorm(5), seed)
+        if kind == "partly counted norm":
+            layer.counted[seed % 3] = 0.0
+            layer.refresh()
+        return layer
+
+    members = [make(seed) for seed in range(4)]
+    x = normal(4, 7, 5)
+    alone = torch.stack([member(x[i]) for i, member in enumerate(members)])
+    torch.testing.assert_close(Stack.of(members).module(x), alone, rtol=1e-12, atol=1e-12)
+
+
+def test_layer_norm_is_torchs():
+    layer, reference = scramble_(LayerNorm(6), 0), torch.nn.LayerNorm(6).double()
+    reference.load_state_dict({"weight": layer.weight, "bias": layer.bias})
+    x = 3 * normal(8, 6, seed=1) + 1
+    torch.testing.assert_close(layer(x), reference(x))
+
+
+def test_layer_norm_leaves_uncounted_units_out_of_its_statistics():
+    layer = scramble_(LayerNorm(5), 0)
+    layer.counted.copy_(torch.tensor([1.0, 0, 1, 1, 0]))
+    layer.refresh()
+    x = 3 * normal(8, 5, seed=1) + 1
+    counted = x[:, [0, 2, 3]]
+    mean, var = counted.mean(1, keepdim=True), counted.var(1, unbiased=False, keepdim=True)
+    expected = (x - mean) / (var + 1e-5).sqrt() * layer.weight + layer.bias
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_layer_norm_recounts_when_a_spread_would_have_nobody_left():
+    layer = LayerNorm(4)
+    for counted, after in (([1.0, 0, 1, 0], [1.0, 0, 1, 0]), ([0.0, 0, 1, 0], [1.0] * 4), ([0.0] * 4, [1.0] * 4)):
+        layer.counted.copy_(torch.tensor(counted))
+        layer.recount_()
+        assert layer.counted.tolist() == after
+        assert layer.counts_all == all(after)
+
+
+def test_layer_norm_reads_again_who_counts_when_a_state_is_loaded():
+    source, target = LayerNorm(3).double(), LayerNorm(3).double()
+    source.counted[0] = 0.0
+    source.refresh()
+    target.load_state_dict(source.state_dict())
+    x = normal(4, 3)
+    assert torch.equal(target(x), source(x))
+    assert not torch.equal(target(x), LayerNorm(3).double()(x))
+
+
+# -- running statistics
+
+SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=5)
+
+
+@given(sizes=SIZES, seed=st.integers(0, 2**31), share=st.sampled_from([0.3, 0.7, 1.0]))
+def test_running_norm_has_the_mean_and_variance_of_all_that_counted(sizes, seed, share):
+    rng = np.random.default_rng(seed)
+    norm = RunningNorm(3).double()
+    batches = [rng.normal(2.0, 5.0, (size, 3)) for size in sizes]
+    weights = [(rng.random(size) < share).astype(float) for size in sizes]
+    for batch, weight in zip(batches, weights, strict=True):
+        norm.update_(torch.tensor(batch), torch.tensor(weight))
+    counted = np.concatenate(batches)[np.concatenate(weights) > 0]
+
+    mean = counted.mean(0) if len(counted) else np.zeros(3)
+    var = counted.var(0) if len(counted) else np.ones(3)
+    assert float(norm.count) == len(counted)
+    np.testing.assert_allclose(norm.mean, mean, atol=1e-12, rtol=1e-10)
+    np.testing.assert_allclose(norm.var, var, atol=1e-12, rtol=1e-10)
+
+    probe = rng.normal(2.0, 5.0, (4, 3))
+    scale = np.minimum(1 / np.sqrt(var + 1e-8), 1e4)
+    expected = (probe - mean) * scale
+    np.testing.assert_allclose(norm(torch.tensor(probe)), expected.clip(-10, 10), atol=1e-9, rtol=1e-9)
+    np.testing.assert_allclose(norm.invert(torch.tensor(expected)), probe, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("poison", [1e6, math.inf, math.nan])
+def test_running_norm_is_blind_to_rows_without_weight(poison):
+    seen, weight = normal(6, 2), torch.tensor([1.0, 0, 1, 1, 0, 1], dtype=torch.float64)
+    poisoned = torch.where(weight.unsqueeze(1) > 0, seen, poison)
+    clean, blind = RunningNorm(2).double(), RunningNorm(2).double()
+    clean.update_(seen[weight > 0], torch.ones(4, dtype=torch.float64))
+    blind.update_(poisoned, weight)
+    for name, buffer in clean.named_buffers():
+        torch.testing.assert_close(dict(blind.named_buffers())[name], buffer)
+
+
+def test_running_norm_keeps_every_bit_when_nothing_counts():
+    norm = RunningNorm(2)
+    norm.update_(normal(50, 2).float(), torch.ones(50))
+    before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
+    norm.update_(100 * normal(50, 2, seed=1).float(), torch.zeros(50))
+    assert all(torch.equal(buffer, before[name]) for name, buffer in norm.named_buffers())
+
+
+def test_running_norm_of_a_constant_is_zero_and_stays_finite():
+    norm = RunningNorm(1)
+    norm.update_(torch.full((32, 1), 7.0), torch.ones(32))
+    assert norm(torch.tensor([[7.0]])).abs().item() < 0.05  # 7e4 - 7e4 in float32
+    assert norm(torch.tensor([[8.0]])).item() == 10.0  # clipped
+
+
+def test_stacked_running_norm_equals_single_ones_with_weights_of_their_own():
+    weights = torch.tensor([[1.0, 1, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0]], dtype=torch.float64)
+    alone, members = [[RunningNorm(2).double() for _ in range(3)] for _ in range(2)]
+    stack = stacked(members)
+    for seed in range(3):
+        x = 4 * normal(3, 4, 2, seed=seed) - 1
+        stack.update_(x, weights)
+        for i, norm in enumerate(alone):
+            norm.update_(x[i], weights[i])
+    probe = normal(3, 5, 2, seed=9)
+    for i, norm in enumerate(alone):
+        torch.testing.assert_close(stack(probe)[i], norm(probe[i]))
+        torch.testing.assert_close(stack.invert(probe)[i], norm.invert(probe[i]))
+        torch.testing.assert_close(members[i](probe[i]), norm(probe[i]))  # the members' buffers are live
+
+
+# -- activations
+
+
+def test_fading_activation_walks_from_before_to_after():
+    layer, x, layer_input = FadingActivation("ReLU", "Tanh").double(), normal(5, 3), normal(5, 3, seed=1)
+    tanh, relu = x.tanh(), x.clamp(min=0)
+    for step in range(6):
+        blend = min(step * 0.25, 1.0)
+        torch.testing.assert_close(layer(x.clone(), layer_input), (1 - blend) * tanh + blend * relu)
+        layer.advance_(0.25)
+    assert torch.equal(layer(x.clone(), layer_input), relu)
+
+
+def test_a_skipped_layer_starts_as_its_input():
+    layer, x, layer_input = FadingActivation("Tanh", SKIP).double(), normal(5, 3), normal(5, 3, seed=1)
+    assert torch.equal(layer(x, layer_input), layer_input)
+    layer.advance_(0.5)
+    torch.testing.assert_close(layer(x, layer_input), (layer_input + x.tanh()) / 2)
+
+
+def test_stacked_fades_are_each_members_own():
+    members = [FadingActivation("GELU", "ReLU").double() for _ in range(3)]
+    for i, member in enumerate(members):
+        member.advance_(0.3 * i)
+    x = normal(3, 4, 2)
+    alone = torch.stack([member(x[i], x[i]) for i, member in enumerate(members)])
+    torch.testing.assert_close(stacked(members)(x, x), alone)
+
+
+def test_settling_forgets_what_was_faded_from_and_changes_nothing():
+    layer, x = FadingActivation("ELU", "Sigmoid").double(), normal(4, 2)
+    layer.advance_(1.0)
+    before = layer(x, x)
+    layer.settle_()
+    assert torch.equal(layer(x.clone(), x), before)
+    assert dict(layer.named_buffers()) == {}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_torchs(name):
+    x = normal(20)
+    assert torch.equal(FadingActivation(name)(x.clone(), x), getattr(torch.nn, name)()(x))
+
+
+def test_an_unknown_activation_is_told_its_near_names():
+    with pytest.raises(ConfigurationError, match=r"activation='Relu' is unknown; did you mean 'ReLU'"):
+        check_activation("activation", "Relu")

@@ -1,0 +1,91 @@
+"""The MLP itself: what it computes, its initial weights, and the names of its axes."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.modules import EvolvableMLP, MLPSpec
+
+
+def made(spec, num_inputs=4, num_outputs=3, *, gain=1.0, seed=0):
+    mlp = EvolvableMLP(spec, num_inputs, num_outputs)
+    mlp.reset_(torch.Generator().manual_seed(seed), output_gain=gain)
+    return mlp.double()
+
+
+def normal(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_it_computes_what_the_layers_of_torch_compute(norm):
+    mlp = made(
+        MLPSpec(hidden_size=(16, 20), activation="ELU", output_activation="Tanh", layer_norm=norm, output_layernorm=norm)
+    )
+    sizes, reference = (4, 16, 20, 3), []
+    for i in range(3):
+        linear = nn.Linear(sizes[i], sizes[i + 1]).double()
+        linear.load_state_dict({"weight": mlp.linear(i).weight, "bias": mlp.linear(i).bias})
+        reference += [linear, *([nn.LayerNorm(sizes[i + 1]).double()] * norm), nn.Tanh() if i == 2 else nn.ELU()]
+    x = normal(6, 4)
+    torch.testing.assert_close(mlp(x), nn.Sequential(*reference)(x))
+
+
+def test_trace_lists_what_every_linear_layer_reads_and_the_output():
+    mlp = made(MLPSpec(hidden_size=(16, 20)))
+    x = normal(6, 4)
+    first = torch.relu(mlp.linear(0)(x))
+    second = torch.relu(mlp.linear(1)(first))
+    for got, expected in zip(mlp.trace(x), (x, first, second, mlp.linear(2)(second)), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("gain", [0.01, 1.0])
+def test_orthogonal_weights_have_a_gain_of_root_two_and_the_outputs_own(gain):
+    mlp = made(MLPSpec(hidden_size=(16,)), 16, 4, gain=gain)
+    identity = torch.eye(16, dtype=torch.float64)
+    torch.testing.assert_close(mlp.linear(0).weight @ mlp.linear(0).weight.T, 2 * identity, rtol=1e-5, atol=1e-5)
+    product = mlp.linear(1).weight @ mlp.linear(1).weight.T
+    torch.testing.assert_close(product, gain**2 * identity[:4, :4], rtol=1e-5, atol=1e-7)
+
+
+def test_uniform_weights_vanish_at_the_output_too():
+    mlp = made(MLPSpec(hidden_size=(400,), init_layers=False), 16, 50, gain=0.01)
+    for linear, bound in ((mlp.linear(0), 1 / 4), (mlp.linear(1), 0.01 / math.sqrt(400))):
+        largest = float(linear.weight.detach().abs().max())
+        assert 0.99 * bound < largest <= bound * (1 + 1e-6)  # at least 6400 draws: none above 0.99 has a chance of 1e-28
+
+
+def test_a_state_dict_of_a_grown_norm_makes_an_equal_module():
+    mlp, other = (made(MLPSpec(hidden_size=(16,), layer_norm=True), seed=seed) for seed in (0, 1))
+    mlp.norms[0].counted[:3] = 0.0
+    mlp.norms[0].refresh()
+    other.load_state_dict(mlp.state_dict())
+    assert torch.equal(other(normal(5, 4)), mlp(normal(5, 4)))
+
+
+def test_every_axis_of_units_is_named():
+    mlp = made(MLPSpec(hidden_size=(16, 20), layer_norm=True, noisy=True))
+    widths = {"in": 4, "0": 16, "1": 20, "out": 3}
+    axes = mlp.axes()
+    for name, tensor in mlp.state_dict().items():
+        assert tuple(tensor.shape) == tuple(widths[group] for group in axes[name])
+
+
+def test_normalising_a_single_output_is_refused():
+    with pytest.raises(ConfigurationError, match="output_layernorm=True needs at least 2 outputs"):
+        EvolvableMLP(MLPSpec(output_layernorm=True), 4, 1)
+
+
+def test_settling_keeps_the_outputs():
+    spec = MLPSpec(hidden_size=(16,), activation="Tanh", output_activation="Tanh")
+    mlp = made(spec.apply("change_activation", activation="ReLU"))
+    for activation in mlp.activations:
+        activation.advance_(1.0)
+    before = mlp(normal(5, 4))
+    mlp.settle_()
+    assert mlp.spec == MLPSpec(hidden_size=(16,), activation="ReLU", output_activation="ReLU")
+    assert torch.equal(mlp(normal(5, 4)), before)

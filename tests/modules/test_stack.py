@@ -1,0 +1,141 @@
+"""Law 2 and 5 of modules: a stack computes what its members compute, and touches no bit that is not its own."""
+
+import pytest
+import torch
+
+from agilerl_like.modules import EvolvableMLP, MLPSpec, Stack
+from agilerl_like.modules.stack import layout, views
+
+SPECS = {
+    "plain": MLPSpec(hidden_size=(16, 20), activation="Tanh"),
+    "normed": MLPSpec(hidden_size=(16,), layer_norm=True, output_layernorm=True, activation="GELU"),
+    "noisy": MLPSpec(hidden_size=(16,), noisy=True),
+    "fading": MLPSpec(hidden_size=(16,), activation="Tanh", output_activation="Tanh").apply(
+        "change_activation", activation="ELU"
+    ),
+    "born": MLPSpec(hidden_size=(16, 16), activation="SiLU").apply("add_layer", layer=0),
+}
+
+
+def members_of(spec, count=4):
+    members = []
+    for seed in range(count):
+        generator = torch.Generator().manual_seed(seed)
+        mlp = EvolvableMLP(spec, 5, 3)
+        mlp.reset_(generator, output_gain=1.0)
+        for parameter in mlp.parameters():
+            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+        for module in mlp.modules():
+            if hasattr(module, "resample_"):
+                module.resample_(generator)
+            if hasattr(module, "advance_"):
+                module.advance_(0.2 * seed)
+            if hasattr(module, "counted"):
+                module.counted[seed % len(module.counted)] = 0.0
+                module.refresh()
+        members.append(mlp.double())
+    return members
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.fixture(params=SPECS)
+def members(request):
+    return members_of(SPECS[request.param])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_each_row_is_its_member_alone(members, training):
+    x = normal(4, 7, 5)
+    alone = torch.stack([member.train(training)(x[i]) for i, member in enumerate(members)])
+    stack = Stack.of(members)
+    torch.testing.assert_close(stack.module.train(training)(x), alone, rtol=0, atol=1e-12)
+    # and they still are after they were re-pointed
+    torch.testing.assert_close(torch.stack([m(x[i]) for i, m in enumerate(members)]), alone, rtol=0, atol=1e-12)
+
+
+def test_permuting_members_permutes_rows(members):
+    x, order = normal(4, 7, 5), [2, 0, 3, 1]
+    straight = Stack.of(members).module(x)
+    permuted = Stack.of([members[i] for i in order]).module(x[order])
+    torch.testing.assert_close(permuted, straight[order], rtol=0, atol=1e-12)
+
+
+def test_gradients_of_the_sum_are_each_members_own(members):
+    x = normal(4, 7, 5)
+    alone = []
+    for i, member in enumerate(members):
+        loss = member(x[i]).square().mean()
+        parts = torch.autograd.grad(loss, list(member.parameters()))
+        alone.append(torch.cat([part.reshape(-1) for part in parts]))
+    stack = Stack.of(members)
+    loss = stack.module(x).square().mean(dim=(1, 2)).sum()
+    torch.testing.assert_close(stack.gradients(loss), torch.stack(alone), rtol=1e-10, atol=1e-12)
+
+
+def test_a_parameter_that_plays_no_part_has_a_gradient_of_zero():
+    members = members_of(SPECS["noisy"], 2)
+    stack = Stack.of(members)
+    stack.module.eval()
+    gradient = stack.gradients(stack.module(normal(2, 7, 5)).square().sum())
+    for slot in stack.slots:
+        part = gradient[:, slot.start : slot.stop]
+        assert bool((part == 0).all()) == ("sigma" in slot.name)
+
+
+def test_views_live_both_ways(members):
+    stack = Stack.of(members)
+    with torch.no_grad():
+        stack.flat[1] += 1.0
+        first = next(iter(members[2].parameters()))
+        first += 5.0
+        for name, buffer in members[3].named_buffers():
+            buffer += 2.0
+            assert torch.equal(stack.buffers[name][3], buffer)
+    for row, member in enumerate(members):
+        flat = torch.cat([parameter.reshape(-1) for parameter in member.parameters()])
+        assert torch.equal(flat, stack.flat[row])
+    for name, parameter in stack.module.named_parameters():
+        assert torch.equal(parameter[2], dict(members[2].named_parameters())[name])
+
+
+def test_a_new_stack_takes_the_members_away_from_the_old_one():
+    members = members_of(SPECS["plain"])
+    old = Stack.of(members)
+    before = old.flat.clone()
+    new = Stack.of(members[:2])
+    with torch.no_grad():
+        new.flat.zero_()
+    assert torch.equal(old.flat, before)
+    assert all(bool((parameter == 0).all()) for parameter in members[0].parameters())
+
+
+def test_take_and_put_touch_their_rows_only(members):
+    stack = Stack.of(members)
+    before, buffers = stack.flat.clone(), {name: buffer.clone() for name, buffer in stack.buffers.items()}
+    rows = torch.tensor([3, 1])
+    part = stack.take(rows)
+    x = normal(2, 7, 5)
+    torch.testing.assert_close(part.module(x), torch.stack([members[3](x[0]), members[1](x[1])]), rtol=0, atol=1e-12)
+    with torch.no_grad():
+        part.flat += 1.0
+        for buffer in part.buffers.values():
+            buffer += 1.0
+    assert torch.equal(stack.flat, before)  # taken rows are copies
+    stack.put(rows, part)
+    assert torch.equal(stack.flat[[0, 2]], before[[0, 2]])
+    assert torch.equal(stack.flat[[3, 1]], before[[3, 1]] + 1.0)
+    for name, buffer in buffers.items():
+        assert torch.equal(stack.buffers[name][[0, 2]], buffer[[0, 2]])
+        assert torch.equal(stack.buffers[name][[3, 1]], buffer[[3, 1]] + 1.0)
+
+
+def test_a_layout_has_no_gap_and_its_views_are_the_parameters():
+    member = members_of(SPECS["normed"], 1)[0]
+    slots = layout(member)
+    assert [slot.start for slot in slots] == [0, *(slot.stop for slot in slots[:-1])]
+    row = torch.cat([parameter.reshape(-1) for parameter in member.parameters()])
+    for name, parameter in member.named_parameters():
+        assert torch.equal(views(row, slots)[name], parameter)
