@@ -22,7 +22,7 @@ import torch
 import tyro
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from tyro.conf import (
     AvoidSubcommands,
     FlagConversionOff,
@@ -44,7 +44,9 @@ from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
 from agilerl_like.seeding import Purpose, fresh_seed, integers
-from agilerl_like.training.on_policy import Outcome, Places, evolve_on_policy
+from agilerl_like.training.on_policy import evolve_on_policy
+from agilerl_like.training.run import Outcome
+from agilerl_like.training.schedule import Places
 from agilerl_like.training.probe import Answer, ProbeRecord, solve
 
 PROGRAM = "agilerl-like"
@@ -142,7 +144,7 @@ def _train(config: Config) -> int:
             name=run_dir.name,
         )
     if config.run.plot and importlib.util.find_spec("matplotlib") is not None:
-        _print(f"drawn in {plot_run(run_dir)}")
+        _draw(run_dir)
     return _exit_code(outcome)
 
 
@@ -178,6 +180,13 @@ def _make_run_dir(config: Config) -> Path:
             (run.dir / name).mkdir()
             return run.dir / name
     raise AssertionError("count() ends")
+
+
+def _draw(run_dir: Path) -> None:
+    try:
+        _print(f"drawn in {plot_run(run_dir)}")
+    except (ConfigurationError, OSError) as error:  # what was trained is saved, whatever becomes of its picture
+        _say_wrong(error, DONE)
 
 
 def _exit_code(outcome: Outcome) -> int:
@@ -242,7 +251,8 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0) -> int:
     for name in names:
         if name not in PROBES:
             raise unknown_name("probe", name, PROBES)
-    table = Table("probe", "question", "known", "found", "solved", "seconds")
+    answers = Column("known", no_wrap=True), Column("found", no_wrap=True)
+    table = Table(Column("probe", min_width=max(map(len, PROBES))), *answers, "solved", "seconds")
     records: list[ProbeRecord] = []
     with Live(table, console=Console(), auto_refresh=False) as live:
         for name in names or PROBES:
@@ -254,8 +264,7 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0) -> int:
 
 
 def _row(record: ProbeRecord) -> Iterable[str]:
-    yield record.probe.name
-    yield record.probe.question
+    yield f"[bold]{record.probe.name}[/]\n{record.probe.question}"
     yield "\n".join(map(_known, record.answers))
     yield "\n".join(map(_found, record.answers))
     yield "[green]yes" if record.solved else "[red]no"

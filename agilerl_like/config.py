@@ -38,7 +38,7 @@ from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.actor_critic import NetworkSpec
 from agilerl_like.seeding import fresh_seed
-from agilerl_like.training.on_policy import Schedule
+from agilerl_like.training.schedule import Schedule
 
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
 
@@ -428,10 +428,14 @@ class Draft:
         """Put the section in front of one of our own errors, which begin with the setting that is wrong."""
         if loc[-1:] == ("[key]",):
             return f"{'.'.join(loc[:-2])} {text}{self._place(loc[:-1])}"
+        text = text.replace("hp_config.", "hyperparameters.")  # its name in Python
         name = text.partition("=")[0]
-        section = ".".join(loc or _sections_with(name)[:1])
-        place = self._place((*section.split("."), name))
-        return (f"{section}.{text}" if name.isidentifier() else f"{section}: {text}").lstrip(".: ") + place
+        path = (*loc, *name.split("."))
+        if len(path) == 1:
+            path = (*_sections_with(name)[:1], name)
+        if all(map(str.isidentifier, path)):
+            return f"{'.'.join(path)}{text.removeprefix(name)}{self._place(path)}"
+        return ": ".join(filter(None, (".".join(loc), text))) + self._place(loc)
 
     def _place(self, loc: tuple[str, ...]) -> str:
         nearest = next((loc[:end] for end in range(len(loc), 0, -1) if loc[:end] in self.places), None)

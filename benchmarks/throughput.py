@@ -60,7 +60,46 @@ CASES = (  # SB3 has no population: it stands beside one agent
 )
 
 # A round is one run of every side of a case; rounds hold neighbours in time.
-Round = Mapping[str, Measurement]
+Round = Mapping[str, "Run"]
+DISTURBED = 0.1  # with so much of the machine taken by others, two torch threads can lose a factor of ten or more
+
+
+@dataclass(frozen=True)
+class Run:
+    """A measurement, and the share of all cores that other processes (or other guests) took meanwhile."""
+
+    measurement: Measurement
+    others: float
+
+
+class Bystanders:
+    """Watches what share of the machine goes to others than our children; knows nothing (0) outside Linux."""
+
+    def __init__(self) -> None:
+        self.machine, self.total, self.children = self._now()
+
+    def share(self) -> float:
+        """Return the share since construction."""
+        machine, total, children = self._now()
+        if total == self.total:
+            return 0.0
+        return max(0.0, (machine - self.machine - (children - self.children)) / (total - self.total))
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        """Return seconds of all cores: working or stolen, altogether, and those of our ended children."""
+        lines = _lines(Path("/proc/stat"))
+        if not lines:
+            return 0.0, 0.0, 0.0
+        user, nice, system, idle, waiting, *rest = (int(word) for word in lines[0].split()[1:9])
+        ticks = os.sysconf("SC_CLK_TCK")
+        times = os.times()
+        working = user + nice + system + sum(rest)
+        return (
+            working / ticks,
+            (working + idle + waiting) / ticks,
+            times.children_user + times.children_system,
+        )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -92,8 +131,9 @@ def commands(sides: Iterable[str], pythons: Mapping[str, str | None]) -> dict[st
     return found
 
 
-def run(command: Sequence[str], threads: int, seed: int, timeout: float) -> Measurement:
+def run(command: Sequence[str], threads: int, seed: int, timeout: float) -> Run:
     """Run one side once in a process of its own and read its last line."""
+    bystanders = Bystanders()
     done = subprocess.run(
         [*command, "--threads", str(threads), "--seed", str(seed)],
         cwd=ROOT,
@@ -105,14 +145,14 @@ def run(command: Sequence[str], threads: int, seed: int, timeout: float) -> Meas
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command[1:])} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return Measurement.from_json(done.stdout.strip().splitlines()[-1])
+    return Run(Measurement.from_json(done.stdout.strip().splitlines()[-1]), bystanders.share())
 
 
 def measure(case: Case, sides: Mapping[str, Command], options: argparse.Namespace) -> list[Round]:
     """Run the case's sides in turn, ``repetitions`` times over."""
     rounds = []
     for repetition in range(options.repetitions):
-        round_: dict[str, Measurement] = {}
+        round_: dict[str, Run] = {}
         for side in case.sides:
             if side not in sides:
                 continue
@@ -120,7 +160,8 @@ def measure(case: Case, sides: Mapping[str, Command], options: argparse.Namespac
             round_[side] = run(command, options.threads, options.seed + repetition, options.timeout)
             print(
                 f"{case.env} P={case.members} round {repetition + 1}/{options.repetitions} "
-                f"{HEADINGS[side]}: {round_[side].steps_per_second:,.0f} steps/s",
+                f"{HEADINGS[side]}: {round_[side].measurement.steps_per_second:,.0f} steps/s, "
+                f"others took {round_[side].others:.0%} of the machine",
                 file=sys.stderr,
                 flush=True,
             )
@@ -137,13 +178,17 @@ def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
 
 def speed(rounds: Sequence[Round], side: str) -> str:
     """Return a side's steps per second, or nothing where it did not run."""
-    values = [round_[side].steps_per_second for round_ in rounds if side in round_]
+    values = [round_[side].measurement.steps_per_second for round_ in rounds if side in round_]
     return spread(values, lambda value: f"{value:,.0f}") if values else ""
 
 
 def ratio(rounds: Sequence[Round], above: str, below: str) -> str:
     """Return how many times faster ``above`` is, from ratios within each round."""
-    pairs = [(round_[above], round_[below]) for round_ in rounds if above in round_ and below in round_]
+    pairs = [
+        (round_[above].measurement, round_[below].measurement)
+        for round_ in rounds
+        if above in round_ and below in round_
+    ]
     values = [top.steps_per_second / bottom.steps_per_second for top, bottom in pairs]
     return spread(values, lambda value: f"{value:.2f}x") if values else ""
 
@@ -151,7 +196,7 @@ def ratio(rounds: Sequence[Round], above: str, below: str) -> str:
 def growth(results: Mapping[Case, Sequence[Round]], case: Case, side: str) -> str:
     """Return the time of P members over the time of one, same steps a member (rows of one sitting, not neighbours)."""
     times = {
-        other.members: statistics.median(round_[side].seconds for round_ in rounds if side in round_)
+        other.members: statistics.median(round_[side].measurement.seconds for round_ in rounds if side in round_)
         for other, rounds in results.items()
         if other.env == case.env and any(side in round_ for round_ in rounds)
     }
@@ -188,8 +233,9 @@ def section(
     results: Mapping[Case, Sequence[Round]], sides: Sequence[str], options: argparse.Namespace, load: str
 ) -> str:
     """Return the whole section: what was done, on what, and the table."""
-    runs = [measurement for rounds in results.values() for round_ in rounds for measurement in round_.values()]
-    latest = {measurement.peer: measurement for measurement in runs}
+    runs = [run_ for rounds in results.values() for round_ in rounds for run_ in round_.values()]
+    latest = {run_.measurement.peer: run_.measurement for run_ in runs}
+    disturbed = sum(run_.others > DISTURBED for run_ in runs)
     versions = [
         f"- {peer} {measurement.version} ({', '.join(f'{k} {v}' for k, v in measurement.versions.items())})"
         for peer, measurement in latest.items()
@@ -203,7 +249,9 @@ def section(
         "evaluation, no evolution. AgileRL's members take turns, as in its own loop. "
         f"Median (minimum to maximum) of {options.repetitions}; ratios are taken within a round.",
         "",
-        f"{date.today().isoformat()}, {machine()}, {options.threads} threads, load average {load} before the start.",
+        f"{date.today().isoformat()}, {machine()}, {options.threads} threads, load average {load} before the start. "
+        f"Other processes took {statistics.median(run_.others for run_ in runs):.0%} of the machine in the median run; "
+        f"in {disturbed} of {len(runs)} runs they took more than {DISTURBED:.0%}, and such runs are not to be trusted.",
         "",
         *versions,
         "",

@@ -217,13 +217,12 @@ class Agent(ABC):
             return change
 
         def build(spec: NetworkSpec) -> ActorCritic:
-            network = self.build(spec)
-            network.reset_(generator)
-            return network.to(self.device)
+            return self.build(spec).to(self.device)
 
         slots = layout(self.network)
         first, second = (views(m[0], slots) for m in (self.optimizer.exp_avg, self.optimizer.exp_avg_sq))
-        result = vary(Parent(self.network, first, second, states), change.operator, dict(change.details), build)
+        parent = Parent(self.network, first, second, states)
+        result = vary(parent, change.operator, dict(change.details), build, generator)
         if "refused" in result.arguments:
             return Mutation("none", change.operator, {"wanted": change.kind, **result.arguments})
         names = [slot.name for slot in layout(result.network)]

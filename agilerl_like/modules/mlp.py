@@ -200,12 +200,11 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
             x = activation(norm(linear(x)), x)
         return x
 
-    def trace(self, x: Tensor) -> list[Tensor]:
-        """Return the input of every linear layer, and last the module's output."""
-        inputs = [x]
-        for linear, norm, activation in zip(self.linears, self.norms, self.activations, strict=True):
-            inputs.append(activation(norm(linear(inputs[-1])), inputs[-1]))
-        return inputs
+    def reading(self, i: int, x: Tensor) -> Tensor:
+        """Return what linear layer `i` reads, `[..., its inputs]`."""
+        for linear, norm, activation in list(zip(self.linears, self.norms, self.activations, strict=True))[:i]:
+            x = activation(norm(linear(x)), x)
+        return x
 
     def axes(self) -> Axes:
         axes: Axes = {}

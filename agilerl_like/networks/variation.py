@@ -1,6 +1,6 @@
 """A child network from its parent's and one mutation: what is carried over, and by how much it moved the policy.
 
-Growth is exact. Removal drops the units that matter least on the states of the last rollout, refits what reads them,
+Growth is exact. Removal drops the units that are missed least on the states of the last rollout, refits what reads them,
 and is only accepted if the policy and the value stay near (`KL_LIMIT`, `VALUE_LIMIT`); otherwise fewer units are
 removed, and at last none. Parameter noise is scaled until it moves the policy by `NOISE_KL` (Lehman et al. 2018 scale
 by sensitivity to the same end). All is measured in evaluation mode: what a policy means, not what noise makes of it.
@@ -8,7 +8,7 @@ by sensitivity to the same end). All is measured in evaluation mode: what a poli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from agilerl_like.modules.base import Arguments, Axes
 from agilerl_like.modules.layers import LayerNorm, Linear, NoisyLinear
 from agilerl_like.modules.mlp import EvolvableMLP
-from agilerl_like.modules.morphism import grown, kept, refit_, transplant_
+from agilerl_like.modules.morphism import grown, least_missed, refit_, transplant_, transplant_moments_
 from agilerl_like.modules.stack import refresh
 from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
 
@@ -58,19 +58,21 @@ class Parent(NamedTuple):
 
 
 Builder = Callable[[NetworkSpec], ActorCritic]
-"""Builds a network of a spec, with fresh weights."""
+"""Builds a network of a spec, of the parent's dtype and device; its weight matrices need not be drawn."""
 
 
 @torch.no_grad()
-def vary(parent: Parent, operator: str, arguments: Arguments, build: Builder) -> Variation:
+def vary(parent: Parent, operator: str, arguments: Arguments, build: Builder, generator: torch.Generator) -> Variation:
     """Carry out one architecture or activation mutation; the parent keeps every bit.
 
-    A removal that moves policy or value too far is tried again with a half and a quarter of its nodes. If that is too
-    far too, the parent's own network and moments come back, with "refused" among the arguments.
+    `generator` draws what newborn units compute. A removal that moves policy or value too far is tried again with a
+    half and a quarter of its nodes. If that is too far too, the parent's own network and moments come back, with
+    "refused" among the arguments.
     """
     attempt = dict(arguments)
-    with evaluating(parent.network) as training:
-        child = _child(parent, operator, attempt, build)
+    training = parent.network.training
+    with evaluating(parent.network):
+        child = _child(parent, operator, attempt, build, generator)
         while "remove" in operator:
             kl, value_error = distance(parent.network, child.network, parent.observations)
             if kl <= KL_LIMIT and value_error <= VALUE_LIMIT:
@@ -81,22 +83,26 @@ def vary(parent: Parent, operator: str, arguments: Arguments, build: Builder) ->
                 refused = {**arguments, "refused": f"kl={kl:.4f}, value_error={value_error:.4f}"}
                 return Variation(parent.network, parent.first, parent.second, refused)
             attempt["nodes"] = nodes
-            child = _child(parent, operator, attempt, build)
+            child = _child(parent, operator, attempt, build, generator)
+    if child.network.training != training:
         child.network.train(training)
-        return child
+    return child
 
 
 @contextmanager
-def evaluating(network: nn.Module) -> Iterator[bool]:
-    """Put a network into evaluation mode for a while; gives whether it was training."""
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Put a network into evaluation mode for a while."""
     training = network.training
-    network.eval()
+    if training:
+        network.eval()
     try:
-        yield training
+        yield
     finally:
-        network.train(training)
+        if training:
+            network.train()
 
 
+@torch.no_grad()
 def distance(parent: ActorCritic, child: ActorCritic, observations: Tensor) -> tuple[float, float]:
     """Mean KL(parent || child) in nats, and the value's root mean square error relative to its spread."""
     ours, value = parent.evaluate(observations)
@@ -139,16 +145,24 @@ def _policy_matrices(network: ActorCritic) -> list[Tensor]:
 
 
 def _scale_for(kl: Callable[[float], float], start: float) -> float:
-    """Find by doubling and bisection the scale at which `kl` is `NOISE_KL`, or else one at which it is less."""
+    """Find the scale at which `kl` is `NOISE_KL`, or else one at which it is less.
+
+    The KL goes with the square of a small scale, so the next guess is two or three steps from the answer; where it is
+    outside of what is known, the interval is halved, or widened while it is open.
+    """
     low, high, scale = 0.0, float("inf"), start
     for _ in range(NOISE_TRIALS):
         moved = kl(scale)
         if abs(moved - NOISE_KL) <= NOISE_TOLERANCE * NOISE_KL:
             return scale
         low, high = (scale, high) if moved < NOISE_KL else (low, scale)  # a KL of nan is too far
-        scale = 2 * scale if high == float("inf") else (low + high) / 2
-        if scale > LARGEST_NOISE * start or scale == low:
+        ceiling = high if high < float("inf") else 4 * low
+        guess = scale * (NOISE_KL / moved) ** 0.5 if moved > 0 else ceiling
+        if not low < guess < ceiling:
+            guess = (low + high) / 2 if high < float("inf") else ceiling
+        if guess > LARGEST_NOISE * start or guess in (low, high):
             break
+        scale = guess
     return low if high < float("inf") else 0.0
 
 
@@ -202,12 +216,21 @@ class _Branch(NamedTuple):
     def part(self, name: str) -> EvolvableMLP:
         return self.encoder if name == "encoder" else self.head
 
-    def reading(self, reader: tuple[str, int], observations: Tensor) -> tuple[Linear, Tensor]:
-        """A linear layer, and what it reads `[n, width]`."""
+    def linear(self, reader: tuple[str, int]) -> Linear:
+        part, place = reader
+        return self.part(part).linear(place)
+
+    def reading(self, reader: tuple[str, int], observations: Tensor) -> _Reading:
         part, place = reader
         x = observations if part == "encoder" else self.encoder(observations)
-        module = self.part(part)
-        return module.linear(place), module.trace(x)[place]
+        return _Reading(self.linear(reader), self.part(part).reading(place, x))
+
+
+class _Reading(NamedTuple):
+    """A linear layer, and what it reads `[n, its inputs]`."""
+
+    linear: Linear
+    inputs: Tensor
 
 
 def _branches(network: ActorCritic) -> tuple[_Branch, _Branch]:
@@ -237,24 +260,30 @@ def _tensors(network: ActorCritic) -> dict[str, Tensor]:
     return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
-def _child(parent: Parent, operator: str, arguments: Arguments, build: Builder) -> Variation:
-    """Build the child, carry weights and moments over, and mend what a removal tore; in evaluation mode."""
+def _child(
+    parent: Parent, operator: str, arguments: Arguments, build: Builder, generator: torch.Generator
+) -> Variation:
+    """Build the child, carry weights and moments over, and mend what a removal tore (in evaluation mode)."""
     change = _Change.of(parent.network, operator, arguments)
-    child = build(parent.network.spec.apply(operator, **arguments)).to(parent.observations.dtype).eval()
-    maps = _unit_maps(parent, change) if change.verb.endswith("node") else {}
-    sources = _sources(child, change)
-    axes = _axes(child)
-    transplant_(_tensors(child), _tensors(parent.network), sources=sources, axes=axes, maps=maps)
-    refresh(child)
+    shrinks = change.verb.startswith("remove")
+    child = build(parent.network.spec.apply(operator, **arguments))
+    theirs, ours = _tensors(parent.network), _tensors(child)
+    readings = [b.reading(change.reader, parent.observations) for b in _branches(parent.network)] if shrinks else []
+    maps = _unit_maps(parent.network, change, readings) if change.verb.endswith("node") else {}
+    sources, axes = _sources(child, ours, change), _axes(child)
+    transplant_(ours, theirs, sources=sources, axes=axes, maps=maps, generator=generator)
     if change.verb == "add_layer":
         _make_identity_(child, change)
     moments = _moments(parent, child, sources, axes, maps)
-    if change.verb.startswith("remove"):
+    if shrinks:
+        child.eval()
         for layer in child.modules():
             if isinstance(layer, LayerNorm):
                 layer.recount_()
-        for name in _refit_readers_(parent, child, change):
+        for name in _refit_readers_(parent, child, change, readings):
             moments[0][name].zero_()
+    else:
+        refresh(child)
     return Variation(child, *moments, dict(arguments))
 
 
@@ -266,27 +295,26 @@ def _moments(
     usual = float(torch.cat([moment.reshape(-1) for moment in parent.second.values()]).mean())
     first = {name: torch.zeros_like(p) for name, p in parameters.items()}
     second = {name: torch.full_like(p, usual) for name, p in parameters.items()}
-    transplant_(first, parent.first, sources=sources, axes=axes, maps=maps, role="first")
-    transplant_(second, parent.second, sources=sources, axes=axes, maps=maps, role="second")
+    for new, old, new_is_mean in ((first, parent.first, False), (second, parent.second, True)):
+        transplant_moments_(new, old, sources=sources, axes=axes, maps=maps, new_is_mean=new_is_mean)
     return first, second
 
 
-def _unit_maps(parent: Parent, change: _Change) -> dict[str, Tensor]:
+def _unit_maps(network: ActorCritic, change: _Change, readings: Sequence[_Reading]) -> dict[str, Tensor]:
     """Which unit of the parent each unit of the child is, in every group that the operator widens or narrows."""
-    scores: dict[str, Tensor] = {}
-    for branch in _branches(parent.network):
-        group = _group(parent.network, branch.name, change.part, change.group)
-        reader, inputs = branch.reading(change.reader, parent.observations)
-        importance = inputs.std(0, unbiased=False) * reader.weight.norm(dim=0)
-        scores[group] = scores.get(group, 0.0) + importance
+    groups = [_group(network, branch.name, change.part, change.group) for branch in _branches(network)]
     if change.verb == "add_node":
-        return {group: grown(len(score), change.nodes) for group, score in scores.items()}
-    return {group: kept(score, change.nodes) for group, score in scores.items()}
+        width = _branches(network)[0].linear(change.reader).weight.shape[1]
+        return dict.fromkeys(groups, grown(width, change.nodes))
+    readers = {group: [r for g, r in zip(groups, readings, strict=True) if g == group] for group in groups}
+    return {  # a shared encoder's latent layer has two readers of the same numbers
+        group: least_missed(its[0].inputs, torch.cat([reader.linear.weight for reader in its]), change.nodes)
+        for group, its in readers.items()
+    }
 
 
-def _sources(child: ActorCritic, change: _Change) -> dict[str, str]:
+def _sources(child: ActorCritic, names: Iterable[str], change: _Change) -> dict[str, str]:
     """The parent's name of each of the child's tensors; a tensor that has none there is left out."""
-    names = list(_tensors(child))
     if not change.verb.endswith("layer"):
         return {name: name for name in names}
     sources = {name: _renamed(name, change) for name in names}
@@ -324,7 +352,7 @@ def _make_identity_(child: ActorCritic, change: _Change) -> None:
             linear.bias_sigma.zero_()
 
 
-def _refit_readers_(parent: Parent, child: ActorCritic, change: _Change) -> list[str]:
+def _refit_readers_(parent: Parent, child: ActorCritic, change: _Change, readings: Sequence[_Reading]) -> list[str]:
     """Refit every linear layer that read what was removed, so that it gives what it gave.
 
     Returns the names of its parameters.
@@ -332,14 +360,15 @@ def _refit_readers_(parent: Parent, child: ActorCritic, change: _Change) -> list
     refitted: list[str] = []
     done: list[Linear] = []
     part, place = change.reader_after
-    for old, new in zip(_branches(parent.network), _branches(child), strict=True):
-        reader, inputs = old.reading(change.reader, parent.observations)
-        heir, its_inputs = new.reading(change.reader_after, parent.observations)
+    branches = zip(_branches(parent.network), _branches(child), readings, strict=True)
+    for old, new, (reader, inputs) in branches:
+        heir = new.linear(change.reader_after)
         if any(heir is other for other in done):  # a shared encoder stands in both branches
             continue
         done.append(heir)
         if change.verb == "remove_layer":
-            _bridge_(reader, old.part(part).linear(place), heir)
+            _bridge_(reader, old.linear(change.reader_after), heir)
+        its_inputs = new.reading(change.reader_after, parent.observations).inputs
         refit_(heir.weight, heir.bias, its_inputs, reader(inputs))
         refitted += [f"{new.name}.{part}.linears.{place}.{name}" for name in ("weight", "bias")]
     return refitted

@@ -71,7 +71,7 @@ def test_noisy_linear_adds_the_outer_product_of_its_noise_in_training_only():
 def test_noisy_linear_noise_is_the_signed_root_of_a_gaussian():
     layer = NoisyLinear(20_000, 1, 0.5)
     layer.resample_(torch.Generator().manual_seed(0))
-    # f(z) = sign(z) sqrt|z|: mean 0, E f^2 = E|z| = sqrt(2/pi), Var f^2 = Var|z| = 1 - 2/pi; bounds at 5 standard errors
+    # f(z) = sign(z) sqrt|z|: mean 0, E f^2 = E|z| = sqrt(2/pi), Var f^2 = Var|z| = 1 - 2/pi; 5 standard errors
     noise, root = layer.input_noise.double(), math.sqrt(20_000)
     assert abs(noise.mean()) < 5 * math.sqrt(math.sqrt(2 / math.pi)) / root
     assert abs(noise.square().mean() - math.sqrt(2 / math.pi)) < 5 * math.sqrt(1 - 2 / math.pi) / root

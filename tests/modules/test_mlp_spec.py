@@ -140,7 +140,10 @@ def test_drawn_arguments_are_uniform_over_the_legal_ones():
         ({"activation": ["ReLU"]}, r"activation=\('ReLU',\) must be a name"),
         ({"activation": {}}, "activation={} must be a name"),
         ({"output_activation": "Soft"}, "output_activation='Soft' is unknown; did you mean 'Soft"),
-        ({"min_mlp_nodes": 40, "max_mlp_nodes": 30}, "min_mlp_nodes=40 must be at least 1 and at most max_mlp_nodes=30"),
+        (
+            {"min_mlp_nodes": 40, "max_mlp_nodes": 30},
+            "min_mlp_nodes=40 must be at least 1 and at most max_mlp_nodes=30",
+        ),
         ({"min_hidden_layers": 0}, "min_hidden_layers=0 must be at least 1 and at most max_hidden_layers=3"),
         ({"max_mlp_nodes": "500"}, "max_mlp_nodes='500' must be an integer"),
         ({"max_mlp_nodes": 100.5}, "max_mlp_nodes=100.5 must be an integer"),

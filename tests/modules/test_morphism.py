@@ -1,81 +1,122 @@
 """Carrying tensors along unit maps, and the ridge refit: small cases whose answer can be written down."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agilerl_like.modules.morphism import RIDGE, carry, grown, kept, refit_, transplant_
+from agilerl_like.modules.morphism import RIDGE, carry, grown, least_missed, refit_, transplant_, transplant_moments_
 
 
-def test_a_grown_group_appends_and_a_kept_one_drops_the_lowest():
+def test_a_grown_group_appends():
     assert grown(3, 2).tolist() == [0, 1, 2, -1, -1]
-    assert kept(torch.tensor([0.5, 0.1, 0.9, 0.3]), 2).tolist() == [0, 2]
+
+
+def error_without(inputs, weight, units):
+    """What the best refit of the other units on their own leaves of `inputs @ weight.T`, up to a constant."""
+    x = inputs - inputs.mean(0)
+    others = np.delete(x, units, axis=1)
+    target = x @ weight.T
+    return np.square(target - others @ np.linalg.lstsq(others, target, rcond=None)[0]).sum()
+
+
+@given(seed=st.integers(0, 2**31))
+def test_the_unit_that_goes_leaves_the_smallest_error_after_a_refit(seed):
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(2.0, 1.0, (200, 6)) @ rng.normal(size=(6, 6))
+    weight = rng.normal(size=(3, 6))
+    errors = [error_without(inputs, weight, [unit]) for unit in range(6)]
+    map_ = least_missed(torch.tensor(inputs), torch.tensor(weight), 1).tolist()
+    (gone,) = set(range(6)) - set(map_)
+    assert map_ == sorted(map_)
+    # ridge moves an error by about a thousandth of the target's own variance
+    assert errors[gone] <= min(errors) + 0.01 * np.square((inputs - inputs.mean(0)) @ weight.T).sum()
+
+
+def test_of_twins_one_stays():
+    x = torch.randn(500, 4, generator=stream(), dtype=torch.float64)
+    inputs = torch.cat([x, x[:, :1], 7 * torch.ones(500, 1)], 1)  # unit 4 is unit 0 again; unit 5 never moves
+    weight = torch.tensor([[1.0, 1, 1, 1, 1, 1]], dtype=torch.float64)
+    # units 1, 2, 3 are needed, of 0 and 4 one is, and 5 is not
+    assert {1, 2, 3} < set(least_missed(inputs, weight, 2).tolist())
+    assert 5 not in least_missed(inputs, weight, 1).tolist()
+
+
+def stream():
+    return torch.Generator().manual_seed(0)
 
 
 def test_carry_copies_survivors_and_fills_the_new():
     old = torch.tensor([[1.0, 2], [3, 4]])
-    fresh = torch.arange(9.0).view(3, 3) + 10
     maps = [torch.tensor([1, -1, 0]), torch.tensor([0, -1, 1])]
-    result = carry(old, fresh, maps, new_outputs=fresh, new_inputs=0.0)
+    result = carry(old, maps, new_outputs=torch.tensor([[13.0, 14, 15]]), new_inputs=0.0)
     # rows come from 1, nowhere, 0; the middle column is new: 0 in every row, the newborn row's too
     assert result.tolist() == [[3, 0, 4], [13, 0, 15], [1, 0, 2]]
+    assert old.tolist() == [[1, 2], [3, 4]]
 
 
 @given(rows=st.lists(st.integers(-1, 3), min_size=1, max_size=6), columns=st.lists(st.integers(-1, 4), max_size=6))
 def test_carry_of_any_map_entry_by_entry(rows, columns):
     old = torch.arange(20.0).view(4, 5) + 1
-    fresh = -torch.arange(float(len(rows) * len(columns))).view(len(rows), len(columns)) - 1
-    result = carry(old, fresh, [torch.tensor(rows), torch.tensor(columns).long()], new_outputs=fresh, new_inputs=0.0)
+    result = carry(old, [torch.tensor(rows), torch.tensor(columns).long()], new_outputs=-7.0, new_inputs=0.0)
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
-            fills = {True: 0.0, False: float(fresh[i, j])}[column < 0]
-            assert result[i, j] == (old[row, column] if row >= 0 and column >= 0 else fills)
+            expected = 0.0 if column < 0 else -7.0 if row < 0 else old[row, column]
+            assert result[i, j] == expected
 
 
-def moved(role):
-    parent = {"w": torch.tensor([[3.0, 4], [6, 8]]), "b": torch.tensor([1.0, 3])}
-    child = {"w": torch.full((3, 2), 2.0), "b": torch.full((3,), 9.0)}
-    transplant_(
-        child,
-        parent,
-        sources={"w": "w", "b": "b"},
-        axes={"w": ("u", "in"), "b": ("u",)},
-        maps={"u": grown(2, 1)},
-        role=role,
-    )
-    return child["w"].tolist(), child["b"].tolist()
+PARENT = {"a.weight": torch.tensor([[3.0, 4], [6, 8]]), "a.bias": torch.tensor([1.0, 3])}
+WAYS = {
+    "sources": {name: name for name in PARENT},
+    "axes": {"a.weight": ("u", "in"), "a.bias": ("u",)},
+    "maps": {"u": grown(2, 1)},
+}
 
 
 def test_a_newborn_row_is_as_long_as_the_median_of_the_others():
-    # rows of length 5 and 10, whose (lower) median is 5; the fresh row [2, 2] is 2 sqrt(2) long
-    (*survivors, newborn), bias = moved("value")
-    assert survivors == [[3, 4], [6, 8]]
-    np.testing.assert_allclose(newborn, [5 / np.sqrt(2)] * 2, rtol=1e-6)
-    assert bias == [1, 3, 9]
+    child = {"a.weight": torch.full((3, 2), torch.nan), "a.bias": torch.full((3,), 9.0)}
+    transplant_(child, PARENT, **WAYS, generator=stream())
+    # rows of length 5 and 10, whose (lower) median is 5; its direction is that of two Gaussian numbers
+    direction = torch.randn(2, generator=stream())
+    expected = [[3.0, 4], [6, 8], (5 * direction / direction.norm()).tolist()]
+    torch.testing.assert_close(child["a.weight"], torch.tensor(expected))
+    assert child["a.bias"].tolist() == [1, 3, 9]
 
 
-def test_new_entries_of_moments_are_zero_and_the_mean():
-    assert moved("first") == ([[3, 4], [6, 8], [0, 0]], [1, 3, 0])
-    # (3 + 4 + 6 + 8) / 4 and (1 + 3) / 2
-    assert moved("second") == ([[3, 4], [6, 8], [5.25, 5.25]], [1, 3, 2])
+def test_a_newborn_row_among_dead_ones_is_not_dead():
+    child, parent = {"a.weight": torch.zeros(3, 2)}, {"a.weight": torch.zeros(2, 2)}
+    transplant_(child, parent, **WAYS, generator=stream())
+    torch.testing.assert_close(child["a.weight"].norm(dim=1), torch.tensor([0, 0, 2**0.5]))
+
+
+def test_newborn_noise_is_as_strong_as_its_neighbours():
+    # what stands in the child is 1 in each entry: length sqrt(2) becomes the median's 5
+    ways = {key: {k.replace("weight", "weight_sigma"): v for k, v in part.items()} for key, part in WAYS.items()}
+    ways["sources"] = {"a.weight_sigma": "a.weight"}
+    child = {"a.weight_sigma": torch.ones(3, 2)}
+    transplant_(child, PARENT, **ways, generator=stream())
+    torch.testing.assert_close(child["a.weight_sigma"][2], torch.tensor([5 / 2**0.5] * 2))
+
+
+@pytest.mark.parametrize(("new_is_mean", "weight", "bias"), [(False, 0, 0), (True, (3 + 4 + 6 + 8) / 4, (1 + 3) / 2)])
+def test_new_entries_of_moments_are_zero_or_the_mean(new_is_mean, weight, bias):
+    child = {"a.weight": torch.full((3, 2), 2.0), "a.bias": torch.full((3,), 9.0)}
+    transplant_moments_(child, PARENT, **WAYS, new_is_mean=new_is_mean)
+    assert child["a.weight"].tolist() == [[3, 4], [6, 8], [weight, weight]]
+    assert child["a.bias"].tolist() == [1, 3, bias]
 
 
 def test_a_newborn_unit_does_not_count_in_a_normalisation():
-    child = {"norms.0.counted": torch.ones(3)}
-    transplant_(
-        child,
-        {"norms.0.counted": torch.tensor([1.0, 0.0])},
-        sources={"norms.0.counted": "norms.0.counted"},
-        axes={"norms.0.counted": ("u",)},
-        maps={"u": grown(2, 1)},
-    )
-    assert child["norms.0.counted"].tolist() == [1, 0, 0]
+    name, child = "norms.0.counted", {"norms.0.counted": torch.ones(3)}
+    ways = {"sources": {name: name}, "axes": {name: ("u",)}, "maps": {"u": grown(2, 1)}}
+    transplant_(child, {name: torch.tensor([1.0, 0.0])}, **ways, generator=stream())
+    assert child[name].tolist() == [1, 0, 0]
 
 
-def test_a_tensor_without_a_source_stays_fresh():
+def test_a_tensor_without_a_source_stays_as_it_is():
     child = {"w": torch.ones(2)}
-    transplant_(child, {"w": torch.zeros(2)}, sources={}, axes={}, maps={})
+    transplant_(child, {"w": torch.zeros(2)}, sources={}, axes={}, maps={}, generator=stream())
     assert child["w"].tolist() == [1, 1]
 
 

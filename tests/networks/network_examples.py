@@ -33,27 +33,26 @@ def blank(
     )
 
 
-def builder(action_space: gymnasium.Space = DISCRETE, *, share: bool = False, inputs: int = INPUTS, seed=1) -> Builder:
-    generator = torch.Generator().manual_seed(seed)
+def builder(
+    action_space: gymnasium.Space = DISCRETE, dtype: torch.dtype = torch.float64, *, share: bool = False, inputs=INPUTS
+) -> Builder:
+    return lambda spec: blank(spec, action_space, share=share, inputs=inputs).to(dtype)
 
-    def build(spec: NetworkSpec) -> ActorCritic:
-        network = blank(spec, action_space, share=share, inputs=inputs)
-        network.reset_(generator)
-        return network
 
-    return build
+def stream(seed: int = 1) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def states(count: int, dtype: torch.dtype = torch.float64, *, inputs: int = INPUTS, seed: int = 0) -> Tensor:
     return torch.randn(count, inputs, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def random_parent(
-    build: Builder, spec: NetworkSpec, *, dtype: torch.dtype = torch.float64, inputs: int = INPUTS
-) -> Parent:
+def random_parent(build: Builder, spec: NetworkSpec, *, inputs: int = INPUTS) -> Parent:
     """A network whose every number is its own, as after some training, with moments likewise."""
-    network = build(spec).to(dtype)
-    generator = torch.Generator().manual_seed(7)
+    network = build(spec)
+    network.reset_(stream())
+    dtype = next(network.parameters()).dtype
+    generator = stream(7)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             scale = 0.3 if parameter.dim() < 2 else parameter.shape[1] ** -0.5
@@ -78,7 +77,8 @@ def wanted(x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
 @functools.cache
 def _fitted(spec: NetworkSpec, discrete: bool, share: bool) -> Parent:
     action_space = DISCRETE if discrete else BOX
-    network = builder(action_space, share=share)(spec)
+    network = blank(spec, action_space, share=share)
+    network.reset_(stream())
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(11)
     for _ in range(300):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from network_examples import BOX, DISCRETE, INPUTS, builder, outputs_of, random_parent, states
+from network_examples import BOX, DISCRETE, INPUTS, builder, outputs_of, random_parent, states, stream
 
 from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.actor_critic import NetworkSpec
@@ -48,10 +48,10 @@ def grow_operators(spec):
     training=st.booleans(),
 )
 @example(config={}, seed=0, dtype=torch.float32, action="box", share=True, training=True)
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_ten_grow_operators_change_no_output(config, seed, dtype, action, share, training):
-    rng, build = np.random.default_rng(seed), builder(ACTIONS[action], share=share)
-    parent = random_parent(build, NetworkSpec.from_net_config(config), dtype=dtype)
+    rng, build = np.random.default_rng(seed), builder(ACTIONS[action], dtype, share=share)
+    parent = random_parent(build, NetworkSpec.from_net_config(config))
     parent.network.train(training)
     x = states(64, dtype, seed=1)  # not those that the mutation saw
     before = outputs_of(parent.network, x)
@@ -66,13 +66,12 @@ def test_ten_grow_operators_change_no_output(config, seed, dtype, action, share,
             continue
         operator = str(rng.choice(operators))
         _, drawn = spec.mutate(operator, rng, activations=tuple(ACTIVATIONS))
-        child = vary(parent, operator, drawn, build)
+        child = vary(parent, operator, drawn, build, stream(seed))
         assert child.network.spec == spec.apply(operator, **drawn)
         assert child.network.training == training
         scale = max(1.0, float(before.abs().max()))
-        torch.testing.assert_close(
-            outputs_of(child.network, x), before, rtol=0, atol=TOLERANCE[dtype] * scale, msg=lambda m: f"{operator}: {m}"
-        )
+        after = outputs_of(child.network, x)
+        assert (after - before).abs().max() <= TOLERANCE[dtype] * scale, (operator, drawn)
         parent = parent._replace(network=child.network, first=child.first, second=child.second)
 
 
@@ -93,14 +92,16 @@ def test_growth_leaves_the_parent_alone_and_carries_everything_else(operator, ar
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": NORMED, "head_config": NORMED}))
     parent.network.observation_norm.update_(5 * states(20) + 1, torch.ones(20, dtype=torch.float64))
     state = {name: tensor.clone() for name, tensor in parent.network.state_dict().items()}
-    child = vary(parent, operator, arguments, build).network
+    child = vary(parent, operator, arguments, build, stream()).network
 
     for name, tensor in parent.network.state_dict().items():
         assert torch.equal(tensor, state[name])
     for name, tensor in child.state_dict().items():
         if "norm." in name or "log_std" in name:
             assert torch.equal(tensor, state[name])
-    assert not {t.data_ptr() for t in child.state_dict().values()} & {t.data_ptr() for t in parent.network.state_dict().values()}
+    assert not {t.data_ptr() for t in child.state_dict().values()} & {
+        t.data_ptr() for t in parent.network.state_dict().values()
+    }
 
 
 @pytest.mark.parametrize("activation", ["ReLU", "Tanh"])
@@ -110,7 +111,7 @@ def test_a_newborn_layer_is_silent_under_any_noise_drawn_later(activation, noisy
     config = {"hidden_size": [16], "activation": activation, "noisy": noisy}
     build = builder()
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
-    child = vary(parent, "encoder.add_layer", {"layer": 0}, build).network
+    child = vary(parent, "encoder.add_layer", {"layer": 0}, build, stream()).network
     x = states(32, seed=2)
     before = outputs_of(child, x)
     for branch in (child.actor, child.critic):
@@ -127,7 +128,7 @@ def test_a_newborn_unit_speaks_up_once_it_is_listened_to():
     with torch.no_grad():
         for p in parent.network.parameters():
             p.mul_(10.0)
-    child = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 16}, build).network
+    child = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 16}, build, stream()).network
     old, new = child.actor.encoder.linear(0).weight.norm(dim=1).split([32, 16])
     # all of the newborn's rows are as long as the (lower) median row of the others
     torch.testing.assert_close(new, old.median().expand(16))
@@ -144,7 +145,7 @@ def test_actor_and_critic_change_alike(share):
     build = builder(share=share)
     parent = random_parent(build, NetworkSpec())
     for operator, arguments in (("encoder.add_node", {"layer": 0, "nodes": 16}), ("head.add_layer", {"layer": 0})):
-        child = vary(parent, operator, arguments, build).network
+        child = vary(parent, operator, arguments, build, stream()).network
         for part in ("encoder", "head"):
             assert getattr(child.actor, part).spec.hidden_size == getattr(child.critic, part).spec.hidden_size
         assert (child.actor.encoder is child.critic.encoder) == share
@@ -154,12 +155,12 @@ def test_layers_of_an_encoder_may_grow_while_the_head_still_fades():
     build = builder()
     config = {"hidden_size": [16], "activation": "Tanh"}
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
-    fading = vary(parent, "head.add_layer", {"layer": 0}, build)
+    fading = vary(parent, "head.add_layer", {"layer": 0}, build, stream())
     fading.network.advance_fades_(0.25)
     x = states(32, seed=2)
     before = outputs_of(fading.network, x)
     parent = parent._replace(network=fading.network, first=fading.first, second=fading.second)
-    child = vary(parent, "encoder.add_layer", {"layer": 0}, build).network
+    child = vary(parent, "encoder.add_layer", {"layer": 0}, build, stream()).network
     torch.testing.assert_close(outputs_of(child, x), before, rtol=0, atol=1e-12)
     assert child.fade_left() == 1.0  # the newer of the two
     child.advance_fades_(0.75)
@@ -171,5 +172,5 @@ def test_inputs_of_every_width_grow():
         build = builder(inputs=inputs)
         parent = random_parent(build, NetworkSpec(), inputs=inputs)
         x = states(32, inputs=inputs, seed=2)
-        child = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 64}, build).network
+        child = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 64}, build, stream()).network
         torch.testing.assert_close(outputs_of(child, x), outputs_of(parent.network, x), rtol=0, atol=1e-12)

@@ -27,7 +27,7 @@ from agilerl_like import (
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.reporting import Reporter
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.on_policy import Interrupts
+from agilerl_like.training.interrupts import Interrupts
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 RANGES = HyperparameterConfig(

@@ -1,0 +1,77 @@
+"""Who descended from whom: every birth of a run as a record, and the line that led to one member."""
+
+from __future__ import annotations
+
+import math
+
+from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.hpo import Birth
+from agilerl_like.reporting.records import FOUNDER, BirthRecord
+
+
+class Chronicle:
+    """All births of a run."""
+
+    def __init__(self) -> None:
+        self._births: dict[int, list[BirthRecord]] = {}
+
+    def add(self, births: tuple[BirthRecord, ...]) -> None:
+        """Note births in the order in which they happened."""
+        for birth in births:
+            self._births.setdefault(birth.uid, []).append(birth)
+
+    def parent(self, uid: int) -> int:
+        """Whose child a member is."""
+        return self._births[uid][0].parent_uid if uid in self._births else FOUNDER
+
+    def ancestry(self, uid: int) -> tuple[BirthRecord, ...]:
+        """The births that led to a member as it is now, oldest first, without uneventful survivals."""
+        chain: list[BirthRecord] = []
+        horizon = math.inf
+        while uid in self._births:
+            own = [birth for birth in self._births[uid] if birth.generation <= horizon]
+            eventful = [birth for birth in own if not birth.survives or _changed(birth)]
+            chain = eventful + chain
+            if not eventful or eventful[0].parent_uid == uid:
+                break
+            uid, horizon = eventful[0].parent_uid, eventful[0].generation
+        return tuple(chain)
+
+
+def founder(slot: int, agent: PPO) -> BirthRecord:
+    """The record of a member that nobody begot."""
+    return BirthRecord(
+        generation=0,
+        slot=slot,
+        uid=agent.index,
+        parent_uid=FOUNDER,
+        survives=False,
+        mutations=(),
+        hyperparameters=agent.hyperparameters,
+        architecture=agent.architecture.describe(),
+        parent_hyperparameters={},
+        parent_architecture="",
+        parent_fitness=math.nan,
+    )
+
+
+def record_of(birth: Birth, parent: PPO, reason: str = "") -> BirthRecord:
+    """The record of a birth that was carried out; `parent` is as it was before."""
+    return BirthRecord(
+        generation=birth.generation,
+        slot=birth.slot,
+        uid=birth.uid,
+        parent_uid=birth.parent_uid,
+        survives=birth.survives,
+        mutations=tuple(change.to_json() for change in birth.mutations),
+        hyperparameters={name: birth.genome.hyperparameters[name] for name in parent.hp_config},
+        architecture=birth.genome.architecture.describe(),
+        parent_hyperparameters=parent.hyperparameters,
+        parent_architecture=parent.architecture.describe(),
+        parent_fitness=parent.fitness[-1] if parent.fitness else math.nan,
+        reason=reason,
+    )
+
+
+def _changed(birth: BirthRecord) -> bool:
+    return any(change["kind"] != "none" for change in birth.mutations)

@@ -1,0 +1,222 @@
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import pytest
+import yaml
+
+from agilerl_like import PPO, Population, cli
+from agilerl_like.algorithms.settings import PPOSettings
+from agilerl_like.cli import main
+from agilerl_like.config import Config, load
+from agilerl_like.envs.probes import PROBES, KnownValue
+from agilerl_like.training.schedule import Schedule
+
+SOON_OVER = """
+environment:
+  id: CartPole-v1
+  num_envs: 4
+  wrappers: [{name: TimeLimit, max_episode_steps: 5}]  # too short to fall: every return is 5
+population: {size: 2}
+algorithm: {learn_step: 64, batch_size: 32}
+hyperparameters: {lr: {min: 1e-5, max: 1e-2}}
+network: {encoder_config: {hidden_size: [16]}, head_config: {hidden_size: [16]}, latent_dim: 8}
+training: {max_steps: 256, evo_steps: 128, eval_loop: 2}
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A run that takes a moment, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "soon_over.yaml"
+    path.write_text(SOON_OVER)
+    return str(path)
+
+
+@pytest.fixture
+def run(file, tmp_path):
+    """The folder of a finished run."""
+    assert main(["train", file, "--seed", "3", "--run.name", "first", "--run.plot", "false"]) == 0
+    return tmp_path / "runs" / "first"
+
+
+def metrics(folder):
+    with (folder / "metrics.csv").open() as table:
+        return [
+            {name: value for name, value in row.items() if not name.startswith("time/")}
+            for row in csv.DictReader(table)
+        ]
+
+
+class TestTrain:
+    def test_leaves_all_there_is_to_know_about_the_run(self, file, tmp_path, capsys):
+        assert main(["train", file, "--seed", "3", "--training.max-steps", "1.28e2"]) == 0
+        (folder,) = (tmp_path / "runs").iterdir()
+        assert folder.name.startswith("CartPole-v1-PPO-2")
+        assert load(folder / "config.yaml") == load(file, ["--seed", "3", "--training.max-steps", "128"])
+        assert [row["eval/mean_reward"] for row in metrics(folder)] == ["5.0", "5.0"]
+        births = [json.loads(line) for line in (folder / "lineage.jsonl").read_text().splitlines()]
+        assert [birth["uid"] for birth in births] == [0, 1]
+        assert (folder / "evolution.png").read_bytes().startswith(b"\x89PNG")
+        assert PPO.load(folder / "best").steps[-1] == 128
+        assert len(Population.load(folder / "population")) == 2
+        said = capsys.readouterr().out
+        assert "best fitness" in said
+        assert str(folder.relative_to(tmp_path)) in said
+
+    def test_the_written_configuration_gives_the_same_run_again(self, run, tmp_path):
+        assert main(["train", str(run / "config.yaml"), "--run.name", "again"]) == 0
+        assert main(["train", str(run / "config.yaml"), "--run.name", "other", "--seed", "4"]) == 0
+        first, again, other = (metrics(tmp_path / "runs" / name) for name in ("first", "again", "other"))
+        assert first == again
+        assert first != other
+
+    def test_two_runs_never_share_a_folder(self, file, tmp_path, monkeypatch):
+        config = load(file)
+        names = [cli._make_run_dir(config).name for _ in range(3)]
+        assert len(set(names)) == 3
+        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(names)
+
+    def test_a_name_that_is_taken_is_refused_and_what_is_there_stays(self, run, file, capsys):
+        before = (run / "metrics.csv").read_bytes()
+        assert main(["train", file, "--run.name", "first"]) == 2
+        assert "run.name='first' is taken" in capsys.readouterr().err
+        assert (run / "metrics.csv").read_bytes() == before
+
+    def test_prints_the_whole_configuration_and_does_nothing(self, file, tmp_path, capsys):
+        assert main(["train", file, "--print-config", "--seed", "3"]) == 0
+        assert Config.model_validate(yaml.safe_load(capsys.readouterr().out)) == load(file, ["--seed", "3"])
+        assert not (tmp_path / "runs").exists()
+
+    @pytest.mark.parametrize("given", [[], ["soon_over.yaml"]])
+    def test_help_lists_every_setting_with_its_default(self, file, given, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as stop:
+            main(["train", *given, "--help"])
+        assert stop.value.code == 0
+        page = capsys.readouterr().out
+        names = {"seed", "environment.id", "environment.num-envs", "network.head-config.hidden-size", "mutation.rl-hp"}
+        names |= {f"algorithm.{field.name}" for field in fields(PPOSettings)}
+        names |= {f"training.{field.name}" for field in fields(Schedule)}
+        names |= {"run.threads", "selection.fraction", "population.size", "print-config"}
+        assert [name for name in names if f"--{name.replace('_', '-')} " not in page] == []
+        assert "Adam's learning rate (value). (default: 0.0001)" in page
+        assert ("CartPole-v1)" in page) == bool(given)
+        assert ("--hyperparameters.lr.min INT|FLOAT" in page) == bool(given)
+
+
+class TestEval:
+    def test_plays_as_many_episodes_as_asked_for_in_the_env_of_the_run(self, run, capsys):
+        assert main(["eval", str(run), "--episodes", "70", "--seed", "1"]) == 0
+        said = capsys.readouterr().out
+        assert "mean return 5.00 ± 0.00 over 70 episodes (from 5.00 to 5.00, 5 steps on average, seed 1)" in said
+
+    def test_a_seed_names_the_episodes(self, run, capsys):
+        def said(*arguments):
+            assert main(["eval", *arguments, "--env", "CartPole-v1", "--episodes", "20"]) == 0
+            return capsys.readouterr().out.splitlines()[-1]
+
+        first = said(str(run), "--seed", "1")
+        assert said(str(run), "--seed", "1") == first
+        assert said(str(run / "best"), "--seed", "1") == first
+        assert said(str(run), "--seed", "2").split(" (")[0] != first.split(" (")[0]
+        assert said(str(run)).split("seed ")[1] != said(str(run)).split("seed ")[1]
+
+    def test_an_agent_without_a_run_needs_an_env(self, run, tmp_path, capsys):
+        PPO.load(run / "best").save_checkpoint(tmp_path / "elsewhere" / "agent")
+        agent = str(tmp_path / "elsewhere" / "agent")
+        assert main(["eval", agent]) == 2
+        assert "env='' must be given" in capsys.readouterr().err
+        assert main(["eval", agent, "--env", "CartPole-v1", "--episodes", "2"]) == 0
+        assert main(["eval", agent, "--env", "Acrobot-v1"]) == 2
+        assert "the agent was made for" in capsys.readouterr().err
+
+
+class TestProbe:
+    def test_prints_question_and_answers(self, capsys):
+        assert main(["probe", "ConstantReward", "ActionSign"]) == 0
+        said = capsys.readouterr().out
+        for words in ("does the critic learn a constant?", "V(0) = 1", "ActionSign", "a(0) = 1", "yes"):
+            assert words in said
+
+    def test_exit_code_1_says_that_one_is_not_solved(self, capsys, monkeypatch):
+        right = PROBES["ConstantReward"]
+        monkeypatch.setattr(cli, "PROBES", {"Right": right, "Wrong": replace(right, values=(KnownValue((0.0,), 2.0),))})
+        assert main(["probe"]) == 1
+        rows = [row for row in capsys.readouterr().out.splitlines() if "V(0)" in row]
+        assert [answer in row for row in rows for answer in (" yes ", " no ")] == [True, False, False, True]
+
+
+class TestPlot:
+    def test_draws_the_run(self, run, capsys):
+        capsys.readouterr()
+        assert main(["plot", str(run)]) == 0
+        assert capsys.readouterr().out.strip() == str(run / "evolution.png")
+        assert (run / "evolution.png").read_bytes().startswith(b"\x89PNG")
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("arguments", "code", "message"),
+        [
+            (["train"], 2, "file is missing"),
+            (["train", "nowhere.yaml"], 2, "config='nowhere.yaml' cannot be read"),
+            (["train", "soon_over.yaml", "--algorithm.lt", "1"], 2, "did you mean 'lr'"),
+            (["train", "soon_over.yaml", "--environment.id", "CartPol-v1"], 2, "did you mean 'CartPole-v1'"),
+            (["train", "soon_over.yaml", "--environment.kwargs.colour", "red"], 2, "env_kwargs={'colour': 'red'}"),
+            (["train", "soon_over.yaml", "--run.dir", "soon_over.yaml"], 74, "soon_over.yaml"),
+            (["eval", "nowhere"], 74, "path='nowhere' does not exist"),
+            (["eval", "nowhere", "--episodes", "0"], 2, "episodes=0 must be at least 1"),
+            (["probe", "ActionSing"], 2, "did you mean 'ActionSign'"),
+            (["plot", "nowhere"], 2, "nowhere/metrics.csv does not exist"),
+        ],
+    )
+    def test_are_said_in_one_line_and_leave_nothing(self, file, tmp_path, capsys, arguments, code, message):
+        assert main(arguments) == code
+        said = capsys.readouterr()
+        assert message in said.err
+        assert said.err.startswith("agilerl-like: ")
+        assert said.err.count("\n") == 1
+        assert [path.name for path in tmp_path.iterdir()] == ["soon_over.yaml"]
+
+    def test_a_checkpoint_that_was_damaged(self, run, capsys):
+        weights = run / "best" / "agent.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1])
+        assert main(["eval", str(run)]) == 74
+        assert "agent.safetensors" in capsys.readouterr().err
+
+
+def python(*arguments, **kwargs):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen([sys.executable, "-W", "error", *arguments], env=environment, text=True, **kwargs)
+
+
+def test_a_mistake_gives_no_traceback_and_the_command_loads_no_extra(file):
+    extras = "[name for name in ('matplotlib', 'tensorboard', 'wandb') if name in sys.modules]"
+    code = f"import sys; from agilerl_like.cli import main; code = main(sys.argv[1:]); print({extras}); sys.exit(code)"
+    mistake = ("train", file, "--seed", "x")
+    with python("-c", code, *mistake, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        out, err = child.communicate()
+    assert (child.returncode, out) == (2, "[]\n")
+    assert err.startswith("agilerl-like: seed='x': input should be a valid integer")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT])
+def test_an_interrupted_run_is_saved_and_can_be_used(file, tmp_path, number):
+    endless = ("--training.max-steps", "1_000_000_000", "--run.name", "long", "--seed", "3")
+    with python("-m", "agilerl_like", "train", file, *endless, stdout=subprocess.PIPE) as child:
+        next(line for line in child.stdout if line.startswith("gen    1"))
+        child.send_signal(number)
+        rest = child.stdout.read()
+    assert child.returncode == 128 + number
+    assert "interrupted" in rest
+    assert "best fitness" in rest
+    folder = tmp_path / "runs" / "long"
+    assert len(Population.load(folder / "population")) == 2
+    assert main(["eval", str(folder), "--episodes", "2"]) == 0

@@ -1,0 +1,294 @@
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agilerl_like.algorithms.settings import PPOSettings
+from agilerl_like.config import Config, Draft, MutationConfig, RangeConfig, Section, build, load
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import Mutations, RLParameter, TournamentSelection, TruncationSelection
+from agilerl_like.networks.actor_critic import NetworkSpec
+from agilerl_like.training.schedule import Schedule
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
+CARTPOLE = "environment: {id: CartPole-v1}\n"
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a YAML file and return where it is."""
+
+    def write(text):
+        path = tmp_path / "run.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def read(written):
+    """Load a configuration from text and options."""
+    return lambda text, *overrides: load(written(text), overrides)
+
+
+def refusal(read, text, *overrides):
+    with pytest.raises(ConfigurationError) as caught:
+        read(text, *overrides)
+    return str(caught.value)
+
+
+class TestDefaults:
+    config = Config.model_validate({"environment": {"id": "CartPole-v1"}})
+
+    def test_are_those_of_what_is_configured(self):
+        assert self.config.algorithm.settings() == asdict(PPOSettings())
+        assert asdict(self.config.training) == asdict(Schedule())
+        assert self.config.selection.strategy == TournamentSelection()
+        assert self.config.mutation is not None
+        assert self.config.mutation.mutations == Mutations()
+        assert NetworkSpec.from_net_config(self.config.network.model_dump()) == NetworkSpec()
+        assert RangeConfig(min=1, max=2).parameter == RLParameter(1, 2)
+
+    def test_no_setting_of_evolution_is_forgotten(self):
+        by_hand = {"rand_seed", "device", "accelerator"}  # nothing for a file
+        assert set(MutationConfig.model_fields) == {field.name for field in fields(Mutations)} - by_hand
+        assert set(RangeConfig.model_fields) == {field.name for field in fields(RLParameter)}
+
+    def test_every_setting_says_what_it_means(self):
+        sections = [section for section in Section.__subclasses__() if section is not Config]
+        silent = [(s.__name__, n) for s in sections for n, info in s.model_fields.items() if not info.description]
+        assert silent == []
+
+    def test_a_configuration_cannot_change(self):
+        with pytest.raises(ValidationError, match="frozen"):
+            self.config.seed = 3  # pyright: ignore[reportAttributeAccessIssue]  # which is the point
+
+
+class TestReading:
+    def test_what_is_dumped_reads_as_the_same(self, read):
+        config = read(
+            CARTPOLE + "hyperparameters: {lr: {min: 1e-5, max: 1e-2}, batch_size: {min: 16, max: 64}}\n"
+            "network: {encoder_config: {hidden_size: [32, 32], activation: Tanh}, latent_dim: 16}\n"
+            "selection: {name: truncation, fraction: 0.5}\nmutation: none\nseed: 7\nrun: {name: 2024}"
+        )
+        assert read(config.to_yaml()) == config
+        assert config.run.name == "2024"
+        assert config.selection.strategy == TruncationSelection(0.5)
+
+    @given(st.floats(min_value=1e-300, max_value=1e300), st.integers(min_value=1, max_value=10**15))
+    def test_every_number_is_read_as_python_writes_it(self, real, whole):
+        data = Draft({}).override(["--a", repr(real), "--b", f"{whole:_}", "--c", f"-{real!r}"]).data
+        assert data == {"a": real, "b": whole, "c": -real}
+
+    def test_an_option_is_what_it_would_be_in_the_file(self, read):
+        by_options = read(
+            CARTPOLE,
+            *("--seed", "3", "--training.max-steps", "1e5", "--training.evo_steps=20_000", "--algorithm.lr", "3e-4"),
+            *("--network.encoder-config.hidden-size", "32", "64", "--hyperparameters.gamma.min", "0.9"),
+            *("--hyperparameters.gamma.max", "0.999", "--environment.kwargs.sutton-barto-reward", "true"),
+        )
+        by_file = read(
+            "environment: {id: CartPole-v1, kwargs: {sutton_barto_reward: true}}\nseed: 3\nalgorithm: {lr: 0.0003}\n"
+            "training: {max_steps: 100000, evo_steps: 20000}\nhyperparameters: {gamma: {min: 0.9, max: 0.999}}\n"
+            "network: {encoder_config: {hidden_size: [32, 64]}}"
+        )
+        assert by_options == by_file
+
+    def test_options_come_last_and_the_file_stays_as_it_was(self, read):
+        text = CARTPOLE + "algorithm: {lr: 1e-3, gamma: 0.9}\nmutation: {rl_hp: 1}"
+        changed = read(text, "--algorithm.lr", "2e-3", "--mutation", "none").algorithm
+        assert (changed.lr, changed.gamma) == (2e-3, 0.9)
+        assert read(text, "--mutation", "None").mutation is None
+        assert read(CARTPOLE + "mutation: none", "--mutation.rl-hp", "0.5").mutation == MutationConfig(rl_hp=0.5)
+
+    def test_a_heading_with_nothing_below_it_says_nothing(self, read):
+        assert read(CARTPOLE + "mutation:\n  # rl_hp: 0.5\ntraining:\n").mutation == MutationConfig()
+
+    def test_the_kind_of_a_range_is_that_of_its_setting(self, read):
+        ranges = "{lr: {min: 1e-4, max: 1}, update_epochs: {min: 1, max: 8}, target_kl: {min: 0.01, max: 1}}"
+        hp_config = read(CARTPOLE + f"algorithm: {{target_kl: 0.02}}\nhyperparameters: {ranges}").agent_arguments()
+        kinds = {name: parameter.dtype for name, parameter in hp_config["hp_config"].items()}
+        assert kinds == {"lr": float, "update_epochs": int, "target_kl": float}
+
+
+class TestRefusing:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("algorithm: {name: PPP}", "algorithm.name='PPP' is unknown; did you mean 'PPO'?"),
+            ("algorithm: {lr: -1}", "algorithm.lr=-1: input should be greater than 0"),
+            ("algorithm: {gama: 0.9}", "algorithm key='gama' is unknown; did you mean 'gamma'"),
+            ("max_steps: 3", "config key='max_steps' is unknown; did you mean 'training.max_steps'"),
+            (
+                "algorithm: {batch_size: 4096}",
+                "algorithm.batch_size=4096 is larger than the rollout of learn_step=2048",
+            ),
+            ("environment: {id: A-v0, num_env: 2}", "environment key='num_env' is unknown; did you mean 'num_envs'?"),
+            ("environment: {id: A-v0, backend: asink}", "environment.backend='asink' is unknown; did you mean 'async'"),
+            ("environment: {id: A-v0, wrappers: [NormalizeRewart]}", "did you mean 'NormalizeReward'"),
+            ("environment: {num_envs: 2}", "environment.id is missing"),
+            ("population: {size: 0}", "population.size=0: input should be greater than or equal to 1"),
+            ("population: {size: 1}", "selection.tournament_size=2 must not be greater than the population's 1"),
+            ("hyperparameters: {lrr: {min: 1, max: 2}}", "hyperparameters key='lrr' is unknown; did you mean 'lr'?"),
+            (
+                "hyperparameters: {lr: {min: 1, max: 0.1}}",
+                "hyperparameters.lr.min=1.0 must not be greater than max=0.1",
+            ),
+            (
+                "hyperparameters: {lr: {min: 1, max: 2, mim: 3}}",
+                "hyperparameters.lr key='mim' is unknown; did you mean 'min'",
+            ),
+            ("hyperparameters: {lr: {min: 0.1, max: 1}}", "algorithm.lr=0.0001 lies outside its range [0.1, 1.0]"),
+            (
+                "hyperparameters: {gamma: {min: 0.9, max: 2}}",
+                "hyperparameters.gamma=2.0: input should be less than or equal to 1",
+            ),
+            ("network: {encoder_config: {hidden_sizes: [8]}}", "'hidden_sizes' is unknown; did you mean 'hidden_size'"),
+            ("network: {encoder_config: {activation: Relu}}", "'Relu' is unknown; did you mean 'ReLU'"),
+            ("network: {latent_dim: wide}", "latent_dim='wide'"),
+            ("network: 3", "network.net_config=3 must be a mapping"),
+            ("selection: {fraction: 0.3}", "selection.fraction=0.3 has no meaning for name='tournament'"),
+            (
+                "mutation: {activation_selection: [Rely]}",
+                "mutation.activation_selection='Rely' is unknown; did you mean",
+            ),
+            ("mutation: {rl_hp: -1}", "mutation.rl_hp=-1.0 must be a relative weight"),
+            ("training: {max_steps: 0}", "training.max_steps=0 must be a positive integer"),
+            ("training: {max_steps: 1.5}", "training.max_steps=1.5: input should be a valid integer"),
+            ("training: 5", "training=5: input should be a dictionary"),
+            ("seed: -1", "seed=-1: input should be greater than or equal to 0"),
+        ],
+    )
+    def test_names_the_field_its_value_what_is_allowed_and_the_place(self, read, text, message):
+        said = refusal(read, text if text.startswith("environment") else CARTPOLE + text)
+        assert message in said
+        assert said.count("run.yaml, line") == (0 if "population: {size: 1}" in text or "lies outside" in said else 1)
+
+    def test_all_problems_come_at_once(self, read):
+        said = refusal(
+            read, CARTPOLE + "algorithm:\n  lr: -1\n  gamma: 2\ntraining: {target: .inf}", "--run.treads", "2"
+        )
+        for line, field in ((3, "algorithm.lr=-1"), (4, "algorithm.gamma=2"), (5, "training.target=inf")):
+            problem = next(problem for problem in said.split("; ") if problem.startswith(field))
+            assert problem.endswith(f"run.yaml, line {line})")
+        assert "did you mean 'threads'? (--run.treads)" in said
+
+    def test_contradictions_are_found_before_any_env_is_made(self, read):
+        assert "batch_size=300" in refusal(
+            read, "environment: {id: NoSuchEnv-v0}\nalgorithm: {batch_size: 300, learn_step: 256}"
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("seed: 1\ntraining: {max_steps: 1\nrun: {}", "line 3: this is no YAML"),
+            ("seed: 1\nalgorithm: {lr: 1}\nseed: 2", "line 3: seed is already given in line 1"),
+            ("algorithm:\n  lr: 1\n  lr: 2", "line 3: algorithm.lr is already given in line 2"),
+            ("- 1", "holds [1]; allowed are settings by name"),
+            ("a: &x {b: *x}", "this is no YAML"),
+            ("a: \0", "this is no YAML"),
+            ("!!python/object/apply:os.system ['true']", "this is no YAML"),
+            ("", "environment is missing"),
+        ],
+    )
+    def test_a_file_that_is_no_configuration(self, read, text, message):
+        assert message in refusal(read, text)
+
+    def test_a_file_that_is_no_file(self, read, tmp_path):
+        (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+        for path, message in (
+            ("no.yaml", "No such file"),
+            (".", "Is a directory"),
+            ("binary.yaml", "no text in UTF-8"),
+        ):
+            with pytest.raises(ConfigurationError, match=message):
+                load(tmp_path / path)
+
+    @pytest.mark.parametrize(
+        ("overrides", "message"),
+        [
+            (("3", "--seed", "4"), "argument='3' belongs to no option"),
+            (("--seed",), "option='--seed' lacks its value"),
+            (("--seed", "[3"), "--seed='[3', line 1: this is no YAML"),
+            (("--training.max-steps", "0"), "training.max_steps=0 must be a positive integer (--training.max-steps)"),
+            (("--lr", "1"), "config key='lr' is unknown"),
+        ],
+    )
+    def test_options_that_say_nothing_sensible(self, read, overrides, message):
+        assert message in refusal(read, CARTPOLE, *overrides)
+
+
+class TestBuilding:
+    text = (
+        "environment: {id: CartPole-v1, num_envs: 3}\npopulation: {size: 2}\nalgorithm: {lr: 0.002, learn_step: 128}\n"
+        "network: {latent_dim: 16}\nhyperparameters: {lr: {min: 1e-4, max: 1e-2}}\nseed: 5\n"
+    )
+
+    def test_makes_what_was_written(self, read):
+        setup = build(read(self.text + "training: {max_steps: 999}\nselection: {tournament_size: 1}"))
+        setup.env.close()
+        assert (setup.env.num_envs, setup.schedule.max_steps) == (3, 999)
+        assert setup.selection == TournamentSelection(1)
+        assert setup.mutations == Mutations()
+        assert setup.settings["algorithm"]["lr"] == 0.002
+        assert [agent.index for agent in setup.population] == [0, 1]
+        for agent in setup.population:
+            assert (agent.lr, agent.learn_step, agent.seed, agent.num_envs) == (0.002, 128, 5, 3)
+            assert agent.architecture.latent_dim == 16
+            assert dict(agent.hp_config) == {"lr": RLParameter(1e-4, 1e-2)}
+
+    def test_no_mutation_section_is_no_evolution(self, read):
+        setup = build(read(self.text + "mutation: none"))
+        setup.env.close()
+        assert setup.selection is None
+        assert setup.mutations is None
+
+    def test_members_may_start_apart(self, read):
+        drawn = build(read(self.text, "--population.size", "4", "--population.sample-hyperparameters", "true"))
+        drawn.env.close()
+        assert len({agent.lr for agent in drawn.population}) == 4
+
+    def test_members_may_be_mutated_before_the_start(self, read):
+        only_steps = "mutation: {no_mutation: 0, architecture: 0, parameters: 0, rl_hp: 1}"
+        setup = build(read(self.text + only_steps, "--population.pre-training-mutation", "true"))
+        setup.env.close()
+        assert all(agent.lr != 0.002 and agent.mut == "lr" for agent in setup.population)
+
+    def test_an_unknown_env_is_refused_with_near_names(self, read):
+        with pytest.raises(
+            ConfigurationError, match=r"environment: .*'CartPol-v1' is unknown; did you mean 'CartPole-v1'"
+        ):
+            build(read("environment: {id: CartPol-v1}"))
+
+    def test_a_seed_is_drawn_where_none_is_given(self, read):
+        config = read(CARTPOLE)
+        first, second = config.seeded().seed, config.seeded().seed
+        assert first != second  # one chance in four billion
+        assert config.seeded().seeded().seed is not None
+        assert read(CARTPOLE, "--seed", "0").seeded().seed == 0
+
+
+def leaves(data, above=()):
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*above, name))
+        else:
+            yield (*above, name), value
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
+class TestShippedFiles:
+    def test_can_be_run(self, path):
+        build(load(path)).env.close()
+
+    def test_hold_nothing_but_what_differs_from_the_defaults(self, path):
+        config = load(path)
+        default = Config.model_validate({"environment": {"id": ""}}).to_json()
+        theirs = dict(leaves({name: part for name, part in config.to_json().items() if name != "hyperparameters"}))
+        differs = {place for place, value in leaves(default) if place in theirs and theirs[place] != value}
+        written = {place for place, _ in leaves(Draft.read(path).data) if place[0] != "hyperparameters"}
+        assert written == differs
