@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import itertools
 import re
 import signal
 import sys
@@ -45,9 +44,9 @@ from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
 from agilerl_like.seeding import Purpose, fresh_seed, integers
 from agilerl_like.training.on_policy import evolve_on_policy
+from agilerl_like.training.probe import Answer, ProbeRecord, solve
 from agilerl_like.training.run import Outcome
 from agilerl_like.training.schedule import Places
-from agilerl_like.training.probe import Answer, ProbeRecord, solve
 
 PROGRAM = "agilerl-like"
 DESCRIPTION = "Populations of PPO agents that find their hyperparameters and architectures while they train."
@@ -175,11 +174,13 @@ def _make_run_dir(config: Config) -> Path:
     run.dir.mkdir(parents=True, exist_ok=True)
     env = re.sub(r"[^\w.]+", "-", config.environment.id)
     stem = f"{env}-{config.algorithm.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    for name in itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2))):
+    folder, number = run.dir / stem, 1
+    while True:
         with contextlib.suppress(FileExistsError):
-            (run.dir / name).mkdir()
-            return run.dir / name
-    raise AssertionError("count() ends")
+            folder.mkdir()
+            return folder
+        number += 1
+        folder = run.dir / f"{stem}-{number}"
 
 
 def _draw(run_dir: Path) -> None:
@@ -191,8 +192,8 @@ def _draw(run_dir: Path) -> None:
 
 def _exit_code(outcome: Outcome) -> int:
     if outcome.summary.reason == "interrupted":
-        return 128 + getattr(outcome, "signal", signal.SIGINT)
-    return DISK if outcome.summary.saved_to is None else DONE
+        return 128 + outcome.signal
+    return DISK if outcome.unsaved else DONE
 
 
 # -- eval

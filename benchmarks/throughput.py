@@ -10,10 +10,10 @@ one round, so that a machine that slows down over minutes slows all sides alike.
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.measurement import ENVS, EPOCHS, MINIBATCH, UPDATE_STEPS, WIDTH, Measurement
+from benchmarks.tables import lines_of, machine, replace_section
 from benchmarks.venvs import PEERS, ROOT, interpreter
 
 Command = Callable[[str, int, int], list[str]]  # env, members, steps of each member -> what to run
@@ -28,7 +29,7 @@ Command = Callable[[str, int, int], list[str]]  # env, members, steps of each me
 OURS = "ours"
 HEADINGS = {"agilerl": "AgileRL", "sb3": "Stable-Baselines3", OURS: "agilerl_like"}
 README = ROOT / "benchmarks" / "README.md"
-RAW = ROOT / "benchmarks" / "results" / "throughput.jsonl"
+RAW = Path("results") / "throughput.jsonl"  # every single run, beside the Markdown file
 BEGIN, END = "<!-- throughput: begin -->", "<!-- throughput: end -->"
 
 
@@ -88,7 +89,7 @@ class Bystanders:
     @staticmethod
     def _now() -> tuple[float, float, float]:
         """Return seconds of all cores: working or stolen, altogether, and those of our ended children."""
-        lines = _lines(Path("/proc/stat"))
+        lines = lines_of(Path("/proc/stat"))
         if not lines:
             return 0.0, 0.0, 0.0
         user, nice, system, idle, waiting, *rest = (int(word) for word in lines[0].split()[1:9])
@@ -148,6 +149,16 @@ def run(command: Sequence[str], threads: int, seed: int, timeout: float) -> Run:
     return Run(Measurement.from_json(done.stdout.strip().splitlines()[-1]), bystanders.share())
 
 
+def wait_for_quiet(patience: float) -> None:
+    """Return when others leave the machine alone for two seconds, or when patience is at its end."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        bystanders = Bystanders()
+        time.sleep(2.0)
+        if bystanders.share() <= DISTURBED:
+            return
+
+
 def measure(case: Case, sides: Mapping[str, Command], options: argparse.Namespace) -> list[Round]:
     """Run the case's sides in turn, ``repetitions`` times over."""
     rounds = []
@@ -157,6 +168,7 @@ def measure(case: Case, sides: Mapping[str, Command], options: argparse.Namespac
             if side not in sides:
                 continue
             command = sides[side](case.env, case.members, options.steps_per_member)
+            wait_for_quiet(options.patience)
             round_[side] = run(command, options.threads, options.seed + repetition, options.timeout)
             print(
                 f"{case.env} P={case.members} round {repetition + 1}/{options.repetitions} "
@@ -273,31 +285,9 @@ def reproduction(results: Mapping[Case, Sequence[Round]], sides: Sequence[str], 
     return " ".join(words)
 
 
-def machine() -> str:
-    """Return processor, cores and system."""
-    cpuinfo = Path("/proc/cpuinfo")
-    models = [line.partition(":")[2].strip() for line in _lines(cpuinfo) if line.startswith("model name")]
-    processor = models[0] if models else platform.processor() or platform.machine()
-    return f"{processor}, {os.cpu_count()} cores, {platform.system()}"
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.is_file() else []
-
-
 def load_average() -> str:
     """Return the last minute's load: what else the machine was doing."""
     return f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown"
-
-
-def write_section(path: Path, text: str) -> None:
-    """Put the section between its markers; the rest of the file stays."""
-    page = path.read_text() if path.is_file() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
-    if BEGIN not in page or END not in page:
-        page = f"{page.rstrip()}\n\n{BEGIN}\n{END}\n"
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
 
 
 def parse_options() -> argparse.Namespace:
@@ -309,6 +299,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=1800, help="seconds that one run may take")
+    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine before a run")
     parser.add_argument("--output", default=str(README), help="Markdown file to write into, or - for the terminal")
     for peer in PEERS.values():
         parser.add_argument(f"--{peer.name}-python", help=f"an interpreter that has it; also ${peer.override}")
@@ -328,10 +319,11 @@ def main() -> None:
     if options.output == "-":
         print(text)
         return
-    RAW.parent.mkdir(parents=True, exist_ok=True)
+    raw = Path(options.output).parent / RAW
+    raw.parent.mkdir(parents=True, exist_ok=True)
     runs = [asdict(run_) for rounds in results.values() for round_ in rounds for run_ in round_.values()]
-    RAW.write_text("".join(json.dumps(run_) + "\n" for run_ in runs))
-    write_section(Path(options.output), text)
+    raw.write_text("".join(json.dumps(run_) + "\n" for run_ in runs))
+    replace_section(Path(options.output), BEGIN, END, text)
 
 
 if __name__ == "__main__":

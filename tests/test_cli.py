@@ -207,7 +207,7 @@ def test_a_mistake_gives_no_traceback_and_the_command_loads_no_extra(file):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_saved_and_can_be_used(file, tmp_path, number):
     endless = ("--training.max-steps", "1_000_000_000", "--run.name", "long", "--seed", "3")
     with python("-m", "agilerl_like", "train", file, *endless, stdout=subprocess.PIPE) as child:

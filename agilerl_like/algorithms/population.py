@@ -362,6 +362,9 @@ def make_population(
         raise ConfigurationError(f"size={size!r} must be an integer of at least 1")
     if "index" in kwargs:
         raise ConfigurationError("index is given by the population, from 0 on; leave it out")
+    if sample:  # what is given need not lie in the ranges that it is drawn from
+        ranges = kwargs.get("hp_config") or {}
+        kwargs |= {name: range_.clip(kwargs.get(name, range_.min)) for name, range_ in ranges.items()}
     first = kind(observation_space, action_space, index=0, **kwargs)
     kwargs["seed"] = first.seed
     agents = [first, *(kind(observation_space, action_space, index=i, **kwargs) for i in range(1, size))]

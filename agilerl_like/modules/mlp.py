@@ -206,6 +206,10 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
             x = activation(norm(linear(x)), x)
         return x
 
+    def activate(self, i: int, z: Tensor, layer_input: Tensor) -> Tensor:
+        """Return what layer `i` gives where its linear map gave `z` (which may be overwritten)."""
+        return self.activations[i](self.norms[i](z), layer_input)
+
     def axes(self) -> Axes:
         axes: Axes = {}
         groups = ["in", *(str(i) for i in range(len(self.linears) - 1)), "out"]

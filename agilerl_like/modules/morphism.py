@@ -117,9 +117,9 @@ RIDGE = 1e-3
 def least_missed(inputs: Tensor, weight: Tensor, removed: int) -> Tensor:
     """Return the map of a group that loses the `removed` units that the layer reading them can best do without.
 
-    One unit after the other goes: that whose loss, once `weight` `[out, in]` is refitted on `inputs` `[n, in]`, leaves
-    the smallest squared error, w_j^2 / [G^-1]_jj with G the inputs' covariance (Hassibi and Stork 1993). So of two units
-    that say the same, one stays.
+    One unit after the other goes: the one whose loss, once `weight` `[out, in]` is refitted on `inputs` `[n, in]`,
+    leaves the smallest squared error, w_j^2 / [G^-1]_jj with G the inputs' covariance (Hassibi and Stork 1993). So of
+    two units that say the same, one stays.
     """
     _, gram = _covariance(inputs)
     inverse, weight = torch.linalg.inv(gram), weight.double()

@@ -262,6 +262,8 @@ def make_distribution(space: gymnasium.Space, *, log_std: float = 0.0, squash: b
     Raises:
         ConfigurationError: for a space that is none of Discrete, MultiDiscrete, MultiBinary and Box.
     """
+    if squash and not isinstance(space, gymnasium.spaces.Box):
+        raise ConfigurationError(f"squash_output=True is for Box actions; action_space={space} allows False")
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
         return Categorical(space)
     if isinstance(space, gymnasium.spaces.MultiBinary):

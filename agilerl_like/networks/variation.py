@@ -1,7 +1,7 @@
 """A child network from its parent's and one mutation: what is carried over, and by how much it moved the policy.
 
-Growth is exact. Removal drops the units that are missed least on the states of the last rollout, refits what reads them,
-and is only accepted if the policy and the value stay near (`KL_LIMIT`, `VALUE_LIMIT`); otherwise fewer units are
+Growth is exact. Removal drops the units that are missed least on the states of the last rollout, refits what reads
+them, and is only accepted if the policy and the value stay near (`KL_LIMIT`, `VALUE_LIMIT`); otherwise fewer units are
 removed, and at last none. Parameter noise is scaled until it moves the policy by `NOISE_KL` (Lehman et al. 2018 scale
 by sensitivity to the same end). All is measured in evaluation mode: what a policy means, not what noise makes of it.
 """
@@ -366,16 +366,38 @@ def _refit_readers_(parent: Parent, child: ActorCritic, change: _Change, reading
         if any(heir is other for other in done):  # a shared encoder stands in both branches
             continue
         done.append(heir)
+        its_inputs = new.reading(change.reader_after, parent.observations).inputs
+        wanted = reader(inputs)
         if change.verb == "remove_layer":
             _bridge_(reader, old.linear(change.reader_after), heir)
-        its_inputs = new.reading(change.reader_after, parent.observations).inputs
-        refit_(heir.weight, heir.bias, its_inputs, reader(inputs))
+            _refit_if_better_(new.part(part), place, its_inputs, wanted)
+        else:
+            refit_(heir.weight, heir.bias, its_inputs, wanted)
         refitted += [f"{new.name}.{part}.linears.{place}.{name}" for name in ("weight", "bias")]
     return refitted
 
 
 def _bridge_(reader: Linear, removed: Linear, heir: Linear) -> None:
-    """Where the data say nothing: the two maps as if nothing stood between them, as noisy as the second was."""
+    """Let a layer do what two did, as if nothing had stood between them, as noisily as the second."""
     heir.weight.copy_(reader.weight @ removed.weight)
+    heir.bias.copy_(reader.bias + reader.weight @ removed.bias)
     if isinstance(heir, NoisyLinear) and isinstance(reader, NoisyLinear):
         heir.weight_sigma.fill_(float(reader.weight_sigma.abs().mean()))
+
+
+def _refit_if_better_(module: EvolvableMLP, place: int, inputs: Tensor, wanted: Tensor) -> None:
+    """Refit a linear map to `wanted`, unless its layer gives what is wanted better as it is.
+
+    It does where the activation stands in for the removed one: relu(W x) for relu(I relu(W x)).
+    """
+    linear = module.linear(place)
+    goal = module.activate(place, wanted.clone(), inputs)
+
+    def error() -> float:
+        return float((module.activate(place, linear(inputs), inputs) - goal).square().sum())
+
+    bridged, bridged_error = (linear.weight.clone(), linear.bias.clone()), error()
+    refit_(linear.weight, linear.bias, inputs, wanted)
+    if bridged_error < error():
+        linear.weight.copy_(bridged[0])
+        linear.bias.copy_(bridged[1])

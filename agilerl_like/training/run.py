@@ -41,6 +41,10 @@ class Outcome(NamedTuple):
     population: Population
     fitness: list[float]
     summary: SummaryRecord
+    signal: int
+    """What interrupted it: SIGINT or SIGTERM, 0 if nothing did."""
+    unsaved: int
+    """How many of the last saves failed: 0 if everything that was asked for is on the disk."""
 
 
 @dataclass
@@ -105,10 +109,10 @@ class Run:
             self._evolve()
             if self.schedule.checkpoint is not None and self.steps - self.saved_at >= self.schedule.checkpoint:
                 self._save()
-        self._save()
+        unsaved = self._save()
         summary = self._summary(reason, members, confirmed, perf_counter() - start)
         self.reporters.finish(summary)
-        return Outcome(self.population, list(self.population.fitness), summary)
+        return Outcome(self.population, list(self.population.fitness), summary, interrupts.signal, unsaved)
 
     # -- a generation
 
@@ -270,22 +274,26 @@ class Run:
 
     # -- saving
 
-    def _save(self) -> None:
-        """Save what was asked for; a disk that is full costs a warning and nothing that was saved before."""
-        self.saved_at = self.steps
-        for path in self.places.populations(self.steps):
-            self._try_to_save(self.population, path)
-        for path in self.places.champions():
-            if self.champion.agent is not None:
-                self._try_to_save(self.champion.agent, path)
+    def _save(self) -> int:
+        """Save what was asked for; return how much of it failed.
 
-    def _try_to_save(self, what: Population | PPO, path: Path) -> None:
+        A disk that is full costs a warning and nothing that was saved before.
+        """
+        self.saved_at = self.steps
+        failed = sum(not self._is_saved(self.population, path) for path in self.places.populations(self.steps))
+        if self.champion.agent is not None:
+            failed += sum(not self._is_saved(self.champion.agent, path) for path in self.places.champions())
+        return failed
+
+    def _is_saved(self, what: Population | PPO, path: Path) -> bool:
         with self.clock("report"):
             try:
                 what.save_checkpoint(path)
-                self.saves += 1
             except CheckpointError as error:
                 self.reporters.warning(str(error))
+                return False
+        self.saves += 1
+        return True
 
 
 def _means(reports: list[Report]) -> dict[str, float]:

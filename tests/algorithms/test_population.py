@@ -270,3 +270,8 @@ def test_population_test_agrees_with_each_agents_own():
     scores = population.test(env, loop=3)
     assert scores == [agent.test(env, loop=3) for agent in population]
     assert population.best.fitness[-1] == max(scores)
+
+
+def test_drawn_values_need_no_legal_start():
+    drawn = population_of(3, lr=0.5, sample_hyperparameters=True)
+    assert all(1e-4 <= agent.lr <= 1e-2 for agent in drawn)

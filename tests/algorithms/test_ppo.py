@@ -299,6 +299,8 @@ def test_unsupported_spaces_are_named():
         agent_of(observation_space=gymnasium.spaces.Text(3))
     with pytest.raises(ConfigurationError, match="squash_output=True needs finite bounds"):
         agent_of(gymnasium.spaces.Box(-np.inf, np.inf, (1,)), squash_output=True)
+    with pytest.raises(ConfigurationError, match="squash_output=True is for Box actions"):
+        agent_of(squash_output=True)
 
 
 def test_every_number_of_ppo_can_evolve():

@@ -81,8 +81,8 @@ def _fitted(spec: NetworkSpec, discrete: bool, share: bool) -> Parent:
     network.reset_(stream())
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(11)
-    for _ in range(300):
-        x = torch.randn(256, INPUTS, generator=generator)
+    for _ in range(250):
+        x = torch.randn(128, INPUTS, generator=generator)
         policy, value = wanted(x, network.actor.distribution.num_outputs)
         outputs, guess = network.evaluate(x)
         policy_loss = F.kl_div(outputs.log_softmax(-1), policy.log_softmax(-1), reduction="batchmean", log_target=True)
@@ -99,7 +99,7 @@ def _fitted(spec: NetworkSpec, discrete: bool, share: bool) -> Parent:
 
 
 def fitted_parent(spec: NetworkSpec | None = None, *, discrete: bool = True, share: bool = False) -> Parent:
-    """A copy of a parent that was fitted with Adam for 300 steps."""
+    """A copy of a parent that was fitted with Adam for 250 steps."""
     return copy.deepcopy(_fitted(spec or fitted_spec(), discrete, share))
 
 

@@ -1,0 +1,177 @@
+"""What evolution reaches with the shipped configurations: return on 100 fresh episodes, steps and seconds, seed by seed.
+
+The target is taken out of each configuration, so that the whole budget is spent; the steps at which the best member's
+evaluation first reached it are reported instead. Budgets count the training steps of all members; those of evaluation stand
+beside them. Every seed is a process of its own.
+
+    python -m benchmarks.evolution                             # all, into benchmarks/README.md
+    python -m benchmarks.evolution --worlds cartpole --seeds 1 2 --output -
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from agilerl_like.config import build, load
+from agilerl_like.envs import evaluation_env
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.reporting import GenerationRecord, Reporter, Reporters
+from agilerl_like.seeding import Purpose, integers
+from agilerl_like.training.on_policy import evolve_on_policy
+from agilerl_like.training.schedule import Places
+from benchmarks.tables import ROOT, machine, replace_section, versions
+
+EPISODES = 100
+RAW = ROOT / "benchmarks" / "results" / "evolution.jsonl"
+BEGIN, END = "<!-- evolution: begin -->", "<!-- evolution: end -->"
+
+
+@dataclass(frozen=True)
+class World:
+    """A configuration, what a seed should reach with it, and the return whose steps are counted."""
+
+    config: str
+    bar: float
+    seeds_at_bar: str
+    milestone: float
+
+
+WORLDS = {
+    "cartpole": World("configs/ppo/cartpole.yaml", 495.0, "5 of 5", 475.0),
+    "acrobot": World("configs/ppo/acrobot.yaml", -85.0, "5 of 5", -85.0),
+    "pendulum": World("configs/ppo/pendulum.yaml", -200.0, "4 of 5", -200.0),
+    "lunar_lander": World("configs/ppo/lunar_lander.yaml", 250.0, "4 of 5", 200.0),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One seed."""
+
+    world: str
+    seed: int
+    threads: int
+    members: int
+    mean: float  # return of the best member on fresh episodes
+    fitness: float  # what it was chosen by
+    env_steps: int
+    evaluation_steps: int
+    steps_to_milestone: int | None
+    seconds: float
+    found: str
+
+
+class Milestone(Reporter):
+    """Notes at how many env steps of all members the best evaluation first reached a return."""
+
+    def __init__(self, wanted: float) -> None:
+        self.wanted = wanted
+        self.steps: int | None = None
+
+    def generation(self, record: GenerationRecord) -> None:
+        if self.steps is None and record.best_fitness_ever >= self.wanted:
+            self.steps = record.env_steps
+
+
+def measure(name: str, seed: int, threads: int) -> Result:
+    """Train one seed with a configuration's whole budget and test its best member."""
+    torch.set_num_threads(threads)
+    world = WORLDS[name]
+    config = load(ROOT / world.config, ["--seed", str(seed), "--training.target", "null"])
+    setup = build(config)
+    milestone = Milestone(world.milestone)
+    start = time.perf_counter()
+    outcome = evolve_on_policy(
+        setup.env,
+        setup.population,
+        schedule=setup.schedule,
+        selection=setup.selection,
+        mutations=setup.mutations,
+        places=Places(),
+        reporters=Reporters([milestone]),
+    )
+    seconds = time.perf_counter() - start
+    best = outcome.population.best
+    env = TransitionEnv(evaluation_env(setup.env, EPISODES))
+    fresh = best.play(env, integers(EPISODES, seed, Purpose.BY_HAND, EPISODES))
+    env.close()
+    return Result(
+        world=name,
+        seed=seed,
+        threads=threads,
+        members=len(outcome.population),
+        mean=round(float(fresh.returns.mean()), 1),
+        fitness=round(best.fitness[-1], 1),
+        env_steps=outcome.summary.env_steps,
+        evaluation_steps=outcome.summary.evaluation_steps,
+        steps_to_milestone=milestone.steps,
+        seconds=round(seconds, 1),
+        found=f"{best.architecture.describe()}; " + ", ".join(f"{k}={v:.3g}" for k, v in best.hyperparameters.items()),
+    )
+
+
+def table(results: list[Result]) -> str:
+    """The results as Markdown."""
+    lines = [
+        "| world | members, steps | return on 100 fresh episodes, seed by seed | bar | steps to milestone, median "
+        "| seconds, median (min-max) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, world in WORLDS.items():
+        mine = sorted((r for r in results if r.world == name), key=lambda r: r.seed)
+        if not mine:
+            continue
+        seconds = [r.seconds for r in mine]
+        steps = [r.steps_to_milestone for r in mine]
+        reached = sorted(s for s in steps if s is not None)
+        median = (
+            f"{statistics.median(reached):,.0f}" if len(reached) == len(steps) else f"{len(steps) - len(reached)} never"
+        )
+        lines.append(
+            f"| {name} | {mine[0].members}, {mine[0].env_steps:,} (+{statistics.median(r.evaluation_steps for r in mine):,.0f} "
+            f"of evaluation) | {', '.join(f'{r.mean:.0f}' for r in mine)} | {world.bar:.0f} for {world.seeds_at_bar}: "
+            f"**{sum(r.mean >= world.bar for r in mine)} of {len(mine)}** | {world.milestone:.0f}: {median} "
+            f"| {statistics.median(seconds):.0f} ({min(seconds):.0f}-{max(seconds):.0f}) |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--output", default="benchmarks/README.md", help="file with the section to replace, or - to print"
+    )
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # one measurement, as a line of JSON
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(asdict(measure(options.worlds[0], options.seeds[0], options.threads))))
+        return
+    results = []
+    for world in options.worlds:
+        for seed in options.seeds:
+            one = ["--one", "--worlds", world, "--seeds", str(seed), "--threads", str(options.threads)]
+            command = [sys.executable, "-m", "benchmarks.evolution", *one]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+            results.append(Result(**json.loads(done.stdout.splitlines()[-1])))
+            print(results[-1], flush=True)
+    text = f"{machine()}, {versions('torch', 'gymnasium', 'numpy')}, {options.threads} torch thread(s).\n\n{table(results)}"
+    if options.output == "-":
+        print(text)
+        return
+    RAW.parent.mkdir(exist_ok=True)
+    RAW.write_text("".join(json.dumps(asdict(result)) + "\n" for result in results))
+    replace_section(Path(options.output), BEGIN, END, text)
+
+
+if __name__ == "__main__":
+    main()

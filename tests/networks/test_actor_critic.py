@@ -1,0 +1,217 @@
+"""Actor and critic: AgileRL's net_config, legal specs under any mutations, and what the pair computes."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from network_examples import BOX, builder, outputs_of, random_parent, states, stream
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.modules import MLPSpec, Stack
+from agilerl_like.modules.layers import ACTIVATIONS
+from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec, NoNorm
+from agilerl_like.networks.variation import vary
+
+NAMES = st.sampled_from(sorted(ACTIVATIONS))
+PART = st.fixed_dictionaries(
+    {},
+    optional={
+        "hidden_size": st.lists(st.integers(16, 100), min_size=1, max_size=3),
+        "activation": NAMES,
+        "output_activation": NAMES,
+        "max_mlp_nodes": st.integers(100, 200),
+        "layer_norm": st.booleans(),
+        "output_vanish": st.booleans(),
+        "noisy": st.booleans(),
+    },
+)
+NET_CONFIGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "encoder_config": PART,
+        "head_config": PART,
+        "latent_dim": st.integers(16, 64),
+        "min_latent_dim": st.integers(2, 16),
+        "max_latent_dim": st.integers(64, 90),
+    },
+)
+
+
+@given(config=NET_CONFIGS, seed=st.integers(0, 2**31))
+def test_mutations_stay_legal_and_every_spec_survives_json(config, seed):
+    spec, rng = NetworkSpec.from_net_config(config), np.random.default_rng(seed)
+    for _ in range(10):
+        legal = [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)]
+        if not legal or (spec.fades and rng.random() < 0.5):
+            spec = spec.settled()
+            continue
+        spec, _ = spec.mutate(str(rng.choice(legal)), rng, activations=("ReLU", "ELU", "GELU"))
+        assert spec.min_latent_dim <= spec.latent_dim <= spec.max_latent_dim
+        for part in (spec.encoder, spec.head):
+            assert part.min_hidden_layers <= len(part.hidden_size) <= part.max_hidden_layers
+            assert all(part.min_mlp_nodes <= width <= part.max_mlp_nodes for width in part.hidden_size)
+        assert NetworkSpec.from_net_config(json.loads(json.dumps(spec.to_config()))) == spec
+        assert hash(NetworkSpec.from_net_config(spec.to_config())) == hash(spec)
+
+
+def test_the_encoders_output_activation_is_its_hidden_one_unless_given():
+    spec = NetworkSpec.from_net_config({"encoder_config": {"activation": "Tanh"}})
+    assert (spec.encoder.output_activation, spec.head.output_activation) == ("Tanh", "Identity")
+    spec = NetworkSpec.from_net_config({"encoder_config": {"activation": "Tanh", "output_activation": None}})
+    assert spec.encoder.output_activation == "Tanh"
+    spec = NetworkSpec.from_net_config({"encoder_config": {"output_activation": "Identity"}})
+    assert spec.encoder.output_activation == "Identity"
+    assert NetworkSpec.from_net_config(None) == NetworkSpec.from_net_config({"encoder_config": None}) == NetworkSpec()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"encoder": {}}, "net_config key='encoder' is unknown; did you mean 'encoder_config'"),
+        ({"encoder_config": {"hidden": [8]}}, "encoder_config key='hidden' is unknown; did you mean 'hidden_size'"),
+        ({"head_config": {"activation": "relu"}}, "head_config: activation='relu' is unknown; did you mean 'ReLU'"),
+        ({"encoder_config": [64]}, r"encoder_config=\[64\] must be a mapping"),
+        ({"head_config": 64}, "head_config=64 must be a mapping"),
+        ("big", "net_config='big' must be a mapping"),
+        ({"latent_dim": 4}, r"latent_dim=4 is outside its range \[8, 128\]"),
+        ({"latent_dim": 32.5}, "latent_dim=32.5 must be an integer"),
+        ({"min_latent_dim": 0}, "min_latent_dim=0 must be at least 1 and at most max_latent_dim=128"),
+        ({"min_latent_dim": 200}, "min_latent_dim=200 must be at least 1 and at most max_latent_dim=128"),
+        ({"min_latent_dim": 1, "encoder_config": {"output_layernorm": True}}, "min_latent_dim=1 is too few"),
+    ],
+)
+def test_a_wrong_net_config_is_told_what_is_wrong(config, message):
+    with pytest.raises(ConfigurationError, match=message):
+        NetworkSpec.from_net_config(config)
+
+
+def test_an_activation_can_be_reached_from_a_pair_of_different_ones():
+    # encoder ReLU, head Tanh: to ReLU only the head has a way to go, and only the head fades
+    spec = NetworkSpec.from_net_config({"head_config": {"activation": "Tanh"}})
+    assert {"activation": "ReLU"} in spec.choices("change_activation")
+    child = spec.apply("change_activation", activation="ReLU")
+    assert (child.encoder.fading, child.head.fading) == ((), ("Tanh", ""))
+    assert {"activation": "ReLU"} not in child.settled().choices("change_activation")
+
+
+def test_an_operator_that_does_not_exist_is_told_its_near_names():
+    with pytest.raises(
+        ConfigurationError, match=r"operator='encoder.add_nod' is unknown; did you mean 'encoder.add_node'"
+    ):
+        NetworkSpec().apply("encoder.add_nod", layer=0, nodes=16)
+    with pytest.raises(ConfigurationError, match="operator='add_latent' is unknown"):
+        NetworkSpec().mutate("add_latent", np.random.default_rng(0))
+
+
+def test_a_description_names_all_widths_and_activations():
+    config = {"encoder_config": {"hidden_size": [32, 16]}, "latent_dim": 24}
+    assert NetworkSpec.from_net_config(config).describe() == "32-16 | 24 | 64 ReLU"
+    config["head_config"] = {"activation": "Tanh"}
+    assert NetworkSpec.from_net_config(config).describe() == "32-16 | 24 | 64 ReLU/Tanh"
+
+
+# -- the pair
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_it_evaluates_policy_and_value(share):
+    network = random_parent(builder(BOX, share=share), NetworkSpec()).network
+    network.value_norm.update_(5 * states(30)[:, :1] + 3, torch.ones(30, dtype=torch.float64))
+    x = states(16)
+    critic_encoder = network.actor.encoder if share else network.critic.encoder
+    policy = network.actor.head(network.actor.encoder(x))
+    value = network.critic.head(critic_encoder(x))[:, 0]
+    torch.testing.assert_close(outputs_of(network, x), torch.cat([policy, value.unsqueeze(1)], 1))
+    # in the environment's units: times the deviation of what was seen, plus its mean
+    seen = 5 * states(30)[:, 0] + 3
+    units = value * (seen.var(unbiased=False) + 1e-8).sqrt() + seen.mean()
+    torch.testing.assert_close(network.value(x), units)
+
+
+def test_a_shared_encoder_is_one_and_counted_once():
+    apart, shared = (builder(share=share)(NetworkSpec()) for share in (False, True))
+    encoder = sum(p.numel() for p in apart.actor.encoder.parameters())
+    count = [sum(p.numel() for p in network.parameters()) for network in (apart, shared)]
+    assert count[0] - count[1] == encoder
+
+
+def test_the_actors_parameters_come_first():
+    # what clips and counts gradients of actor and critic apart relies on it
+    names = [name for name, _ in builder(BOX)(NetworkSpec()).named_parameters()]
+    assert names == sorted(names, key=lambda name: not name.startswith("actor."))
+
+
+def test_a_value_is_not_bent_by_what_is_asked_of_the_policys_output():
+    config = {"head_config": {"output_activation": "Tanh", "activation": "Tanh", "output_layernorm": True}}
+    build = builder()
+    network = random_parent(build, NetworkSpec.from_net_config(config)).network
+    hidden = network.critic.head.reading(1, network.critic.encoder(states(16)))
+    raw = network.critic.head.linear(1)(hidden)
+    torch.testing.assert_close(network.critic(states(16)), raw)
+    assert float(network.actor(states(16)).abs().max().detach()) <= 1.0
+    assert network.critic.head.spec.output_activation == "Identity"
+
+
+def test_a_policys_output_may_fade_while_the_value_stays_plain():
+    config = {"head_config": {"output_activation": "Tanh", "activation": "Tanh"}}
+    build = builder()
+    parent = random_parent(build, NetworkSpec.from_net_config(config))
+    child = vary(parent, "change_activation", {"activation": "ELU"}, build, stream()).network
+    x = states(16)
+    torch.testing.assert_close(outputs_of(child, x), outputs_of(parent.network, x), rtol=0, atol=1e-12)
+    child.advance_fades_(1.0)
+    assert child.fade_left() == 0.0
+    before = outputs_of(child, x)
+    child.settle_()
+    assert torch.equal(outputs_of(child, x), before)
+    assert child.spec.fades is False
+    assert child.actor.head.spec.fading == child.critic.head.spec.fading == ()
+
+
+def test_a_new_policy_is_near_uniform_unless_it_shall_not_be():
+    x = states(256, torch.float32)
+    for vanish, low, high in ((True, 0.0, 0.05), (False, 0.1, 10.0)):
+        network = builder(dtype=torch.float32)(NetworkSpec.from_net_config({"head_config": {"output_vanish": vanish}}))
+        network.reset_(stream())
+        assert low <= float(network.actor(x).detach().std()) <= high
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_stack_of_pairs_computes_each_pair(share):
+    build = builder(BOX, share=share)
+    networks = []
+    for seed in range(3):
+        network = random_parent(build, NetworkSpec()).network
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.add_(0.1 * seed)
+        networks.append(network)
+    x = states(3 * 16).view(3, 16, 4)
+    alone = torch.stack([outputs_of(network, x[i]) for i, network in enumerate(networks)])
+    torch.testing.assert_close(outputs_of(Stack.of(networks).module, x), alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("space", "normalised"),
+    [
+        (gymnasium.spaces.Box(0, 255, (3,), np.uint8), True),
+        (gymnasium.spaces.Discrete(5, start=1), False),
+        (gymnasium.spaces.MultiBinary(4), False),
+    ],
+)
+def test_numbers_are_normalised_and_one_hots_are_not(space, normalised):
+    switches = {"share_encoders": False, "normalize_value": False}
+    network = ActorCritic(NetworkSpec(), space, BOX, normalize_observation=True, **switches)
+    assert isinstance(network.observation_norm, NoNorm) != normalised
+    assert isinstance(network.value_norm, NoNorm)
+    off = ActorCritic(NetworkSpec(), space, BOX, normalize_observation=False, **switches)
+    assert isinstance(off.observation_norm, NoNorm)
+
+
+def test_defaults_are_read_from_one_place():
+    assert NetworkSpec().encoder == MLPSpec(output_activation=MLPSpec.activation)
+    assert NetworkSpec().head == MLPSpec()
