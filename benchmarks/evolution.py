@@ -1,8 +1,8 @@
-"""What evolution reaches with the shipped configurations: return on 100 fresh episodes, steps and seconds, seed by seed.
+"""What evolution reaches with the shipped configurations: return on 100 fresh episodes, steps and seconds, by seed.
 
 The target is taken out of each configuration, so that the whole budget is spent; the steps at which the best member's
-evaluation first reached it are reported instead. Budgets count the training steps of all members; those of evaluation stand
-beside them. Every seed is a process of its own.
+evaluation first reached it are reported instead. Budgets count the training steps of all members; those of evaluation
+stand beside them. Every seed is a process of its own; `--jobs` of them run side by side.
 
     python -m benchmarks.evolution                             # all, into benchmarks/README.md
     python -m benchmarks.evolution --worlds cartpole --seeds 1 2 --output -
@@ -10,10 +10,12 @@ beside them. Every seed is a process of its own.
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -76,6 +78,7 @@ class Milestone(Reporter):
         self.steps: int | None = None
 
     def generation(self, record: GenerationRecord) -> None:
+        """Look at the best evaluation so far."""
         if self.steps is None and record.best_fitness_ever >= self.wanted:
             self.steps = record.env_steps
 
@@ -135,19 +138,34 @@ def table(results: list[Result]) -> str:
             f"{statistics.median(reached):,.0f}" if len(reached) == len(steps) else f"{len(steps) - len(reached)} never"
         )
         lines.append(
-            f"| {name} | {mine[0].members}, {mine[0].env_steps:,} (+{statistics.median(r.evaluation_steps for r in mine):,.0f} "
-            f"of evaluation) | {', '.join(f'{r.mean:.0f}' for r in mine)} | {world.bar:.0f} for {world.seeds_at_bar}: "
+            f"| {name} | {mine[0].members}, {mine[0].env_steps:,} "
+            f"(+{statistics.median(r.evaluation_steps for r in mine):,.0f} of evaluation) | {', '.join(f'{r.mean:.0f}' for r in mine)} | {world.bar:.0f} for {world.seeds_at_bar}: "
             f"**{sum(r.mean >= world.bar for r in mine)} of {len(mine)}** | {world.milestone:.0f}: {median} "
             f"| {statistics.median(seconds):.0f} ({min(seconds):.0f}-{max(seconds):.0f}) |"
         )
     return "\n".join(lines)
 
 
+def in_a_process(wanted: tuple[str, int, int]) -> Result:
+    """Measure one seed in a process of its own."""
+    world, seed, threads = wanted
+    one = ["--one", "--worlds", world, "--seeds", str(seed), "--threads", str(threads)]
+    command = [sys.executable, "-m", "benchmarks.evolution", *one]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
+    result = Result(**json.loads(done.stdout.splitlines()[-1]))
+    print(result, flush=True)
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="torch's threads of each process")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="seeds at once; more than one and the seconds are not to be trusted"
+    )
     parser.add_argument(
         "--output", default="benchmarks/README.md", help="file with the section to replace, or - to print"
     )
@@ -156,15 +174,17 @@ def main() -> None:
     if options.one:
         print(json.dumps(asdict(measure(options.worlds[0], options.seeds[0], options.threads))))
         return
-    results = []
-    for world in options.worlds:
-        for seed in options.seeds:
-            one = ["--one", "--worlds", world, "--seeds", str(seed), "--threads", str(options.threads)]
-            command = [sys.executable, "-m", "benchmarks.evolution", *one]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-            results.append(Result(**json.loads(done.stdout.splitlines()[-1])))
-            print(results[-1], flush=True)
-    text = f"{machine()}, {versions('torch', 'gymnasium', 'numpy')}, {options.threads} torch thread(s).\n\n{table(results)}"
+    with ThreadPoolExecutor(options.jobs) as pool:
+        wanted = [(world, seed, options.threads) for world in options.worlds for seed in options.seeds]
+        results = list(pool.map(in_a_process, wanted))
+    text = "\n".join(
+        (
+            f"{machine()}; {versions('torch', 'gymnasium', 'numpy')}; {options.threads} thread(s), "
+            f"{options.jobs} seed(s) side by side.",
+            "",
+            table(results),
+        )
+    )
     if options.output == "-":
         print(text)
         return
