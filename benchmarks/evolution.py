@@ -132,17 +132,18 @@ def table(results: list[Result]) -> str:
         if not mine:
             continue
         seconds = [r.seconds for r in mine]
-        steps = [r.steps_to_milestone for r in mine]
-        reached = sorted(s for s in steps if s is not None)
-        median = (
-            f"{statistics.median(reached):,.0f}" if len(reached) == len(steps) else f"{len(steps) - len(reached)} never"
+        evaluation = statistics.median(r.evaluation_steps for r in mine)
+        reached = [r.steps_to_milestone for r in mine if r.steps_to_milestone is not None]
+        never = len(mine) - len(reached)
+        cells = (
+            name,
+            f"{mine[0].members}, {mine[0].env_steps:,} (+{evaluation:,.0f} of evaluation)",
+            ", ".join(f"{r.mean:.0f}" for r in mine),
+            f"{world.bar:.0f} for {world.seeds_at_bar}: **{sum(r.mean >= world.bar for r in mine)} of {len(mine)}**",
+            f"{world.milestone:.0f}: " + (f"{never} never" if never else f"{statistics.median(reached):,.0f}"),
+            f"{statistics.median(seconds):.0f} ({min(seconds):.0f}-{max(seconds):.0f})",
         )
-        lines.append(
-            f"| {name} | {mine[0].members}, {mine[0].env_steps:,} "
-            f"(+{statistics.median(r.evaluation_steps for r in mine):,.0f} of evaluation) | {', '.join(f'{r.mean:.0f}' for r in mine)} | {world.bar:.0f} for {world.seeds_at_bar}: "
-            f"**{sum(r.mean >= world.bar for r in mine)} of {len(mine)}** | {world.milestone:.0f}: {median} "
-            f"| {statistics.median(seconds):.0f} ({min(seconds):.0f}-{max(seconds):.0f}) |"
-        )
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
