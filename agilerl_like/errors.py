@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class ConfigurationError(ValueError):
-    """A setting is wrong: the message names the field, its value and what is allowed (exit code 2 of the command line)."""
+    """A setting is wrong: the message names the field, its value and what is allowed (exit code 2 of the CLI)."""
 
 
 class EnvironmentFault(RuntimeError):

@@ -1,4 +1,4 @@
-"""Law 12: imports go down only, nothing is imported inside functions, and each optional package is imported in one file."""
+"""Law 12: imports go down only, never inside functions, and each optional package is imported in one file."""
 
 import ast
 import subprocess
@@ -125,8 +125,8 @@ def test_hpo_knows_no_torch():
 
 def test_importing_loads_no_extra_and_costs_little():
     code = (
-        "import time, torch; start = time.perf_counter(); import agilerl_like, sys; "
-        f"print(time.perf_counter() - start, [m for m in {(*OPTIONAL, 'accelerate', 'pettingzoo', 'Box2D')!r} if m in sys.modules])"
+        "import time, torch; start = time.perf_counter(); import agilerl_like, sys; spent = time.perf_counter() - start; "
+        f"print(spent, [m for m in {(*OPTIONAL, 'accelerate', 'pettingzoo', 'Box2D')!r} if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split(
         maxsplit=1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -29,10 +29,11 @@ from agilerl_like.envs.spaces import (
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations
-from agilerl_like.learning.cohort import Cohort
+from agilerl_like.learning.cohort import Cohort, Values
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.modules.stack import layout, refresh, views
 from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
+from agilerl_like.networks.distributions import ActionDistribution
 from agilerl_like.networks.variation import Parent, perturb_, vary
 from agilerl_like.seeding import Purpose, fresh_seed, integer, integers
 
@@ -51,7 +52,16 @@ class Agent(ABC):
     """One member: attributes `fitness`, `scores` and `steps` are lists with an entry for each test, as in AgileRL."""
 
     algo: ClassVar[str]
+    """Name of the algorithm, in checkpoints and reports."""
+    kinds: ClassVar[dict[str, type[Agent]]] = {}
+    """Every kind of agent by that name: what a checkpoint may hold."""
 
+    num_envs: int
+    batch_size: int
+    share_encoders: bool
+    squash_output: bool
+    normalize_observation: bool
+    normalize_value: bool
     network: ActorCritic
     optimizer: Adam
     cohort: Cohort
@@ -89,6 +99,22 @@ class Agent(ABC):
         self._encoding = ObservationEncoding(observation_space)
         self._hooks: list[Callable[[Any], None]] = []
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "algo" in vars(cls):
+            Agent.kinds[cls.algo] = cls
+
+    @staticmethod
+    def kind_named(algo: Any, where: str) -> type[Agent]:
+        """Return the kind of agent that a checkpoint names.
+
+        Raises:
+            CheckpointError: there is none of that name.
+        """
+        if not isinstance(algo, str) or algo not in Agent.kinds:
+            raise CheckpointError(f"path={where!r} holds algorithm={algo!r}; known are {', '.join(Agent.kinds)}")
+        return Agent.kinds[algo]
+
     # -- what differs between algorithms
 
     @abstractmethod
@@ -103,7 +129,34 @@ class Agent(ABC):
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
         """Mend hyperparameters that depend on each other."""
 
+    @property
+    @abstractmethod
+    def rollout_steps(self) -> int:
+        """Steps of each env between updates."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ConfigurationError unless the settings as they are now are legal together."""
+
+    @abstractmethod
+    def values(self) -> tuple[float, ...]:
+        """The numbers that enter the maths, in the order of `Values`."""
+
+    @abstractmethod
+    def learned(self, observations: Tensor) -> None:
+        """Note that an update was done from encoded observations `[T, E, D]`."""
+
     # -- networks
+
+    @property
+    def distribution(self) -> ActionDistribution:
+        """What the actor's outputs mean."""
+        return self.network.actor.distribution
+
+    @property
+    def parameter_count(self) -> int:
+        """How many weights there are."""
+        return layout(self.network)[-1].stop
 
     @property
     def actor(self) -> nn.Module:
@@ -141,6 +194,22 @@ class Agent(ABC):
         """Switch between exploring (True) and acting as well as it can (False)."""
         self.training = training
         self.network.train(training)
+
+    # -- random streams
+
+    def noise(self, shape: tuple[int, ...]) -> Tensor:
+        """Draw this agent's next action noise `[*shape, …]`; every call has a stream of its own."""
+        self.draws += 1
+        return self.distribution.noise(
+            shape, torch_generator(self.device, self.seed, Purpose.ACTION_NOISE, self.index, self.draws)
+        )
+
+    def shuffle(self, epoch: int, samples: int) -> Tensor:
+        """The order `[samples]` in which an epoch of this agent's next update goes through its samples."""
+        generator = torch_generator(
+            torch.device("cpu"), self.seed, Purpose.MINIBATCHES, self.index, self.updates, epoch
+        )
+        return torch.randperm(samples, generator=generator).to(self.device)
 
     # -- observations
 
@@ -448,3 +517,9 @@ class Agent(ABC):
     def clean_up(self) -> None:
         """Let go of the state that a finished agent no longer needs."""
         self.recent_observations = torch.zeros(0, 0)
+
+
+def values_of(agents: Sequence[Agent]) -> Values:
+    """The agents' numbers as tensors `[P]`."""
+    columns = zip(*(agent.values() for agent in agents), strict=True)
+    return Values(*(torch.tensor(column, device=agents[0].device) for column in columns))

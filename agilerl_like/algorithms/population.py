@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from agilerl_like import storage
-from agilerl_like.algorithms.agent import Agent
+from agilerl_like.algorithms.agent import Agent, values_of
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
-from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import CheckpointError, ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import Birth, Mutation, Mutations
@@ -41,17 +40,19 @@ class Group(NamedTuple):
     rows: Tensor
 
 
-class Population(Sequence[PPO]):
+class Population(Sequence[Agent]):
     """P agents of one kind, spaces and run seed."""
 
-    def __init__(self, agents: Iterable[PPO]) -> None:
+    def __init__(self, agents: Iterable[Agent]) -> None:
         self.agents = list(agents)
         if not self.agents:
             raise ConfigurationError("a population of 0 agents cannot evolve; size must be at least 1")
         first = self.agents[0]
         for agent in self.agents:
-            if not isinstance(agent, PPO):
-                raise ConfigurationError(f"a population holds PPO agents; found a {type(agent).__name__}")
+            if type(agent) is not type(first):
+                raise ConfigurationError(
+                    f"agents of a population are of one kind; found {type(first).__name__} and {type(agent).__name__}"
+                )
             if (agent.observation_space, agent.action_space) != (first.observation_space, first.action_space):
                 raise ConfigurationError("all agents of a population need the same observation_space and action_space")
         if len({agent.index for agent in self.agents}) < len(self.agents):
@@ -67,16 +68,16 @@ class Population(Sequence[PPO]):
     # -- a sequence
 
     @overload
-    def __getitem__(self, place: int) -> PPO: ...
+    def __getitem__(self, place: int) -> Agent: ...
     @overload
-    def __getitem__(self, place: slice) -> list[PPO]: ...
-    def __getitem__(self, place: int | slice) -> PPO | list[PPO]:
+    def __getitem__(self, place: slice) -> list[Agent]: ...
+    def __getitem__(self, place: int | slice) -> Agent | list[Agent]:
         return self.agents[place]
 
     def __len__(self) -> int:
         return len(self.agents)
 
-    def __iter__(self) -> Iterator[PPO]:
+    def __iter__(self) -> Iterator[Agent]:
         return iter(self.agents)
 
     def __repr__(self) -> str:
@@ -93,7 +94,7 @@ class Population(Sequence[PPO]):
         return self.agents[0].device
 
     @property
-    def best(self) -> PPO:
+    def best(self) -> Agent:
         """The member with the highest last fitness; of equal ones, that of the lowest index."""
         return max(
             self.agents, key=lambda agent: (_rank(agent.fitness[-1]) if agent.fitness else -np.inf, -agent.index)
@@ -192,13 +193,13 @@ class Population(Sequence[PPO]):
                 agents = [self.agents[place] for place in together]
                 rollout = window(together, steps)
 
-                def shuffle(epoch: int, samples: int, agents: list[PPO] = agents) -> Tensor:
+                def shuffle(epoch: int, samples: int, agents: list[Agent] = agents) -> Tensor:
                     return torch.stack([agent.shuffle(epoch, samples) for agent in agents])
 
                 report = group.cohort.learn(
                     [agent.row for agent in agents],
                     rollout,
-                    PPO.value_tensors(agents),
+                    values_of(agents),
                     batch_size=batch_size,
                     shuffle=shuffle,
                 )
@@ -246,7 +247,7 @@ class Population(Sequence[PPO]):
         """
         for agent in self.agents:
             agent.settle()
-        heirs: list[PPO] = []
+        heirs: list[Agent] = []
         done: list[Birth] = []
         for birth in births:
             parent = self.agents[birth.parent_slot]
@@ -299,7 +300,7 @@ class Population(Sequence[PPO]):
         heirs[place] = self.agents[parent].clone(index=index)
         self._take_over(heirs)
 
-    def _take_over(self, heirs: list[PPO]) -> None:
+    def _take_over(self, heirs: list[Agent]) -> None:
         if any(new is not old for new, old in zip(heirs, self.agents, strict=True)):
             self.agents = heirs
             self._noise.clear()
@@ -340,8 +341,9 @@ class Population(Sequence[PPO]):
         facts = documents.get("population")
         if not isinstance(facts, dict) or facts.get("size") != len(names):
             raise CheckpointError(f"path={where!r} does not hold as many members as it says: {json.dumps(facts)[:200]}")
+        kind = Agent.kind_named(facts.get("algorithm"), where)
         agents = [
-            PPO.from_documents(documents[name], tensors.get(name, {}), device=device, where=f"{where}/{name}")
+            kind.from_documents(documents[name], tensors.get(name, {}), device=device, where=f"{where}/{name}")
             for name in names
         ]
         population = cls(agents)
@@ -350,33 +352,32 @@ class Population(Sequence[PPO]):
 
 
 def make_population(
-    kind: type[PPO],
+    kind: type[Agent],
     size: int,
     observation_space: gymnasium.Space,
     action_space: gymnasium.Space,
+    *,
     sample: bool,
-    kwargs: dict[str, Any],
+    settings: dict[str, Any],
 ) -> Population:
-    """What `PPO.population` does."""
+    """Make `size` agents of one kind and run seed; with `sample` their hyperparameters are draws from their ranges."""
     if not isinstance(size, int) or size < 1:
         raise ConfigurationError(f"size={size!r} must be an integer of at least 1")
-    if "index" in kwargs:
+    if "index" in settings:
         raise ConfigurationError("index is given by the population, from 0 on; leave it out")
     if sample:  # what is given need not lie in the ranges that it is drawn from
-        ranges = kwargs.get("hp_config") or {}
-        kwargs |= {name: range_.clip(kwargs.get(name, range_.min)) for name, range_ in ranges.items()}
-    first = kind(observation_space, action_space, index=0, **kwargs)
-    kwargs["seed"] = first.seed
-    agents = [first, *(kind(observation_space, action_space, index=i, **kwargs) for i in range(1, size))]
+        ranges = settings.get("hp_config") or {}
+        settings = settings | {name: r.clip(settings.get(name, r.min)) for name, r in ranges.items()}
+    make: Callable[..., Agent] = kind
+    first = make(observation_space, action_space, index=0, **settings)
+    settings = settings | {"seed": first.seed}
+    agents = [first, *(make(observation_space, action_space, index=i, **settings) for i in range(1, size))]
     if sample:
         for agent in agents:
             draw = agent.hp_config.sample(generator(agent.seed, Purpose.INITIAL_HYPERPARAMETERS, agent.index))
             for name, value in agent.repair({**agent.genome.hyperparameters, **draw}).items():
                 setattr(agent, name, value)
     return Population(agents)
-
-
-PPO.make_population = staticmethod(make_population)
 
 
 def mend(population: Population, reports: dict[int, Report], next_index: int) -> list[tuple[int, int]]:
@@ -404,12 +405,9 @@ def mend(population: Population, reports: dict[int, Report], next_index: int) ->
     return [(place, parent) for place in sick]
 
 
-def _as_done(birth: Birth, child: PPO, changes: tuple[Mutation, ...]) -> Birth:
+def _as_done(birth: Birth, child: Agent, changes: tuple[Mutation, ...]) -> Birth:
     return Birth(birth.generation, birth.slot, birth.uid, birth.parent_uid, birth.parent_slot, child.genome, changes)
 
 
 def _rank(fitness: float) -> float:
     return fitness if np.isfinite(fitness) else -np.inf
-
-
-__all__ = ["Agent", "Group", "Population", "mend"]

@@ -7,37 +7,29 @@ population does.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.algorithms.agent import Agent, torch_generator
+from agilerl_like.algorithms.agent import Agent, torch_generator, values_of
+from agilerl_like.algorithms.experiences import Experiences, as_rollout
+from agilerl_like.algorithms.population import Population, make_population
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
 from agilerl_like.envs.spaces import mask_size, space_from_json
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import HyperparameterConfig
-from agilerl_like.learning.cohort import Experience, Report, Values
+from agilerl_like.learning.cohort import Values
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.learning.rollout import LastObservations, Rollout
-from agilerl_like.modules.stack import layout
 from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
-from agilerl_like.networks.distributions import ActionDistribution
 from agilerl_like.seeding import Purpose
-
-if TYPE_CHECKING:
-    from agilerl_like.algorithms.population import Population
 
 RECENT = 1024
 """States of the last rollout that are kept to measure mutations on."""
-
-Experiences = tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Any, Any]
-"""(states, actions, log_probs, rewards, dones, values, next_state, next_done): lists over time, as AgileRL's loop
-collects them."""
 
 
 class PPO(Agent):
@@ -197,9 +189,9 @@ class PPO(Agent):
         Raises:
             ConfigurationError: `size` is below 1, or as the constructor.
         """
-        return cls.make_population(cls, size, observation_space, action_space, sample_hyperparameters, kwargs)
-
-    make_population: ClassVar[Any]  # set by population.py, which knows both
+        return make_population(
+            cls, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs
+        )
 
     # -- settings
 
@@ -266,11 +258,6 @@ class PPO(Agent):
             squash=self.squash_output,
         )
 
-    @property
-    def distribution(self) -> ActionDistribution:
-        """What the actor's outputs mean."""
-        return self.network.actor.distribution
-
     # -- acting
 
     def get_action(
@@ -332,13 +319,6 @@ class PPO(Agent):
         log_prob, entropy = self.distribution.evaluate(outputs, raw, self._mask(action_mask, len(x)))
         return log_prob, entropy, self.network.value(x)
 
-    def noise(self, shape: tuple[int, ...]) -> Tensor:
-        """Draw this agent's next action noise `[*shape, …]`; every call has a stream of its own."""
-        self.draws += 1
-        return self.distribution.noise(
-            shape, torch_generator(self.device, self.seed, Purpose.ACTION_NOISE, self.index, self.draws)
-        )
-
     def _mask(self, action_mask: Any, batch: int) -> Tensor | None:
         if action_mask is None:
             return None
@@ -365,13 +345,6 @@ class PPO(Agent):
         }
         return tuple(float(infinite.get(name, getattr(self, name))) for name in Values._fields)
 
-    def shuffle(self, epoch: int, samples: int) -> Tensor:
-        """The order `[samples]` in which an epoch of this agent's next update goes through its samples."""
-        generator = torch_generator(
-            torch.device("cpu"), self.seed, Purpose.MINIBATCHES, self.index, self.updates, epoch
-        )
-        return torch.randperm(samples, generator=generator).to(self.device)
-
     def learn(self, experiences: Experiences | None = None) -> float:
         """Do one PPO update and return the mean loss.
 
@@ -384,12 +357,7 @@ class PPO(Agent):
             ConfigurationError: nothing to learn from, or shapes that do not fit.
             NoHealthyMember: the update left weights that are not finite; the agent was put back to what it was.
         """
-        if experiences is None or len(experiences) != 8:
-            raise ConfigurationError(
-                "experiences must be (states, actions, log_probs, rewards, dones, values, next_state, next_done); "
-                "train_on_policy collects them by itself"
-            )
-        rollout, measured = self._as_rollout(experiences)
+        rollout, measured = as_rollout(experiences, self.encode, self.distribution)
         kept = (
             self.cohort.stack.flat[self.row].clone(),
             *(m.clone() for m in (self.optimizer.exp_avg, self.optimizer.exp_avg_sq, self.optimizer.steps)),
@@ -397,7 +365,7 @@ class PPO(Agent):
         report = self.cohort.learn(
             [self.row],
             rollout,
-            self.value_tensors([self]),
+            values_of([self]),
             batch_size=self.batch_size,
             shuffle=lambda epoch, samples: self.shuffle(epoch, samples).unsqueeze(0),
             measured=measured,
@@ -427,53 +395,6 @@ class PPO(Agent):
             for module in self.network.modules():
                 if hasattr(module, "resample_"):
                     module.resample_(generator)  # pyright: ignore[reportCallIssue]  # found by its name
-
-    @staticmethod
-    def value_tensors(agents: Sequence[PPO]) -> Values:
-        """The agents' numbers as tensors `[P]`."""
-        columns = zip(*(agent.values() for agent in agents), strict=True)
-        return Values(*(torch.tensor(column, device=agents[0].device) for column in columns))
-
-    def _as_rollout(self, experiences: Experiences) -> tuple[Rollout, Experience]:
-        states, actions, log_probs, rewards, dones, values, next_state, next_done = experiences
-        steps = len(states)
-        for name, part in zip(
-            ("actions", "log_probs", "rewards", "dones", "values"),
-            (actions, log_probs, rewards, dones, values),
-            strict=True,
-        ):
-            if len(part) != steps:
-                raise ConfigurationError(f"experiences: {name} has {len(part)} steps; states has {steps}")
-        if steps == 0:
-            raise ConfigurationError("experiences: states has no steps; at least one is needed")
-        observed = torch.stack([self.encode(state) for state in states]).unsqueeze(1)  # [T, 1, E, D]
-        envs = observed.shape[2]
-
-        def numbers(name: str, part: Sequence[Any]) -> Tensor:
-            array = np.stack([np.asarray(row, dtype=np.float32).reshape(-1) for row in part])
-            if array.shape != (steps, envs):
-                raise ConfigurationError(f"experiences: {name} has shape {array.shape}; allowed is {(steps, envs)}")
-            if not np.isfinite(array).all():
-                raise ConfigurationError(
-                    f"experiences: {name} holds {array[~np.isfinite(array)][0]}; allowed are finite numbers"
-                )
-            return torch.from_numpy(array).to(self.device).unsqueeze(1)
-
-        raw = torch.stack([self.distribution.from_env(np.asarray(row)) for row in actions]).to(self.device).unsqueeze(1)
-        begins = numbers("dones", [*dones[1:], next_done])  # step t ended where step t + 1 begins
-        none = torch.zeros(0, dtype=torch.int64, device=self.device)
-        rollout = Rollout(
-            observed,
-            raw,
-            numbers("rewards", rewards),
-            begins,
-            begins,
-            torch.ones_like(begins),
-            self.encode(next_state).unsqueeze(0),
-            LastObservations(none, none, none, observed.new_zeros(0, observed.shape[-1])),
-            None,
-        )
-        return rollout, Experience(numbers("log_probs", log_probs), numbers("values", values))
 
     # -- copies and files
 
@@ -536,11 +457,3 @@ def _typed(hp_config: HyperparameterConfig | None) -> HyperparameterConfig | Non
     return HyperparameterConfig(
         **{name: replace(range_, dtype=int) if name in counts else range_ for name, range_ in hp_config.items()}
     )
-
-
-def parameter_count(agent: Agent) -> int:
-    """How many weights an agent has."""
-    return layout(agent.network)[-1].stop
-
-
-__all__ = ["PPO", "Experiences", "Report", "parameter_count"]

@@ -25,6 +25,12 @@ class LastObservations(NamedTuple):
     env: Tensor  # [K]
     observations: Tensor  # [K, D]
 
+    @classmethod
+    def none(cls, like: Tensor) -> LastObservations:
+        """No such episode; `like` `[…, D]` says where and how wide."""
+        nowhere = torch.zeros(0, dtype=torch.int64, device=like.device)
+        return cls(nowhere, nowhere, nowhere, like.new_zeros(0, like.shape[-1]))
+
 
 class Rollout(NamedTuple):
     """T steps of P members with E envs each; flags are 0 or 1 as float32."""

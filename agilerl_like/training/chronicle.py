@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.algorithms.agent import Agent
 from agilerl_like.hpo import Birth
 from agilerl_like.reporting.records import FOUNDER, BirthRecord
 
@@ -38,7 +38,7 @@ class Chronicle:
         return tuple(chain)
 
 
-def founder(slot: int, agent: PPO) -> BirthRecord:
+def founder(slot: int, agent: Agent) -> BirthRecord:
     """The record of a member that nobody begot."""
     return BirthRecord(
         generation=0,
@@ -55,7 +55,7 @@ def founder(slot: int, agent: PPO) -> BirthRecord:
     )
 
 
-def record_of(birth: Birth, parent: PPO, reason: str = "") -> BirthRecord:
+def record_of(birth: Birth, parent: Agent, reason: str = "") -> BirthRecord:
     """The record of a birth that was carried out; `parent` is as it was before."""
     return BirthRecord(
         generation=birth.generation,

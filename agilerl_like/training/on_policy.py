@@ -10,8 +10,8 @@ from typing import Any
 
 import gymnasium
 
+from agilerl_like.algorithms.agent import Agent
 from agilerl_like.algorithms.population import Population
-from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.envs.vector import evaluation_env, widen
 from agilerl_like.errors import ConfigurationError
@@ -31,7 +31,7 @@ def train_on_policy(
     env: gymnasium.vector.VectorEnv,
     env_name: str | None = None,
     algo: str | None = None,
-    pop: Population | Iterable[PPO] | None = None,
+    pop: Population | Iterable[Agent] | None = None,
     *,
     init_hp: Mapping[str, Any] | None = None,
     mut_p: Mapping[str, Any] | None = None,

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 import torch
 
+from agilerl_like.algorithms.agent import Agent
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.envs.probes import KnownAction, KnownValue, Probe
@@ -86,7 +87,7 @@ def _train(population: Population, env: TransitionEnv, steps: int) -> int:
     return ticks * env.num_envs
 
 
-def _ask(agent: PPO, questions: Iterable[KnownValue | KnownAction]) -> Iterable[Answer]:
+def _ask(agent: Agent, questions: Iterable[KnownValue | KnownAction]) -> Iterable[Answer]:
     agent.set_training_mode(False)
     for known in questions:
         obs = np.array([known.obs], dtype=np.float32)

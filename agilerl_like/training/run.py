@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agilerl_like.algorithms.agent import Agent
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.population import Population, mend
-from agilerl_like.algorithms.ppo import PPO, parameter_count
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import CheckpointError
 from agilerl_like.hpo import Birth, Mutations, Selection, next_generation
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 class Champion:
     """The best agent that was ever evaluated, as it was then."""
 
-    agent: PPO | None = None
+    agent: Agent | None = None
     fitness: float = -math.inf
 
 
@@ -225,7 +225,7 @@ class Run:
         with self.clock("report"):
             self.reporters.births(births)
 
-    def _member(self, slot: int, agent: PPO, episodes: Episodes) -> MemberRecord:
+    def _member(self, slot: int, agent: Agent, episodes: Episodes) -> MemberRecord:
         return MemberRecord(
             slot=slot,
             uid=agent.index,
@@ -237,7 +237,7 @@ class Run:
             train_return=agent.scores[-1],
             hyperparameters=agent.hyperparameters,
             architecture=agent.architecture.describe(),
-            parameters=parameter_count(agent),
+            parameters=agent.parameter_count,
             mutation=agent.mut,
             losses=_means(self.reports[slot]),
         )
@@ -285,7 +285,7 @@ class Run:
             failed += sum(not self._is_saved(self.champion.agent, path) for path in self.places.champions())
         return failed
 
-    def _is_saved(self, what: Population | PPO, path: Path) -> bool:
+    def _is_saved(self, what: Population | Agent, path: Path) -> bool:
         with self.clock("report"):
             try:
                 what.save_checkpoint(path)

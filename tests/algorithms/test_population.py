@@ -15,6 +15,7 @@ from agilerl_like import (
     TournamentSelection,
     make_vect_envs,
 )
+from agilerl_like.algorithms.agent import values_of
 from agilerl_like.algorithms.population import mend
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.hpo import Birth, Mutation
@@ -185,7 +186,7 @@ def test_a_list_of_agents_can_be_selected_and_mutated_by_hand():
     elite, following = TournamentSelection(2, True, seed=1).select(agents)
     assert elite is agents[0]
     following = Mutations(no_mutation=0, rand_seed=3).mutation(following)
-    assert [agent.mut for agent in following][0] == agents[0].mut
+    assert following[0].mut == agents[0].mut
     assert any(agent.mut != "None" for agent in following[1:])
     train(Population(following))
 
@@ -218,7 +219,7 @@ def test_what_is_recorded_is_what_the_next_update_uses():
     for _ in range(30):
         for agent in population:
             agent.mutate(Mutations(no_mutation=0, architecture=0, parameters=0, rl_hp=1), rng)
-        values = PPO.value_tensors(list(population))
+        values = values_of(list(population))
         for place, agent in enumerate(population):
             for name in agent.hp_config:
                 assert getattr(values, name)[place].item() == pytest.approx(

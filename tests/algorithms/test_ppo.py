@@ -14,6 +14,8 @@ from agilerl_like import (
     RLParameter,
     make_vect_envs,
 )
+from agilerl_like.algorithms.agent import values_of
+from agilerl_like.algorithms.experiences import as_rollout
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings
 from agilerl_like.learning.cohort import Update
 
@@ -151,18 +153,17 @@ def test_eval_mode_does_not_explore_and_freezes_the_statistics():
 
 
 def test_dones_say_which_step_begins_an_episode():
-    """AgileRL's hand-written loop stores `done` before the step. One env, lambda 1, V = 0: a reward belongs to the steps before it."""
+    """AgileRL's loop stores `done` before the step. One env, lambda 1, V = 0: a reward belongs to what led to it."""
     agent = agent_of(num_envs=1, gae_lambda=1.0, gamma=0.5, learn_step=4, batch_size=4)
     states = [np.zeros((1, 4))] * 4
     rewards = [np.array([r]) for r in (0.0, 1.0, 0.0, 1.0)]
     begins = [np.array([d]) for d in (1.0, 0.0, 1.0, 0.0)]  # episodes are steps 0, 1 and 2, 3
     zeros = [np.zeros(1)] * 4
-    rollout, measured = agent._as_rollout(
-        (states, [np.array([0])] * 4, zeros, rewards, begins, zeros, states[0], np.array([1.0]))
-    )
+    experiences = (states, [np.array([0])] * 4, zeros, rewards, begins, zeros, states[0], np.array([1.0]))
+    rollout, measured = as_rollout(experiences, agent.encode, agent.distribution)
     assert rollout.ended[:, 0, 0].tolist() == [0, 1, 0, 1]
     assert measured.values.shape == (4, 1, 1)
-    update = Update(agent.cohort.stack, agent.cohort.optimizer, agent.value_tensors([agent]))
+    update = Update(agent.cohort.stack, agent.cohort.optimizer, values_of([agent]))
     with torch.no_grad():
         found = update.digest(rollout, measured)[0].numbers[0, :, 1]
     # advantages 0.5, 1, 0.5, 1 standardised: mean 0.75, deviation 0.25

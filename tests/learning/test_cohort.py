@@ -239,7 +239,7 @@ def test_the_scale_of_observations_does_not_matter():
 
 
 def test_a_truncated_step_bootstraps_from_its_own_last_observation():
-    """One env, one step, cut by a time limit: what follows is worth V(last), not V of the next episode's first observation."""
+    """One step, cut by a time limit: what follows is worth V(last), not V of the next episode's first observation."""
     network, adam = member(0)
     cohort = Cohort([network], [adam])
     here, after, last = torch.randn(3, 1, 1, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5)).unbind(
@@ -282,7 +282,7 @@ def test_a_member_that_breaks_is_named_and_harms_nobody():
 
 
 def test_a_large_value_loss_leaves_the_policy_its_share():
-    """The actor's gradient is clipped by its own norm: multiplying vf_coef by a million moves the actor no differently."""
+    """The actor's gradient is clipped by its own norm: a million times the vf_coef moves the actor no differently."""
     rollout = rollout_of(1)
     actors = []
     for vf_coef in (0.5, 5e5):

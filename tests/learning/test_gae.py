@@ -42,7 +42,8 @@ def test_equals_the_double_sum_for_every_placement_of_ends(steps, gamma, lam):
 
 
 def test_credit_for_a_reward_at_the_end_reaches_every_step():
-    # five steps, +1 at the last, V = 0, gamma 0.99, lambda 1: A_t = 0.99^(4 - t); AgileRL's buffer gives [0, 0, 0, 0, 1]
+    # five steps, +1 at the last, V = 0, gamma 0.99, lambda 1: A_t = 0.99^(4 - t)
+    # (AgileRL's buffer gives [0, 0, 0, 0, 1])
     reward, end = torch.tensor([0.0, 0, 0, 0, 1]), torch.tensor([0.0, 0, 0, 0, 1])
     zero = torch.zeros(5)
     found = gae(reward, zero, zero, terminated=end, ended=end, gamma=torch.tensor(0.99), gae_lambda=torch.tensor(1.0))

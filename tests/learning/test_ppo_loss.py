@@ -73,13 +73,16 @@ def test_samples_without_weight_play_no_part():
 
 @pytest.mark.parametrize("clip_vf", [math.inf, 0.3])
 def test_the_written_gradient_is_the_traced_one(clip_vf):
-    """Against autograd through the plain formula, on samples on every side of both clips, for members with other coefficients."""
+    """Against autograd through the plain formula, on samples on every side of both clips."""
     generator = torch.Generator().manual_seed(0)
     names = torch.randn(7, 3, 200, dtype=torch.float64, generator=generator) * 0.5
     logp, entropy, value, old, advantage, ret, old_value = names
     share = torch.rand(3, 200, dtype=torch.float64, generator=generator)
     share = share / share.sum(-1, keepdim=True)
-    column = [torch.tensor(x, dtype=torch.float64).unsqueeze(1) for x in ([0.1, 0.2, 0.3], [clip_vf] * 3, [0.0, 0.1, 1.0], [0.5, 1.0, 2.0])]
+    column = [
+        torch.tensor(x, dtype=torch.float64).unsqueeze(1)
+        for x in ([0.1, 0.2, 0.3], [clip_vf] * 3, [0.0, 0.1, 1.0], [0.5, 1.0, 2.0])
+    ]
     clip, limit, ent, vf = column
 
     def plain(logp, entropy, value):

@@ -77,7 +77,8 @@ def test_last_observations_are_found_where_episodes_were_cut():
             last.time.tolist(), last.member.tolist(), last.env.tolist(), last.observations[:, 0].tolist(), strict=True
         )
     }
-    # row 5 is member 2 (second of the two) env 1, row 1 is member 0 env 1, row 4 is member 2 env 0; times count from step 2
+    # row 5 is member 2 (second of the two) env 1, row 1 is member 0 env 1, row 4 is member 2 env 0;
+    # times count from step 2
     assert found == {(1, 1, 1): -305.0, (2, 0, 1): -401.0, (3, 1, 0): -504.0}
 
 

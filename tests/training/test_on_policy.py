@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from itertools import pairwise
 
 import gymnasium
 import numpy as np
@@ -146,7 +147,7 @@ def test_births_form_a_lineage_without_gaps():
     chain = memory.summary.ancestry
     assert chain[0].parent_uid == -1
     assert chain[-1].uid == memory.summary.best.uid
-    assert all(b.parent_uid == a.uid for a, b in zip(chain, chain[1:], strict=False))
+    assert all(b.parent_uid == a.uid for a, b in pairwise(chain))
 
 
 def test_the_target_stops_a_run_once_it_holds_on_fresh_episodes():
