@@ -16,7 +16,6 @@ import gymnasium
 import numpy as np
 import torch
 
-from agilerl_like.algorithms.agent import Agent
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.envs.probes import KnownAction, KnownValue, Probe
@@ -70,11 +69,9 @@ def solve(probe: Probe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
     with closing(make_vect_envs(probe.make, num_envs=NUM_ENVS)) as env:
         continuous = isinstance(env.single_action_space, gymnasium.spaces.Box)
         given = {**SETTINGS, **({} if continuous else EXPLORING), "gamma": probe.gamma, **settings}
-        population = PPO.population(1, env.single_observation_space, env.single_action_space, seed=seed, **given)
-        steps = _train(population, TransitionEnv(env), probe.steps)
-    return ProbeRecord(
-        probe, tuple(_ask(population[0], (*probe.values, *probe.actions))), steps, perf_counter() - start
-    )
+        agent = PPO(env.single_observation_space, env.single_action_space, seed=seed, **given)
+        steps = _train(Population([agent]), TransitionEnv(env), probe.steps)
+    return ProbeRecord(probe, tuple(_ask(agent, (*probe.values, *probe.actions))), steps, perf_counter() - start)
 
 
 def _train(population: Population, env: TransitionEnv, steps: int) -> int:
@@ -87,7 +84,7 @@ def _train(population: Population, env: TransitionEnv, steps: int) -> int:
     return ticks * env.num_envs
 
 
-def _ask(agent: Agent, questions: Iterable[KnownValue | KnownAction]) -> Iterable[Answer]:
+def _ask(agent: PPO, questions: Iterable[KnownValue | KnownAction]) -> Iterable[Answer]:
     agent.set_training_mode(False)
     for known in questions:
         obs = np.array([known.obs], dtype=np.float32)
