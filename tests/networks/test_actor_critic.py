@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_examples import BOX, builder, outputs_of, random_parent, states, stream
 
@@ -215,3 +215,26 @@ def test_numbers_are_normalised_and_one_hots_are_not(space, normalised):
 def test_defaults_are_read_from_one_place():
     assert NetworkSpec().encoder == MLPSpec(output_activation=MLPSpec.activation)
     assert NetworkSpec().head == MLPSpec()
+
+
+@given(seed=st.integers(0, 2**31))
+@settings(max_examples=15)
+def test_a_mutated_network_is_rebuilt_from_json_and_a_state_dict(seed):
+    rng, config = np.random.default_rng(seed), {"hidden_size": [16], "activation": "Tanh", "layer_norm": True}
+    build = builder(BOX)
+    parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
+    for _ in range(4):
+        spec = parent.network.spec
+        legal = [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)]
+        if not legal:
+            break
+        operator = str(rng.choice(legal))
+        _, drawn = spec.mutate(operator, rng, activations=("ReLU", "GELU"))
+        child = vary(parent, operator, drawn, build, stream(seed))
+        child.network.advance_fades_(0.3)
+        parent = parent._replace(network=child.network, first=child.first, second=child.second)
+    twin = build(NetworkSpec.from_net_config(json.loads(json.dumps(parent.network.spec.to_config()))))
+    twin.load_state_dict(parent.network.state_dict())
+    x = states(16, seed=3)
+    assert torch.equal(outputs_of(twin, x), outputs_of(parent.network, x))
+    assert twin.spec == parent.network.spec
