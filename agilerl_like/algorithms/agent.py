@@ -11,7 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -31,7 +31,7 @@ from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations
 from agilerl_like.learning.cohort import Cohort, Values
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.modules.stack import layout, refresh, views
+from agilerl_like.modules.stack import lay_flat_, layout, refresh, views
 from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
 from agilerl_like.networks.distributions import ActionDistribution
 from agilerl_like.networks.variation import Parent, perturb_, vary
@@ -64,8 +64,8 @@ class Agent(ABC):
     normalize_value: bool
     network: ActorCritic
     optimizer: Adam
-    cohort: Cohort
     row: int
+    _cohort: Cohort | None
 
     def __init__(
         self,
@@ -173,15 +173,27 @@ class Agent(ABC):
         return self.network.actor
 
     def adopt(self, network: ActorCritic, optimizer: Adam) -> None:
-        """Make a network and its moments this agent's own, in a cohort of one."""
+        """Make a network and its moments `[1, N]` this agent's own; it leaves the cohort that it lived in."""
+        lay_flat_(network)
         self.network, self.optimizer = network.train(self.training), optimizer
         self.architecture = network.spec
-        self.join(Cohort([network], [optimizer]), 0)
+        self._cohort, self.row = None, 0
 
     def join(self, cohort: Cohort, row: int) -> None:
         """Live in a row of a cohort."""
-        self.cohort, self.row = cohort, row
+        self._cohort, self.row = cohort, row
         self.optimizer = cohort.optimizer.lend(row)
+
+    def lives_in(self, cohort: Cohort) -> bool:
+        """Whether a cohort computes this agent as it is now."""
+        return self._cohort is cohort and cohort.networks[self.row] is self.network
+
+    @property
+    def cohort(self) -> Cohort:
+        """What this agent learns through: shared with others in a population, otherwise one of its own."""
+        if self._cohort is None:
+            self.join(Cohort([self.network], [self.optimizer]), 0)
+        return cast(Cohort, self._cohort)
 
     def initial_network(self) -> ActorCritic:
         """A network with the initial weights of this agent's own stream."""
@@ -343,7 +355,6 @@ class Agent(ABC):
             self.optimizer.exp_avg_sq.copy_(other.optimizer.exp_avg_sq)
             self.optimizer.steps.copy_(other.optimizer.steps)
         refresh(self.network)
-        refresh(self.cohort.network)
         self.mut, self.updates, self.draws = other.mut, other.updates, other.draws
         self.fitness, self.scores, self.steps = list(other.fitness), list(other.scores), list(other.steps)
         self.recent_observations = other.recent_observations
@@ -506,7 +517,6 @@ class Agent(ABC):
                 tensor.copy_(tensors[name])
         self.recent_observations = tensors["recent_observations"]
         refresh(self.network)
-        refresh(self.cohort.network)
 
     # -- AgileRL's other names
 

@@ -105,11 +105,8 @@ class Population(Sequence[Agent]):
     @property
     def groups(self) -> list[Group]:
         """The cohorts; made again where a member has changed its structure or its network."""
-        if not self._groups or not all(
-            agent.cohort is group.cohort and group.cohort.networks[agent.row] is agent.network
-            for group in self._groups
-            for agent in (self.agents[place] for place in group.places)
-        ):
+        at_home = all(self.agents[place].lives_in(group.cohort) for group in self._groups for place in group.places)
+        if not self._groups or not at_home:
             self._regroup()
         return self._groups
 

@@ -6,6 +6,7 @@ members that are computed together; *structural* ones decide shapes or counts.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -72,6 +73,11 @@ NUMERIC = tuple(
 """Settings that a member may have evolved."""
 
 
+@cache
+def _adapter(model: type[SettingsT]) -> TypeAdapter[SettingsT]:
+    return TypeAdapter(model)
+
+
 def validated(model: type[SettingsT], settings: dict[str, Any], *, where: str = "") -> SettingsT:
     """Build a settings object.
 
@@ -79,7 +85,7 @@ def validated(model: type[SettingsT], settings: dict[str, Any], *, where: str = 
         ConfigurationError: with every wrong field in one message: its name, its value, and what is allowed.
     """
     try:
-        return TypeAdapter(model).validate_python(settings)
+        return _adapter(model).validate_python(settings)
     except ValidationError as error:
         raise configuration_error(error, known=tuple(getattr(model, "__dataclass_fields__", ())), where=where) from None
 

@@ -104,6 +104,10 @@ class Spec:
         arguments = dict(choices[rng.integers(len(choices))])
         return self.apply(operator, **arguments), arguments
 
+    def __deepcopy__(self: SpecT, memo: dict[int, Any]) -> SpecT:
+        """A spec never changes, so a copy of a module may share it."""
+        return self
+
     def evolve(self: SpecT, **changes: Any) -> SpecT:
         """Return a copy with some fields changed, validated again."""
         return replace(self, **changes)

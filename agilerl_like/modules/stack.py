@@ -43,6 +43,15 @@ def views(row: Tensor, slots: Sequence[Slot]) -> dict[str, Tensor]:
     return {slot.name: row[..., slot.start : slot.stop].view(*row.shape[:-1], *slot.shape) for slot in slots}
 
 
+@torch.no_grad()
+def lay_flat_(module: nn.Module) -> None:
+    """Move a module's parameters into one flat row, as a stack would: where numbers lie decides their last bits."""
+    row = torch.cat([parameter.reshape(-1) for parameter in module.parameters()])
+    parts = views(row, layout(module))
+    for name, parameter in module.named_parameters():
+        parameter.data = parts[name]
+
+
 def skeleton(module: ModuleT) -> ModuleT:
     """Copy a module's structure while sharing its tensors."""
     tensors = (*module.parameters(), *module.buffers())

@@ -16,6 +16,7 @@ from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.envs.vector import evaluation_env, widen
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
+from agilerl_like.modules.layers import check_activation
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.records import RunRecord
@@ -131,6 +132,8 @@ def evolve_on_policy(
     """Do what `train_on_policy` describes; the arguments are checked before anything is trained."""
     if selection is not None:
         selection.validate(len(population))
+    for name in mutations.activation_selection if mutations is not None else ():
+        check_activation("activation_selection", name)
     with contextlib.ExitStack() as stack:
         training_env = _training_env(env, len(population))
         if training_env is not env:

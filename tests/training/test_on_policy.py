@@ -308,6 +308,7 @@ WRONG = {
         {"selection_strategy": TournamentSelection(4)},
         "tournament_size=4 must not be greater than the population's 3",
     ),
+    "activation": ({"mutation": Mutations(activation_selection=("Rellu",))}, "activation_selection='Rellu'.*'ReLU'"),
     "max_steps": ({"max_steps": 0}, "max_steps=0 must be a positive integer"),
     "eval_loop": ({"eval_loop": 1.5}, r"eval_loop=1\.5 must be a positive integer"),
     "target": ({"target": math.nan}, "target=nan must be a finite number"),
