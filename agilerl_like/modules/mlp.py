@@ -46,9 +46,13 @@ class MLPSpec(Spec):
     output_activation: str = "Identity"
     """Activation of the output layer."""
     min_hidden_layers: int = 1
+    """Fewest hidden layers that a mutation may leave."""
     max_hidden_layers: int = 3
+    """Most hidden layers that a mutation may make."""
     min_mlp_nodes: int = 16
+    """Narrowest hidden layer that a mutation may leave."""
     max_mlp_nodes: int = 500
+    """Widest hidden layer that a mutation may make."""
     layer_norm: bool = False
     """Normalise each hidden layer before its activation."""
     output_layernorm: bool = False
