@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     MUTATION = 8
     MORPHISM = 9
     BY_HAND = 10
+    WEIGHT_NOISE = 11
 
 
 def seed_sequence(seed: int, purpose: Purpose, *keys: int) -> np.random.SeedSequence:

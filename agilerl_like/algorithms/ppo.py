@@ -25,6 +25,7 @@ from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.cohort import Values
 from agilerl_like.learning.optimizer import Adam
+from agilerl_like.modules.layers import NoisyLinear
 from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
 from agilerl_like.seeding import Purpose
 
@@ -388,13 +389,11 @@ class PPO(Agent):
         self.updates += 1
         flat = observations.reshape(-1, observations.shape[-1])
         self.recent_observations = flat[:: max(1, len(flat) // RECENT)][:RECENT].detach().cpu().clone()
-        if any(True for _ in self.network.actor.encoder.linears if hasattr(_, "resample_")):
-            generator = torch_generator(
-                self.device, self.seed, Purpose.ACTION_NOISE, self.index, self.draws, self.updates
-            )
-            for module in self.network.modules():
-                if hasattr(module, "resample_"):
-                    module.resample_(generator)  # pyright: ignore[reportCallIssue]  # found by its name
+        noisy = [layer for layer in self.network.modules() if isinstance(layer, NoisyLinear)]
+        if noisy:
+            generator = torch_generator(self.device, self.seed, Purpose.WEIGHT_NOISE, self.index, self.updates)
+            for layer in noisy:
+                layer.resample_(generator)
 
     # -- copies and files
 

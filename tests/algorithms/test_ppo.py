@@ -213,6 +213,20 @@ def test_a_changed_attribute_counts_from_the_next_update_on():
     assert 20 < moved[1] / moved[0] < 500
 
 
+@pytest.mark.parametrize("part", ["encoder_config", "head_config"])
+def test_noise_on_weights_is_new_after_every_update_wherever_it_is(part):
+    agent = agent_of(net_config={**SMALL, part: {"hidden_size": [16], "noisy": True}})
+    seen = []
+    for seed in range(3):
+        agent.learn(experiences_of(agent, seed=seed))
+        noise = [buffer.clone() for name, buffer in agent.network.named_buffers() if name.endswith("input_noise")]
+        assert noise
+        assert all(n.abs().sum() > 0 for n in noise)
+        seen.append(torch.cat(noise))
+    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])
+
+
 def test_a_clone_is_independent():
     agent = agent_of()
     agent.learn(experiences_of(agent))
