@@ -63,9 +63,9 @@ class Agent(ABC):
     normalize_observation: bool
     normalize_value: bool
     network: ActorCritic
-    optimizer: Adam
     row: int
     _cohort: Cohort | None
+    _optimizer: Adam
 
     def __init__(
         self,
@@ -175,14 +175,18 @@ class Agent(ABC):
     def adopt(self, network: ActorCritic, optimizer: Adam) -> None:
         """Make a network and its moments `[1, N]` this agent's own; it leaves the cohort that it lived in."""
         lay_flat_(network)
-        self.network, self.optimizer = network.train(self.training), optimizer
+        self.network, self._optimizer = network.train(self.training), optimizer
         self.architecture = network.spec
         self._cohort, self.row = None, 0
 
     def join(self, cohort: Cohort, row: int) -> None:
         """Live in a row of a cohort."""
         self._cohort, self.row = cohort, row
-        self.optimizer = cohort.optimizer.lend(row)
+
+    @property
+    def optimizer(self) -> Adam:
+        """Adam's moments `[1, N]` as they are now; in a cohort a copy of them."""
+        return self._optimizer if self._cohort is None else self._cohort.moments(self.row)
 
     def lives_in(self, cohort: Cohort) -> bool:
         """Whether a cohort computes this agent as it is now."""
@@ -192,7 +196,7 @@ class Agent(ABC):
     def cohort(self) -> Cohort:
         """What this agent learns through: shared with others in a population, otherwise one of its own."""
         if self._cohort is None:
-            self.join(Cohort([self.network], [self.optimizer]), 0)
+            self.join(Cohort([self.network], [self._optimizer]), 0)
         return cast(Cohort, self._cohort)
 
     def initial_network(self) -> ActorCritic:
@@ -300,8 +304,8 @@ class Agent(ABC):
         def build(spec: NetworkSpec) -> ActorCritic:
             return self.build(spec).to(self.device)
 
-        slots = layout(self.network)
-        first, second = (views(m[0], slots) for m in (self.optimizer.exp_avg, self.optimizer.exp_avg_sq))
+        slots, optimizer = layout(self.network), self.optimizer
+        first, second = (views(m[0], slots) for m in (optimizer.exp_avg, optimizer.exp_avg_sq))
         parent = Parent(self.network, first, second, states)
         result = vary(parent, change.operator, dict(change.details), build, generator)
         if "refused" in result.arguments:
@@ -311,7 +315,7 @@ class Agent(ABC):
             torch.cat([named[name].reshape(-1) for name in names]).unsqueeze(0)
             for named in (result.first, result.second)
         ]
-        self.adopt(result.network, Adam(rows[0], rows[1], self.optimizer.steps.clone(), epsilon=self.optimizer.epsilon))
+        self.adopt(result.network, Adam(rows[0], rows[1], optimizer.steps.clone(), epsilon=optimizer.epsilon))
         return Mutation(change.kind, change.operator, result.arguments)
 
     def _states(self, generator: torch.Generator) -> Tensor:
@@ -351,9 +355,7 @@ class Agent(ABC):
                 mine.copy_(theirs)
             for mine, theirs in zip(self.network.buffers(), other.network.buffers(), strict=True):
                 mine.copy_(theirs)
-            self.optimizer.exp_avg.copy_(other.optimizer.exp_avg)
-            self.optimizer.exp_avg_sq.copy_(other.optimizer.exp_avg_sq)
-            self.optimizer.steps.copy_(other.optimizer.steps)
+        self._optimizer = other.optimizer.copy()
         refresh(self.network)
         self.mut, self.updates, self.draws = other.mut, other.updates, other.draws
         self.fitness, self.scores, self.steps = list(other.fitness), list(other.scores), list(other.steps)
@@ -502,9 +504,9 @@ class Agent(ABC):
         self.steps = [int(x) for x in document["steps"]]
         wanted = {f"network.{k}": v for k, v in (*self.network.named_parameters(), *self.network.named_buffers())}
         wanted |= {
-            "adam.exp_avg": self.optimizer.exp_avg,
-            "adam.exp_avg_sq": self.optimizer.exp_avg_sq,
-            "adam.steps": self.optimizer.steps,
+            "adam.exp_avg": self._optimizer.exp_avg,
+            "adam.exp_avg_sq": self._optimizer.exp_avg_sq,
+            "adam.steps": self._optimizer.steps,
         }
         if set(tensors) != {*wanted, "recent_observations"}:
             raise ValueError(

@@ -359,10 +359,8 @@ class PPO(Agent):
             NoHealthyMember: the update left weights that are not finite; the agent was put back to what it was.
         """
         rollout, measured = as_rollout(experiences, self.encode, self.distribution)
-        kept = (
-            self.cohort.stack.flat[self.row].clone(),
-            *(m.clone() for m in (self.optimizer.exp_avg, self.optimizer.exp_avg_sq, self.optimizer.steps)),
-        )
+        row = torch.tensor([self.row], device=self.device)
+        kept = self.cohort.stack.flat[row], self.cohort.optimizer.take(row)
         report = self.cohort.learn(
             [self.row],
             rollout,
@@ -373,11 +371,8 @@ class PPO(Agent):
         )
         if not bool(report.healthy[0]):
             with torch.no_grad():
-                self.cohort.stack.flat[self.row] = kept[0]
-                for mine, old in zip(
-                    (self.optimizer.exp_avg, self.optimizer.exp_avg_sq, self.optimizer.steps), kept[1:], strict=True
-                ):
-                    mine.copy_(old)
+                self.cohort.stack.flat[row] = kept[0]
+                self.cohort.optimizer.put(row, kept[1])
             raise NoHealthyMember(
                 f"agent {self.index}: loss={float(report.loss[0])} is not finite; its weights were put back"
             )

@@ -6,7 +6,7 @@ at any time. Some of them can learn while the others wait: their rows are copied
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from agilerl_like.learning.gae import gae, next_of
-from agilerl_like.learning.optimizer import Adam, clip_
+from agilerl_like.learning.optimizer import Adam, Pace, clip_
 from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Targets, ppo_loss
 from agilerl_like.learning.rollout import Rollout
-from agilerl_like.modules.stack import Stack
+from agilerl_like.modules.stack import Stack, layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
 
 FADE_UPDATES = 4
@@ -77,12 +77,16 @@ class Report(NamedTuple):
 
 
 class Cohort:
-    """P members of one structure."""
+    """P members that are computed together; if they are of unequal shape, `cover` is a network with room for each."""
 
-    def __init__(self, networks: Sequence[ActorCritic], optimizers: Sequence[Adam]) -> None:
+    def __init__(
+        self, networks: Sequence[ActorCritic], optimizers: Sequence[Adam], cover: ActorCritic | None = None
+    ) -> None:
         self.networks = list(networks)
-        self.stack = Stack.of(self.networks)
-        self.optimizer = Adam.stacked(list(optimizers))
+        self.stack = Stack.of(self.networks, cover)
+        self.optimizer = Adam.fresh(self.stack.flat, epsilon=optimizers[0].epsilon)
+        for row, optimizer in enumerate(optimizers):
+            self._take_over(row, optimizer)
 
     def __len__(self) -> int:
         return len(self.networks)
@@ -92,6 +96,34 @@ class Cohort:
         """The stacked network: `[P, B, …]` in, `[P, B, …]` out."""
         return self.stack.module
 
+    def replace(self, newcomers: Mapping[int, tuple[ActorCritic, Adam]]) -> None:
+        """Give some rows to others, in which they have room."""
+        for row, (network, optimizer) in newcomers.items():
+            self.networks[row] = network
+            self.stack.settle_in(row, network)
+            self._take_over(row, optimizer)
+        self.stack.attune()
+
+    def moments(self, row: int) -> Adam:
+        """One member's own part of the moments, `[1, N]` as it would be alone: a copy."""
+        first, second = (
+            torch.cat([part.reshape(-1) for part in self.stack.parts(rows, row).values()]).unsqueeze(0)
+            for rows in (self.optimizer.exp_avg, self.optimizer.exp_avg_sq)
+        )
+        return Adam(first, second, self.optimizer.steps[row : row + 1].clone(), epsilon=self.optimizer.epsilon)
+
+    def _take_over(self, row: int, optimizer: Adam) -> None:
+        slots = layout(self.networks[row])
+        for rows, own in (
+            (self.optimizer.exp_avg, optimizer.exp_avg),
+            (self.optimizer.exp_avg_sq, optimizer.exp_avg_sq),
+        ):
+            rows[row] = 0.0
+            numbers = views(own[0], slots)
+            for name, part in self.stack.parts(rows, row).items():
+                part.copy_(numbers[name])
+        self.optimizer.steps[row] = optimizer.steps[0]
+
     @torch.no_grad()
     def act(self, observations: Tensor, noise: Tensor | None, mask: Tensor | None) -> Tensor:
         """Raw actions `[P, E, A]` for encoded observations `[P, E, D]`; without noise the most likely ones."""
@@ -100,6 +132,7 @@ class Cohort:
         distribution = network.actor.distribution
         return distribution.mode(outputs, mask) if noise is None else distribution.sample(outputs, noise, mask)
 
+    @torch.no_grad()
     def learn(
         self,
         rows: Sequence[int],
@@ -111,16 +144,13 @@ class Cohort:
         measured: Experience | None = None,
     ) -> Report:
         """Let the members in `rows` learn from a rollout of theirs, in the same order."""
-        everyone = list(rows) == list(range(len(self)))
-        if everyone:
+        if list(rows) == list(range(len(self))):
             return Update(self.stack, self.optimizer, values).run(rollout, batch_size, shuffle, measured)
         index = torch.tensor(list(rows), device=self.stack.flat.device)
-        stack, optimizer = self.stack.take(index), self.optimizer.take(index)
-        stack.module.train(self.network.training)
-        report = Update(stack, optimizer, values).run(rollout, batch_size, shuffle, measured)
-        with torch.no_grad():
-            self.stack.put(index, stack)
-            self.optimizer.put(index, optimizer)
+        part = Update(self.stack.take(index), self.optimizer.take(index), values)
+        report = part.run(rollout, batch_size, shuffle, measured)
+        self.stack.put(index, part.stack)
+        self.optimizer.put(index, part.optimizer)
         return report
 
 
@@ -129,41 +159,66 @@ class Update:
 
     def __init__(self, stack: Stack[ActorCritic], optimizer: Adam, values: Values) -> None:
         self.stack, self.network, self.optimizer, self.values = stack, stack.module, optimizer, values
+        numbers = (values.clip_coef, values.clip_coef_vf, values.ent_coef, values.vf_coef)
         self.coefficients = Coefficients(
-            *(v.unsqueeze(1) for v in (values.clip_coef, values.clip_coef_vf, values.ent_coef, values.vf_coef))
+            *(number.unsqueeze(1) for number in numbers),
+            clips_values=bool(torch.isfinite(values.clip_coef_vf).any()),
         )
         # named_parameters lists the actor's first; a shared encoder is the actor's
         self.actor_size = max(slot.stop for slot in stack.slots if slot.name.startswith("actor."))
+        self.gradient = torch.empty_like(stack.flat)
 
     def run(self, rollout: Rollout, batch_size: int, shuffle: Shuffle, measured: Experience | None) -> Report:
         """Estimate advantages, then take epochs of minibatch steps; the normalisers learn too."""
-        with torch.no_grad():
-            batch, explained = self.digest(rollout, measured)
+        batch, explained = self.digest(rollout, measured)
         samples = batch.observations.shape[1]
         minibatches = max(1, round(samples / batch_size))
         bounds = [samples * i // minibatches for i in range(minibatches + 1)]
-        epochs = self.values.update_epochs
-        count = torch.zeros_like(epochs)
-        total = torch.zeros(len(epochs), len(REPORT) + 2, device=epochs.device)
-        going = torch.ones_like(epochs, dtype=torch.bool)
-        may_stop = bool(torch.isfinite(self.values.target_kl).any()) or len(set(epochs.tolist())) > 1
-        for epoch in range(int(epochs.max())):
-            if may_stop:
-                going = going & (epoch < epochs)
-                if not bool(going.any()):
-                    break
-            order = shuffle(epoch, samples)
-            shuffled = _reorder(batch, order)
-            epoch_total = torch.zeros_like(total)
-            for start, stop in pairwise(bounds):
-                epoch_total += self.step(_part(shuffled, start, stop), None if bool(going.all()) else going)
-            total += torch.where(going.unsqueeze(1), epoch_total, 0.0) / minibatches
-            count += going
-            if may_stop:
-                going = going & (epoch_total[:, REPORT.index("approx_kl")] / minibatches <= self.values.target_kl)
-        with torch.no_grad():
-            self.network.advance_fades_(1 / FADE_UPDATES)
-        return self.report(total / count.clamp(min=1).unsqueeze(1), count, explained)
+        total, count = self.epochs(batch, bounds, shuffle, first=0)
+        self.network.advance_fades_(1 / FADE_UPDATES)
+        return self.report(total / count.unsqueeze(1), count, explained)
+
+    def epochs(self, batch: Batch, bounds: Sequence[int], shuffle: Shuffle, *, first: int) -> tuple[Tensor, Tensor]:
+        """Go through the samples from epoch `first` on; return the sums `[P, 7]` and the number `[P]` of epochs.
+
+        Members end at different times, by their number of epochs or by their KL. Those who go on do so by themselves.
+        """
+        planned, limits = self.values.update_epochs, self.values.target_kl
+        alike = len(set(planned.tolist())) == 1 and not bool(torch.isfinite(limits).any())
+        total = torch.zeros(len(planned), len(REPORT) + 2, dtype=planned.dtype, device=planned.device)
+        count = torch.zeros_like(planned)
+        for epoch in range(first, int(planned.max())):
+            means = self.epoch(batch, bounds, shuffle(epoch, bounds[-1]))
+            total += means
+            count += 1
+            if alike:
+                continue
+            going = (epoch + 1 < planned) & (means[:, REPORT.index("approx_kl")] <= limits)
+            if bool(going.all()):
+                continue
+            rows = going.nonzero().squeeze(1)
+            if len(rows):
+                values = Values(*(number[rows] for number in self.values))
+                rest = Update(self.stack.take(rows), self.optimizer.take(rows), values)
+                more = rest.epochs(
+                    Batch(*(part if part is None else part[rows] for part in batch)),  # pyright: ignore[reportArgumentType]  # masks alone may be None
+                    bounds,
+                    lambda epoch, samples, rows=rows: shuffle(epoch, samples)[rows],
+                    first=epoch + 1,
+                )
+                self.stack.put(rows, rest.stack)
+                self.optimizer.put(rows, rest.optimizer)
+                total[rows] += more[0]
+                count[rows] += more[1]
+            break
+        return total, count
+
+    def epoch(self, batch: Batch, bounds: Sequence[int], order: Tensor) -> Tensor:
+        """Take a step on every minibatch of the samples in an order `[P, N]`; return the means of what they report."""
+        shuffled = _reorder(batch, order)
+        paces = self.optimizer.paces(self.values.lr, len(bounds) - 1)
+        steps = [self.step(_part(shuffled, *ends), pace) for ends, pace in zip(pairwise(bounds), paces, strict=True)]
+        return torch.stack(steps).mean(0)
 
     def digest(self, rollout: Rollout, measured: Experience | None) -> tuple[Batch, Tensor]:
         """Turn a rollout into samples; return them and the critic's explained variance `[P]`.
@@ -236,20 +291,23 @@ class Update:
             result[last.time[order], last.member[order], last.env[order]] = found[last.member[order], place]
         return result
 
-    def step(self, batch: Batch, going: Tensor | None) -> Tensor:
+    def step(self, batch: Batch, pace: Pace) -> Tensor:
         """One gradient step on a minibatch `[P, B, …]`; returns `[P, 7]`: REPORT, the loss, the gradient's norm."""
-        outputs, values = self.network.evaluate(batch.observations)
-        log_probs, entropy = self.network.actor.distribution.evaluate(outputs, batch.actions, batch.masks)
+        outputs, values, pull = self.network.pullback(batch.observations)
+        log_probs, entropy, pull_distribution = self.network.actor.distribution.pullback(
+            outputs, batch.actions, batch.masks
+        )
         *numbers, weight = batch.numbers.unbind(-1)
-        targets = Targets(*numbers, share=weight / weight.sum(-1, keepdim=True).clamp(min=1.0))
+        targets = Targets(*numbers, share=weight / weight.sum(-1, keepdim=True).clamp_(min=1.0))
         loss = ppo_loss(log_probs, entropy, values, targets, self.coefficients)
-        gradient = self.stack.gradients(loss.total.sum())
-        with torch.no_grad():
-            # apart, so that a large value loss cannot use up the policy's share
-            actor_norm = clip_(gradient[:, : self.actor_size], self.values.max_grad_norm)
-            critic_norm = clip_(gradient[:, self.actor_size :], self.values.max_grad_norm)
-            self.optimizer.step_(self.stack.flat, gradient, self.values.lr, going)
-            return torch.cat([loss.report, loss.total.unsqueeze(1), (actor_norm + critic_norm).unsqueeze(1)], 1)
+        of_outputs, of_distribution = pull_distribution(loss.slopes.log_probs, loss.slopes.entropy)
+        parts = pull(of_outputs, loss.slopes.values, of_distribution)
+        gradient = torch.cat([part.reshape(len(part), -1) for part in parts], 1, out=self.gradient)
+        # apart, so that a large value loss cannot use up the policy's share
+        actor_norm = clip_(gradient[:, : self.actor_size], self.values.max_grad_norm)
+        critic_norm = clip_(gradient[:, self.actor_size :], self.values.max_grad_norm)
+        self.optimizer.step_(self.stack.flat, gradient, pace)
+        return torch.cat([loss.report, loss.total.unsqueeze(1), (actor_norm + critic_norm).unsqueeze(1)], 1)
 
     def report(self, means: Tensor, epochs: Tensor, explained: Tensor) -> Report:
         """Name the numbers `[P, 7]` and say who is healthy."""

@@ -2,10 +2,12 @@
 
 For one member it is `torch.optim.Adam` (Kingma and Ba 2015). On flat rows a step is half a dozen passes over memory
 for the whole population, however many layers the members have; the corrections for the early steps are folded into
-the denominator, which saves three.
+the denominator, which saves three, and worked out for many steps at once.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +15,13 @@ from torch import Tensor
 BETAS = (0.9, 0.999)
 EPSILON = 1e-5
 """Larger than Adam's own 1e-8, as in PPO's first code: tiny gradients do not become full steps (Huang et al. 2022)."""
+
+
+class Pace(NamedTuple):
+    """How far one step goes: lr m^ / (sqrt(v^) + epsilon) = m / ((sqrt(v) + floor) / rate), both `[P, 1]`."""
+
+    rate: Tensor
+    floor: Tensor
 
 
 class Adam:
@@ -31,27 +40,27 @@ class Adam:
         return cls(torch.zeros_like(flat), torch.zeros_like(flat), steps, epsilon=epsilon)
 
     @torch.no_grad()
-    def step_(self, flat: Tensor, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
-        """Move `flat` `[P, N]` against `gradient` `[P, N]` at rates `lr` `[P]`.
-
-        Members that are not `active` `[P]` keep every bit.
-        """
-        if active is not None:
-            rows = active.nonzero().squeeze(1)
-            part, moved = self.take(rows), flat[rows]
-            part.step_(moved, gradient[rows], lr[rows])
-            flat[rows] = moved
-            self.put(rows, part)
-            return
+    def paces(self, lr: Tensor, count: int) -> list[Pace]:
+        """Of the next `count` steps at rates `lr` `[P]`, which are counted as done."""
         beta1, beta2 = BETAS
-        self.steps += 1
-        root = (1 - beta2**self.steps).sqrt()
-        rate = (lr * root / (1 - beta1**self.steps)).unsqueeze(1)  # [P, 1]
+        steps = self.steps + torch.arange(1, count + 1, device=lr.device).unsqueeze(1)  # [count, P]
+        self.steps += count
+        root = (1 - beta2**steps).sqrt_()
+        rate = lr * root / (1 - beta1**steps)
+        return [Pace(*both) for both in zip(rate.unsqueeze(2), (self.epsilon * root).unsqueeze(2), strict=True)]
+
+    @torch.no_grad()
+    def step_(self, flat: Tensor, gradient: Tensor, pace: Pace) -> None:
+        """Move `flat` `[P, N]` against `gradient` `[P, N]`, which is overwritten."""
+        beta1, beta2 = BETAS
         self.exp_avg.lerp_(gradient, 1 - beta1)
         self.exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        # lr m^ / (sqrt(v^) + eps)  =  m / ((sqrt(v) + eps root) / rate)
-        denominator = torch.addcmul(self.epsilon * root.unsqueeze(1) / rate, self.exp_avg_sq.sqrt(), 1 / rate)
-        flat.addcdiv_(self.exp_avg, denominator, value=-1)
+        denominator = torch.sqrt(self.exp_avg_sq, out=gradient)  # fresh memory would cost more than the root
+        flat.addcdiv_(self.exp_avg, denominator.add_(pace.floor).div_(pace.rate), value=-1)
+
+    def copy(self) -> Adam:
+        """Moments of its own."""
+        return Adam(self.exp_avg.clone(), self.exp_avg_sq.clone(), self.steps.clone(), epsilon=self.epsilon)
 
     def take(self, rows: Tensor) -> Adam:
         """Copy some rows."""
@@ -60,21 +69,6 @@ class Adam:
     def put(self, rows: Tensor, part: Adam) -> None:
         """Write rows that were taken back."""
         self.exp_avg[rows], self.exp_avg_sq[rows], self.steps[rows] = part.exp_avg, part.exp_avg_sq, part.steps
-
-    @classmethod
-    def stacked(cls, parts: list[Adam]) -> Adam:
-        """Lay the rows of several optimizers behind each other."""
-        return cls(
-            torch.cat([part.exp_avg for part in parts]),
-            torch.cat([part.exp_avg_sq for part in parts]),
-            torch.cat([part.steps for part in parts]),
-            epsilon=parts[0].epsilon,
-        )
-
-    def lend(self, row: int) -> Adam:
-        """One member's row, as views."""
-        here = slice(row, row + 1)
-        return Adam(self.exp_avg[here], self.exp_avg_sq[here], self.steps[here], epsilon=self.epsilon)
 
 
 def clip_(gradient: Tensor, max_norm: Tensor) -> Tensor:

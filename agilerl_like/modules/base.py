@@ -2,17 +2,23 @@
 
 A spec decides on shapes and touches no tensor; a mutation is a new spec. A module names the unit group on every axis of
 its parameters, which is all that `morphism` needs to carry weights and optimizer moments from one shape to another.
+
+So that members of unequal shape can be computed together, a kind of module says four things more. Its spec says what
+members must have in common (`structure`), which spec has room for all of some (`covering`) and how much work one sample
+is (`multiply_adds`); the module says where its layers stand in a deeper one (`lodging`). Every tensor then fills the
+leading corner of the larger one, so an axis must hold units of one group (four gates of an LSTM are an axis of their
+own), and zeros fill the rest. Layers that need to know more of their members have `attune` (see `layers`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.layers import check_activation
@@ -23,6 +29,18 @@ Axes = dict[str, tuple[str, ...]]
 """Tensor name -> the unit group of each of its axes."""
 
 SpecT = TypeVar("SpecT", bound="Spec")
+
+
+class Pulled(NamedTuple):
+    """Gradients of a loss."""
+
+    of_input: Tensor | None
+    of_parameters: list[Tensor]
+    """In the order of `parameters()`."""
+
+
+Pull = Callable[[Tensor], Pulled]
+"""Gradient of a module's outputs -> gradients of what made them."""
 
 KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "bool": ((bool,), "True or False"),
@@ -104,6 +122,19 @@ class Spec:
         arguments = dict(choices[rng.integers(len(choices))])
         return self.apply(operator, **arguments), arguments
 
+    def structure(self) -> Hashable:
+        """What must be equal for members to be computed together; all else is made up for by zeros or in the layers."""
+        raise NotImplementedError
+
+    @classmethod
+    def covering(cls: type[SpecT], specs: Sequence[SpecT]) -> SpecT:
+        """The smallest spec in which all these, of equal structure, have room."""
+        raise NotImplementedError
+
+    def multiply_adds(self, num_inputs: int, num_outputs: int) -> int:
+        """Multiplications that one sample takes."""
+        raise NotImplementedError
+
     def __deepcopy__(self: SpecT, memo: dict[int, Any]) -> SpecT:
         """A spec never changes, so a copy of a module may share it."""
         return self
@@ -121,6 +152,26 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
         """Draw initial weights; `output_gain` scales the last layer's."""
         raise NotImplementedError
+
+    def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
+        """The outputs, and how to carry their gradient back to the parameters and, if asked for, to the input.
+
+        By autograd, unless a kind of module knows a faster way.
+        """
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(to_input)
+            y = self(x)
+
+        def pull(gradient: Tensor) -> Pulled:
+            wanted = [*([x] if to_input else []), *self.parameters()]
+            found = torch.autograd.grad(y, wanted, gradient, allow_unused=True, materialize_grads=True)
+            return Pulled(found[0], list(found[1:])) if to_input else Pulled(None, list(found))
+
+        return y.detach(), pull
+
+    def lodging(self, cover: EvolvableModule) -> dict[str, str]:
+        """Where its layers stand in a module built from a covering spec, for those that stand elsewhere there."""
+        return {}
 
     def axes(self) -> Axes:
         """Name the unit group on each axis of every parameter and buffer that has units.

@@ -3,12 +3,16 @@
 A layer's parameters are `[out, in]` for one member and `[P, out, in]` for a stack of P; its input is `[..., in]` in the
 first case and `[P, B, in]` in the second. Nothing else differs, so an agent alone and a population run the same code.
 How a layer runs fastest (one fused kernel, a batched one, a loop over members) is decided here and nowhere else.
+
+Members of a stack may be narrower than the stack, or lack a layer. Then their tensors fill the leading corner and zeros
+the rest, which stay zeros for ever; a layer for which zeros are not enough is told about its members by `attune`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,8 +37,20 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {"ReLU": torch.relu_, "Tanh": torch.tanh_, "Sigmoid": torch.sigmoid_}
 """The same where the input may be overwritten: fresh memory for every layer costs more than the function does."""
 
+SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "ReLU": lambda gradient, y: torch.ops.aten.threshold_backward(gradient, y, 0),
+    "Tanh": torch.ops.aten.tanh_backward,
+    "Sigmoid": torch.ops.aten.sigmoid_backward,
+    "Identity": lambda gradient, y: gradient,
+}
+"""(gradient of the output, output) -> gradient of the input, of the activations whose slope can be told from there."""
+
 SKIP = "Skip"
 """What a newborn layer fades from: the layer's own input, bypassing weights, normalisation and activation alike."""
+
+
+AT_REST = {"", SKIP, *(name for name, function in ACTIVATIONS.items() if function(torch.zeros(())) == 0)}
+"""What gives 0 for 0, so that a missing unit stays exactly 0 whatever is learned."""
 
 
 def check_activation(field: str, name: str) -> None:
@@ -64,6 +80,16 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return affine(x, self.weight, self.bias)
+
+    def pull(self, x: Tensor, gradient: Tensor, *, to_input: bool) -> tuple[Tensor | None, list[Tensor]]:
+        """Carry the gradient of the outputs back to the input (if asked for) and to weight and bias, for a stack."""
+        num_outputs, num_inputs = self.weight.shape[1:]
+        if num_outputs <= num_inputs:  # batched products are fastest with the longer side last: up to six times
+            of_weight = torch.bmm(gradient.transpose(1, 2), x)
+        else:
+            of_weight = torch.bmm(x.transpose(1, 2), gradient).transpose(1, 2)
+        of_input = torch.bmm(gradient, self.weight) if to_input else None
+        return of_input, [of_weight, gradient.sum(1)]
 
 
 class NoisyLinear(Linear):
@@ -120,6 +146,10 @@ class LayerNorm(nn.Module):
         self.counted: Tensor
         self.counts_all = True
 
+    def attune(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
+        """Learn whether all units of all members count; a missing one does not."""
+        self.refresh()
+
     def refresh(self) -> None:
         """Read from `counted` whether the plain kernel serves; to be called after the buffer was written."""
         self.counts_all = bool((self.counted == 1).all())
@@ -140,7 +170,7 @@ class LayerNorm(nn.Module):
         if self.counts_all:
             return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:], eps=self.EPSILON), weight)
         counted = self.counted.unsqueeze(1) if stacked else self.counted
-        share = counted / counted.sum(-1, keepdim=True)
+        share = counted / counted.sum(-1, keepdim=True).clamp(min=1.0)  # a member without this layer counts nothing
         centred = x - (x * share).sum(-1, keepdim=True)
         variance = (centred.square() * share).sum(-1, keepdim=True)
         return torch.addcmul(bias, centred * (variance + self.EPSILON).rsqrt(), weight)
@@ -208,29 +238,91 @@ class RunningNorm(nn.Module):
         self.shift.copy_(-self.mean * self.scale)
 
 
-class FadingActivation(nn.Module):
+class Run(NamedTuple):
+    """Neighbours in a stack, from row `start` to row `stop`, with the same function."""
+
+    name: str
+    start: int
+    stop: int
+
+
+class Activation(nn.Module):
     """A layer's activation, or the way from what stood there before to it.
 
     While a change fades in, the layer gives `(1 - blend) * before + blend * after`. `blend` is 0 at the mutation, so
     that nothing jumps, and is moved towards 1 between updates, never within one.
+
+    In a stack, members may differ in all of this: each has its own functions, and one that lacks the layer gives the
+    layer's input.
     """
 
-    def __init__(self, activation: str, before: str = "") -> None:
+    def __init__(self, num_units: int, activation: str, before: str = "") -> None:
         super().__init__()
-        self.activation, self.before = activation, before
-        self.function = ACTIVATIONS[activation]
-        self.function_ = IN_PLACE.get(activation, self.function)
+        self.num_units, self.activation, self.before = num_units, activation, before
         if before:
             self.register_buffer("blend", torch.zeros(1))
             self.blend: Tensor
+        self._after = self._before = ()  # runs of members, in a stack whose members differ
+        self._present: Tensor | None = None  # [P, 1, 1], in a stack where some lack the layer
+        self._live: Tensor | None = None  # [P, 1, W], in a stack where missing units would not stay 0
+
+    def attune(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
+        """Learn each member's functions, who fades, who lacks this layer, and which units are missing."""
+        layers = [member if isinstance(member, Activation) else None for member in members]
+        self._after = _runs([layer.activation if layer else self.activation for layer in layers])
+        self._before = _runs([layer.before if layer else "" for layer in layers]) if self.before else ()
+        for row, layer in enumerate(layers):
+            if self.before and not (layer and layer.before):
+                self.blend[row] = 1.0
+        present = torch.tensor([layer is not None for layer in layers], device=device)
+        self._present = None if bool(present.all()) else present.view(-1, 1, 1)
+        widths = torch.tensor([layer.num_units if layer else self.num_units for layer in layers], device=device)
+        leaks = any(
+            layer is not None and layer.num_units < self.num_units and not {layer.activation, layer.before} <= AT_REST
+            for layer in layers
+        )
+        units = torch.arange(self.num_units, device=device)
+        self._live = (units < widths.unsqueeze(1)).unsqueeze(1) if leaks else None
 
     def forward(self, x: Tensor, layer_input: Tensor) -> Tensor:
-        if not self.before:
-            return self.function_(x)  # x is the layer's own and nobody else's
-        after = self.function(x)
+        if len(self._after) > 1 or self.before:
+            y = torch.cat([ACTIVATIONS[name](x[a:b]) for name, a, b in self._after]) if self._after else self._plain(x)
+            if self.before:
+                y = self._faded(x, y, layer_input)
+        else:  # x is the layer's own and nobody else's
+            name = self._after[0].name if self._after else self.activation
+            y = IN_PLACE.get(name, ACTIVATIONS[name])(x)
+        if self._live is not None:
+            y = y * self._live
+        return y if self._present is None else torch.where(self._present, y, layer_input)
+
+    def _plain(self, x: Tensor) -> Tensor:
+        return ACTIVATIONS[self.activation](x)
+
+    def _faded(self, x: Tensor, y: Tensor, layer_input: Tensor) -> Tensor:
+        runs = self._before or (Run(self.before, 0, len(x)),)
+        sources = {"": y, SKIP: layer_input}
+        before = [sources[n][a:b] if n in sources else ACTIVATIONS[n](x[a:b]) for n, a, b in runs]
         blend = self.blend if self.blend.dim() == 1 else self.blend.unsqueeze(-1)
-        before = layer_input if self.before == SKIP else ACTIVATIONS[self.before](x)
-        return torch.lerp(before, after, blend)
+        return torch.lerp(torch.cat(before), y, blend)
+
+    @property
+    def has_slope(self) -> bool:
+        """Whether `pull` can tell the gradient from the output."""
+        names = {run.name for run in self._after} or {self.activation}
+        return not self.before and self._live is None and names <= SLOPES.keys()
+
+    def pull(self, y: Tensor, gradient: Tensor) -> Tensor:
+        """Carry the gradient of the output `y` back to what the activation was applied to."""
+        if len(self._after) > 1:
+            pulled = torch.cat([SLOPES[name](gradient[a:b], y[a:b]) for name, a, b in self._after])
+        else:
+            pulled = SLOPES[self._after[0].name if self._after else self.activation](gradient, y)
+        return pulled if self._present is None else pulled * self._present
+
+    def pull_around(self, gradient: Tensor, of_input: Tensor) -> Tensor:
+        """Add to the gradient of the layer's input what members without this layer get directly."""
+        return of_input if self._present is None else torch.where(self._present, of_input, gradient)
 
     def advance_(self, share: float) -> None:
         """Move `share` of the way from before to after."""
@@ -242,3 +334,13 @@ class FadingActivation(nn.Module):
         if self.before:
             self.before = ""
             del self.blend
+
+
+def _runs(names: Sequence[str]) -> tuple[Run, ...]:
+    """Neighbours of equal name."""
+    runs, start = [], 0
+    for name, group in groupby(names):
+        stop = start + len(list(group))
+        runs.append(Run(name, start, stop))
+        start = stop
+    return tuple(runs)

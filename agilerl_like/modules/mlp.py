@@ -2,12 +2,12 @@
 
 The one subtlety: a mutation that cannot be exact at once (a new activation, a new layer in front of an activation that
 is not idempotent) fades in. Its spec carries in `fading` what each layer comes from, and the layer blends from there
-(see `FadingActivation`).
+(see `Activation`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
@@ -17,11 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import Arguments, Axes, EvolvableModule, OperatorKind, Spec, check_range
+from agilerl_like.modules.base import (
+    Arguments,
+    Axes,
+    EvolvableModule,
+    OperatorKind,
+    Pull,
+    Pulled,
+    Spec,
+    check_range,
+)
 from agilerl_like.modules.layers import (
     ACTIVATIONS,
     SKIP,
-    FadingActivation,
+    Activation,
     LayerNorm,
     Linear,
     NoisyLinear,
@@ -159,6 +168,41 @@ class MLPSpec(Spec):
         """The spec once nothing fades any more."""
         return self.evolve(fading=())
 
+    # -- beside others in a stack
+
+    def structure(self) -> Hashable:
+        return self.layer_norm, self.output_layernorm, self.noisy
+
+    @classmethod
+    def covering(cls, specs: Sequence[MLPSpec]) -> MLPSpec:
+        """As many layers as the deepest, each as wide as the widest; a layer that somebody skips is no wider."""
+        depth = max(len(spec.hidden_size) for spec in specs)
+        sizes = [max((*spec.hidden_size, *(0,) * depth)[i] for spec in specs) for i in range(depth)]
+        skips = [any(spec._skips(i) for spec in specs) for i in range(depth)]
+        for i in range(1, depth):  # forwards then backwards, so that a chain of skipped layers has one width
+            sizes[i] = max(sizes[i - 1 : i + 1]) if skips[i] else sizes[i]
+        for i in reversed(range(1, depth)):
+            sizes[i - 1] = sizes[i] if skips[i] else sizes[i - 1]
+        fading = [next((name for spec in specs if (name := spec._fades_from(i))), "") for i in range(depth)]
+        fading.append(next((spec.fading[-1] for spec in specs if spec.fading and spec.fading[-1]), ""))
+        return specs[0].evolve(
+            hidden_size=tuple(sizes),
+            fading=tuple(fading) if any(fading) else (),
+            max_hidden_layers=max(spec.max_hidden_layers for spec in specs),
+            max_mlp_nodes=max(spec.max_mlp_nodes for spec in specs),
+        )
+
+    def _fades_from(self, layer: int) -> str:
+        return self.fading[layer] if self.fading and layer < len(self.hidden_size) else ""
+
+    def _skips(self, layer: int) -> bool:
+        """Whether the layer's input passes it by."""
+        return layer >= len(self.hidden_size) or self._fades_from(layer) == SKIP
+
+    def multiply_adds(self, num_inputs: int, num_outputs: int) -> int:
+        """Multiplications of one sample."""
+        return sum(i * o for i, o in pairwise((num_inputs, *self.hidden_size, num_outputs)))
+
 
 class EvolvableMLP(EvolvableModule[MLPSpec]):
     """Linear layers of `spec.hidden_size` units and an output layer: `[..., num_inputs] -> [..., num_outputs]`.
@@ -183,7 +227,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
             LayerNorm(size) if norm else nn.Identity() for size, norm in zip(sizes[1:], normed, strict=True)
         )
         self.activations = nn.ModuleList(
-            FadingActivation(name, before) for name, before in zip(names, fading, strict=True)
+            Activation(size, name, before) for size, name, before in zip(sizes[1:], names, fading, strict=True)
         )
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
@@ -214,6 +258,36 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         """Return what layer `i` gives where its linear map gave `z` (which may be overwritten)."""
         return self.activations[i](self.norms[i](z), layer_input)
 
+    def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
+        """As for every module; written out where it is but matrices and activations, for that takes half the time."""
+        activations = [cast(Activation, activation) for activation in self.activations]
+        plain = not (self.spec.layer_norm or self.spec.output_layernorm or self.spec.noisy)
+        if not plain or not all(activation.has_slope for activation in activations):
+            return super().pullback(x, to_input=to_input)
+        inputs, outputs = [], []
+        for i, activation in enumerate(activations):
+            inputs.append(x)
+            x = activation(self.linear(i)(x), x)
+            outputs.append(x)
+
+        def pull(gradient: Tensor) -> Pulled:
+            found: list[Tensor] = []
+            for i in reversed(range(len(inputs))):
+                at_sum = activations[i].pull(outputs[i], gradient)
+                of_input, its = self.linear(i).pull(inputs[i], at_sum, to_input=to_input or i > 0)
+                found = its + found
+                if of_input is None:
+                    return Pulled(None, found)
+                gradient = activations[i].pull_around(gradient, of_input)
+            return Pulled(gradient, found)
+
+        return x, pull
+
+    def lodging(self, cover: EvolvableModule) -> dict[str, str]:
+        """The output layer is the last one here and there."""
+        here, there = len(self.linears) - 1, len(cast(EvolvableMLP, cover).linears) - 1
+        return {f"{kind}.{here}": f"{kind}.{there}" for kind in ("linears", "norms", "activations")}
+
     def axes(self) -> Axes:
         axes: Axes = {}
         groups = ["in", *(str(i) for i in range(len(self.linears) - 1)), "out"]
@@ -230,5 +304,5 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
     def settle_(self) -> None:
         """Forget what was faded from, once it is gone (for one member)."""
         for activation in self.activations:
-            cast(FadingActivation, activation).settle_()
+            cast(Activation, activation).settle_()
         self.spec = self.spec.settled()

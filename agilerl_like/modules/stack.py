@@ -1,21 +1,25 @@
 """Members' parameters laid out on one leading axis, of which every member keeps views of its own row.
 
-`Stack.of([a, b, c])` makes one flat `[P, N]` tensor. The stacked module's parameters are views of it with shape
+`Stack.of([a, b, c], cover)` makes one flat `[P, N]` tensor. The stacked module's parameters are views of it with shape
 `[P, …]`, and each member's own parameters are re-pointed to views of its row: while the stack trains, `agent.actor` is
 live. One flat tensor makes Adam, clipping, cloning and finiteness checks a handful of kernels however many layers there
 are.
+
+Members may be of unequal shape: the cover has room for each of them, a member's tensors fill the leading corners of the
+cover's, and the rest is zero. That is exact: a unit that is not there stays 0, and so do its gradients and moments.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.modules.layers import LayerNorm
+from agilerl_like.modules.base import EvolvableModule
+from agilerl_like.modules.layers import Activation, LayerNorm
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -65,49 +69,92 @@ def refresh(module: nn.Module) -> None:
             layer.refresh()
 
 
-class Stack(Generic[ModuleT]):
-    """Modules of equal structure as one: `module` computes all of them, `flat` `[P, N]` holds all their parameters."""
+class Tenant(NamedTuple):
+    """A member and what its submodules are called in the cover."""
 
-    def __init__(self, template: ModuleT, flat: Tensor, buffers: dict[str, Tensor]) -> None:
-        self.slots = layout(template)
-        self.flat = flat
-        self.buffers = buffers
-        self.module = skeleton(template)
-        self.template = template
-        parts = views(flat, self.slots)
+    module: nn.Module
+    names: dict[str, str]
+
+    def name(self, tensor: str) -> str:
+        """The cover's name of one of its tensors."""
+        owner, dot, attribute = tensor.rpartition(".")
+        return self.names[owner] + dot + attribute
+
+
+class Stack(Generic[ModuleT]):
+    """Modules as one: `module` computes all of them, `flat` `[P, N]` holds all their parameters.
+
+    `cover` is a module like the members in which each of them has room; its own numbers play no part.
+    """
+
+    def __init__(self, cover: ModuleT, tenants: Sequence[Tenant], flat: Tensor, buffers: dict[str, Tensor]) -> None:
+        self.cover, self.tenants, self.flat, self.buffers = cover, list(tenants), flat, buffers
+        self.slots = layout(cover)
+        self.module = skeleton(cover)
         owners = dict(self.module.named_modules())
-        for name, part in parts.items():
+        for name, part in views(flat, self.slots).items():
             owner, _, attribute = name.rpartition(".")
             owners[owner]._parameters[attribute] = nn.Parameter(part)
         for name, buffer in buffers.items():
             owner, _, attribute = name.rpartition(".")
             owners[owner]._buffers[attribute] = buffer
-        self.parameters: tuple[Tensor, ...] = tuple(self.module.parameters())
-        refresh(self.module)
+        self.attune()
 
     @classmethod
-    def of(cls, modules: Sequence[ModuleT]) -> Stack[ModuleT]:
-        """Stack modules of equal structure, and re-point their tensors to rows of the stack."""
-        with torch.no_grad():
-            flat = torch.stack([torch.cat([p.detach().reshape(-1) for p in m.parameters()]) for m in modules])
-            named = [dict(m.named_buffers()) for m in modules]
-            buffers = {name: torch.stack([own[name] for own in named]) for name in named[0]}
-        stack = cls(modules[0], flat, buffers)
+    def of(cls, modules: Sequence[ModuleT], cover: ModuleT | None = None) -> Stack[ModuleT]:
+        """Stack modules, and re-point their tensors to rows of the stack; equal ones need no cover."""
+        cover = modules[0] if cover is None else cover
+        numbers = next(modules[0].parameters())
+        flat = numbers.new_zeros(len(modules), layout(cover)[-1].stop)
+        buffers = {name: numbers.new_zeros(len(modules), *buffer.shape) for name, buffer in cover.named_buffers()}
+        stack = cls(cover, [Tenant(module, counterparts(module, cover)) for module in modules], flat, buffers)
         for row, module in enumerate(modules):
-            stack.lend(module, row)
+            stack.settle_in(row, module)
+        stack.attune()
         return stack
 
-    def lend(self, module: nn.Module, row: int) -> None:
-        """Make a member's parameters and buffers views of one row."""
-        parts = views(self.flat[row], self.slots)
-        for name, parameter in module.named_parameters():
-            parameter.data = parts[name]
-        for name, buffer in module.named_buffers():
-            buffer.data = self.buffers[name][row]
+    @torch.no_grad()
+    def settle_in(self, row: int, module: ModuleT) -> None:
+        """Give a row to a module: its numbers move in, and its tensors become views of them.
+
+        Whoever lived there must be gone. `attune` is to be called once all have moved.
+        """
+        self.tenants[row] = Tenant(module, counterparts(module, self.cover))
+        parameters, parts = dict(module.named_parameters()), self.parts(self.flat, row)
+        buffers = dict(module.named_buffers())
+        for name, buffer in buffers.items():
+            parts[name] = _corner(self.buffers[self.tenants[row].name(name)][row], buffer.shape)
+        kept = {name: tensor.detach().clone() for name, tensor in (*parameters.items(), *buffers.items())}
+        for rows in (self.flat, *self.buffers.values()):
+            rows[row] = 0.0
+        for name, tensor in (*parameters.items(), *buffers.items()):
+            parts[name].copy_(kept[name])
+            tensor.data = parts[name]
+
+    def attune(self) -> None:
+        """Tell the layers about their members."""
+        members: dict[str, list[nn.Module | None]] = {}
+        for row, (module, names) in enumerate(self.tenants):
+            for here, layer in module.named_modules():
+                members.setdefault(names[here], [None] * len(self.tenants))[row] = layer
+        for name, layer in self.module.named_modules():
+            if isinstance(layer, Activation | LayerNorm):
+                layer.attune(members[name], self.flat.device)
+
+    def parts(self, rows: Tensor, row: int) -> dict[str, Tensor]:
+        """Name the parts of a row of `[P, N]` (parameters, moments) that are the member's own."""
+        tenant, everything = self.tenants[row], views(rows[row], self.slots)
+        return {
+            name: _corner(everything[tenant.name(name)], parameter.shape)
+            for name, parameter in tenant.module.named_parameters()
+        }
 
     def take(self, rows: Tensor) -> Stack[ModuleT]:
         """Copy some rows into a stack of their own (no member is re-pointed)."""
-        return Stack(self.template, self.flat[rows], {name: buffer[rows] for name, buffer in self.buffers.items()})
+        tenants = [self.tenants[row] for row in rows.tolist()]
+        return Stack(
+            self.cover, tenants, self.flat[rows], {name: buffer[rows] for name, buffer in self.buffers.items()}
+        )
 
     def put(self, rows: Tensor, stack: Stack[ModuleT]) -> None:
         """Write a stack that was taken back into its rows."""
@@ -115,14 +162,20 @@ class Stack(Generic[ModuleT]):
         for name, buffer in self.buffers.items():
             buffer[rows] = stack.buffers[name]
 
-    def gradients(self, loss: Tensor) -> Tensor:
-        """Differentiate a summed loss: `[P, N]`, zero where a parameter plays no part."""
-        parts = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        count = self.flat.shape[0]
-        return torch.cat(
-            [
-                torch.zeros_like(parameter).reshape(count, -1) if part is None else part.reshape(count, -1)
-                for part, parameter in zip(parts, self.parameters, strict=True)
-            ],
-            dim=1,
-        )
+
+def counterparts(member: nn.Module, cover: nn.Module) -> dict[str, str]:
+    """The cover's name of each of a member's submodules."""
+    theirs = dict(cover.named_modules())
+    names: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
+    for name, module in member.named_modules():
+        names[name] = elsewhere.get(name, name)
+        if isinstance(module, EvolvableModule):
+            prefix = f"{name}." if name else ""
+            lodging = module.lodging(cast(EvolvableModule, theirs[name]))
+            elsewhere |= {prefix + here: prefix + there for here, there in lodging.items()}
+    return names
+
+
+def _corner(tensor: Tensor, shape: torch.Size) -> Tensor:
+    return tensor[tuple(slice(size) for size in shape)]

@@ -6,7 +6,7 @@ mutation changes both alike; with `share_encoders` they also have the same encod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from agilerl_like.envs.spaces import flat_size
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.base import Arguments, OperatorKind, Spec, check_mapping, check_range
-from agilerl_like.modules.layers import ACTIVATIONS, FadingActivation, RunningNorm
+from agilerl_like.modules.layers import ACTIVATIONS, Activation, RunningNorm
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
 
@@ -143,6 +143,26 @@ class NetworkSpec(Spec):
         activations = dict.fromkeys((self.encoder.activation, self.head.activation))
         return f"{' | '.join('-'.join(map(str, group)) for group in groups)} {'/'.join(activations)}"
 
+    # -- beside others in a stack
+
+    def structure(self) -> Hashable:
+        return self.encoder.structure(), self.head.structure()
+
+    @classmethod
+    def covering(cls, specs: Sequence[NetworkSpec]) -> NetworkSpec:
+        widest = max(spec.latent_dim for spec in specs)
+        return specs[0].evolve(
+            encoder=MLPSpec.covering([spec.encoder for spec in specs]),
+            head=MLPSpec.covering([spec.head for spec in specs]),
+            latent_dim=widest,
+            max_latent_dim=max(widest, specs[0].max_latent_dim),
+        )
+
+    def multiply_adds(self, num_inputs: int, num_outputs: int) -> int:
+        """Multiplications of one sample in an actor."""
+        latent = self.encoder.multiply_adds(num_inputs, self.latent_dim)
+        return latent + self.head.multiply_adds(self.latent_dim, num_outputs)
+
     def value_head(self) -> MLPSpec:
         """The critic's head: a value is a plain number, which an output activation or normalisation would deform."""
         fading = (*self.head.fading[:-1], "") if self.head.fading else ()
@@ -166,6 +186,10 @@ class Actor(Network):
     def __init__(self, encoder: EvolvableMLP, head: EvolvableMLP, distribution: ActionDistribution) -> None:
         super().__init__(encoder, head)
         self.distribution = distribution
+
+
+Way = Callable[[Tensor, Tensor, list[Tensor]], list[Tensor]]
+"""Gradients of outputs, of values and of the distribution's parameters -> of all parameters, in their order."""
 
 
 class ActorCritic(nn.Module):
@@ -200,6 +224,11 @@ class ActorCritic(nn.Module):
         critic_encoder = encoder if share_encoders else EvolvableMLP(spec.encoder, num_inputs, spec.latent_dim)
         self.critic = Network(critic_encoder, EvolvableMLP(spec.value_head(), spec.latent_dim, 1))
 
+    def structure(self) -> Hashable:
+        """What must be equal for members to be computed together, as far as members of a population can differ."""
+        norms = type(self.observation_norm), type(self.value_norm)
+        return self.spec.structure(), self.share_encoders, norms, getattr(self.actor.distribution, "squash", False)
+
     def reset_(self, generator: torch.Generator) -> None:
         """Draw initial weights from one stream."""
         self.actor.encoder.reset_(generator, output_gain=2**0.5)
@@ -214,6 +243,25 @@ class ActorCritic(nn.Module):
             latent = self.actor.encoder(x)
             return self.actor.head(latent), self.critic.head(latent).squeeze(-1)
         return self.actor(x), self.critic(x).squeeze(-1)
+
+    def pullback(self, x: Tensor) -> tuple[Tensor, Tensor, Way]:
+        """As `evaluate`, and how to carry gradients of both, and of the distribution's own, back to all parameters."""
+        actor, critic = self.actor, self.critic
+        latent, pull_encoder = actor.encoder.pullback(x, to_input=False)
+        outputs, pull_head = actor.head.pullback(latent, to_input=True)
+        if not self.share_encoders:
+            latent, pull_other_encoder = critic.encoder.pullback(x, to_input=False)
+        values, pull_value = critic.head.pullback(latent, to_input=True)
+
+        def pull(of_outputs: Tensor, of_values: Tensor, of_distribution: list[Tensor]) -> list[Tensor]:
+            head, value = pull_head(of_outputs), pull_value(of_values.unsqueeze(-1))
+            if self.share_encoders:
+                encoder, other = pull_encoder(head.of_input + value.of_input), []
+            else:
+                encoder, other = pull_encoder(head.of_input), pull_other_encoder(value.of_input).of_parameters
+            return [*encoder.of_parameters, *head.of_parameters, *of_distribution, *other, *value.of_parameters]
+
+        return outputs, values.squeeze(-1), pull
 
     def value(self, x: Tensor) -> Tensor:
         """The value `[…]` of normalised observations, in the environment's own units of reward."""
@@ -251,6 +299,6 @@ class NoNorm(nn.Module):
         """Learn nothing."""
 
 
-def fades(module: nn.Module) -> list[FadingActivation]:
+def fades(module: nn.Module) -> list[Activation]:
     """The activations in a module that come from something else."""
-    return [layer for layer in module.modules() if isinstance(layer, FadingActivation) and layer.before]
+    return [layer for layer in module.modules() if isinstance(layer, Activation) and layer.before]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 
 import gymnasium
 import numpy as np
@@ -21,6 +22,10 @@ from agilerl_like.errors import ConfigurationError
 
 ILLEGAL = -1e9
 """Logit of a masked action: finite, so that p * log p is 0 and its gradient too."""
+
+
+Way = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
+"""Gradients of log-probability and entropy -> of the outputs, and of the distribution's own parameters."""
 
 
 class ActionDistribution(nn.Module):
@@ -49,6 +54,23 @@ class ActionDistribution(nn.Module):
     @abstractmethod
     def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Log-probability of raw actions and entropy, both `[…]`, in nats."""
+
+    def pullback(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Way]:
+        """As `evaluate`, and how to carry gradients of both back to the outputs and to the distribution's parameters.
+
+        By autograd, unless a distribution knows a faster way.
+        """
+        with torch.enable_grad():
+            outputs = outputs.detach().requires_grad_()
+            log_prob, entropy = self.evaluate(outputs, raw, mask)
+
+        def pull(of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
+            first, *rest = torch.autograd.grad(
+                (log_prob, entropy), (outputs, *self.parameters()), (of_log_prob, of_entropy)
+            )
+            return first, rest
+
+        return log_prob.detach(), entropy.detach(), pull
 
     @abstractmethod
     def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
@@ -110,6 +132,21 @@ class Categorical(ActionDistribution):
             if self.size == 1
             else (sum(log_prob, torch.zeros(())), sum(entropy, torch.zeros(())))
         )
+
+    def pullback(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Way]:
+        if self.size > 1:
+            return super().pullback(outputs, raw, mask)
+        logp = F.log_softmax(self._parts(outputs, mask)[0], -1)
+        p = logp.exp()
+        entropy = -(p * logp).sum(-1, keepdim=True)
+
+        def pull(of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
+            # d log p_a / d l = 1[a] - p;  d H / d l = -p (log p + H)
+            of_log_prob, of_entropy = of_log_prob.unsqueeze(-1), of_entropy.unsqueeze(-1)
+            pulled = -p * torch.addcmul(of_log_prob, logp + entropy, of_entropy)
+            return pulled.scatter_add_(-1, raw, of_log_prob), []
+
+        return logp.gather(-1, raw).squeeze(-1), entropy.squeeze(-1), pull
 
     def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
         total = torch.zeros(())

@@ -4,6 +4,11 @@ import torch
 from agilerl_like.learning.optimizer import BETAS, Adam, clip_
 
 
+def step(adam, flat, gradient, lr):
+    (pace,) = adam.paces(lr, 1)
+    adam.step_(flat, gradient.clone(), pace)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 def test_one_member_is_torch_adam_over_20_steps(dtype, tolerance):
     generator = torch.Generator().manual_seed(0)
@@ -11,11 +16,12 @@ def test_one_member_is_torch_adam_over_20_steps(dtype, tolerance):
     theirs = torch.nn.Parameter(start[0].clone())
     reference = torch.optim.Adam([theirs], lr=3e-3, betas=BETAS, eps=1e-5)
     ours, adam = start.clone(), Adam.fresh(start, epsilon=1e-5)
-    for _ in range(20):
-        gradient = torch.randn(1, 50, dtype=dtype, generator=generator)
-        theirs.grad = gradient[0].clone()
-        reference.step()
-        adam.step_(ours, gradient, torch.tensor([3e-3], dtype=dtype))
+    for count in (1, 4, 15):  # however many steps are worked out at once
+        for pace in adam.paces(torch.tensor([3e-3], dtype=dtype), count):
+            gradient = torch.randn(1, 50, dtype=dtype, generator=generator)
+            theirs.grad = gradient[0].clone()
+            reference.step()
+            adam.step_(ours, gradient, pace)
     torch.testing.assert_close(ours[0], theirs.detach(), rtol=tolerance, atol=tolerance)
 
 
@@ -26,23 +32,29 @@ def test_members_with_other_rates_and_ages_step_as_they_would_alone():
     alone, lone = flat.clone(), [Adam.fresh(flat[i : i + 1]) for i in range(3)]
     for age in range(3):  # member i has taken i steps before they meet
         for i in range(age + 1, 3):
-            lone[i].step_(alone[i : i + 1], torch.full((1, 8), 0.3), rates[i : i + 1])
-    together, stacked = alone.clone(), Adam.stacked(lone)
-    gradient = torch.randn(3, 8, generator=generator)
-    stacked.step_(together, gradient, rates)
+            step(lone[i], alone[i : i + 1], torch.full((1, 8), 0.3), rates[i : i + 1])
+    together, stacked = alone.clone(), Adam.fresh(alone)
     for i in range(3):
-        lone[i].step_(alone[i : i + 1], gradient[i : i + 1], rates[i : i + 1])
+        stacked.put(torch.tensor([i]), lone[i])
+    gradient = torch.randn(3, 8, generator=generator)
+    step(stacked, together, gradient, rates)
+    for i in range(3):
+        step(lone[i], alone[i : i + 1], gradient[i : i + 1], rates[i : i + 1])
     assert torch.equal(together, alone)
     assert stacked.steps.tolist() == [1, 2, 3]
 
 
-def test_a_member_that_is_not_active_keeps_every_bit():
+def test_rows_that_are_taken_out_step_alone():
     flat = torch.randn(3, 8, generator=torch.Generator().manual_seed(2))
-    adam = Adam.fresh(flat)
-    adam.step_(flat, torch.ones(3, 8), torch.full((3,), 1e-2))
+    adam, rows = Adam.fresh(flat), torch.tensor([2, 0])
+    step(adam, flat, torch.ones(3, 8), torch.full((3,), 1e-2))
     before = [x.clone() for x in (flat, adam.exp_avg, adam.exp_avg_sq, adam.steps)]
-    adam.step_(flat, torch.ones(3, 8), torch.full((3,), 1e-2), torch.tensor([True, False, True]))
-    for old, new in zip(before, (flat, adam.exp_avg, adam.exp_avg_sq, adam.steps), strict=True):
+    part, moved = adam.take(rows), flat[rows]
+    step(part, moved, torch.ones(2, 8), torch.full((2,), 1e-2))
+    moments = (adam.exp_avg, adam.exp_avg_sq, adam.steps)
+    assert all(torch.equal(old, new) for old, new in zip(before[1:], moments, strict=True))
+    adam.put(rows, part)
+    for old, new in zip(before[1:], (adam.exp_avg, adam.exp_avg_sq, adam.steps), strict=True):
         assert torch.equal(old[1], new[1])
         assert not torch.equal(old[0], new[0])
 
@@ -51,7 +63,7 @@ def test_the_first_step_has_the_size_of_the_rate():
     # m^ / sqrt(v^) = g / |g| = 1 at the first step, whatever the gradient's size
     flat = torch.zeros(2, 1, dtype=torch.float64)
     adam = Adam.fresh(flat, epsilon=0.0)
-    adam.step_(flat, torch.tensor([[1e-3], [1e3]], dtype=torch.float64), torch.tensor([0.1, 0.2], dtype=torch.float64))
+    step(adam, flat, torch.tensor([[1e-3], [1e3]], dtype=torch.float64), torch.tensor([0.1, 0.2], dtype=torch.float64))
     torch.testing.assert_close(flat, torch.tensor([[-0.1], [-0.2]], dtype=torch.float64))
 
 

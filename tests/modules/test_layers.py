@@ -13,7 +13,7 @@ from agilerl_like.modules import Stack
 from agilerl_like.modules.layers import (
     ACTIVATIONS,
     SKIP,
-    FadingActivation,
+    Activation,
     LayerNorm,
     Linear,
     NoisyLinear,
@@ -37,7 +37,7 @@ def scramble_(module, seed):
 
 def stacked(layers):
     """Stack layers that have buffers but no parameters, beside something that has."""
-    members = [torch.nn.ModuleList([layer, Linear(1, 1)]) for layer in layers]
+    members = [torch.nn.ModuleList([layer, Linear(1, 1).double()]) for layer in layers]
     return Stack.of(members).module[0]
 
 
@@ -220,7 +220,7 @@ def test_stacked_running_norm_equals_single_ones_with_weights_of_their_own():
 
 
 def test_fading_activation_walks_from_before_to_after():
-    layer, x, layer_input = FadingActivation("ReLU", "Tanh").double(), normal(5, 3), normal(5, 3, seed=1)
+    layer, x, layer_input = Activation(3, "ReLU", "Tanh").double(), normal(5, 3), normal(5, 3, seed=1)
     tanh, relu = x.tanh(), x.clamp(min=0)
     for step in range(6):
         blend = min(step * 0.25, 1.0)
@@ -230,14 +230,14 @@ def test_fading_activation_walks_from_before_to_after():
 
 
 def test_a_skipped_layer_starts_as_its_input():
-    layer, x, layer_input = FadingActivation("Tanh", SKIP).double(), normal(5, 3), normal(5, 3, seed=1)
+    layer, x, layer_input = Activation(3, "Tanh", SKIP).double(), normal(5, 3), normal(5, 3, seed=1)
     assert torch.equal(layer(x, layer_input), layer_input)
     layer.advance_(0.5)
     torch.testing.assert_close(layer(x, layer_input), (layer_input + x.tanh()) / 2)
 
 
 def test_stacked_fades_are_each_members_own():
-    members = [FadingActivation("GELU", "ReLU").double() for _ in range(3)]
+    members = [Activation(3, "GELU", "ReLU").double() for _ in range(3)]
     for i, member in enumerate(members):
         member.advance_(0.3 * i)
     x = normal(3, 4, 2)
@@ -246,7 +246,7 @@ def test_stacked_fades_are_each_members_own():
 
 
 def test_settling_forgets_what_was_faded_from_and_changes_nothing():
-    layer, x = FadingActivation("ELU", "Sigmoid").double(), normal(4, 2)
+    layer, x = Activation(2, "ELU", "Sigmoid").double(), normal(4, 2)
     layer.advance_(1.0)
     before = layer(x, x)
     layer.settle_()
@@ -257,7 +257,7 @@ def test_settling_forgets_what_was_faded_from_and_changes_nothing():
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_torchs(name):
     x = normal(20)
-    assert torch.equal(FadingActivation(name)(x.clone(), x), getattr(torch.nn, name)()(x))
+    assert torch.equal(Activation(x.shape[-1], name)(x.clone(), x), getattr(torch.nn, name)()(x))
 
 
 def test_an_unknown_activation_is_told_its_near_names():

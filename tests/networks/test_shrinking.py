@@ -19,7 +19,7 @@ from network_examples import (
 )
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from agilerl_like.modules.layers import LayerNorm
+from agilerl_like.modules.layers import Activation, LayerNorm
 from agilerl_like.networks.actor_critic import NetworkSpec
 from agilerl_like.networks.variation import KL_LIMIT, VALUE_LIMIT, Parent, distance, vary
 
@@ -196,13 +196,18 @@ def test_a_refused_removal_is_halved_twice(mute, accepted):
     assert result.network.spec.encoder.hidden_size == (WIDE - (accepted or 0),)
 
 
+class Fold(Activation):
+    def forward(self, x, layer_input):
+        return x.abs()
+
+
 def test_the_removal_of_a_layer_is_not_tried_by_halves():
     parent = indispensable(mute=0)
     build = builder(inputs=WIDE)
     double = vary(parent, "encoder.add_layer", {"layer": 0}, build, stream())
     with torch.no_grad():  # a middle layer that folds its inputs cannot be replaced by a linear map
         for branch in (double.network.actor, double.network.critic):
-            branch.encoder.activations[0].function_ = torch.abs
+            branch.encoder.activations[0] = Fold(0, "Identity")
     parent = Parent(double.network, double.first, double.second, parent.observations)
     result = vary(parent, "encoder.remove_layer", {"layer": 0}, build, stream())
     assert set(result.arguments) == {"layer", "refused"}
