@@ -25,7 +25,9 @@ from agilerl_like.errors import CheckpointError, ConfigurationError, NoHealthyMe
 from agilerl_like.hpo import Birth, Mutation, Mutations
 from agilerl_like.hpo.evolution import first_generation
 from agilerl_like.learning.cohort import Cohort, Report
+from agilerl_like.learning.grouping import Member, arrange
 from agilerl_like.learning.rollout import Rollout
+from agilerl_like.networks.actor_critic import NetworkSpec
 from agilerl_like.seeding import Purpose, generator
 
 NOISE_TICKS = 128
@@ -111,24 +113,31 @@ class Population(Sequence[Agent]):
         return self._groups
 
     def _regroup(self) -> None:
-        by_structure: dict[Any, list[int]] = {}
-        for place, agent in enumerate(self.agents):
-            key = (
-                agent.architecture,
-                agent.share_encoders,
-                agent.squash_output,
-                agent.normalize_observation,
-                agent.normalize_value,
-            )
-            by_structure.setdefault(key, []).append(place)
+        """Group the members anew; a cohort whose members stayed is kept."""
+        first, old = self.agents[0].network, self._groups
+        members = [Member(agent.network.structure(), agent.network.spec, agent.batch_size) for agent in self.agents]
+        places_of = arrange(
+            members, first.actor.encoder.num_inputs, first.actor.distribution.num_outputs, device=self.device.type
+        )
         self._groups = []
-        for places in by_structure.values():
-            members = [self.agents[place] for place in places]
-            cohort = Cohort([agent.network for agent in members], [agent.optimizer for agent in members])
-            cohort.network.train(members[0].training)
-            for row, agent in enumerate(members):
-                agent.join(cohort, row)
-            self._groups.append(Group(cohort, places, torch.tensor(places, device=self.device)))
+        for places in places_of:
+            agents = [self.agents[place] for place in places]
+            for kept in old:
+                if kept.places == places and all(agent.lives_in(kept.cohort) for agent in agents):
+                    self._groups.append(kept)
+                    break
+            else:
+                self._groups.append(Group(self._cohort_of(agents), places, torch.tensor(places, device=self.device)))
+
+    @staticmethod
+    def _cohort_of(agents: list[Agent]) -> Cohort:
+        specs = [agent.network.spec for agent in agents]
+        cover = None if len(set(specs)) == 1 else agents[0].build(NetworkSpec.covering(specs))
+        cohort = Cohort([agent.network for agent in agents], [agent.optimizer for agent in agents], cover)
+        cohort.network.train(agents[0].training)
+        for row, agent in enumerate(agents):
+            agent.join(cohort, row)
+        return cohort
 
     def set_training_mode(self, training: bool) -> None:
         """Switch every member between exploring and acting as well as it can."""

@@ -6,7 +6,7 @@ at any time. Some of them can learn while the others wait: their rows are copied
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -95,14 +95,6 @@ class Cohort:
     def network(self) -> ActorCritic:
         """The stacked network: `[P, B, …]` in, `[P, B, …]` out."""
         return self.stack.module
-
-    def replace(self, newcomers: Mapping[int, tuple[ActorCritic, Adam]]) -> None:
-        """Give some rows to others, in which they have room."""
-        for row, (network, optimizer) in newcomers.items():
-            self.networks[row] = network
-            self.stack.settle_in(row, network)
-            self._take_over(row, optimizer)
-        self.stack.attune()
 
     def moments(self, row: int) -> Adam:
         """One member's own part of the moments, `[1, N]` as it would be alone: a copy."""

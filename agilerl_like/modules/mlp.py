@@ -215,7 +215,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         super().__init__()
         if spec.output_layernorm and num_outputs < 2:
             raise ConfigurationError("output_layernorm=True needs at least 2 outputs, but there is 1")
-        self.spec = spec
+        self.spec, self.num_inputs = spec, num_inputs
         sizes = (num_inputs, *spec.hidden_size, num_outputs)
         fading = spec.fading or ("",) * (len(sizes) - 1)
         names = (spec.activation,) * len(spec.hidden_size) + (spec.output_activation,)

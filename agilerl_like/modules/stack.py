@@ -133,13 +133,10 @@ class Stack(Generic[ModuleT]):
 
     def attune(self) -> None:
         """Tell the layers about their members."""
-        members: dict[str, list[nn.Module | None]] = {}
-        for row, (module, names) in enumerate(self.tenants):
-            for here, layer in module.named_modules():
-                members.setdefault(names[here], [None] * len(self.tenants))[row] = layer
+        theirs = [{names[here]: layer for here, layer in module.named_modules()} for module, names in self.tenants]
         for name, layer in self.module.named_modules():
             if isinstance(layer, Activation | LayerNorm):
-                layer.attune(members[name], self.flat.device)
+                layer.attune([layers.get(name) for layers in theirs], self.flat.device)
 
     def parts(self, rows: Tensor, row: int) -> dict[str, Tensor]:
         """Name the parts of a row of `[P, N]` (parameters, moments) that are the member's own."""

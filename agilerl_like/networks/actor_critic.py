@@ -137,6 +137,12 @@ class NetworkSpec(Spec):
         """Whether a mutation is still fading in."""
         return bool(self.encoder.fading or self.head.fading)
 
+    @property
+    def activations(self) -> tuple[str, ...]:
+        """The functions of the layers, and what they fade from."""
+        parts = (self.encoder, self.head)
+        return tuple(name for part in parts for name in (part.activation, part.output_activation, *part.fading))
+
     def describe(self) -> str:
         """One line for tables and logs."""
         groups = (self.encoder.hidden_size, (self.latent_dim,), self.head.hidden_size)

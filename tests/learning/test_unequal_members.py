@@ -1,0 +1,192 @@
+"""Law 2 where members differ in architecture: computed together or alone, they learn the same."""
+
+import math
+
+import torch
+from cohort_examples import (
+    BOX,
+    DIFFERENT,
+    DISCRETE,
+    OBSERVATIONS,
+    member,
+    only,
+    pick,
+    rollout_of,
+    shuffle_of,
+    values_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agilerl_like.learning.cohort import Cohort, Report
+from agilerl_like.learning.grouping import Member, arrange
+from agilerl_like.modules import MLPSpec
+from agilerl_like.modules.layers import ACTIVATIONS
+from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
+
+NAMES = sorted(ACTIVATIONS)
+
+
+@st.composite
+def mlp_specs(draw, structure):
+    layers = draw(st.integers(1, 3))
+    name, output = (draw(st.sampled_from(NAMES)) for _ in range(2))
+    spec = MLPSpec(
+        hidden_size=tuple(draw(st.integers(2, 9)) for _ in range(layers)),
+        activation=name,
+        output_activation=output,
+        min_mlp_nodes=2,
+        **structure,
+    )
+    operators = [name for name in ("add_layer", "change_activation") if spec.choices(name)]
+    change = draw(st.sampled_from(["none", *operators]))
+    return spec if change == "none" else spec.apply(change, **draw(st.sampled_from(spec.choices(change))))
+
+
+@st.composite
+def populations(draw):
+    """A few random specs of one structure."""
+    structure = {
+        "encoder": {"layer_norm": draw(st.booleans()), "noisy": draw(st.booleans())},
+        "head": {"layer_norm": draw(st.booleans())},
+    }
+    return [
+        NetworkSpec(
+            encoder=draw(mlp_specs(structure["encoder"])),
+            head=draw(mlp_specs(structure["head"])),
+            latent_dim=draw(st.integers(2, 9)),
+            min_latent_dim=2,
+        )
+        for _ in range(draw(st.integers(2, 4)))
+    ]
+
+
+def born(seed, spec, action_space, dtype, *, share):
+    """A member whose fades are somewhere on their way, whose newborn units do not count, and whose noise was drawn."""
+    network, adam = member(seed, action_space, dtype, share=share, spec=spec)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for layer in network.modules():
+            if hasattr(layer, "resample_"):
+                layer.resample_(generator)
+            if hasattr(layer, "counted") and len(layer.counted) > 2:
+                layer.counted[seed % len(layer.counted)] = 0.0
+                layer.refresh()
+        network.advance_fades_(0.2 * seed)
+        for moment in (adam.exp_avg, adam.exp_avg_sq):  # it has learned before
+            moment.copy_(1e-3 * torch.rand(moment.shape, generator=generator))
+        adam.steps += 10 * seed
+    return network, adam
+
+
+def cover_of(specs, action_space, *, share):
+    return ActorCritic(
+        NetworkSpec.covering(specs),
+        OBSERVATIONS,
+        action_space,
+        share_encoders=share,
+        normalize_observation=True,
+        normalize_value=True,
+    )
+
+
+def check_together_equals_alone(specs, action_space, dtype, tolerance, *, share):
+    members = [born(i, spec, action_space, dtype, share=share) for i, spec in enumerate(specs)]
+    count = len(members)
+    rollout = rollout_of(count, action_space, dtype, invalid=True)
+    numbers = {name: (column * 2)[:count] for name, column in DIFFERENT.items()}
+    numbers["target_kl"] = [math.inf] * count  # a KL at its limit may fall to either side
+    values = values_of(count, dtype, **numbers)
+    together = Cohort(*zip(*members, strict=True), cover_of(specs, action_space, share=share))
+    report = together.learn(range(count), rollout, values, batch_size=10, shuffle=shuffle_of(range(count)))
+    for i, spec in enumerate(specs):
+        network, adam = born(i, spec, action_space, dtype, share=share)
+        alone = Cohort([network], [adam])
+        its_report = alone.learn([0], only(rollout, i), pick(values, i), batch_size=10, shuffle=shuffle_of([i]))
+        close = {"rtol": tolerance, "atol": tolerance}
+        for name, tensor in network.state_dict().items():
+            torch.testing.assert_close(members[i][0].state_dict()[name], tensor, **close)
+        for mine, its in zip(vars(together.moments(i)).values(), vars(alone.moments(0)).values(), strict=True):
+            torch.testing.assert_close(mine, its, **close)
+        for name, mine, its in zip(Report._fields, report, its_report, strict=True):
+            torch.testing.assert_close(
+                mine[i : i + 1], its, rtol=100 * tolerance, atol=100 * tolerance, equal_nan=True, msg=f"{name} of {i}"
+            )
+    return together
+
+
+@settings(max_examples=40)
+@given(populations(), st.sampled_from([DISCRETE, BOX]), st.booleans())
+def test_unequal_members_learn_together_what_they_learn_alone(specs, action_space, share):
+    check_together_equals_alone(specs, action_space, torch.float64, 1e-10, share=share)
+
+
+@settings(max_examples=10)
+@given(populations())
+def test_in_float32_they_are_as_near_as_it_can_tell(specs):
+    check_together_equals_alone(specs, DISCRETE, torch.float32, 1e-4, share=True)
+
+
+@settings(max_examples=20)
+@given(populations(), st.booleans())
+def test_what_a_member_lacks_stays_exactly_zero(specs, share):
+    members = [born(i, spec, DISCRETE, torch.float64, share=share) for i, spec in enumerate(specs)]
+    cohort = Cohort(*zip(*members, strict=True), cover_of(specs, DISCRETE, share=share))
+    rows = range(len(specs))
+    cohort.learn(rows, rollout_of(len(specs)), values_of(len(specs)), batch_size=10, shuffle=shuffle_of(rows))
+    for numbers in (cohort.stack.flat, cohort.optimizer.exp_avg, cohort.optimizer.exp_avg_sq):
+        rest = numbers.clone()
+        for row in rows:
+            for part in cohort.stack.parts(rest, row).values():
+                part.zero_()
+        assert torch.equal(rest, torch.zeros_like(rest))
+
+
+@settings(max_examples=20)
+@given(populations(), st.permutations(range(4)))
+def test_they_act_together_as_they_act_alone(specs, order):
+    order = [i for i in order if i < len(specs)]
+    members = [born(i, spec, DISCRETE, torch.float64, share=False) for i, spec in enumerate(specs)]
+    x = torch.randn(len(specs), 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        alone = [network.evaluate(x[i]) for i, (network, _) in enumerate(members)]
+        cohort = Cohort(*zip(*(members[i] for i in order), strict=True), cover_of(specs, DISCRETE, share=False))
+        outputs, values = cohort.network.evaluate(x[order])
+        pulled_outputs, pulled_values, _ = cohort.network.pullback(x[order])
+        for row, i in enumerate(order):
+            for found, wanted in ((outputs, alone[i][0]), (values, alone[i][1])):
+                torch.testing.assert_close(found[row], wanted, rtol=0, atol=1e-12)
+            torch.testing.assert_close(pulled_outputs[row], alone[i][0], rtol=0, atol=1e-12)
+            torch.testing.assert_close(pulled_values[row], alone[i][1], rtol=0, atol=1e-12)
+            torch.testing.assert_close(members[i][0].evaluate(x[i])[0], alone[i][0], rtol=0, atol=1e-12)
+
+
+# -- who is computed with whom
+
+
+def spec_of(*hidden, head=(64,), latent=64, **encoder):
+    return NetworkSpec(
+        encoder=MLPSpec(hidden_size=hidden, output_activation="ReLU", **encoder),
+        head=MLPSpec(hidden_size=head),
+        latent_dim=latent,
+    )
+
+
+def places_of(*specs):
+    return arrange([Member(spec.structure(), spec, 128) for spec in specs], 8, 4, device="cpu")
+
+
+def test_near_ones_share_a_cohort_and_a_giant_has_its_own():
+    small = [spec_of(64), spec_of(80), spec_of(64, 48), spec_of(64, head=(64, 64)), spec_of(64, latent=72)]
+    small.remove(spec_of(64, head=(64, 64)))
+    assert places_of(*small) == [[0, 1, 2, 3]]
+    giant = spec_of(500, 500, 500)
+    assert places_of(*small, giant, *small, giant) == [[0, 1, 2, 3, 4, 6, 7, 8, 9, 10], [5, 11]]
+
+
+def test_different_structures_are_never_joined():
+    assert places_of(spec_of(64), spec_of(64, layer_norm=True), spec_of(64)) == [[0, 2], [1]]
+
+
+def test_members_of_equal_activations_are_neighbours():
+    assert places_of(*(spec_of(64, activation=name) for name in ("Tanh", "ReLU", "Tanh", "ELU"))) == [[3, 1, 0, 2]]
