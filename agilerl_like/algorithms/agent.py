@@ -29,8 +29,9 @@ from agilerl_like.envs.spaces import (
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations
-from agilerl_like.learning.cohort import Cohort, Values
+from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.update import Values
 from agilerl_like.modules.stack import lay_flat_, layout, refresh, views
 from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
 from agilerl_like.networks.distributions import ActionDistribution
@@ -180,7 +181,7 @@ class Agent(ABC):
         self._cohort, self.row = None, 0
 
     def join(self, cohort: Cohort, row: int) -> None:
-        """Live in a row of a cohort."""
+        """Live in a cohort, as its member number `row`."""
         self._cohort, self.row = cohort, row
 
     @property

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.learning.cohort import Experience
+from agilerl_like.learning.digest import Experience
 from agilerl_like.learning.rollout import LastObservations, Rollout
 from agilerl_like.networks.distributions import ActionDistribution
 

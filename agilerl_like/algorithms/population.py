@@ -1,7 +1,6 @@
 """A population: a sequence of agents that act, learn, are tested and evolve as one.
 
-Members of equal structure live in one cohort and are computed together; members that differ live in as many cohorts
-as needed. Nobody above has to know: `act` takes and gives `[P, E, …]` in the order of the members.
+Its members are computed together by one cohort. `act` takes and gives `[P, E, …]` in the order of the members.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import gymnasium
 import numpy as np
@@ -24,22 +23,13 @@ from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import CheckpointError, ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import Birth, Mutation, Mutations
 from agilerl_like.hpo.evolution import first_generation
-from agilerl_like.learning.cohort import Cohort, Report
-from agilerl_like.learning.grouping import Member, arrange
+from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import Rollout
-from agilerl_like.networks.actor_critic import NetworkSpec
+from agilerl_like.learning.update import Report
 from agilerl_like.seeding import Purpose, generator
 
 NOISE_TICKS = 128
 """Steps for which action noise is drawn at once."""
-
-
-class Group(NamedTuple):
-    """A cohort and the places of its members in the population."""
-
-    cohort: Cohort
-    places: list[int]
-    rows: Tensor
 
 
 class Population(Sequence[Agent]):
@@ -63,9 +53,8 @@ class Population(Sequence[Agent]):
             )
         self.fitness: list[float] = []
         """Last evaluation of each member, in their order; empty before the first."""
-        self._groups: list[Group] = []
-        self._noise: dict[int, tuple[Tensor, int]] = {}
-        self._everyone = torch.arange(len(self.agents))
+        self._cohort: Cohort | None = None
+        self._noise: tuple[Tensor, int] | None = None
 
     # -- a sequence
 
@@ -83,7 +72,7 @@ class Population(Sequence[Agent]):
         return iter(self.agents)
 
     def __repr__(self) -> str:
-        return f"Population({len(self)} x {self.agents[0].algo}, {len(self.groups)} cohorts)"
+        return f"Population({len(self)} x {self.agents[0].algo}, {len(self.cohort.stacks)} stacks)"
 
     @property
     def seed(self) -> int:
@@ -102,116 +91,78 @@ class Population(Sequence[Agent]):
             self.agents, key=lambda agent: (_rank(agent.fitness[-1]) if agent.fitness else -np.inf, -agent.index)
         )
 
-    # -- cohorts
+    # -- the cohort
 
     @property
-    def groups(self) -> list[Group]:
-        """The cohorts; made again where a member has changed its structure or its network."""
-        at_home = all(self.agents[place].lives_in(group.cohort) for group in self._groups for place in group.places)
-        if not self._groups or not at_home:
-            self._regroup()
-        return self._groups
-
-    def _regroup(self) -> None:
-        """Group the members anew; a cohort whose members stayed is kept."""
-        first, old = self.agents[0].network, self._groups
-        members = [Member(agent.network.structure(), agent.network.spec, agent.batch_size) for agent in self.agents]
-        places_of = arrange(
-            members, first.actor.encoder.num_inputs, first.actor.distribution.num_outputs, device=self.device.type
-        )
-        self._groups = []
-        for places in places_of:
-            agents = [self.agents[place] for place in places]
-            for kept in old:
-                if kept.places == places and all(agent.lives_in(kept.cohort) for agent in agents):
-                    self._groups.append(kept)
-                    break
-            else:
-                self._groups.append(Group(self._cohort_of(agents), places, torch.tensor(places, device=self.device)))
-
-    @staticmethod
-    def _cohort_of(agents: list[Agent]) -> Cohort:
-        specs = [agent.network.spec for agent in agents]
-        cover = None if len(set(specs)) == 1 else agents[0].build(NetworkSpec.covering(specs))
-        cohort = Cohort([agent.network for agent in agents], [agent.optimizer for agent in agents], cover)
-        cohort.network.train(agents[0].training)
-        for row, agent in enumerate(agents):
-            agent.join(cohort, row)
-        return cohort
+    def cohort(self) -> Cohort:
+        """What computes the members together; made again where a member has changed its structure or its network."""
+        if self._cohort is None or not all(agent.lives_in(self._cohort) for agent in self.agents):
+            first = self.agents[0]
+            self._cohort = Cohort(
+                [agent.network for agent in self.agents],
+                [agent.optimizer for agent in self.agents],
+                build=first.build,
+                batch_size=sum(agent.batch_size for agent in self.agents) / len(self),
+            )
+            self._cohort.train(first.training)
+            for place, agent in enumerate(self.agents):
+                agent.join(self._cohort, place)
+        return self._cohort
 
     def set_training_mode(self, training: bool) -> None:
         """Switch every member between exploring and acting as well as it can."""
-        for group in self.groups:
-            group.cohort.network.train(training)
+        self.cohort.train(training)
         for agent in self.agents:
             agent.set_training_mode(training)
 
     # -- acting
 
-    def act(self, observations: Tensor, mask: Tensor | None = None, *, explore: bool = True) -> Tensor:
-        """Raw actions `[P, E, A]` for encoded observations `[P, E, D]` and masks `[P, E, M]`."""
-        parts = []
-        for group in self.groups:
-            everyone = len(group.places) == len(self)
-            here = observations if everyone else observations[group.rows]
-            its_mask = mask if mask is None or everyone else mask[group.rows]
-            noise = self._next_noise(group, observations.shape[1]) if explore else None
-            action = group.cohort.act(here, noise, its_mask)
-            if everyone:
-                return action
-            parts.append((group.rows, action))
-        result = parts[0][1].new_empty(len(self), *parts[0][1].shape[1:])
-        for index, action in parts:
-            result[index] = action
-        return result
+    def act(self, observations: Tensor, mask: Tensor | None = None, noise: Tensor | None = None) -> Tensor:
+        """Raw actions `[P, E, A]` for encoded observations `[P, E, D]` and masks `[P, E, M]`.
 
-    def _next_noise(self, group: Group, envs: int) -> Tensor:
-        block, used = self._noise.get(id(group.cohort), (None, 0))
+        Without noise `[P, E, …]` they are the most likely ones.
+        """
+        return self.cohort.act(observations, noise, mask)
+
+    def next_noise(self, envs: int) -> Tensor:
+        """The action noise `[P, E, …]` of the next step, from each member's own stream."""
+        block, used = self._noise or (None, 0)
         if block is None or used == len(block) or block.shape[2] != envs:
-            block, used = torch.stack([self.agents[place].noise((NOISE_TICKS, envs)) for place in group.places], 1), 0
-        self._noise[id(group.cohort)] = (block, used + 1)
+            block, used = torch.stack([agent.noise((NOISE_TICKS, envs)) for agent in self.agents], 1), 0
+        self._noise = block, used + 1
         return block[used]
 
     def forget_noise(self) -> None:
         """Draw new noise from here on, so that what follows does not depend on how much was used before."""
-        self._noise.clear()
+        self._noise = None
 
-    def to_env(self, raw: Tensor) -> np.ndarray:
-        """The env's actions `[P E, …]` for raw actions `[P, E, A]`."""
-        return self.agents[0].distribution.to_env(raw.reshape(-1, raw.shape[-1]))
+    def to_env(self, raw: Tensor) -> Tensor:
+        """The env's actions `[P E, …]` for raw actions `[P, E, A]`, on the device."""
+        return self.agents[0].distribution.in_env(raw.reshape(-1, raw.shape[-1]))
 
     # -- learning
 
     def learn(self, places: Sequence[int], window: Callable[[list[int], int], Rollout]) -> dict[int, Report]:
         """Let some members learn; `window(places, steps)` gives their rollouts.
 
-        Members of one cohort with equal rollout length and minibatch size learn together. Returns a report `[1]` for
-        each place.
+        Members with equal rollout length and minibatch size learn together. Returns a report `[1]` for each place.
         """
         reports: dict[int, Report] = {}
-        for group in self.groups:
-            due: dict[tuple[int, int], list[int]] = {}
-            for place in group.places:
-                if place in places:
-                    agent = self.agents[place]
-                    due.setdefault((agent.rollout_steps, agent.batch_size), []).append(place)
-            for (steps, batch_size), together in due.items():
-                agents = [self.agents[place] for place in together]
-                rollout = window(together, steps)
+        due: dict[tuple[int, int], list[int]] = {}
+        for place in places:
+            agent = self.agents[place]
+            due.setdefault((agent.rollout_steps, agent.batch_size), []).append(place)
+        for (steps, batch_size), together in due.items():
+            agents = [self.agents[place] for place in together]
+            rollout = window(together, steps)
 
-                def shuffle(epoch: int, samples: int, agents: list[Agent] = agents) -> Tensor:
-                    return torch.stack([agent.shuffle(epoch, samples) for agent in agents])
+            def shuffle(epoch: int, samples: int, agents: list[Agent] = agents) -> Tensor:
+                return torch.stack([agent.shuffle(epoch, samples) for agent in agents])
 
-                report = group.cohort.learn(
-                    [agent.row for agent in agents],
-                    rollout,
-                    values_of(agents),
-                    batch_size=batch_size,
-                    shuffle=shuffle,
-                )
-                for i, (place, agent) in enumerate(zip(together, agents, strict=True)):
-                    agent.learned(rollout.observations[:, i])
-                    reports[place] = Report(*(part[i : i + 1] for part in report))
+            report = self.cohort.learn(together, rollout, values_of(agents), batch_size=batch_size, shuffle=shuffle)
+            for i, (place, agent) in enumerate(zip(together, agents, strict=True)):
+                agent.learned(rollout.observations[:, i])
+                reports[place] = Report(*(part[i : i + 1] for part in report))
         return reports
 
     # -- testing
@@ -222,10 +173,10 @@ class Population(Sequence[Agent]):
         The members' envs are equal blocks of the env's rows.
         """
 
-        def policy(encoded: Tensor, mask: Tensor | None) -> np.ndarray:
+        def policy(encoded: Tensor, mask: Tensor | None) -> Tensor:
             shaped = encoded.reshape(len(self), -1, encoded.shape[-1])
             its_mask = None if mask is None else mask.reshape(len(self), -1, mask.shape[-1])
-            return self.to_env(self.act(shaped, its_mask, explore=False))
+            return self.to_env(self.act(shaped, its_mask))
 
         training = self.agents[0].training
         self.set_training_mode(False)
@@ -309,8 +260,7 @@ class Population(Sequence[Agent]):
     def _take_over(self, heirs: list[Agent]) -> None:
         if any(new is not old for new, old in zip(heirs, self.agents, strict=True)):
             self.agents = heirs
-            self._noise.clear()
-            self._regroup()
+            self._noise = None
 
     # -- saving
 

@@ -23,8 +23,8 @@ from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
 from agilerl_like.envs.spaces import mask_size, space_from_json
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import HyperparameterConfig
-from agilerl_like.learning.cohort import Values
 from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.update import Values
 from agilerl_like.modules.layers import NoisyLinear
 from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
 from agilerl_like.seeding import Purpose
@@ -359,8 +359,7 @@ class PPO(Agent):
             NoHealthyMember: the update left weights that are not finite; the agent was put back to what it was.
         """
         rollout, measured = as_rollout(experiences, self.encode, self.distribution)
-        row = torch.tensor([self.row], device=self.device)
-        kept = self.cohort.stack.flat[row], self.cohort.optimizer.take(row)
+        kept = self.cohort.keep(self.row)
         report = self.cohort.learn(
             [self.row],
             rollout,
@@ -370,9 +369,7 @@ class PPO(Agent):
             measured=measured,
         )
         if not bool(report.healthy[0]):
-            with torch.no_grad():
-                self.cohort.stack.flat[row] = kept[0]
-                self.cohort.optimizer.put(row, kept[1])
+            self.cohort.put_back(self.row, kept)
             raise NoHealthyMember(
                 f"agent {self.index}: loss={float(report.loss[0])} is not finite; its weights were put back"
             )

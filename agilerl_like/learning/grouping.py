@@ -1,6 +1,6 @@
-"""Which members are computed together: as few cohorts as pay.
+"""Which members of a cohort are computed in one stack: as few stacks as pay.
 
-Every cohort costs a fixed amount of time a step, however small its members are; a member in a larger one's company
+Every stack costs a fixed amount of time a step, however small its members are; a member in a larger one's company
 costs the arithmetic of the zeros that fill it up. Starting from groups of equal members, the two whose union saves most
 are joined until no union saves anything. The result depends on the members alone, so a run that is resumed is grouped
 as it was.
@@ -14,12 +14,17 @@ from typing import NamedTuple
 
 from agilerl_like.networks.actor_critic import NetworkSpec
 
-FIXED_WORK = {"cpu": 5e6, "cuda": 5e9}
-"""What a cohort's minibatch step costs beside arithmetic, in multiplications of an actor that take as long.
+FIXED_WORK = {"cpu": 4e6, "cuda": 5e9}
+"""What a stack costs in a minibatch step however small its members are, in multiplications of an actor's forward.
 
-On a CPU measured: a step of 1.1 ms for one member of 64-64-64 nets and 0.2 ms for each more, with 128 samples and 8,600
-multiplications a sample; a step of acting adds a quarter. On a GPU, where a step of small nets waits for kernels to be
-launched, an estimate.
+On a CPU measured: with 64-64-64 nets (8,600 multiplications a sample) and 128 samples a step takes about 0.9 ms and 0.2
+ms more for each member. On a GPU, where a step of small nets waits for kernels to be launched, an estimate.
+"""
+
+STORED_WORK = 100
+"""What a parameter costs in a minibatch step however few samples there are, zeros included, in the same unit.
+
+Measured on a CPU: it is read and written by the optimizer, and takes a place in the cache.
 """
 
 
@@ -27,39 +32,48 @@ class Member(NamedTuple):
     """What grouping needs to know of a member."""
 
     structure: Hashable
-    """Members of different structure are never computed together."""
+    """Members of different structure are never in one stack."""
     spec: NetworkSpec
-    batch_size: int
 
 
 class _Union(NamedTuple):
     places: tuple[int, ...]
-    structure: Hashable
-    cover: NetworkSpec
     work: float
 
 
-def arrange(members: Sequence[Member], num_inputs: int, num_outputs: int, *, device: str) -> list[list[int]]:
-    """Places of the members of each cohort; in a cohort, members of equal activations are neighbours."""
+def arrange(
+    members: Sequence[Member],
+    num_inputs: int,
+    num_outputs: int,
+    *,
+    batch_size: float,
+    device: str,
+    unequal: bool = True,
+) -> list[list[int]]:
+    """Places of the members of each stack, in the order of its rows; only equal ones share one unless `unequal`.
+
+    Neighbours in a stack are alike: functions and missing layers come in runs.
+    """
     fixed = FIXED_WORK.get(device, FIXED_WORK["cuda"])
-    samples = sum(member.batch_size for member in members) / len(members)
 
-    def union(places: tuple[int, ...], structure: Hashable, specs: Sequence[NetworkSpec]) -> _Union:
-        cover = specs[0] if len(set(specs)) == 1 else NetworkSpec.covering(specs)
-        work = fixed + len(places) * samples * cover.multiply_adds(num_inputs, num_outputs)
-        return _Union(places, structure, cover, work)
+    def union(places: tuple[int, ...]) -> _Union:
+        specs = [members[place].spec for place in places]
+        cover = NetworkSpec.covering(specs)
+        work = sum(spec.multiply_adds(cover, num_inputs, num_outputs) for spec in specs)
+        stored = len(specs) * cover.multiply_adds(cover, num_inputs, num_outputs)
+        return _Union(places, fixed + batch_size * work + STORED_WORK * stored)
 
-    def joined(one: _Union, other: _Union) -> _Union:
-        return union(one.places + other.places, one.structure, (one.cover, other.cover))
+    def structure(one: _Union) -> Hashable:
+        return members[one.places[0]].structure
 
     equal: dict[tuple[Hashable, NetworkSpec], list[int]] = {}
     for place, member in enumerate(members):
         equal.setdefault((member.structure, member.spec), []).append(place)
-    unions = {i: union(tuple(places), key[0], [key[1]]) for i, (key, places) in enumerate(equal.items())}
+    unions = {number: union(tuple(places)) for number, places in enumerate(equal.values())}
     pairs = {
-        (i, j): joined(unions[i], unions[j])
+        (i, j): union(unions[i].places + unions[j].places)
         for i, j in combinations(unions, 2)
-        if unions[i].structure == unions[j].structure
+        if unequal and structure(unions[i]) == structure(unions[j])
     }
     while pairs:
         i, j = max(pairs, key=lambda pair: unions[pair[0]].work + unions[pair[1]].work - pairs[pair].work)
@@ -69,9 +83,8 @@ def arrange(members: Sequence[Member], num_inputs: int, num_outputs: int, *, dev
         del unions[i], unions[j]
         pairs = {pair: both for pair, both in pairs.items() if not {i, j} & set(pair)}
         new = max((i, j, *unions)) + 1
-        pairs |= {(k, new): joined(unions[k], best) for k in unions if unions[k].structure == best.structure}
+        alike = [k for k in unions if structure(unions[k]) == structure(best)]
+        pairs |= {(k, new): union(unions[k].places + best.places) for k in alike}
         unions[new] = best
-    cohorts = [
-        sorted(one.places, key=lambda place: (members[place].spec.activations, place)) for one in unions.values()
-    ]
-    return sorted(cohorts, key=min)
+    stacks = [sorted(one.places, key=lambda place: (*members[place].spec.likeness, place)) for one in unions.values()]
+    return sorted(stacks, key=min)

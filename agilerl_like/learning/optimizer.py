@@ -32,6 +32,7 @@ class Adam:
 
     def __init__(self, exp_avg: Tensor, exp_avg_sq: Tensor, steps: Tensor, *, epsilon: float = EPSILON) -> None:
         self.exp_avg, self.exp_avg_sq, self.steps, self.epsilon = exp_avg, exp_avg_sq, steps, epsilon
+        self._scratch: Tensor | None = None
 
     @classmethod
     def fresh(cls, flat: Tensor, *, epsilon: float = EPSILON) -> Adam:
@@ -51,11 +52,13 @@ class Adam:
 
     @torch.no_grad()
     def step_(self, flat: Tensor, gradient: Tensor, pace: Pace) -> None:
-        """Move `flat` `[P, N]` against `gradient` `[P, N]`, which is overwritten."""
+        """Move `flat` `[P, N]` against `gradient` `[P, N]`."""
         beta1, beta2 = BETAS
         self.exp_avg.lerp_(gradient, 1 - beta1)
         self.exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        denominator = torch.sqrt(self.exp_avg_sq, out=gradient)  # fresh memory would cost more than the root
+        if self._scratch is None:  # fresh memory in every step would cost more than the root
+            self._scratch = torch.empty_like(flat)
+        denominator = torch.sqrt(self.exp_avg_sq, out=self._scratch)
         flat.addcdiv_(self.exp_avg, denominator.add_(pace.floor).div_(pace.rate), value=-1)
 
     def copy(self) -> Adam:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from agilerl_like.networks.actor_critic import Slopes
+
 
 class Targets(NamedTuple):
     """What a minibatch says each sample should become, all `[P, B]`."""
@@ -38,14 +40,6 @@ class Coefficients(NamedTuple):
     vf_coef: Tensor
     clips_values: bool
     """Whether anybody clips the value; known beforehand, so that no device is asked for it in every minibatch."""
-
-
-class Slopes(NamedTuple):
-    """Gradient of the summed loss, all `[P, B]`."""
-
-    log_probs: Tensor
-    entropy: Tensor
-    values: Tensor
 
 
 class Loss(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -31,16 +31,9 @@ Axes = dict[str, tuple[str, ...]]
 SpecT = TypeVar("SpecT", bound="Spec")
 
 
-class Pulled(NamedTuple):
-    """Gradients of a loss."""
+Pull = Callable[[Tensor, Sequence[Tensor]], Tensor | None]
+"""(gradient of the outputs, where to write those of the parameters, in their order) -> gradient of the input."""
 
-    of_input: Tensor | None
-    of_parameters: list[Tensor]
-    """In the order of `parameters()`."""
-
-
-Pull = Callable[[Tensor], Pulled]
-"""Gradient of a module's outputs -> gradients of what made them."""
 
 KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "bool": ((bool,), "True or False"),
@@ -127,12 +120,12 @@ class Spec:
         raise NotImplementedError
 
     @classmethod
-    def covering(cls: type[SpecT], specs: Sequence[SpecT]) -> SpecT:
+    def covering(cls: type[SpecT], specs: Sequence[Any]) -> SpecT:
         """The smallest spec in which all these, of equal structure, have room."""
         raise NotImplementedError
 
-    def multiply_adds(self, num_inputs: int, num_outputs: int) -> int:
-        """Multiplications that one sample takes."""
+    def multiply_adds(self, cover: Any, num_inputs: int, num_outputs: int) -> int:
+        """Multiplications that one sample takes in a stack of this cover."""
         raise NotImplementedError
 
     def __deepcopy__(self: SpecT, memo: dict[int, Any]) -> SpecT:
@@ -162,10 +155,12 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
             x = x.detach().requires_grad_(to_input)
             y = self(x)
 
-        def pull(gradient: Tensor) -> Pulled:
-            wanted = [*([x] if to_input else []), *self.parameters()]
+        def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
+            wanted = [*self.parameters(), *([x] if to_input else [])]
             found = torch.autograd.grad(y, wanted, gradient, allow_unused=True, materialize_grads=True)
-            return Pulled(found[0], list(found[1:])) if to_input else Pulled(None, list(found))
+            for whole, part in zip(into, found, strict=False):  # behind them stands the input's
+                whole.copy_(part)
+            return found[-1] if to_input else None
 
         return y.detach(), pull
 

@@ -81,16 +81,6 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return affine(x, self.weight, self.bias)
 
-    def pull(self, x: Tensor, gradient: Tensor, *, to_input: bool) -> tuple[Tensor | None, list[Tensor]]:
-        """Carry the gradient of the outputs back to the input (if asked for) and to weight and bias, for a stack."""
-        num_outputs, num_inputs = self.weight.shape[1:]
-        if num_outputs <= num_inputs:  # batched products are fastest with the longer side last: up to six times
-            of_weight = torch.bmm(gradient.transpose(1, 2), x)
-        else:
-            of_weight = torch.bmm(x.transpose(1, 2), gradient).transpose(1, 2)
-        of_input = torch.bmm(gradient, self.weight) if to_input else None
-        return of_input, [of_weight, gradient.sum(1)]
-
 
 class NoisyLinear(Linear):
     """An affine map whose weights carry learned factorised Gaussian noise while training (Fortunato et al. 2018).
@@ -127,6 +117,16 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if weight.dim() == 2:
         return F.linear(x, weight, bias)
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+
+
+def pull_affine(x: Tensor, weight: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of weight and bias from that of `affine(x, weight, bias)`, for a stack.
+
+    Batched products are fastest with their longer side last: up to six times.
+    """
+    if weight.shape[1] <= weight.shape[2]:
+        return torch.bmm(gradient.transpose(1, 2), x), gradient.sum(1)
+    return torch.bmm(x.transpose(1, 2), gradient).transpose(1, 2), gradient.sum(1)
 
 
 class LayerNorm(nn.Module):
@@ -262,6 +262,8 @@ class Activation(nn.Module):
         if before:
             self.register_buffer("blend", torch.zeros(1))
             self.blend: Tensor
+        self.span: slice | None = None  # from the first to the last member that has the layer, unless all have it
+        self.gaps: Tensor | None = None  # [span, 1, 1], who of these has it, unless all have it
         self._after = self._before = ()  # runs of members, in a stack whose members differ
         self._present: Tensor | None = None  # [P, 1, 1], in a stack where some lack the layer
         self._live: Tensor | None = None  # [P, 1, W], in a stack where missing units would not stay 0
@@ -269,32 +271,43 @@ class Activation(nn.Module):
     def attune(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
         """Learn each member's functions, who fades, who lacks this layer, and which units are missing."""
         layers = [member if isinstance(member, Activation) else None for member in members]
-        self._after = _runs([layer.activation if layer else self.activation for layer in layers])
+        here = [row for row, layer in enumerate(layers) if layer]
+        common = {layer.activation for layer in layers if layer} or {self.activation}
+        usual = next(iter(common))
+        self._after = _runs([layer.activation if layer else usual for layer in layers])
         self._before = _runs([layer.before if layer else "" for layer in layers]) if self.before else ()
         for row, layer in enumerate(layers):
             if self.before and not (layer and layer.before):
                 self.blend[row] = 1.0
-        present = torch.tensor([layer is not None for layer in layers], device=device)
-        self._present = None if bool(present.all()) else present.view(-1, 1, 1)
-        widths = torch.tensor([layer.num_units if layer else self.num_units for layer in layers], device=device)
-        leaks = any(
-            layer is not None and layer.num_units < self.num_units and not {layer.activation, layer.before} <= AT_REST
-            for layer in layers
-        )
-        units = torch.arange(self.num_units, device=device)
-        self._live = (units < widths.unsqueeze(1)).unsqueeze(1) if leaks else None
+        self._present = self.span = self.gaps = self._live = None
+        if len(here) < len(layers):
+            self._present = torch.tensor([layer is not None for layer in layers], device=device).view(-1, 1, 1)
+            self.span = slice(here[0], here[-1] + 1) if here else slice(0, 0)
+            self.gaps = self._present[self.span] if len(here) < self.span.stop - self.span.start else None
+        if any(layer and layer.num_units < self.num_units and layer.leaks for layer in layers):
+            widths = torch.tensor([layer.num_units if layer else self.num_units for layer in layers], device=device)
+            self._live = (torch.arange(self.num_units, device=device) < widths.unsqueeze(1)).unsqueeze(1)
+
+    @property
+    def leaks(self) -> bool:
+        """Whether a missing unit would be something else than 0."""
+        return not {self.activation, self.before} <= AT_REST
 
     def forward(self, x: Tensor, layer_input: Tensor) -> Tensor:
         if len(self._after) > 1 or self.before:
             y = torch.cat([ACTIVATIONS[name](x[a:b]) for name, a, b in self._after]) if self._after else self._plain(x)
             if self.before:
                 y = self._faded(x, y, layer_input)
-        else:  # x is the layer's own and nobody else's
-            name = self._after[0].name if self._after else self.activation
-            y = IN_PLACE.get(name, ACTIVATIONS[name])(x)
+        else:
+            y = self.apply_(x)
         if self._live is not None:
             y = y * self._live
         return y if self._present is None else torch.where(self._present, y, layer_input)
+
+    def apply_(self, x: Tensor) -> Tensor:
+        """The one function of all members; x is the layer's own and nobody else's."""
+        name = self._after[0].name if self._after else self.activation
+        return IN_PLACE.get(name, ACTIVATIONS[name])(x)
 
     def _plain(self, x: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation](x)
@@ -307,22 +320,14 @@ class Activation(nn.Module):
         return torch.lerp(torch.cat(before), y, blend)
 
     @property
-    def has_slope(self) -> bool:
-        """Whether `pull` can tell the gradient from the output."""
-        names = {run.name for run in self._after} or {self.activation}
-        return not self.before and self._live is None and names <= SLOPES.keys()
+    def is_plain(self) -> bool:
+        """Whether it is one function for all, whose slope can be told from its output."""
+        name = self._after[0].name if self._after else self.activation
+        return len(self._after) <= 1 and not self.before and self._live is None and name in SLOPES
 
     def pull(self, y: Tensor, gradient: Tensor) -> Tensor:
-        """Carry the gradient of the output `y` back to what the activation was applied to."""
-        if len(self._after) > 1:
-            pulled = torch.cat([SLOPES[name](gradient[a:b], y[a:b]) for name, a, b in self._after])
-        else:
-            pulled = SLOPES[self._after[0].name if self._after else self.activation](gradient, y)
-        return pulled if self._present is None else pulled * self._present
-
-    def pull_around(self, gradient: Tensor, of_input: Tensor) -> Tensor:
-        """Add to the gradient of the layer's input what members without this layer get directly."""
-        return of_input if self._present is None else torch.where(self._present, of_input, gradient)
+        """Carry the gradient of the output back to what the function was applied to."""
+        return SLOPES[self._after[0].name if self._after else self.activation](gradient, y)
 
     def advance_(self, share: float) -> None:
         """Move `share` of the way from before to after."""

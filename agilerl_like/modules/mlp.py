@@ -23,7 +23,6 @@ from agilerl_like.modules.base import (
     EvolvableModule,
     OperatorKind,
     Pull,
-    Pulled,
     Spec,
     check_range,
 )
@@ -34,7 +33,9 @@ from agilerl_like.modules.layers import (
     LayerNorm,
     Linear,
     NoisyLinear,
+    affine,
     check_activation,
+    pull_affine,
 )
 
 NODE_STEPS = (16, 32, 64)
@@ -199,9 +200,10 @@ class MLPSpec(Spec):
         """Whether the layer's input passes it by."""
         return layer >= len(self.hidden_size) or self._fades_from(layer) == SKIP
 
-    def multiply_adds(self, num_inputs: int, num_outputs: int) -> int:
-        """Multiplications of one sample."""
-        return sum(i * o for i, o in pairwise((num_inputs, *self.hidden_size, num_outputs)))
+    def multiply_adds(self, cover: MLPSpec, num_inputs: int, num_outputs: int) -> int:
+        """It has its own number of layers, each as wide as the cover's."""
+        sizes = (num_inputs, *cover.hidden_size[: len(self.hidden_size)], num_outputs)
+        return sum(i * o for i, o in pairwise(sizes))
 
 
 class EvolvableMLP(EvolvableModule[MLPSpec]):
@@ -261,25 +263,20 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
     def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
         """As for every module; written out where it is but matrices and activations, for that takes half the time."""
         activations = [cast(Activation, activation) for activation in self.activations]
-        plain = not (self.spec.layer_norm or self.spec.output_layernorm or self.spec.noisy)
-        if not plain or not all(activation.has_slope for activation in activations):
+        noisy_or_normed = self.spec.layer_norm or self.spec.output_layernorm or self.spec.noisy
+        if noisy_or_normed or not all(activation.is_plain for activation in activations):
             return super().pullback(x, to_input=to_input)
-        inputs, outputs = [], []
+        pulls: list[Pull] = []
         for i, activation in enumerate(activations):
-            inputs.append(x)
-            x = activation(self.linear(i)(x), x)
-            outputs.append(x)
+            x, pull_layer = _dense(self.linear(i), activation, x, to_input=to_input or i > 0)
+            pulls.append(pull_layer)
 
-        def pull(gradient: Tensor) -> Pulled:
-            found: list[Tensor] = []
-            for i in reversed(range(len(inputs))):
-                at_sum = activations[i].pull(outputs[i], gradient)
-                of_input, its = self.linear(i).pull(inputs[i], at_sum, to_input=to_input or i > 0)
-                found = its + found
-                if of_input is None:
-                    return Pulled(None, found)
-                gradient = activations[i].pull_around(gradient, of_input)
-            return Pulled(gradient, found)
+        def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
+            for i in reversed(range(len(pulls))):  # each layer has a weight and a bias
+                pulled = pulls[i](gradient, into[2 * i : 2 * i + 2])
+                if pulled is not None:
+                    gradient = pulled
+            return gradient if to_input else None
 
         return x, pull
 
@@ -306,3 +303,33 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         for activation in self.activations:
             cast(Activation, activation).settle_()
         self.spec = self.spec.settled()
+
+
+def _dense(linear: Linear, activation: Activation, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
+    """One layer for those members of a stack that have it; the others' input passes by."""
+    span, gaps = activation.span, activation.gaps
+    weight, bias, its_input = linear.weight, linear.bias, x
+    if span is not None:
+        weight, bias, its_input = weight[span], bias[span], x[span]
+    y = activation.apply_(affine(its_input, weight, bias))
+    if gaps is not None:
+        y = torch.where(gaps, y, its_input)
+
+    def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
+        inner = gradient if span is None else gradient[span]
+        at_sum = activation.pull(y, inner if gaps is None else inner * gaps)
+        for whole, part in zip(into, pull_affine(its_input, weight, at_sum), strict=True):
+            (whole if span is None else whole[span]).copy_(part)  # others' rows are 0 for ever
+        if not to_input:
+            return None
+        of_input = torch.bmm(at_sum, weight)
+        if gaps is not None:
+            of_input = torch.where(gaps, of_input, inner)
+        return of_input if span is None else _among(of_input, gradient, span)
+
+    return y if span is None else _among(y, x, span), pull
+
+
+def _among(part: Tensor, everyone: Tensor, span: slice) -> Tensor:
+    """Rows of some members, with the others' before and behind them."""
+    return torch.cat([everyone[: span.start], part, everyone[span.stop :]])

@@ -1,18 +1,18 @@
 """Members' parameters laid out on one leading axis, of which every member keeps views of its own row.
 
-`Stack.of([a, b, c], cover)` makes one flat `[P, N]` tensor. The stacked module's parameters are views of it with shape
-`[P, …]`, and each member's own parameters are re-pointed to views of its row: while the stack trains, `agent.actor` is
-live. One flat tensor makes Adam, clipping, cloning and finiteness checks a handful of kernels however many layers there
-are.
+`Stack.of([a, b, c])` makes one flat `[P, N]` tensor, or fills one that it is given. The stacked module's parameters are
+views of it with shape `[P, …]`, and each member's own parameters are re-pointed to views of its row: while the stack
+trains, `agent.actor` is live. One flat tensor makes Adam, clipping, cloning and finiteness checks a handful of kernels
+however many layers there are.
 
-Members may be of unequal shape: the cover has room for each of them, a member's tensors fill the leading corners of the
+Members may be of unequal shape: a cover has room for each of them, a member's tensors fill the leading corners of the
 cover's, and the rest is zero. That is exact: a unit that is not there stays 0, and so do its gradients and moments.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar, cast
 
 import torch
@@ -33,10 +33,16 @@ class Slot(NamedTuple):
     shape: torch.Size
 
 
-def layout(module: nn.Module) -> tuple[Slot, ...]:
-    """The places of a module's parameters in its flat row, in the order of `named_parameters`."""
-    slots, start = [], 0
+def layout(module: nn.Module, starts: Mapping[str, int] | None = None) -> tuple[Slot, ...]:
+    """The places of a module's parameters in its flat row, in the order of `named_parameters`.
+
+    They lie without gaps, but that those of a submodule named in `starts` begin where it says.
+    """
+    slots, start, inside = [], 0, ""
     for name, parameter in module.named_parameters():
+        owner = name.partition(".")[0]
+        if owner != inside:
+            start, inside = (starts or {}).get(owner, start), owner
         slots.append(Slot(name, start, start + parameter.numel(), parameter.shape))
         start += parameter.numel()
     return tuple(slots)
@@ -87,12 +93,18 @@ class Stack(Generic[ModuleT]):
     `cover` is a module like the members in which each of them has room; its own numbers play no part.
     """
 
-    def __init__(self, cover: ModuleT, tenants: Sequence[Tenant], flat: Tensor, buffers: dict[str, Tensor]) -> None:
-        self.cover, self.tenants, self.flat, self.buffers = cover, list(tenants), flat, buffers
-        self.slots = layout(cover)
+    def __init__(
+        self,
+        cover: ModuleT,
+        tenants: Sequence[Tenant],
+        flat: Tensor,
+        buffers: dict[str, Tensor],
+        slots: tuple[Slot, ...],
+    ) -> None:
+        self.cover, self.tenants, self.flat, self.buffers, self.slots = cover, list(tenants), flat, buffers, slots
         self.module = skeleton(cover)
         owners = dict(self.module.named_modules())
-        for name, part in views(flat, self.slots).items():
+        for name, part in views(flat, slots).items():
             owner, _, attribute = name.rpartition(".")
             owners[owner]._parameters[attribute] = nn.Parameter(part)
         for name, buffer in buffers.items():
@@ -101,34 +113,33 @@ class Stack(Generic[ModuleT]):
         self.attune()
 
     @classmethod
-    def of(cls, modules: Sequence[ModuleT], cover: ModuleT | None = None) -> Stack[ModuleT]:
+    def of(
+        cls,
+        modules: Sequence[ModuleT],
+        cover: ModuleT | None = None,
+        *,
+        flat: Tensor | None = None,
+        slots: tuple[Slot, ...] = (),
+    ) -> Stack[ModuleT]:
         """Stack modules, and re-point their tensors to rows of the stack; equal ones need no cover."""
-        cover = modules[0] if cover is None else cover
-        numbers = next(modules[0].parameters())
-        flat = numbers.new_zeros(len(modules), layout(cover)[-1].stop)
+        cover, numbers = modules[0] if cover is None else cover, next(modules[0].parameters())
+        slots = slots or layout(cover)
+        flat = numbers.new_zeros(len(modules), slots[-1].stop) if flat is None else flat
         buffers = {name: numbers.new_zeros(len(modules), *buffer.shape) for name, buffer in cover.named_buffers()}
-        stack = cls(cover, [Tenant(module, counterparts(module, cover)) for module in modules], flat, buffers)
+        stack = cls(cover, [Tenant(module, counterparts(module, cover)) for module in modules], flat, buffers, slots)
         for row, module in enumerate(modules):
-            stack.settle_in(row, module)
+            stack._settle_in(row, module)
         stack.attune()
         return stack
 
     @torch.no_grad()
-    def settle_in(self, row: int, module: ModuleT) -> None:
-        """Give a row to a module: its numbers move in, and its tensors become views of them.
-
-        Whoever lived there must be gone. `attune` is to be called once all have moved.
-        """
-        self.tenants[row] = Tenant(module, counterparts(module, self.cover))
-        parameters, parts = dict(module.named_parameters()), self.parts(self.flat, row)
-        buffers = dict(module.named_buffers())
-        for name, buffer in buffers.items():
+    def _settle_in(self, row: int, module: ModuleT) -> None:
+        """A member's numbers move into its row, and its tensors become views of them."""
+        parts = self.parts(self.flat, row)
+        for name, buffer in module.named_buffers():
             parts[name] = _corner(self.buffers[self.tenants[row].name(name)][row], buffer.shape)
-        kept = {name: tensor.detach().clone() for name, tensor in (*parameters.items(), *buffers.items())}
-        for rows in (self.flat, *self.buffers.values()):
-            rows[row] = 0.0
-        for name, tensor in (*parameters.items(), *buffers.items()):
-            parts[name].copy_(kept[name])
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            parts[name].copy_(tensor)
             tensor.data = parts[name]
 
     def attune(self) -> None:
@@ -146,12 +157,13 @@ class Stack(Generic[ModuleT]):
             for name, parameter in tenant.module.named_parameters()
         }
 
-    def take(self, rows: Tensor) -> Stack[ModuleT]:
-        """Copy some rows into a stack of their own (no member is re-pointed)."""
+    def take(self, rows: Tensor, flat: Tensor | None = None) -> Stack[ModuleT]:
+        """Copy some rows into a stack of their own (no member is re-pointed); `flat` is where they were copied to."""
         tenants = [self.tenants[row] for row in rows.tolist()]
-        return Stack(
-            self.cover, tenants, self.flat[rows], {name: buffer[rows] for name, buffer in self.buffers.items()}
-        )
+        buffers = {name: buffer[rows] for name, buffer in self.buffers.items()}
+        part = Stack(self.cover, tenants, self.flat[rows] if flat is None else flat, buffers, self.slots)
+        part.module.train(self.module.training)
+        return part
 
     def put(self, rows: Tensor, stack: Stack[ModuleT]) -> None:
         """Write a stack that was taken back into its rows."""

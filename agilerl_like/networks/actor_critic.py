@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar, NamedTuple, cast
 
 import gymnasium
 import torch
@@ -138,10 +139,14 @@ class NetworkSpec(Spec):
         return bool(self.encoder.fading or self.head.fading)
 
     @property
-    def activations(self) -> tuple[str, ...]:
-        """The functions of the layers, and what they fade from."""
+    def likeness(self) -> tuple[tuple[str, ...], int]:
+        """What neighbours in a stack should have in common: functions, and then which part is the deeper one.
+
+        So those with a deep encoder come first and those with a deep head last, and each layer's owners in one run.
+        """
         parts = (self.encoder, self.head)
-        return tuple(name for part in parts for name in (part.activation, part.output_activation, *part.fading))
+        functions = tuple(name for part in parts for name in (part.activation, part.output_activation, *part.fading))
+        return functions, len(self.head.hidden_size) - len(self.encoder.hidden_size)
 
     def describe(self) -> str:
         """One line for tables and logs."""
@@ -164,10 +169,10 @@ class NetworkSpec(Spec):
             max_latent_dim=max(widest, specs[0].max_latent_dim),
         )
 
-    def multiply_adds(self, num_inputs: int, num_outputs: int) -> int:
-        """Multiplications of one sample in an actor."""
-        latent = self.encoder.multiply_adds(num_inputs, self.latent_dim)
-        return latent + self.head.multiply_adds(self.latent_dim, num_outputs)
+    def multiply_adds(self, cover: NetworkSpec, num_inputs: int, num_outputs: int) -> int:
+        """Of an actor."""
+        latent = self.encoder.multiply_adds(cover.encoder, num_inputs, cover.latent_dim)
+        return latent + self.head.multiply_adds(cover.head, cover.latent_dim, num_outputs)
 
     def value_head(self) -> MLPSpec:
         """The critic's head: a value is a plain number, which an output activation or normalisation would deform."""
@@ -194,8 +199,12 @@ class Actor(Network):
         self.distribution = distribution
 
 
-Way = Callable[[Tensor, Tensor, list[Tensor]], list[Tensor]]
-"""Gradients of outputs, of values and of the distribution's parameters -> of all parameters, in their order."""
+class Slopes(NamedTuple):
+    """Gradient of a summed loss by what an actor and a critic say, all `[P, B]`."""
+
+    log_probs: Tensor
+    entropy: Tensor
+    values: Tensor
 
 
 class ActorCritic(nn.Module):
@@ -229,6 +238,9 @@ class ActorCritic(nn.Module):
         self.actor = Actor(encoder, EvolvableMLP(spec.head, spec.latent_dim, distribution.num_outputs), distribution)
         critic_encoder = encoder if share_encoders else EvolvableMLP(spec.encoder, num_inputs, spec.latent_dim)
         self.critic = Network(critic_encoder, EvolvableMLP(spec.value_head(), spec.latent_dim, 1))
+        encoders = [] if share_encoders else [critic_encoder]
+        modules = [encoder, self.actor.head, distribution, *encoders, self.critic.head]
+        self._bounds = [0, *accumulate(len(list(module.parameters())) for module in modules)]
 
     def structure(self) -> Hashable:
         """What must be equal for members to be computed together, as far as members of a population can differ."""
@@ -250,24 +262,37 @@ class ActorCritic(nn.Module):
             return self.actor.head(latent), self.critic.head(latent).squeeze(-1)
         return self.actor(x), self.critic(x).squeeze(-1)
 
-    def pullback(self, x: Tensor) -> tuple[Tensor, Tensor, Way]:
-        """As `evaluate`, and how to carry gradients of both, and of the distribution's own, back to all parameters."""
+    def evaluate_actions(
+        self, x: Tensor, raw: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Callable[[Slopes, Sequence[Tensor]], None]]:
+        """Log-probability and entropy of raw actions, value, all `[P, B]`, and the way back of their gradients.
+
+        The way back writes the gradients of all parameters, in their order, where it is told to.
+        """
         actor, critic = self.actor, self.critic
         latent, pull_encoder = actor.encoder.pullback(x, to_input=False)
         outputs, pull_head = actor.head.pullback(latent, to_input=True)
-        if not self.share_encoders:
-            latent, pull_other_encoder = critic.encoder.pullback(x, to_input=False)
+        if self.share_encoders:
+            pull_other = pull_encoder
+        else:
+            latent, pull_other = critic.encoder.pullback(x, to_input=False)
         values, pull_value = critic.head.pullback(latent, to_input=True)
+        log_probs, entropy, pull_distribution = actor.distribution.pullback(outputs, raw, mask)
 
-        def pull(of_outputs: Tensor, of_values: Tensor, of_distribution: list[Tensor]) -> list[Tensor]:
-            head, value = pull_head(of_outputs), pull_value(of_values.unsqueeze(-1))
+        def back(slopes: Slopes, into: Sequence[Tensor]) -> None:
+            encoder, head, distribution, *other, critics_head = (into[a:b] for a, b in pairwise(self._bounds))
+            of_outputs, of_distribution = pull_distribution(slopes.log_probs, slopes.entropy)
+            for whole, part in zip(distribution, of_distribution, strict=True):
+                whole.copy_(part)
+            from_head = cast(Tensor, pull_head(of_outputs, head))
+            from_value = cast(Tensor, pull_value(slopes.values.unsqueeze(-1), critics_head))
             if self.share_encoders:
-                encoder, other = pull_encoder(head.of_input + value.of_input), []
+                pull_encoder(from_head + from_value, encoder)
             else:
-                encoder, other = pull_encoder(head.of_input), pull_other_encoder(value.of_input).of_parameters
-            return [*encoder.of_parameters, *head.of_parameters, *of_distribution, *other, *value.of_parameters]
+                pull_encoder(from_head, encoder)
+                pull_other(from_value, *other)
 
-        return outputs, values.squeeze(-1), pull
+        return log_probs, entropy, values.squeeze(-1), back
 
     def value(self, x: Tensor) -> Tensor:
         """The value `[…]` of normalised observations, in the environment's own units of reward."""

@@ -19,7 +19,7 @@ from agilerl_like.algorithms.agent import values_of
 from agilerl_like.algorithms.population import mend
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.hpo import Birth, Mutation
-from agilerl_like.learning.cohort import Report
+from agilerl_like.learning.update import Report
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Clock, Collector
 
@@ -97,26 +97,27 @@ def test_a_member_does_what_it_would_do_alone():
         lone = Population([population_of(3)[place]])
         env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
         collector = Collector(lone, TransitionEnv(env), Clock(("act", "env", "learn")))
-        seeds = integers(2, 0, Purpose.TRAINING_ENVS, place)
-        collector.observations = collector._seen(collector.env.reset(seeds))
+        collector.begin(integers(2, 0, Purpose.TRAINING_ENVS, place))
         for _ in range(40):
             collector.tick()
             collector.learn()
         torch.testing.assert_close(flat(lone[0]), flat(together[place]), rtol=1e-4, atol=1e-5)
 
 
-def test_unequal_members_live_in_as_many_cohorts_as_needed():
+def test_unequal_members_are_computed_together():
     population = population_of(4)
-    assert len(population.groups) == 1
+    assert population.cohort.stacks == [[0, 1, 2, 3]]
+    kept = population.cohort
+    assert population.cohort is kept  # made again only when somebody changes
     rng = np.random.default_rng(0)
     for place in (1, 3):
         agent = population[place]
         spec, details = agent.architecture.mutate("encoder.add_node", rng)
         agent.become(agent.genome.replace(architecture=spec), (Mutation("architecture", "encoder.add_node", details),))
-    groups = population.groups
-    assert sorted(len(group.places) for group in groups) in ([1, 1, 2], [2, 2])
+    assert population.cohort is not kept
+    assert sorted(place for stack in population.cohort.stacks for place in stack) == [0, 1, 2, 3]
     observations = torch.randn(4, 5, 4, generator=torch.Generator().manual_seed(0))
-    raw = population.act(observations, explore=False)
+    raw = population.act(observations)
     for place, agent in enumerate(population):
         assert (
             population.to_env(raw).reshape(4, 5)[place].tolist()

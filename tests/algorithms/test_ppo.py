@@ -17,7 +17,7 @@ from agilerl_like import (
 from agilerl_like.algorithms.agent import values_of
 from agilerl_like.algorithms.experiences import as_rollout
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings
-from agilerl_like.learning.cohort import Update
+from agilerl_like.learning.update import Update
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
@@ -87,9 +87,9 @@ def test_what_get_action_says_is_what_evaluate_actions_finds(space):
 )
 def test_every_observation_space_acts_and_learns(space):
     agent = agent_of(observation_space=space)
-    before = agent.cohort.stack.flat.clone()
+    before = agent.cohort.ensemble.flat.clone()
     assert math.isfinite(agent.learn(experiences_of(agent)))
-    assert not torch.equal(before, agent.cohort.stack.flat)
+    assert not torch.equal(before, agent.cohort.ensemble.flat)
 
 
 def test_a_bool_box_is_observed_as_numbers():
@@ -163,7 +163,7 @@ def test_dones_say_which_step_begins_an_episode():
     rollout, measured = as_rollout(experiences, agent.encode, agent.distribution)
     assert rollout.ended[:, 0, 0].tolist() == [0, 1, 0, 1]
     assert measured.values.shape == (4, 1, 1)
-    update = Update(agent.cohort.stack, agent.cohort.optimizer, values_of([agent]))
+    update = Update(agent.cohort.ensemble, values_of([agent]))
     with torch.no_grad():
         found = update.digest(rollout, measured)[0].numbers[0, :, 1]
     # advantages 0.5, 1, 0.5, 1 standardised: mean 0.75, deviation 0.25
@@ -192,11 +192,11 @@ def test_learn_needs_experience_of_the_right_shape():
 def test_a_broken_update_is_undone():
     agent = agent_of()
     experiences = experiences_of(agent)
-    before = agent.cohort.stack.flat.clone()
+    before = agent.cohort.ensemble.flat.clone()
     agent.lr = 1e38
     with pytest.raises(NoHealthyMember, match="its weights were put back"):
         agent.learn(experiences)
-    assert torch.equal(before, agent.cohort.stack.flat)
+    assert torch.equal(before, agent.cohort.ensemble.flat)
     agent.lr = 1e-3
     agent.learn(experiences)
 
@@ -206,9 +206,9 @@ def test_a_changed_attribute_counts_from_the_next_update_on():
     for lr in (1e-5, 1e-3):
         agent = agent_of(lr=1e-2)
         agent.lr = lr
-        before = agent.cohort.stack.flat.clone()
+        before = agent.cohort.ensemble.flat.clone()
         agent.learn(experiences_of(agent))
-        moved.append(float((agent.cohort.stack.flat - before).abs().max()))
+        moved.append(float((agent.cohort.ensemble.flat - before).abs().max()))
     # Adam moves a weight by about lr a step: a hundred times the rate, about a hundred times the way
     assert 20 < moved[1] / moved[0] < 500
 
@@ -269,7 +269,7 @@ def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
         other.load_checkpoint(path)
     same = agent_of(seed=5)
     same.load_checkpoint(path)
-    assert torch.equal(same.cohort.stack.flat, agent.cohort.stack.flat)
+    assert torch.equal(same.cohort.ensemble.flat, agent.cohort.ensemble.flat)
     with pytest.raises(CheckpointError, match="does not exist"):
         PPO.load(tmp_path / "nowhere")
 

@@ -6,9 +6,9 @@ import gymnasium
 import numpy as np
 import torch
 
-from agilerl_like.learning.cohort import Values
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import LastObservations, Rollout
+from agilerl_like.learning.update import Values
 from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
 
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (3,))

@@ -6,8 +6,19 @@ import pytest
 import torch
 from cohort_examples import BOX, DIFFERENT, DISCRETE, member, only, pick, rollout_of, shuffle_of, values_of
 
-from agilerl_like.learning.cohort import Cohort, Update, Values
+from agilerl_like.learning.cohort import Cohort
+from agilerl_like.learning.digest import next_values
 from agilerl_like.learning.rollout import LastObservations, Rollout
+from agilerl_like.learning.update import Values
+
+
+def buffers_of(cohort):
+    (part,) = cohort.ensemble.parts
+    return part.stack.buffers
+
+
+def state_of(cohort):
+    return [cohort.ensemble.flat, cohort.ensemble.optimizer.exp_avg, *buffers_of(cohort).values()]
 
 
 @pytest.mark.parametrize("action_space", [DISCRETE, BOX], ids=["discrete", "box"])
@@ -25,15 +36,11 @@ def test_trained_together_equals_trained_alone(action_space, share, invalid, dty
     for i in range(3):
         alone = Cohort(*zip(member(i, action_space, dtype, share=share), strict=True))
         its_report = alone.learn([0], only(rollout, i), pick(values, i), batch_size=10, shuffle=shuffle_of([i]))
-        torch.testing.assert_close(together.stack.flat[i], alone.stack.flat[0], rtol=tolerance, atol=tolerance)
-        torch.testing.assert_close(
-            together.optimizer.exp_avg[i], alone.optimizer.exp_avg[0], rtol=tolerance, atol=tolerance
-        )
-        torch.testing.assert_close(
-            together.optimizer.exp_avg_sq[i], alone.optimizer.exp_avg_sq[0], rtol=tolerance, atol=tolerance
-        )
-        for name, buffer in alone.stack.buffers.items():
-            torch.testing.assert_close(together.stack.buffers[name][i], buffer[0], rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(together.ensemble.flat[i], alone.ensemble.flat[0], rtol=tolerance, atol=tolerance)
+        for mine, its in zip(vars(together.moments(i)).values(), vars(alone.moments(0)).values(), strict=True):
+            torch.testing.assert_close(mine, its, rtol=tolerance, atol=tolerance)
+        for name, buffer in buffers_of(alone).items():
+            torch.testing.assert_close(buffers_of(together)[name][i], buffer[0], rtol=tolerance, atol=tolerance)
         for mine, its in zip(report, its_report, strict=True):
             torch.testing.assert_close(mine[i : i + 1], its, rtol=10 * tolerance, atol=10 * tolerance, equal_nan=True)
 
@@ -52,21 +59,19 @@ def test_permuting_members_permutes_results():
     )
     permuted = Cohort(*zip(*(member(i) for i in order), strict=True))
     permuted.learn(range(3), moved, Values(*(v[order] for v in values)), batch_size=10, shuffle=shuffle_of(order))
-    torch.testing.assert_close(permuted.stack.flat, straight.stack.flat[order], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(permuted.ensemble.flat, straight.ensemble.flat[order], rtol=1e-10, atol=1e-10)
 
 
 def test_training_one_member_moves_its_row_and_no_other_bit():
     cohort = Cohort(*zip(*(member(i) for i in range(3)), strict=True))
-    kept = [x.clone() for x in (cohort.stack.flat, cohort.optimizer.exp_avg, *cohort.stack.buffers.values())]
+    kept = [x.clone() for x in state_of(cohort)]
     cohort.learn([1], only(rollout_of(3), 1), pick(values_of(3), 1), batch_size=10, shuffle=shuffle_of([1]))
-    for old, new in zip(
-        kept, (cohort.stack.flat, cohort.optimizer.exp_avg, *cohort.stack.buffers.values()), strict=True
-    ):
+    for old, new in zip(kept, state_of(cohort), strict=True):
         assert torch.equal(old[[0, 2]], new[[0, 2]])
-    assert not torch.equal(kept[0][1], cohort.stack.flat[1])
+    assert not torch.equal(kept[0][1], cohort.ensemble.flat[1])
     # and the member that the user holds is that row
     flat = torch.cat([p.detach().reshape(-1) for p in cohort.networks[1].parameters()])
-    assert torch.equal(flat, cohort.stack.flat[1])
+    assert torch.equal(flat, cohort.ensemble.flat[1])
 
 
 def test_rows_in_which_nobody_acted_change_nothing():
@@ -85,9 +90,9 @@ def test_rows_in_which_nobody_acted_change_nothing():
         cohort = Cohort(*zip(member(0), strict=True))
         cohort.learn([0], rollout, values_of(1), batch_size=10, shuffle=shuffle_of([0]))
         cohorts.append(cohort)
-    assert torch.equal(cohorts[0].stack.flat, cohorts[1].stack.flat)
-    for name in cohorts[0].stack.buffers:
-        assert torch.equal(cohorts[0].stack.buffers[name], cohorts[1].stack.buffers[name])
+    assert torch.equal(cohorts[0].ensemble.flat, cohorts[1].ensemble.flat)
+    for name, buffer in buffers_of(cohorts[0]).items():
+        assert torch.equal(buffer, buffers_of(cohorts[1])[name])
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e4])
@@ -105,7 +110,7 @@ def test_the_scale_of_rewards_does_not_matter(scale):
             batch_size=10,
             shuffle=shuffle_of([0]),
         )
-        flats.append(cohort.stack.flat[0, : Update(cohort.stack, cohort.optimizer, values_of(1)).actor_size].clone())
+        flats.append(cohort.ensemble.flat[0, : cohort.ensemble.critic_at].clone())
     torch.testing.assert_close(flats[0], flats[1], rtol=1e-4, atol=1e-5)
 
 
@@ -121,7 +126,7 @@ def test_the_scale_of_observations_does_not_matter():
             last_observations=last._replace(observations=last.observations * factor),
         )
         cohort.learn([0], scaled, values_of(1), batch_size=10, shuffle=shuffle_of([0]))
-        flats.append(cohort.stack.flat[0].clone())
+        flats.append(cohort.ensemble.flat[0].clone())
     torch.testing.assert_close(flats[0], flats[1], rtol=1e-6, atol=1e-7)
 
 
@@ -145,13 +150,13 @@ def test_a_truncated_step_bootstraps_from_its_own_last_observation():
         LastObservations(zero, zero, zero, last[0]),
         None,
     )
-    values = values_of(1)
-    update = Update(cohort.stack, cohort.optimizer, values)
-    norm = cohort.network.observation_norm
+    (part,) = cohort.ensemble.parts
+    stacked = part.stack.module
+    norm = stacked.observation_norm
     norm.count.fill_(1.0)  # statistics are known: mean 0, variance 1
     with torch.no_grad():
-        at_here, at_last, at_after = (float(cohort.network.value(norm(x))) for x in (here, last, after))
-        found = update._next_values(rollout, torch.full((1, 1, 1), at_here, dtype=torch.float64))
+        at_here, at_last, at_after = (float(stacked.value(norm(x))) for x in (here, last, after))
+        found = next_values(stacked, rollout, torch.full((1, 1, 1), at_here, dtype=torch.float64))
     assert math.isclose(found.item(), at_last)
     assert abs(at_last - at_after) > 1e-3
 
@@ -160,12 +165,12 @@ def test_a_member_that_breaks_is_named_and_harms_nobody():
     rollout = rollout_of(2)
     sick = Cohort(*zip(*(member(i) for i in range(2)), strict=True))
     with torch.no_grad():
-        sick.stack.flat[0, 5] = torch.nan
+        sick.ensemble.flat[0, 5] = torch.nan
     report = sick.learn(range(2), rollout, values_of(2), batch_size=10, shuffle=shuffle_of(range(2)))
     assert report.healthy.tolist() == [0.0, 1.0]
     alone = Cohort(*zip(member(1), strict=True))
     alone.learn([0], only(rollout, 1), values_of(1), batch_size=10, shuffle=shuffle_of([1]))
-    torch.testing.assert_close(sick.stack.flat[1], alone.stack.flat[0], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(sick.ensemble.flat[1], alone.ensemble.flat[0], rtol=1e-10, atol=1e-10)
 
 
 def test_a_large_value_loss_leaves_the_policy_its_share():
@@ -176,5 +181,5 @@ def test_a_large_value_loss_leaves_the_policy_its_share():
         cohort = Cohort(*zip(member(0), strict=True))
         values = values_of(1, vf_coef=[vf_coef], update_epochs=[1.0])
         cohort.learn([0], rollout, values, batch_size=48, shuffle=shuffle_of([0]))
-        actors.append(cohort.stack.flat[0, : Update(cohort.stack, cohort.optimizer, values).actor_size].clone())
+        actors.append(cohort.ensemble.flat[0, : cohort.ensemble.critic_at].clone())
     assert torch.equal(*actors)

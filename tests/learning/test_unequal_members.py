@@ -18,13 +18,15 @@ from cohort_examples import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agilerl_like.learning.cohort import Cohort, Report
-from agilerl_like.learning.grouping import Member, arrange
+from agilerl_like.learning.cohort import Cohort
+from agilerl_like.learning.grouping import FIXED_WORK, Member, arrange
+from agilerl_like.learning.update import Report
 from agilerl_like.modules import MLPSpec
 from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
 
 NAMES = sorted(ACTIVATIONS)
+STACKS = st.sampled_from(["few", "some"])
 
 
 @st.composite
@@ -79,25 +81,37 @@ def born(seed, spec, action_space, dtype, *, share):
     return network, adam
 
 
-def cover_of(specs, action_space, *, share):
-    return ActorCritic(
-        NetworkSpec.covering(specs),
-        OBSERVATIONS,
-        action_space,
-        share_encoders=share,
-        normalize_observation=True,
-        normalize_value=True,
+def builder(action_space, *, share):
+    def build(spec):
+        return ActorCritic(
+            spec,
+            OBSERVATIONS,
+            action_space,
+            share_encoders=share,
+            normalize_observation=True,
+            normalize_value=True,
+        )
+
+    return build
+
+
+def cohort_of(members, action_space, *, share, stacks):
+    """A cohort that is made to put its members into few stacks, or into as many as it finds best for large batches."""
+    return Cohort(
+        *zip(*members, strict=True),
+        build=builder(action_space, share=share),
+        batch_size={"few": 1e-6, "some": FIXED_WORK["cpu"] / 100}[stacks],
     )
 
 
-def check_together_equals_alone(specs, action_space, dtype, tolerance, *, share):
+def check_together_equals_alone(specs, action_space, dtype, tolerance, *, share, stacks):
     members = [born(i, spec, action_space, dtype, share=share) for i, spec in enumerate(specs)]
     count = len(members)
     rollout = rollout_of(count, action_space, dtype, invalid=True)
     numbers = {name: (column * 2)[:count] for name, column in DIFFERENT.items()}
     numbers["target_kl"] = [math.inf] * count  # a KL at its limit may fall to either side
     values = values_of(count, dtype, **numbers)
-    together = Cohort(*zip(*members, strict=True), cover_of(specs, action_space, share=share))
+    together = cohort_of(members, action_space, share=share, stacks=stacks)
     report = together.learn(range(count), rollout, values, batch_size=10, shuffle=shuffle_of(range(count)))
     for i, spec in enumerate(specs):
         network, adam = born(i, spec, action_space, dtype, share=share)
@@ -112,53 +126,48 @@ def check_together_equals_alone(specs, action_space, dtype, tolerance, *, share)
             torch.testing.assert_close(
                 mine[i : i + 1], its, rtol=100 * tolerance, atol=100 * tolerance, equal_nan=True, msg=f"{name} of {i}"
             )
-    return together
 
 
 @settings(max_examples=40)
-@given(populations(), st.sampled_from([DISCRETE, BOX]), st.booleans())
-def test_unequal_members_learn_together_what_they_learn_alone(specs, action_space, share):
-    check_together_equals_alone(specs, action_space, torch.float64, 1e-10, share=share)
+@given(populations(), st.sampled_from([DISCRETE, BOX]), st.booleans(), STACKS)
+def test_unequal_members_learn_together_what_they_learn_alone(specs, action_space, share, stacks):
+    check_together_equals_alone(specs, action_space, torch.float64, 1e-10, share=share, stacks=stacks)
 
 
 @settings(max_examples=10)
 @given(populations())
 def test_in_float32_they_are_as_near_as_it_can_tell(specs):
-    check_together_equals_alone(specs, DISCRETE, torch.float32, 1e-4, share=True)
+    check_together_equals_alone(specs, DISCRETE, torch.float32, 1e-4, share=True, stacks="few")
 
 
 @settings(max_examples=20)
 @given(populations(), st.booleans())
 def test_what_a_member_lacks_stays_exactly_zero(specs, share):
     members = [born(i, spec, DISCRETE, torch.float64, share=share) for i, spec in enumerate(specs)]
-    cohort = Cohort(*zip(*members, strict=True), cover_of(specs, DISCRETE, share=share))
+    cohort = cohort_of(members, DISCRETE, share=share, stacks="few")
     rows = range(len(specs))
     cohort.learn(rows, rollout_of(len(specs)), values_of(len(specs)), batch_size=10, shuffle=shuffle_of(rows))
-    for numbers in (cohort.stack.flat, cohort.optimizer.exp_avg, cohort.optimizer.exp_avg_sq):
+    adam = cohort.ensemble.optimizer
+    for numbers in (cohort.ensemble.flat, adam.exp_avg, adam.exp_avg_sq):
         rest = numbers.clone()
         for row in rows:
-            for part in cohort.stack.parts(rest, row).values():
+            for part in cohort._own(rest, row).values():
                 part.zero_()
         assert torch.equal(rest, torch.zeros_like(rest))
 
 
 @settings(max_examples=20)
-@given(populations(), st.permutations(range(4)))
-def test_they_act_together_as_they_act_alone(specs, order):
-    order = [i for i in order if i < len(specs)]
-    members = [born(i, spec, DISCRETE, torch.float64, share=False) for i, spec in enumerate(specs)]
+@given(populations(), STACKS)
+def test_they_act_together_as_they_act_alone(specs, stacks):
+    members = [born(i, spec, BOX, torch.float64, share=False) for i, spec in enumerate(specs)]
     x = torch.randn(len(specs), 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        alone = [network.evaluate(x[i]) for i, (network, _) in enumerate(members)]
-        cohort = Cohort(*zip(*(members[i] for i in order), strict=True), cover_of(specs, DISCRETE, share=False))
-        outputs, values = cohort.network.evaluate(x[order])
-        pulled_outputs, pulled_values, _ = cohort.network.pullback(x[order])
-        for row, i in enumerate(order):
-            for found, wanted in ((outputs, alone[i][0]), (values, alone[i][1])):
-                torch.testing.assert_close(found[row], wanted, rtol=0, atol=1e-12)
-            torch.testing.assert_close(pulled_outputs[row], alone[i][0], rtol=0, atol=1e-12)
-            torch.testing.assert_close(pulled_values[row], alone[i][1], rtol=0, atol=1e-12)
-            torch.testing.assert_close(members[i][0].evaluate(x[i])[0], alone[i][0], rtol=0, atol=1e-12)
+        alone = [network.actor(network.observation_norm(x[i])) for i, (network, _) in enumerate(members)]
+        together = cohort_of(members, BOX, share=False, stacks=stacks).act(x, None, None)
+        for i, (network, _) in enumerate(members):
+            torch.testing.assert_close(together[i], alone[i], rtol=0, atol=1e-12)
+            again = network.actor(network.observation_norm(x[i]))  # now that its weights are views
+            torch.testing.assert_close(again, alone[i], rtol=0, atol=1e-12)
 
 
 # -- who is computed with whom
@@ -173,15 +182,19 @@ def spec_of(*hidden, head=(64,), latent=64, **encoder):
 
 
 def places_of(*specs):
-    return arrange([Member(spec.structure(), spec, 128) for spec in specs], 8, 4, device="cpu")
+    return arrange([Member(spec.structure(), spec) for spec in specs], 8, 4, batch_size=128, device="cpu")
 
 
-def test_near_ones_share_a_cohort_and_a_giant_has_its_own():
-    small = [spec_of(64), spec_of(80), spec_of(64, 48), spec_of(64, head=(64, 64)), spec_of(64, latent=72)]
-    small.remove(spec_of(64, head=(64, 64)))
-    assert places_of(*small) == [[0, 1, 2, 3]]
+def test_near_ones_share_a_stack_and_a_giant_has_its_own():
+    assert places_of(spec_of(64), spec_of(72), spec_of(64, latent=56), spec_of(48)) == [[0, 1, 2, 3]]
     giant = spec_of(500, 500, 500)
-    assert places_of(*small, giant, *small, giant) == [[0, 1, 2, 3, 4, 6, 7, 8, 9, 10], [5, 11]]
+    assert places_of(giant, spec_of(64), spec_of(72), giant) == [[0, 3], [1, 2]]
+
+
+def test_deep_encoders_come_first_and_deep_heads_last():
+    shapes = [((16,), (16,)), ((16,), (16, 16)), ((16, 16), (16,))]
+    deep = [spec_of(*encoder, head=head, latent=16) for encoder, head in shapes]
+    assert places_of(*deep) == [[2, 0, 1]]
 
 
 def test_different_structures_are_never_joined():

@@ -1,0 +1,167 @@
+"""One PPO iteration of all members of an ensemble: a digest of their rollouts, then epochs of minibatch steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from agilerl_like.learning.digest import Batch, Digest, Experience, digest
+from agilerl_like.learning.ensemble import Ensemble
+from agilerl_like.learning.optimizer import Pace, clip_
+from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Targets, ppo_loss
+from agilerl_like.learning.rollout import Rollout
+from agilerl_like.modules.stack import views
+from agilerl_like.networks.actor_critic import ActorCritic, Slopes
+
+FADE_UPDATES = 4
+"""Updates over which a mutation fades in: about one generation."""
+
+Shuffle = Callable[[int, int], Tensor]
+"""(epoch, samples) -> for each member a permutation of its samples `[P, samples]`."""
+
+
+class Values(NamedTuple):
+    """The hyperparameters that enter the maths, one number a member, all `[P]`."""
+
+    lr: Tensor
+    gamma: Tensor
+    gae_lambda: Tensor
+    clip_coef: Tensor
+    clip_coef_vf: Tensor  # infinite: not clipped
+    ent_coef: Tensor
+    vf_coef: Tensor
+    max_grad_norm: Tensor
+    target_kl: Tensor  # infinite: no early stop
+    update_epochs: Tensor
+
+
+class Report(NamedTuple):
+    """What an update says of itself, one number a member, all `[P]`."""
+
+    loss: Tensor
+    policy_gradient_loss: Tensor
+    value_loss: Tensor
+    entropy_loss: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor
+    explained_variance: Tensor
+    grad_norm: Tensor
+    epochs: Tensor
+    healthy: Tensor  # 1 if loss, gradients and weights are finite
+
+
+class Update:
+    """One PPO iteration of an ensemble."""
+
+    def __init__(self, ensemble: Ensemble, values: Values) -> None:
+        self.ensemble, self.values = ensemble, values
+        numbers = (values.clip_coef, values.clip_coef_vf, values.ent_coef, values.vf_coef)
+        self.coefficients = Coefficients(
+            *(number.unsqueeze(1) for number in numbers),
+            clips_values=bool(torch.isfinite(values.clip_coef_vf).any()),
+        )
+        self.gradient = torch.zeros_like(ensemble.flat)
+        self.gradients = [[*views(self.gradient[rows], stack.slots).values()] for rows, stack in ensemble.parts]
+
+    def run(self, rollout: Rollout, batch_size: int, shuffle: Shuffle, measured: Experience | None) -> Report:
+        """Estimate advantages, then take epochs of minibatch steps; the normalisers learn too."""
+        batch, explained = self.digest(rollout, measured)
+        samples = batch.observations.shape[1]
+        minibatches = max(1, round(samples / batch_size))
+        bounds = [samples * i // minibatches for i in range(minibatches + 1)]
+        total, count = self.epochs(batch, bounds, shuffle, first=0)
+        for _, stack in self.ensemble.parts:
+            stack.module.advance_fades_(1 / FADE_UPDATES)
+        return self.report(total / count.unsqueeze(1), count, explained)
+
+    def digest(self, rollout: Rollout, measured: Experience | None) -> Digest:
+        """Turn a rollout into samples, stack by stack."""
+        found = []
+        for rows, stack in self.ensemble.parts:
+            everyone = len(self.ensemble.parts) == 1
+            its_rows = torch.arange(rows.start, rows.stop, device=rollout.rewards.device)
+            its_measured = measured if measured is None or everyone else Experience(*(x[:, rows] for x in measured))
+            found.append(
+                digest(
+                    stack.module,
+                    rollout if everyone else rollout.of_members(its_rows),
+                    gamma=self.values.gamma[rows],
+                    gae_lambda=self.values.gae_lambda[rows],
+                    measured=its_measured,
+                )
+            )
+        return found[0] if len(found) == 1 else Digest.joined(found)
+
+    def epochs(self, batch: Batch, bounds: Sequence[int], shuffle: Shuffle, *, first: int) -> tuple[Tensor, Tensor]:
+        """Go through the samples from epoch `first` on; return the sums `[P, 7]` and the number `[P]` of epochs.
+
+        Members end at different times, by their number of epochs or by their KL. Those who go on do so by themselves.
+        """
+        planned, limits = self.values.update_epochs, self.values.target_kl
+        alike = len(set(planned.tolist())) == 1 and not bool(torch.isfinite(limits).any())
+        total = torch.zeros(len(planned), len(REPORT) + 2, dtype=planned.dtype, device=planned.device)
+        count = torch.zeros_like(planned)
+        for epoch in range(first, int(planned.max())):
+            means = self.epoch(batch, bounds, shuffle(epoch, bounds[-1]))
+            total += means
+            count += 1
+            if alike:
+                continue
+            going = (epoch + 1 < planned) & (means[:, REPORT.index("approx_kl")] <= limits)
+            if bool(going.all()):
+                continue
+            rows = going.nonzero().squeeze(1)
+            if len(rows):
+                part = self.ensemble.take(rows)
+                more = Update(part, Values(*(number[rows] for number in self.values))).epochs(
+                    batch.rows(rows),
+                    bounds,
+                    lambda epoch, samples, rows=rows: shuffle(epoch, samples)[rows],
+                    first=epoch + 1,
+                )
+                self.ensemble.put(rows, part)
+                total[rows] += more[0]
+                count[rows] += more[1]
+            break
+        return total, count
+
+    def epoch(self, batch: Batch, bounds: Sequence[int], order: Tensor) -> Tensor:
+        """Take a step on every minibatch of the samples in an order `[P, N]`; return the means of what they report."""
+        shuffled = batch.reordered(order)
+        paces = self.ensemble.optimizer.paces(self.values.lr, len(bounds) - 1)
+        steps = [
+            self.step(shuffled.samples(slice(*ends)), pace) for ends, pace in zip(pairwise(bounds), paces, strict=True)
+        ]
+        return torch.stack(steps).mean(0)
+
+    def step(self, batch: Batch, pace: Pace) -> Tensor:
+        """One gradient step on a minibatch `[P, B, …]`; returns `[P, 7]`: REPORT, the loss, the gradient's norm."""
+        ways_back: list[Callable[[Slopes, Sequence[Tensor]], None]] = []
+
+        def evaluate(network: ActorCritic, x: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, ...]:
+            *found, back = network.evaluate_actions(x, actions, masks)
+            ways_back.append(back)
+            return tuple(found)
+
+        log_probs, entropy, values = self.ensemble.over(evaluate, batch.observations, batch.actions, batch.masks)
+        *numbers, weight = batch.numbers.unbind(-1)
+        targets = Targets(*numbers, share=weight / weight.sum(-1, keepdim=True).clamp_(min=1.0))
+        loss = ppo_loss(log_probs, entropy, values, targets, self.coefficients)
+        for back, (rows, _), gradients in zip(ways_back, self.ensemble.parts, self.gradients, strict=True):
+            back(Slopes(*(slope[rows] for slope in loss.slopes)), gradients)
+        # apart, so that a large value loss cannot use up the policy's share
+        norms = [
+            clip_(part, self.values.max_grad_norm) for part in self.gradient.tensor_split((self.ensemble.critic_at,), 1)
+        ]
+        self.ensemble.optimizer.step_(self.ensemble.flat, self.gradient, pace)
+        return torch.cat([loss.report, loss.total.unsqueeze(1), (norms[0] + norms[1]).unsqueeze(1)], 1)
+
+    def report(self, means: Tensor, epochs: Tensor, explained: Tensor) -> Report:
+        """Name the numbers `[P, 7]` and say who is healthy."""
+        policy, value, entropy, kl, clip_fraction, loss, grad_norm = means.unbind(1)
+        healthy = torch.isfinite(means).all(1) & torch.isfinite(self.ensemble.flat).all(1)
+        return Report(loss, policy, value, -entropy, kl, clip_fraction, explained, grad_norm, epochs, healthy.float())
