@@ -75,16 +75,37 @@ def refresh(module: nn.Module) -> None:
             layer.refresh()
 
 
+class Home(NamedTuple):
+    """Where one of a member's tensors lives in the stack."""
+
+    name: str
+    """What it is called there."""
+    shape: torch.Size
+    """Its own shape: the leading corner of what is there."""
+
+
 class Tenant(NamedTuple):
-    """A member and what its submodules are called in the cover."""
+    """A member, and where its layers and tensors are in the stack."""
 
-    module: nn.Module
-    names: dict[str, str]
+    layers: dict[str, nn.Module]
+    """By their names in the cover."""
+    parameters: dict[str, Home]
+    buffers: dict[str, Home]
 
-    def name(self, tensor: str) -> str:
-        """The cover's name of one of its tensors."""
-        owner, dot, attribute = tensor.rpartition(".")
-        return self.names[owner] + dot + attribute
+    @classmethod
+    def of(cls, module: nn.Module, cover: dict[str, nn.Module]) -> Tenant:
+        """Find the place of a member among the cover's submodules."""
+        names = counterparts(module, cover)
+
+        def home(name: str, tensor: Tensor) -> Home:
+            owner, dot, attribute = name.rpartition(".")
+            return Home(names[owner] + dot + attribute, tensor.shape)
+
+        return cls(
+            {names[name]: layer for name, layer in module.named_modules()},
+            {name: home(name, tensor) for name, tensor in module.named_parameters()},
+            {name: home(name, tensor) for name, tensor in module.named_buffers()},
+        )
 
 
 class Stack(Generic[ModuleT]):
@@ -110,7 +131,6 @@ class Stack(Generic[ModuleT]):
         for name, buffer in buffers.items():
             owner, _, attribute = name.rpartition(".")
             owners[owner]._buffers[attribute] = buffer
-        self.attune()
 
     @classmethod
     def of(
@@ -126,7 +146,8 @@ class Stack(Generic[ModuleT]):
         slots = slots or layout(cover)
         flat = numbers.new_zeros(len(modules), slots[-1].stop) if flat is None else flat
         buffers = {name: numbers.new_zeros(len(modules), *buffer.shape) for name, buffer in cover.named_buffers()}
-        stack = cls(cover, [Tenant(module, counterparts(module, cover)) for module in modules], flat, buffers, slots)
+        submodules = dict(cover.named_modules())
+        stack = cls(cover, [Tenant.of(module, submodules) for module in modules], flat, buffers, slots)
         for row, module in enumerate(modules):
             stack._settle_in(row, module)
         stack.attune()
@@ -136,25 +157,23 @@ class Stack(Generic[ModuleT]):
     def _settle_in(self, row: int, module: ModuleT) -> None:
         """A member's numbers move into its row, and its tensors become views of them."""
         parts = self.parts(self.flat, row)
-        for name, buffer in module.named_buffers():
-            parts[name] = _corner(self.buffers[self.tenants[row].name(name)][row], buffer.shape)
+        for name, (there, shape) in self.tenants[row].buffers.items():
+            parts[name] = _corner(self.buffers[there][row], shape)
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
             parts[name].copy_(tensor)
             tensor.data = parts[name]
 
     def attune(self) -> None:
         """Tell the layers about their members."""
-        theirs = [{names[here]: layer for here, layer in module.named_modules()} for module, names in self.tenants]
         for name, layer in self.module.named_modules():
             if isinstance(layer, Activation | LayerNorm):
-                layer.attune([layers.get(name) for layers in theirs], self.flat.device)
+                layer.attune([tenant.layers.get(name) for tenant in self.tenants], self.flat.device)
 
     def parts(self, rows: Tensor, row: int) -> dict[str, Tensor]:
         """Name the parts of a row of `[P, N]` (parameters, moments) that are the member's own."""
-        tenant, everything = self.tenants[row], views(rows[row], self.slots)
+        everything = views(rows[row], self.slots)
         return {
-            name: _corner(everything[tenant.name(name)], parameter.shape)
-            for name, parameter in tenant.module.named_parameters()
+            name: _corner(everything[there], shape) for name, (there, shape) in self.tenants[row].parameters.items()
         }
 
     def take(self, rows: Tensor, flat: Tensor | None = None) -> Stack[ModuleT]:
@@ -163,6 +182,7 @@ class Stack(Generic[ModuleT]):
         buffers = {name: buffer[rows] for name, buffer in self.buffers.items()}
         part = Stack(self.cover, tenants, self.flat[rows] if flat is None else flat, buffers, self.slots)
         part.module.train(self.module.training)
+        part.attune()
         return part
 
     def put(self, rows: Tensor, stack: Stack[ModuleT]) -> None:
@@ -172,19 +192,18 @@ class Stack(Generic[ModuleT]):
             buffer[rows] = stack.buffers[name]
 
 
-def counterparts(member: nn.Module, cover: nn.Module) -> dict[str, str]:
-    """The cover's name of each of a member's submodules."""
-    theirs = dict(cover.named_modules())
+def counterparts(member: nn.Module, cover: dict[str, nn.Module]) -> dict[str, str]:
+    """The name of each of a member's submodules among those of the cover."""
     names: dict[str, str] = {}
     elsewhere: dict[str, str] = {}
     for name, module in member.named_modules():
         names[name] = elsewhere.get(name, name)
         if isinstance(module, EvolvableModule):
             prefix = f"{name}." if name else ""
-            lodging = module.lodging(cast(EvolvableModule, theirs[name]))
+            lodging = module.lodging(cast(EvolvableModule, cover[name]))
             elsewhere |= {prefix + here: prefix + there for here, there in lodging.items()}
     return names
 
 
 def _corner(tensor: Tensor, shape: torch.Size) -> Tensor:
-    return tensor[tuple(slice(size) for size in shape)]
+    return tensor if tensor.shape == shape else tensor[tuple(slice(size) for size in shape)]
