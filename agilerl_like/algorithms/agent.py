@@ -30,6 +30,7 @@ from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations
 from agilerl_like.learning.cohort import Cohort
+from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.update import Values
 from agilerl_like.modules.stack import lay_flat_, layout, refresh, views
@@ -122,6 +123,11 @@ class Agent(ABC):
     def build(self, architecture: NetworkSpec) -> ActorCritic:
         """Build a network of an architecture for this agent's spaces, with the weights as they come."""
 
+    @property
+    @abstractmethod
+    def execution(self) -> Execution:
+        """How its arithmetic is run; that of a population's first member counts for all."""
+
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """The settings as they are now, by the constructor's names."""
@@ -197,7 +203,7 @@ class Agent(ABC):
     def cohort(self) -> Cohort:
         """What this agent learns through: shared with others in a population, otherwise one of its own."""
         if self._cohort is None:
-            self.join(Cohort([self.network], [self._optimizer]), 0)
+            self.join(Cohort([self.network], [self._optimizer], execution=self.execution), 0)
         return cast(Cohort, self._cohort)
 
     def initial_network(self) -> ActorCritic:

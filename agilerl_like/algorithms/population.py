@@ -102,6 +102,7 @@ class Population(Sequence[Agent]):
                 [agent.network for agent in self.agents],
                 [agent.optimizer for agent in self.agents],
                 build=first.build,
+                execution=first.execution,
                 batch_size=sum(agent.batch_size for agent in self.agents) / len(self),
             )
             self._cohort.train(first.training)

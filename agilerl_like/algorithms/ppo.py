@@ -23,6 +23,7 @@ from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
 from agilerl_like.envs.spaces import mask_size, space_from_json
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.update import Values
 from agilerl_like.modules.layers import NoisyLinear
@@ -77,6 +78,8 @@ class PPO(Agent):
     normalize_value: bool
     normalize_images: bool
     squash_output: bool
+    compile: bool
+    precision: Precision
 
     def __init__(
         self,
@@ -113,6 +116,8 @@ class PPO(Agent):
         normalize_observation: bool = PPOSettings.normalize_observation,
         normalize_value: bool = PPOSettings.normalize_value,
         squash_output: bool = PPOSettings.squash_output,
+        compile: bool = PPOSettings.compile,
+        precision: Precision = PPOSettings.precision,
         seed: int | None = None,
     ) -> None:
         given = locals()
@@ -245,6 +250,11 @@ class PPO(Agent):
     def _long_enough(self, samples: int) -> int:
         range_ = self.hp_config["learn_step"]
         return 2 ** math.ceil(math.log2(samples)) if range_.scale == "power_of_two" else max(samples, int(range_.min))
+
+    @property
+    def execution(self) -> Execution:
+        """How this agent's arithmetic is run."""
+        return Execution(self.compile, self.precision)
 
     def build(self, architecture: NetworkSpec) -> ActorCritic:
         """Build a network of an architecture for this agent's spaces, with the weights as they come."""

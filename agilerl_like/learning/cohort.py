@@ -14,6 +14,7 @@ from torch import Tensor
 
 from agilerl_like.learning.digest import Experience
 from agilerl_like.learning.ensemble import Ensemble
+from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.grouping import Member, arrange
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout
@@ -36,7 +37,9 @@ class Cohort:
         *,
         build: Callable[[NetworkSpec], ActorCritic] | None = None,
         batch_size: float = 1.0,
+        execution: Execution | None = None,
     ) -> None:
+        self.execution = execution or Execution()
         self.networks = list(networks)
         actor, specs = networks[0].actor, [network.spec for network in networks]
         members = [Member(network.structure(), spec) for network, spec in zip(networks, specs, strict=True)]
@@ -107,7 +110,8 @@ class Cohort:
         if self._order is not None:
             observations = observations[self._order]
             noise, mask = (x if x is None else x[self._order] for x in (noise, mask))
-        (actions,) = self.ensemble.over(_act, observations, noise, mask)
+        with self.execution.autocast(observations.device):
+            (actions,) = self.ensemble.over(_act, observations, noise, mask)
         return actions if self._back is None else actions[self._back]
 
     @torch.no_grad()
@@ -142,14 +146,15 @@ class Cohort:
         measured: Experience | None,
     ) -> Report:
         if len(rows) == len(self):
-            return Update(self.ensemble, values).run(rollout, batch_size, shuffle, measured)
+            return Update(self.ensemble, values, self.execution).run(rollout, batch_size, shuffle, measured)
         index = torch.tensor(rows, device=self.ensemble.flat.device)
         part = self.ensemble.take(index)
-        report = Update(part, values).run(rollout, batch_size, shuffle, measured)
+        report = Update(part, values, self.execution).run(rollout, batch_size, shuffle, measured)
         self.ensemble.put(index, part)
         return report
 
 
 def _act(network: ActorCritic, observations: Tensor, noise: Tensor | None, mask: Tensor | None) -> tuple[Tensor]:
-    distribution, outputs = network.actor.distribution, network.actor(network.observation_norm(observations))
+    distribution = network.actor.distribution
+    outputs = network.actor(network.observation_norm(observations)).to(observations.dtype)
     return (distribution.mode(outputs, mask) if noise is None else distribution.sample(outputs, noise, mask),)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agilerl_like.learning.digest import Batch, Digest, Experience, digest
 from agilerl_like.learning.ensemble import Ensemble
+from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Pace, clip_
 from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Targets, ppo_loss
 from agilerl_like.learning.rollout import Rollout
@@ -57,8 +58,8 @@ class Report(NamedTuple):
 class Update:
     """One PPO iteration of an ensemble."""
 
-    def __init__(self, ensemble: Ensemble, values: Values) -> None:
-        self.ensemble, self.values = ensemble, values
+    def __init__(self, ensemble: Ensemble, values: Values, execution: Execution) -> None:
+        self.ensemble, self.values, self.execution = ensemble, values, execution
         numbers = (values.clip_coef, values.clip_coef_vf, values.ent_coef, values.vf_coef)
         self.coefficients = Coefficients(
             *(number.unsqueeze(1) for number in numbers),
@@ -85,15 +86,12 @@ class Update:
             everyone = len(self.ensemble.parts) == 1
             its_rows = torch.arange(rows.start, rows.stop, device=rollout.rewards.device)
             its_measured = measured if measured is None or everyone else Experience(*(x[:, rows] for x in measured))
-            found.append(
-                digest(
-                    stack.module,
-                    rollout if everyone else rollout.of_members(its_rows),
-                    gamma=self.values.gamma[rows],
-                    gae_lambda=self.values.gae_lambda[rows],
-                    measured=its_measured,
+            its_rollout = rollout if everyone else rollout.of_members(its_rows)
+            gamma, gae_lambda = self.values.gamma[rows], self.values.gae_lambda[rows]
+            with self.execution.autocast(its_rows.device):
+                found.append(
+                    digest(stack.module, its_rollout, gamma=gamma, gae_lambda=gae_lambda, measured=its_measured)
                 )
-            )
         return found[0] if len(found) == 1 else Digest.joined(found)
 
     def epochs(self, batch: Batch, bounds: Sequence[int], shuffle: Shuffle, *, first: int) -> tuple[Tensor, Tensor]:
@@ -117,7 +115,7 @@ class Update:
             rows = going.nonzero().squeeze(1)
             if len(rows):
                 part = self.ensemble.take(rows)
-                more = Update(part, Values(*(number[rows] for number in self.values))).epochs(
+                more = Update(part, Values(*(number[rows] for number in self.values)), self.execution).epochs(
                     batch.rows(rows),
                     bounds,
                     lambda epoch, samples, rows=rows: shuffle(epoch, samples)[rows],
@@ -133,35 +131,39 @@ class Update:
         """Take a step on every minibatch of the samples in an order `[P, N]`; return the means of what they report."""
         shuffled = batch.reordered(order)
         paces = self.ensemble.optimizer.paces(self.values.lr, len(bounds) - 1)
-        steps = [
-            self.step(shuffled.samples(slice(*ends)), pace) for ends, pace in zip(pairwise(bounds), paces, strict=True)
-        ]
+        step = self.execution.compiled(minibatch_step, order.device)
+        ends = pairwise(bounds)
+        steps = [step(self, shuffled.samples(slice(*end)), pace) for end, pace in zip(ends, paces, strict=True)]
         return torch.stack(steps).mean(0)
-
-    def step(self, batch: Batch, pace: Pace) -> Tensor:
-        """One gradient step on a minibatch `[P, B, …]`; returns `[P, 7]`: REPORT, the loss, the gradient's norm."""
-        ways_back: list[Callable[[Slopes, Sequence[Tensor]], None]] = []
-
-        def evaluate(network: ActorCritic, x: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, ...]:
-            *found, back = network.evaluate_actions(x, actions, masks)
-            ways_back.append(back)
-            return tuple(found)
-
-        log_probs, entropy, values = self.ensemble.over(evaluate, batch.observations, batch.actions, batch.masks)
-        *numbers, weight = batch.numbers.unbind(-1)
-        targets = Targets(*numbers, share=weight / weight.sum(-1, keepdim=True).clamp_(min=1.0))
-        loss = ppo_loss(log_probs, entropy, values, targets, self.coefficients)
-        for back, (rows, _), gradients in zip(ways_back, self.ensemble.parts, self.gradients, strict=True):
-            back(Slopes(*(slope[rows] for slope in loss.slopes)), gradients)
-        # apart, so that a large value loss cannot use up the policy's share
-        norms = [
-            clip_(part, self.values.max_grad_norm) for part in self.gradient.tensor_split((self.ensemble.critic_at,), 1)
-        ]
-        self.ensemble.optimizer.step_(self.ensemble.flat, self.gradient, pace)
-        return torch.cat([loss.report, loss.total.unsqueeze(1), (norms[0] + norms[1]).unsqueeze(1)], 1)
 
     def report(self, means: Tensor, epochs: Tensor, explained: Tensor) -> Report:
         """Name the numbers `[P, 7]` and say who is healthy."""
         policy, value, entropy, kl, clip_fraction, loss, grad_norm = means.unbind(1)
         healthy = torch.isfinite(means).all(1) & torch.isfinite(self.ensemble.flat).all(1)
         return Report(loss, policy, value, -entropy, kl, clip_fraction, explained, grad_norm, epochs, healthy.float())
+
+
+def minibatch_step(update: Update, batch: Batch, pace: Pace) -> Tensor:
+    """One gradient step on a minibatch `[P, B, …]`; returns `[P, 7]`: REPORT, the loss, the gradient's norm."""
+    ensemble = update.ensemble
+    ways_back: list[Callable[[Slopes, Sequence[Tensor]], None]] = []
+
+    def evaluate(network: ActorCritic, x: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, ...]:
+        *found, back = network.evaluate_actions(x, actions, masks)
+        ways_back.append(back)
+        return tuple(found)
+
+    with update.execution.autocast(ensemble.flat.device):
+        log_probs, entropy, values = ensemble.over(evaluate, batch.observations, batch.actions, batch.masks)
+    *numbers, weight = batch.numbers.unbind(-1)
+    targets = Targets(*numbers, share=weight / weight.sum(-1, keepdim=True).clamp_(min=1.0))
+    loss = ppo_loss(log_probs, entropy, values, targets, update.coefficients)
+    with update.execution.autocast(ensemble.flat.device):
+        for back, (rows, _), gradients in zip(ways_back, ensemble.parts, update.gradients, strict=True):
+            back(Slopes(*(slope[rows] for slope in loss.slopes)), gradients)
+    # apart, so that a large value loss cannot use up the policy's share
+    norms = [
+        clip_(part, update.values.max_grad_norm) for part in update.gradient.tensor_split((ensemble.critic_at,), 1)
+    ]
+    ensemble.optimizer.step_(ensemble.flat, update.gradient, pace)
+    return torch.cat([loss.report, loss.total.unsqueeze(1), (norms[0] + norms[1]).unsqueeze(1)], 1)

@@ -316,7 +316,7 @@ def _dense(linear: Linear, activation: Activation, x: Tensor, *, to_input: bool)
         y = torch.where(gaps, y, its_input)
 
     def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-        inner = gradient if span is None else gradient[span]
+        inner = (gradient if span is None else gradient[span]).to(y.dtype)
         at_sum = activation.pull(y, inner if gaps is None else inner * gaps)
         for whole, part in zip(into, pull_affine(its_input, weight, at_sum), strict=True):
             (whole if span is None else whole[span]).copy_(part)  # others' rows are 0 for ever

@@ -259,8 +259,10 @@ class ActorCritic(nn.Module):
         """The policy's outputs `[…, num_outputs]` and the normalised value `[…]` of normalised observations."""
         if self.share_encoders:
             latent = self.actor.encoder(x)
-            return self.actor.head(latent), self.critic.head(latent).squeeze(-1)
-        return self.actor(x), self.critic(x).squeeze(-1)
+            outputs, values = self.actor.head(latent), self.critic.head(latent)
+        else:
+            outputs, values = self.actor(x), self.critic(x)
+        return outputs.to(x.dtype), values.to(x.dtype).squeeze(-1)
 
     def evaluate_actions(
         self, x: Tensor, raw: Tensor, mask: Tensor | None
@@ -277,6 +279,8 @@ class ActorCritic(nn.Module):
         else:
             latent, pull_other = critic.encoder.pullback(x, to_input=False)
         values, pull_value = critic.head.pullback(latent, to_input=True)
+        # distributions and losses are computed as precisely as weights are stored
+        outputs, values = outputs.to(x.dtype), values.to(x.dtype)
         log_probs, entropy, pull_distribution = actor.distribution.pullback(outputs, raw, mask)
 
         def back(slopes: Slopes, into: Sequence[Tensor]) -> None:
@@ -296,7 +300,7 @@ class ActorCritic(nn.Module):
 
     def value(self, x: Tensor) -> Tensor:
         """The value `[…]` of normalised observations, in the environment's own units of reward."""
-        return self.value_norm.invert(self.critic(x)).squeeze(-1)
+        return self.value_norm.invert(self.critic(x).to(x.dtype)).squeeze(-1)
 
     def advance_fades_(self, share: float) -> None:
         """Move every mutation that fades in a step onward."""

@@ -77,8 +77,12 @@ class ActionDistribution(nn.Module):
         """KL(self || other) `[…]`, in nats."""
 
     @abstractmethod
+    def in_env(self, raw: Tensor) -> Tensor:
+        """Turn raw actions `[N, size]` into the environment's, `[N, *action_space.shape]`, where they are."""
+
     def to_env(self, raw: Tensor) -> np.ndarray:
-        """Turn raw actions `[N, size]` into the environment's, `[N, *action_space.shape]`."""
+        """The same as numpy: an exchange with the host if they are on an accelerator."""
+        return self.in_env(raw).cpu().numpy()
 
     @abstractmethod
     def from_env(self, action: np.ndarray) -> Tensor:
@@ -101,9 +105,10 @@ class Categorical(ActionDistribution):
             int(n) for n in np.atleast_1d(space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec)
         ]
         self.start = np.atleast_1d(space.start).astype(np.int64)
+        self.shift = torch.from_numpy(self.start)
         self.num_outputs = self.mask_size = sum(self.nvec)
         self.size = len(self.nvec)
-        self.dtype = space.dtype
+        self.dtype = _torch_dtype(space)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         draw = torch.empty(*shape, self.num_outputs, device=generator.device)
@@ -155,8 +160,12 @@ class Categorical(ActionDistribution):
             total = total + (logp.exp() * (logp - logq)).sum(-1)
         return total
 
-    def to_env(self, raw: Tensor) -> np.ndarray:
-        action = (raw.cpu().numpy() + self.start).astype(self.dtype, copy=False)
+    def in_env(self, raw: Tensor) -> Tensor:
+        if self.start.any():
+            if self.shift.device != raw.device:
+                self.shift = self.shift.to(raw.device)
+            raw = raw + self.shift
+        action = raw.to(self.dtype)
         return action[..., 0] if self.single else action
 
     def from_env(self, action: np.ndarray) -> Tensor:
@@ -171,7 +180,7 @@ class Bernoulli(ActionDistribution):
         super().__init__()
         self.shape = space.shape
         self.size = self.num_outputs = self.mask_size = int(np.prod(space.shape))
-        self.dtype = space.dtype
+        self.dtype = _torch_dtype(space)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         draw = torch.empty(2, *shape, self.size, device=generator.device).exponential_(generator=generator).log_()
@@ -201,8 +210,8 @@ class Bernoulli(ActionDistribution):
             total = total + (logp.exp() * (logp - logq)).sum(-1)
         return total
 
-    def to_env(self, raw: Tensor) -> np.ndarray:
-        return raw.cpu().numpy().reshape(-1, *self.shape).astype(self.dtype)
+    def in_env(self, raw: Tensor) -> Tensor:
+        return raw.reshape(-1, *self.shape).to(self.dtype)
 
     def from_env(self, action: np.ndarray) -> Tensor:
         return torch.from_numpy(np.asarray(action, dtype=np.float32).reshape(-1, self.size))
@@ -229,14 +238,14 @@ class Gaussian(ActionDistribution):
             raise ConfigurationError(
                 f"squash_output=True needs finite bounds, but action_space={space} has low={low}, high={high}"
             )
-        self.shape, self.dtype, self.squash = space.shape, space.dtype, squash
+        self.shape, self.dtype, self.squash = space.shape, _torch_dtype(space), squash
         self.size = self.num_outputs = len(low)
-        self.low, self.high = low, high
         self.centre, self.half_width = np.zeros(self.size), np.ones(self.size)
         self.centre[finite] = low[finite] / 2 + high[finite] / 2
         spread = finite & (high > low)  # where there is one legal number, every action is clipped to it
         self.half_width[spread] = high[spread] / 2 - low[spread] / 2
         self.log_width = float(np.log(self.half_width).sum())
+        self.units = torch.from_numpy(np.stack([self.half_width, self.centre, low, high]))  # [4, size] float64
         self.log_std = nn.Parameter(torch.full((self.size,), float(log_std)))
 
     def _log_std(self) -> Tensor:
@@ -263,23 +272,46 @@ class Gaussian(ActionDistribution):
             entropy = entropy + log_tanh_slope(outputs).sum(-1)
         return log_prob, entropy
 
+    def pullback(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Way]:
+        log_prob, entropy = self.evaluate(outputs, raw)
+        by_std = (-self._log_std()).exp()
+        z = (raw - outputs) * by_std
+        moves = (self.log_std >= self.LOG_STD_RANGE[0]) & (self.log_std <= self.LOG_STD_RANGE[1])
+
+        def pull(of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
+            # d log p / d mean = z / std;  d log p / d log std = z^2 - 1;  d H / d log std = 1
+            of_log_prob, of_entropy = of_log_prob.unsqueeze(-1), of_entropy.unsqueeze(-1)
+            of_log_std = torch.addcmul(of_entropy, of_log_prob, z.square() - 1).sum(-2) * moves
+            of_outputs = of_log_prob * z * by_std
+            if self.squash:  # d log(1 - tanh^2) = -2 tanh
+                of_outputs = of_outputs - 2.0 * of_entropy * torch.tanh(outputs)
+            return of_outputs, [of_log_std]
+
+        return log_prob, entropy, pull
+
     def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
         ours, theirs = self._log_std(), other._log_std() if isinstance(other, Gaussian) else self._log_std()
         spread = ((2 * ours).exp() + (outputs - other_outputs).square()) / (2 * (2 * theirs).exp())
         return (theirs - ours + spread - 0.5).sum(-1)
 
-    def to_env(self, raw: Tensor) -> np.ndarray:
-        unit = torch.tanh(raw) if self.squash else raw
-        return self._in_units(np.clip(self._scaled(unit), self.low, self.high))
+    def in_env(self, raw: Tensor) -> Tensor:
+        _, _, low, high = self._units_on(raw.device)
+        return self._in_units(self._scaled(raw).clamp(low, high))
 
     def unbounded(self, raw: Tensor) -> np.ndarray:
-        return self.to_env(raw) if self.squash else self._in_units(self._scaled(raw))
+        return self.to_env(raw) if self.squash else self._in_units(self._scaled(raw)).cpu().numpy()
 
-    def _scaled(self, unit: Tensor) -> np.ndarray:
-        return unit.double().cpu().numpy() * self.half_width + self.centre
+    def _units_on(self, device: torch.device) -> Tensor:
+        if self.units.device != device:
+            self.units = self.units.to(device)
+        return self.units
 
-    def _in_units(self, action: np.ndarray) -> np.ndarray:
-        return action.reshape(-1, *self.shape).astype(self.dtype)
+    def _scaled(self, raw: Tensor) -> Tensor:
+        half_width, centre, _, _ = self._units_on(raw.device)
+        return (torch.tanh(raw) if self.squash else raw).double() * half_width + centre
+
+    def _in_units(self, action: Tensor) -> Tensor:
+        return action.reshape(-1, *self.shape).to(self.dtype)
 
     def from_env(self, action: np.ndarray) -> Tensor:
         unit = (np.asarray(action, dtype=np.float64).reshape(-1, self.size) - self.centre) / self.half_width
@@ -310,3 +342,7 @@ def make_distribution(space: gymnasium.Space, *, log_std: float = 0.0, squash: b
     raise ConfigurationError(
         f"action_space={space} is not supported; allowed are Discrete, MultiDiscrete, MultiBinary and Box"
     )
+
+
+def _torch_dtype(space: gymnasium.Space) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype=space.dtype)).dtype

@@ -163,7 +163,7 @@ def test_dones_say_which_step_begins_an_episode():
     rollout, measured = as_rollout(experiences, agent.encode, agent.distribution)
     assert rollout.ended[:, 0, 0].tolist() == [0, 1, 0, 1]
     assert measured.values.shape == (4, 1, 1)
-    update = Update(agent.cohort.ensemble, values_of([agent]))
+    update = Update(agent.cohort.ensemble, values_of([agent]), agent.execution)
     with torch.no_grad():
         found = update.digest(rollout, measured)[0].numbers[0, :, 1]
     # advantages 0.5, 1, 0.5, 1 standardised: mean 0.75, deviation 0.25

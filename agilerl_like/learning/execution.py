@@ -1,0 +1,50 @@
+"""How the arithmetic is run, which changes no result beyond rounding: compiled or not, and in which precision.
+
+Neither is needed for correctness. `compile` turns a minibatch step into a few fused kernels (on a GPU one CUDA graph):
+that takes some 10 to 30 seconds for every new combination of shapes, and a C++ compiler on a CPU, so it pays in long
+runs whose architectures stay. Where the limit on recompilations is reached, new shapes run uncompiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+import torch
+
+Precision = Literal["float32", "bfloat16"]
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Switches that are the same for all members of a population."""
+
+    compile: bool = False
+    precision: Precision = "float32"
+    """Type of the products in the networks; weights, moments, losses and statistics are float32 always."""
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Where the networks are to be computed."""
+        return torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16")
+
+    def compiled(self, function: FunctionT, device: torch.device) -> FunctionT:
+        """The function, compiled if that is asked for; what was compiled for one population serves the next."""
+        return _compiled(function, device.type) if self.compile else function
+
+
+@cache
+def _compiled(function: Any, device: str) -> Any:
+    if device != "cuda":
+        return torch.compile(function, dynamic=False)
+    graph = torch.compile(function, dynamic=False, mode="reduce-overhead")
+
+    def replay(*args: Any) -> torch.Tensor:
+        torch.compiler.cudagraph_mark_step_begin()
+        return graph(*args).clone()  # a graph's output is overwritten when it runs again
+
+    return replay
