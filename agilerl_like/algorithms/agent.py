@@ -228,11 +228,11 @@ class Agent(ABC):
         )
 
     def shuffle(self, epoch: int, samples: int) -> Tensor:
-        """The order `[samples]` in which an epoch of this agent's next update goes through its samples."""
+        """The order `[samples]` in which an epoch of this agent's next update goes through its samples, on the host."""
         generator = torch_generator(
             torch.device("cpu"), self.seed, Purpose.MINIBATCHES, self.index, self.updates, epoch
         )
-        return torch.randperm(samples, generator=generator).to(self.device)
+        return torch.randperm(samples, generator=generator)
 
     # -- observations
 

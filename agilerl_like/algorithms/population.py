@@ -158,12 +158,13 @@ class Population(Sequence[Agent]):
             rollout = window(together, steps)
 
             def shuffle(epoch: int, samples: int, agents: list[Agent] = agents) -> Tensor:
-                return torch.stack([agent.shuffle(epoch, samples) for agent in agents])
+                return torch.stack([agent.shuffle(epoch, samples) for agent in agents]).to(self.device)
 
             report = self.cohort.learn(together, rollout, values_of(agents), batch_size=batch_size, shuffle=shuffle)
+            numbers = torch.stack(report).cpu()  # one exchange with the host for all members
             for i, (place, agent) in enumerate(zip(together, agents, strict=True)):
                 agent.learned(rollout.observations[:, i])
-                reports[place] = Report(*(part[i : i + 1] for part in report))
+                reports[place] = Report(*numbers[:, i : i + 1])
         return reports
 
     # -- testing

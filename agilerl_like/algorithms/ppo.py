@@ -375,7 +375,7 @@ class PPO(Agent):
             rollout,
             values_of([self]),
             batch_size=self.batch_size,
-            shuffle=lambda epoch, samples: self.shuffle(epoch, samples).unsqueeze(0),
+            shuffle=lambda epoch, samples: self.shuffle(epoch, samples).unsqueeze(0).to(self.device),
             measured=measured,
         )
         if not bool(report.healthy[0]):

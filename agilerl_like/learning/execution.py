@@ -8,7 +8,7 @@ runs whose architectures stay. Where the limit on recompilations is reached, new
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar
@@ -30,7 +30,9 @@ class Execution:
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         """Where the networks are to be computed."""
-        return torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16")
+        if self.precision == "float32":  # entering a disabled autocast takes as long as a kernel
+            return nullcontext()
+        return torch.autocast(device.type, dtype=torch.bfloat16)
 
     def compiled(self, function: FunctionT, device: torch.device) -> FunctionT:
         """The function, compiled if that is asked for; what was compiled for one population serves the next."""
