@@ -3,22 +3,30 @@
 The subtlety is the count. Taking the first episodes that end, from whichever env, favours short ones; so each env
 plays one episode of a given seed and what it does afterwards is ignored, until all have ended and the next round
 begins.
+
+Whether all have ended is asked after every step of numpy, and of tensors now and then: to ask waits for the device, and
+steps too many are ignored like all others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl_like.envs.arrays import HostArrays
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.envs.transitions import TransitionEnv
 
-Policy = Callable[[Tensor, Tensor | None], np.ndarray]
+Policy = Callable[[Tensor, Tensor | None], Any]
 """Encoded observations `[N, D]` and masks `[N, M]` to the env's actions `[N, …]`."""
+
+TENSOR_STEPS = 16
+"""Steps of tensors between two looks at who is still playing."""
 
 
 class Episodes(NamedTuple):
@@ -55,20 +63,22 @@ def _round(
     policy: Policy, env: TransitionEnv, seeds: Sequence[int], members: int, device: torch.device, max_steps: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     envs = env.num_envs // members
-    encoding = ObservationEncoding(env.single_observation_space)
-    playing = np.tile(np.arange(envs) < len(seeds), members)
-    spare = [seeds[i % len(seeds)] for i in range(envs)]
-    returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, dtype=np.int64)
-    observations = env.reset(spare * members)
-    while playing.any():
-        encoded = torch.from_numpy(encoding.encode(observations)).to(device)
-        mask = None if env.action_mask is None else torch.from_numpy(env.action_mask).to(device)
-        transition = env.step(policy(encoded, mask))
+    observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
+    arrays = env.arrays
+    encode = arrays.encoder(ObservationEncoding(env.single_observation_space))
+    look_every = 1 if isinstance(arrays, HostArrays) else TENSOR_STEPS
+    playing = arrays.of(np.tile(np.arange(envs) < len(seeds), members))
+    returns, lengths = (arrays.zeros(env.num_envs, dtype=dtype) for dtype in (np.float64, np.int64))
+    for step in count(1):
+        mask = None if env.action_mask is None else torch.as_tensor(env.action_mask).to(device)
+        transition = env.step(policy(encode(observations).to(device), mask))
         observations = transition.obs
         counted = playing & transition.valid
-        returns[counted] += transition.reward[counted]
-        lengths[counted] += 1
-        playing &= ~(transition.terminated | transition.truncated)
+        returns += arrays.where(counted, transition.reward, 0.0)
+        lengths += counted
+        playing = playing & ~transition.ended
         if max_steps is not None:
-            playing &= lengths < max_steps
-    return tuple(x.reshape(members, envs)[:, : len(seeds)] for x in (returns, lengths))  # pyright: ignore[reportReturnType]  # a pair
+            playing = playing & (lengths < max_steps)
+        if step % look_every == 0 and not playing.any():
+            break
+    return tuple(arrays.to_numpy(x).reshape(members, envs)[:, : len(seeds)] for x in (returns, lengths))  # pyright: ignore[reportReturnType]  # a pair

@@ -75,22 +75,26 @@ def mask_size(space: Space) -> int:
 
 
 class ObservationEncoding:
-    """Turns observations of one space into float32 rows; `size` is the width of a row."""
+    """Turns observations of one space into float32 rows; `size` is the width of a row.
+
+    Of the categories of a space `counts` says how many values each has, `starts` the first of them, and `columns` where
+    its one-hot begins; all three are empty where observations are numbers already.
+    """
 
     def __init__(self, space: Space) -> None:
         check_observation_space(space)
         self.space = space
-        self._event_dims = len(space.shape or ())
+        self.event_dims = len(space.shape or ())
         if isinstance(space, Discrete):
             counts, starts = np.array([space.n]), np.array([space.start])
         elif isinstance(space, MultiDiscrete):
             counts, starts = space.nvec.ravel(), space.start.ravel()
         else:
             counts, starts = np.empty(0, np.int64), np.empty(0, np.int64)
-        self._counts = counts.astype(np.int64)
-        self._starts = starts.astype(np.int64)
-        self._columns = np.cumsum(self._counts) - self._counts  # where each category's one-hot begins
-        self.size: int = int(self._counts.sum()) if self._counts.size else math.prod(space.shape or ())
+        self.counts = counts.astype(np.int64)
+        self.starts = starts.astype(np.int64)
+        self.columns = np.cumsum(self.counts) - self.counts
+        self.size: int = int(self.counts.sum()) if self.counts.size else math.prod(space.shape or ())
 
     def encode(self, observation: np.ndarray) -> np.ndarray:
         """Return float32 [..., size] for observations [..., *space.shape]; may be the very array that came in.
@@ -98,14 +102,14 @@ class ObservationEncoding:
         Raises:
             EnvironmentFault: a category lies outside the space.
         """
-        batch = observation.shape[: observation.ndim - self._event_dims]
-        if not self._counts.size:
+        batch = observation.shape[: observation.ndim - self.event_dims]
+        if not self.counts.size:
             return observation.astype(np.float32, copy=False).reshape(*batch, self.size)
-        categories = observation.reshape(-1, self._counts.size) - self._starts  # [B, categories]
-        if not ((categories >= 0) & (categories < self._counts)).all():
+        categories = observation.reshape(-1, self.counts.size) - self.starts  # [B, categories]
+        if not ((categories >= 0) & (categories < self.counts)).all():
             raise EnvironmentFault(f"observation {observation} lies outside {self.space}")
         rows = np.zeros((len(categories), self.size), dtype=np.float32)
-        rows[np.arange(len(categories))[:, None], categories + self._columns] = 1.0
+        rows[np.arange(len(categories))[:, None], categories + self.columns] = 1.0
         return rows.reshape(*batch, self.size)
 
 

@@ -4,26 +4,33 @@ When an episode ends, vector environments begin the next one by themselves, and 
 in the next step (which then ignores the action), or not at all. Here alone that is known. `TransitionEnv` turns each
 dialect into a `Transition`, in which `next_obs` is always what really followed the action, and a row in which no action
 was taken says so with `valid=False`. See https://farama.org/Vector-Autoreset-Mode.
+
+Some envs step in parts: while one part of the rows steps, the others can be thought about (`send`, `receive`). Some
+hand out tensors on an accelerator: then nothing here looks into them (see `envs/arrays.py`).
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from agilerl_like.envs import envpool
+from agilerl_like.envs.arrays import Array, Arrays, HostArrays, arrays_of
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.spaces import Tree, mask_size, tree_map
+from agilerl_like.envs.masks import ActionMasks
+from agilerl_like.envs.spaces import Tree, tree_map
+from agilerl_like.envs.trials import SeededCartPole
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 
 class Transition(NamedTuple):
-    """What one step of N envs did; all arrays belong to the receiver.
+    """What one step of N rows did; all arrays are of one kind, numpy or torch, and belong to the receiver.
 
     `obs` [N, …] is what to act on next; `next_obs` [N, …] is what the action led to. They differ only in rows whose
     episode ended and whose env was reset at once; where no row differs they are the very same object. `valid` [N] is
@@ -33,17 +40,30 @@ class Transition(NamedTuple):
     """
 
     obs: Tree
-    reward: np.ndarray  # [N] float32
-    terminated: np.ndarray  # [N] bool
-    truncated: np.ndarray  # [N] bool
+    reward: Array  # [N] float32
+    terminated: Array  # [N] bool
+    truncated: Array  # [N] bool
     next_obs: Tree
-    valid: np.ndarray  # [N] bool
-    action_mask: np.ndarray | None
+    valid: Array  # [N] bool
+    action_mask: Array | None
 
     @property
-    def ended(self) -> np.ndarray:
+    def ended(self) -> Array:
         """Rows whose episode ended in this step, [N] bool."""
         return self.terminated | self.truncated
+
+
+@dataclass
+class _Part:
+    """Rows that step together, and what the next step must know of the last one."""
+
+    rows: np.ndarray
+    columns: slice
+    all_valid: Array = None
+    ended: Array = None  # in the step before; kept for NEXT_STEP only
+    some_ended: bool = False
+    last_obs: Tree = None
+    actions: Any = None  # of an env that has no `send`
 
 
 class TransitionEnv:
@@ -51,23 +71,43 @@ class TransitionEnv:
 
     Reset at once (SAME_STEP) without `info["final_obs"]`, as some third-party simulators do it, leaves the true last
     observation unknown: then `next_obs` is the observation before the last step, and a warning says so once.
+
+    An env of tensors is recognised by its first observations, and may be one of Isaac Lab, which is no VectorEnv by
+    birth and observes {"policy": …}. What is wrong with its numbers is said by `check`.
     """
 
     def __init__(self, env: VectorEnv) -> None:
         _check_vector_env(env)
         self.env = env
         self.num_envs: int = env.num_envs
-        self.single_observation_space: gym.Space = env.single_observation_space
+        self.single_observation_space: gym.Space = _policy_of(env.single_observation_space)
         self.single_action_space: gym.Space = env.single_action_space
-        self.autoreset_mode = _autoreset_mode(env)
-        self.action_mask: np.ndarray | None = None
-        self._reuses_buffers = not _returns_fresh_arrays(env)
-        self._last_obs: Tree = None
-        self._resets_in_next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
-        self._all_valid = np.ones(self.num_envs, dtype=np.bool_)
-        self._ended = ~self._all_valid  # in the step before; kept for NEXT_STEP only
-        self._some_ended = False
+        self.autoreset_mode: AutoresetMode | None = _autoreset_mode(env)
+        """None until the first reset if the env does not say."""
+        self.arrays: Arrays = HostArrays()
+        """The kind of arrays in Transitions, known from the first reset on."""
+        self.action_mask: Array | None = None
+        """What goes with the observations of the last `reset` or `step`."""
+        self._masks = ActionMasks(self.single_action_space)
+        self._in_parts = cast(_InParts, env) if _has_parts(env) and self._resets_by_itself else None
+        self._fresh_arrays = self._in_parts is not None or _returns_fresh_arrays(env)
         self._warnings: set[str] = set()
+        self._wrapped = False  # in {"policy": …}
+        self._unknown: Array | None = None  # whether a last observation was missing; tensors only
+        parts = (np.arange(self.num_envs),) if self._in_parts is None else self._in_parts.parts
+        self._parts = [_Part(rows, slice(None)) for rows in parts]
+
+    def divide(self, blocks: int) -> None:
+        """Have the rows cut into parts that take as much of each of so many equal blocks; comes before `reset`."""
+        if self._in_parts is not None and hasattr(self._in_parts, "divide"):
+            self._in_parts.divide(blocks)
+        parts = [] if self._in_parts is None else _cut_alike(self._in_parts.parts, self.num_envs, blocks)
+        self._parts = parts or [_Part(np.arange(self.num_envs), slice(0, self.num_envs // blocks))]
+
+    @property
+    def columns(self) -> tuple[slice, ...]:
+        """Which envs of each block belong to a part, as `divide` has cut them; its rows are those block by block."""
+        return tuple(part.columns for part in self._parts)
 
     def reset(self, seeds: int | Sequence[int] | None = None) -> Tree:
         """Begin a new episode in every env and return the first observations [N, …].
@@ -76,52 +116,68 @@ class TransitionEnv:
         one generator for all rows; a list is mixed into the one seed that they take, so every entry matters.
         """
         obs, info = self._reset(seeds)
-        self._ended = ~self._all_valid
-        self._some_ended = False
-        self._last_obs = self._own(obs)
-        self.action_mask = self._read_mask(info)
-        return self._last_obs
+        is_tree = isinstance(self.single_observation_space, gym.spaces.Dict)
+        self._wrapped = isinstance(obs, Mapping) and not is_tree
+        obs = self._seen(obs)
+        self.arrays = self._masks.arrays = arrays_of(obs)
+        if self.autoreset_mode is None:
+            self.autoreset_mode = self._guess_mode()
+        obs = self._own(obs)
+        self.action_mask = self._masks.read(info, self.num_envs)
+        for part in self._parts:
+            part.ended, part.some_ended = self.arrays.zeros(len(part.rows), dtype=np.bool_), False
+            part.all_valid = ~part.ended
+            part.last_obs = obs if len(self._parts) == 1 else _rows(obs, part.rows)
+        return obs
 
     def step(self, actions: Any) -> Transition:
         """Take one action in each env."""
-        obs, reward, terminated, truncated, info = self.env.step(actions)
-        if self._reuses_buffers:
-            obs = tree_map(np.array, obs)
-            terminated, truncated = np.array(terminated, dtype=np.bool_), np.array(truncated, dtype=np.bool_)
-            reward = np.array(reward, dtype=np.float32)
+        if len(self._parts) == 1:
+            self.send(0, actions)
+            transition = self.receive(0)
         else:
-            reward = reward.astype(np.float32, copy=False)
-        ended = terminated | truncated
-        next_obs = obs
-        if self._resets_in_next_step:
-            valid = ~self._ended
-            if self._some_ended:
-                reward[self._ended] = 0.0
-                terminated &= valid
-                truncated &= valid
-                ended &= valid
-            self._ended = ended
-            self._some_ended = np.count_nonzero(ended) > 0
-            mask = self._read_mask(info, unasked=ended)
+            actions = np.asarray(self.arrays.actions(actions))
+            for place, part in enumerate(self._parts):
+                self.send(place, actions[part.rows])
+            transition = self._together([self.receive(place) for place in range(len(self._parts))])
+        self.action_mask = transition.action_mask
+        return transition
+
+    def send(self, part: int, actions: Any) -> None:
+        """Let the rows of one part begin to step; nothing else may be asked of them before `receive`."""
+        actions = self.arrays.actions(actions)
+        if self._in_parts is not None and len(self._parts) > 1:
+            self._in_parts.send(part, actions)
         else:
-            valid = self._all_valid.copy()
-            if np.count_nonzero(ended) == 0:
-                mask = self._read_mask(info)
-            elif self.autoreset_mode is AutoresetMode.SAME_STEP:
-                next_obs = self._true_successors(obs, ended, info)
-                mask = self._read_mask(info)
-            else:
-                obs, mask = self._reset_rows(ended, info)
-        self._last_obs = obs
-        self.action_mask = mask
-        return Transition(obs, reward, terminated, truncated, next_obs, valid, mask)
+            self._parts[part].actions = actions
+
+    def receive(self, part: int) -> Transition:
+        """Return what the step of one part did, in the order of its rows."""
+        its = self._parts[part]
+        if self._in_parts is not None and len(self._parts) > 1:
+            return self._translate(its, *self._in_parts.receive(part))
+        return self._translate(its, *self.env.step(its.actions))
+
+    def check(self) -> None:
+        """Warn or raise for what was wrong with tensors; this waits for the device, so it is called once a rollout.
+
+        Raises:
+            EnvironmentFault: an action mask allowed nothing.
+        """
+        if self._unknown is not None and bool(self._unknown):
+            self._warn_of_unknown()
+        self._masks.check()
 
     def close(self) -> None:
         """Close the wrapped env."""
         self.env.close()
 
     def __repr__(self) -> str:
-        return f"TransitionEnv({self.env}, {self.autoreset_mode.name})"
+        return f"TransitionEnv({self.env}, {'?' if self.autoreset_mode is None else self.autoreset_mode.name})"
+
+    @property
+    def _resets_by_itself(self) -> bool:
+        return self.autoreset_mode is not AutoresetMode.DISABLED
 
     def _reset(self, seeds: int | Sequence[int] | None) -> tuple[Tree, dict[str, Any]]:
         if seeds is not None and not isinstance(self.env, EnvPoolVectorEnv) and envpool.is_pool(self.env):
@@ -136,117 +192,122 @@ class TransitionEnv:
         each = [int(seed) for seed in seeds]
         if len(each) != self.num_envs:
             raise ConfigurationError(f"seeds has {len(each)} entries; allowed is one for each of {self.num_envs} envs")
-        if isinstance(self.env, (SyncVectorEnv, AsyncVectorEnv, EnvPoolVectorEnv)):
+        if isinstance(self.env, _SEEDED_ONE_BY_ONE) or _has_parts(self.env):
             return self.env.reset(seed=each)  # pyright: ignore[reportArgumentType]  # wider than the base class says
         return self.env.reset(seed=int(np.random.SeedSequence(each).generate_state(1)[0]))
 
-    def _own(self, obs: Tree) -> Tree:
-        return tree_map(np.array, obs) if self._reuses_buffers else obs
+    def _guess_mode(self) -> AutoresetMode:
+        if isinstance(self.arrays, HostArrays):
+            mode, meaning = AutoresetMode.NEXT_STEP, "the step after an episode's end ignores the action and"
+        else:
+            mode, meaning = AutoresetMode.SAME_STEP, "the step that ends an episode"
+        self._warn_once(
+            f"{self.env} does not say metadata['autoreset_mode']; {mode.name} is assumed: {meaning} returns the first "
+            "observation of the next episode"
+        )
+        return mode
 
-    def _true_successors(self, obs: Tree, ended: np.ndarray, info: dict[str, Any]) -> Tree:
-        """Put the last observations of the episodes that ended into a copy of `obs`, which is that of new episodes."""
+    def _translate(
+        self, part: _Part, obs: Tree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
+    ) -> Transition:
+        arrays, copy = self.arrays, not self._fresh_arrays
+        obs = self._own(self._seen(obs))
+        reward = arrays.numbers(reward, copy=copy)
+        terminated, truncated = arrays.flags(terminated, copy=copy), arrays.flags(truncated, copy=copy)
+        ended = terminated | truncated
+        next_obs = obs
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            valid = ~part.ended
+            if part.some_ended:
+                reward = arrays.where(valid, reward, 0.0)
+                terminated, truncated, ended = terminated & valid, truncated & valid, ended & valid
+            part.ended, part.some_ended = ended, arrays.some(ended)
+            mask = self._masks.read(info, len(part.rows), unasked=ended)
+        else:
+            valid = arrays.own(part.all_valid)
+            if not arrays.some(ended):
+                mask = self._masks.read(info, len(part.rows))
+            elif self.autoreset_mode is AutoresetMode.SAME_STEP:
+                next_obs = self._true_successors(part, obs, ended, info)
+                mask = self._masks.read(info, len(part.rows))
+            else:
+                obs, mask = self._reset_rows(ended, info)
+        part.last_obs = obs
+        return Transition(obs, reward, terminated, truncated, next_obs, valid, mask)
+
+    def _together(self, pieces: Sequence[Transition]) -> Transition:
+        """Put the parts of one step in the order of the rows."""
+
+        def put(*arrays: np.ndarray) -> np.ndarray:
+            whole = np.empty((self.num_envs, *arrays[0].shape[1:]), dtype=arrays[0].dtype)
+            for part, array in zip(self._parts, arrays, strict=True):
+                whole[part.rows] = array
+            return whole
+
+        def whole(field: str) -> Tree:
+            return tree_map(put, *(getattr(piece, field) for piece in pieces))
+
+        def mask_of(piece: Transition) -> np.ndarray:
+            return self._masks.free(len(piece.valid)) if piece.action_mask is None else piece.action_mask
+
+        obs = whole("obs")
+        masked = any(piece.action_mask is not None for piece in pieces)
+        return Transition(
+            obs,
+            *(whole(field) for field in ("reward", "terminated", "truncated")),
+            next_obs=obs if all(piece.next_obs is piece.obs for piece in pieces) else whole("next_obs"),
+            valid=whole("valid"),
+            action_mask=put(*map(mask_of, pieces)) if masked else None,
+        )
+
+    def _seen(self, obs: Any) -> Tree:
+        """Return what the policy sees of what the env observes."""
+        return obs["policy"] if self._wrapped else obs
+
+    def _own(self, obs: Tree) -> Tree:
+        return obs if self._fresh_arrays else self.arrays.own(obs)
+
+    def _true_successors(self, part: _Part, obs: Tree, ended: Array, info: dict[str, Any]) -> Tree:
+        """Put the last observations of the episodes that ended in the place of the first ones of new episodes."""
+        arrays = self.arrays
         final = info.get("final_obs", info.get("final_observation"))
-        successors = tree_map(np.array, obs)
-        known = np.zeros(self.num_envs, dtype=np.bool_)
-        if isinstance(final, np.ndarray) and final.dtype == object:
-            for row in np.flatnonzero(ended):
-                if final[row] is not None:
-                    _assign_row(successors, row, final[row])
-                    known[row] = True
-        elif final is not None:
-            known = ended & info.get("_final_obs", True)
-            _assign_rows(successors, final, known)
-        unknown = ended & ~known
-        if unknown.any():
-            self._warn_once(
-                f"{self.env} resets in the same step without info['final_obs'], so the true last observation of an "
-                "episode is unknown; the one before it is used to bootstrap"
-            )
-            _assign_rows(successors, self._last_obs, unknown)
+        known = info.get("_final_obs", info.get("_final_observation", True))
+        if final is None:
+            unknown, successors = ended, obs
+        else:
+            if isinstance(final, np.ndarray) and final.dtype == object:
+                final, known = _stacked(final, like=obs)
+            successors = arrays.where(ended & known, self._seen(final), obs)
+            unknown = ended & ~(ended & known)
+        if arrays.some(unknown):
+            self._note_unknown(unknown)
+            successors = arrays.where(~unknown, successors, part.last_obs)
         return successors
 
-    def _reset_rows(self, ended: np.ndarray, info: dict[str, Any]) -> tuple[Tree, np.ndarray | None]:
-        mask = self._read_mask(info, unasked=ended)
-        obs, reset_info = self.env.reset(options={"reset_mask": ended.copy()})
-        if mask is not None and (fresh := self._read_mask(reset_info)) is not None:
-            mask[ended] = fresh[ended]
-        return self._own(obs), mask
+    def _note_unknown(self, unknown: Array) -> None:
+        if isinstance(unknown, np.ndarray):
+            self._warn_of_unknown()
+        else:
+            self._unknown = unknown.any() if self._unknown is None else self._unknown | unknown.any()
 
-    def _read_mask(self, info: dict[str, Any], *, unasked: np.ndarray | None = None) -> np.ndarray | None:
-        """Return the mask [N, choices] that goes with the observations; rows that bring none may do everything.
+    def _warn_of_unknown(self) -> None:
+        self._warn_once(
+            f"{self.env} resets in the same step without info['final_obs'], so the true last observation of an "
+            "episode is unknown; the one before it is used to bootstrap"
+        )
 
-        `unasked` rows are those whose next action is ignored: a finished world may well allow nothing.
-        """
-        given = info.get("action_mask")
-        if given is None:
-            return None if self.action_mask is None else np.ones_like(self.action_mask)
-        choices = mask_size(self.single_action_space)
-        present = info.get("_action_mask", np.ones(self.num_envs, dtype=np.bool_))
-        if isinstance(given, np.ndarray) and given.dtype == object:
-            given = [row if here else np.ones(choices) for row, here in zip(given, present, strict=True)]
-        mask = _as_mask(given)
-        if mask.shape != (self.num_envs, choices):
-            raise ConfigurationError(
-                f"info['action_mask'] has shape {mask.shape}; allowed for {self.single_action_space} in "
-                f"{self.num_envs} envs is {(self.num_envs, choices)}"
-            )
-        mask[~present] = True
-        if unasked is not None:
-            mask[unasked] = True
-        self._check_some_choice(mask)
-        return mask
-
-    def _check_some_choice(self, mask: np.ndarray) -> None:
-        space = self.single_action_space
-        if isinstance(space, gym.spaces.MultiBinary):
-            return  # a bit that may not be 1 can still be 0
-        starts = np.cumsum(space.nvec) - space.nvec if isinstance(space, gym.spaces.MultiDiscrete) else [0]
-        stuck = ~np.logical_or.reduceat(mask, starts, axis=1).all(axis=1)
-        if stuck.any():
-            row = int(np.argmax(stuck))
-            raise EnvironmentFault(f"env {row}: action_mask={mask[row].astype(int).tolist()} allows no action")
+    def _reset_rows(self, ended: Array, info: dict[str, Any]) -> tuple[Tree, Array | None]:
+        mask = self._masks.read(info, self.num_envs, unasked=ended)
+        obs, reset_info = self.env.reset(options={"reset_mask": self.arrays.own(ended)})
+        fresh = self._masks.read(reset_info, self.num_envs)
+        if mask is not None and fresh is not None:
+            mask = self.arrays.where(ended, fresh, mask)
+        return self._own(self._seen(obs)), mask
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warnings:
             self._warnings.add(text)
             warnings.warn(text, stacklevel=4)
-
-
-class FinishedEpisodes(NamedTuple):
-    """Episodes that ended in one step: the env's row, the sum of rewards, the number of steps."""
-
-    rows: np.ndarray  # [K] int64
-    returns: np.ndarray  # [K] float64
-    lengths: np.ndarray  # [K] int64
-
-
-class EpisodeTracker:
-    """Adds up rewards and steps of the running episodes of N envs."""
-
-    def __init__(self, num_envs: int) -> None:
-        self.returns = np.zeros(num_envs, dtype=np.float64)
-        self.lengths = np.zeros(num_envs, dtype=np.int64)
-
-    def reset(self) -> None:
-        """Forget the running episodes, as after a reset of all envs."""
-        self.returns[:] = 0.0
-        self.lengths[:] = 0
-
-    def update(self, transition: Transition) -> FinishedEpisodes:
-        """Count one step, and return the episodes that it ended; rows that are not valid count nothing."""
-        self.returns += transition.reward  # 0 where not valid
-        self.lengths += transition.valid
-        ended = transition.terminated | transition.truncated
-        if np.count_nonzero(ended) == 0:
-            return _NONE_FINISHED
-        rows = np.flatnonzero(ended)
-        finished = FinishedEpisodes(rows, self.returns[rows], self.lengths[rows])
-        self.returns[rows] = 0.0
-        self.lengths[rows] = 0
-        return finished
-
-
-_NONE_FINISHED = FinishedEpisodes(np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np.int64))
 
 
 def check_finite(transition: Transition) -> None:
@@ -279,20 +340,50 @@ def _check_vector_env(env: object) -> None:
         raise ConfigurationError("env is an EnvPool with batch_size < num_envs; allowed is batch_size=num_envs")
 
 
-def _autoreset_mode(env: VectorEnv) -> AutoresetMode:
+def _policy_of(space: gym.Space) -> gym.Space:
+    """Return what a policy sees: of Isaac Lab's spaces the part of that name."""
+    return space["policy"] if isinstance(space, gym.spaces.Dict) and "policy" in space.spaces else space
+
+
+def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:
     mode = (env.metadata or {}).get("autoreset_mode")
     if mode is None:
-        warnings.warn(
-            f"{env} does not say metadata['autoreset_mode']; NEXT_STEP is assumed: the step after an episode's end "
-            "ignores the action and returns the first observation of the next episode",
-            stacklevel=3,
-        )
-        return AutoresetMode.NEXT_STEP
+        return None
     try:
         return AutoresetMode(mode)
     except ValueError as fault:
         allowed = [one.value for one in AutoresetMode]
         raise ConfigurationError(f"metadata['autoreset_mode']={mode!r} of {env}; allowed are {allowed}") from fault
+
+
+_SEEDED_ONE_BY_ONE = (SyncVectorEnv, AsyncVectorEnv, EnvPoolVectorEnv, SeededCartPole)
+
+
+class _InParts(VectorEnv):
+    """What a vector env that steps in parts looks like to the type checker; `divide` may be missing."""
+
+    parts: tuple[np.ndarray, ...]
+
+    def divide(self, blocks: int) -> None: ...
+    def send(self, part: int, actions: Any) -> None: ...
+    def receive(self, part: int) -> tuple[Tree, Any, Any, Any, dict[str, Any]]: ...
+
+
+def _has_parts(env: VectorEnv) -> bool:
+    """Say whether an env steps in parts; a wrapper's inner env may, but that would leave the wrapper out."""
+    return not isinstance(env, VectorWrapper) and all(hasattr(env, name) for name in ("parts", "send", "receive"))
+
+
+def _cut_alike(parts: Sequence[np.ndarray], rows: int, blocks: int) -> list[_Part]:
+    """Return the parts with the envs of each block that they take; none if some block is cut unlike the others."""
+    by_block, found = np.arange(rows).reshape(blocks, -1), []
+    for part in parts:
+        first = part[part < by_block.shape[1]]
+        columns = slice(int(first[0]), int(first[-1]) + 1) if len(first) else slice(0, 0)
+        if not np.array_equal(part, by_block[:, columns].ravel()):
+            return []
+        found.append(_Part(part, columns))
+    return found
 
 
 def _returns_fresh_arrays(env: VectorEnv) -> bool:
@@ -302,26 +393,19 @@ def _returns_fresh_arrays(env: VectorEnv) -> bool:
     return (
         isinstance(env, EnvPoolVectorEnv)
         or envpool.is_pool(env)
+        or isinstance(env, SeededCartPole)
         or type(env).__module__.startswith("gymnasium.envs.classic_control.")
     )
 
 
-def _as_mask(given: Any) -> np.ndarray:
-    try:
-        return np.array(given, dtype=np.bool_)
-    except ValueError as fault:  # rows of unequal length
-        raise ConfigurationError(f"info['action_mask'] has rows of unequal shape: {given!r}") from fault
+def _rows(tree: Tree, rows: np.ndarray) -> Tree:
+    return tree_map(lambda leaf: leaf[rows], tree)
 
 
-def _assign_rows(target: Tree, source: Tree, rows: np.ndarray) -> None:
-    def assign(into: np.ndarray, value: Any) -> None:
-        into[rows] = np.asarray(value)[rows]
-
-    tree_map(assign, target, source)
-
-
-def _assign_row(target: Tree, row: np.intp, source: Tree) -> None:
-    def assign(into: np.ndarray, value: Any) -> None:
-        into[row] = value
-
-    tree_map(assign, target, source)
+def _stacked(each: np.ndarray, *, like: Tree) -> tuple[Tree, np.ndarray]:
+    """Stack the observations in an object array [N], and say which are there; the others are as in `like`."""
+    known = np.array([one is not None for one in each])
+    stacked = tree_map(np.array, like)
+    for row in np.flatnonzero(known):
+        tree_map(lambda into, value, row=row: into.__setitem__(row, value), stacked, each[row])
+    return stacked, known

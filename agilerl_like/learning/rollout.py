@@ -7,12 +7,15 @@ batch when a member learns, by the very weights that acted, which makes a step c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl_like.envs.arrays import Array, Arrays, HostArrays
+from agilerl_like.envs.spaces import Tree, tree_map
 from agilerl_like.envs.transitions import Transition
 from agilerl_like.errors import EnvironmentFault
 
@@ -45,9 +48,28 @@ class Rollout(NamedTuple):
     last_observations: LastObservations
     masks: Tensor | None  # [T, P, E, M], True where an action was legal
 
+    def of_members(self, rows: Tensor) -> Rollout:
+        """The part of some members, in this order."""
+        last = self.last_observations
+        position = torch.full((self.rewards.shape[1],), -1, device=rows.device)
+        position[rows] = torch.arange(len(rows), device=rows.device)
+        theirs = position[last.member] >= 0
+        return self._replace(
+            **{name: getattr(self, name)[:, rows] for name in Rollout._fields[:6]},
+            next_observations=self.next_observations[rows],
+            last_observations=LastObservations(
+                last.time[theirs], position[last.member[theirs]], last.env[theirs], last.observations[theirs]
+            ),
+            masks=None if self.masks is None else self.masks[:, rows],
+        )
+
 
 class RolloutBuffer:
-    """A ring of `length` steps of P members with E envs each."""
+    """A ring of `length` steps of P members with E envs each.
+
+    Observations and actions lie on the device. Rewards and flags stay where the env's arrays are until somebody learns:
+    for numpy that makes four cheap copies a step and one transfer a rollout.
+    """
 
     def __init__(
         self,
@@ -60,46 +82,27 @@ class RolloutBuffer:
         action_dtype: torch.dtype,
         mask_size: int,
         device: torch.device,
+        arrays: Arrays,
+        encode: Callable[[Tree], Tensor],
     ) -> None:
-        self.length, self.members, self.envs, self.device = length, members, envs, device
+        self.length, self.members, self.envs, self.mask_size, self.device = length, members, envs, mask_size, device
         self.observations = torch.zeros(length, members, envs, observation_size, device=device)
         self.actions = torch.zeros(length, members, envs, action_size, dtype=action_dtype, device=device)
         self.masks: Tensor | None = None
-        self.mask_size = mask_size
-        rows = members * envs
-        # rewards and flags stay on the host until somebody learns: four cheap copies a step, one transfer a rollout
-        self.host = np.zeros((length, 4, rows), dtype=np.float32)
-        self.last: list[tuple[np.ndarray, np.ndarray] | None] = [None] * length
+        self.outcomes: Array = arrays.zeros(length, members, 4, envs, dtype=np.float32)  # as in `Rollout`
+        kind = FewSuccessors if isinstance(arrays, HostArrays) else AllSuccessors
+        self.successors = kind(self.observations, encode)
         self.cursor = 0
 
-    def add(
-        self,
-        observations: Tensor,
-        actions: Tensor,
-        transition: Transition,
-        successors: np.ndarray | None,
-        mask: Tensor | None,
-    ) -> None:
-        """Store one step: what was seen `[P, E, D]`, the raw actions `[P, E, A]`, and what came of it.
+    def begin(self) -> int:
+        """Make room for a step of all envs and return its place; the oldest step is given up."""
+        place, self.cursor = self.cursor, (self.cursor + 1) % self.length
+        self.successors.forget(place)
+        return place
 
-        `successors` `[K, D]` are the encoded true last observations of the rows that `truncated_at_once` names.
-        """
-        place = self.cursor
-        self.observations[place] = observations
-        self.actions[place] = actions
-        if mask is not None:
-            if self.masks is None:
-                self.masks = torch.ones(
-                    self.length, self.members, self.envs, self.mask_size, dtype=torch.bool, device=self.device
-                )
-            self.masks[place] = mask
-        host = self.host[place]
-        host[0] = transition.reward
-        host[1] = transition.terminated
-        np.logical_or(transition.terminated, transition.truncated, out=host[2], casting="unsafe")
-        host[3] = transition.valid
-        self.last[place] = None if successors is None else (truncated_at_once(transition), successors)
-        self.cursor = (place + 1) % self.length
+    def part(self, columns: slice) -> BufferPart:
+        """The share of some envs of every member."""
+        return BufferPart(self, columns)
 
     def window(self, members: list[int], length: int, next_observations: Tensor) -> Rollout:
         """The last `length` steps of some members; `next_observations` `[P, E, D]` are what they see now.
@@ -108,51 +111,123 @@ class RolloutBuffer:
             EnvironmentFault: an observation or a reward is not finite.
         """
         places = (self.cursor - length + np.arange(length)) % self.length
-        at = torch.from_numpy(places).to(self.device)
-        rows = torch.tensor(members, device=self.device)
-        whole = len(members) == self.members
-        contiguous = places[-1] - places[0] == length - 1
+        everyone = members == list(range(self.members))
 
         def pick(ring: Tensor) -> Tensor:
-            steps = ring[int(places[0]) : int(places[-1]) + 1] if contiguous else ring[at]
-            return steps if whole else steps[:, rows]
+            if places[-1] - places[0] == length - 1:
+                steps = ring[int(places[0]) : int(places[-1]) + 1]
+            else:
+                steps = ring[torch.from_numpy(places).to(ring.device)]
+            return steps if everyone else steps[:, torch.tensor(members, device=ring.device)]
 
-        host = self.host[places].reshape(length, 4, self.members, self.envs)[:, :, members]
-        flags = torch.from_numpy(np.ascontiguousarray(host.transpose(1, 0, 2, 3))).to(self.device)
+        rewards, terminated, ended, valid = pick(torch.as_tensor(self.outcomes)).to(self.device).unbind(2)
         rollout = Rollout(
             pick(self.observations),
             pick(self.actions),
-            flags[0],
-            flags[1],
-            flags[2],
-            flags[3],
-            next_observations[rows],
-            self._last_observations(places, members),
+            rewards,
+            terminated,
+            ended,
+            valid,
+            next_observations[members],
+            self.successors.after(places, members, ended > terminated),
             None if self.masks is None else pick(self.masks),
         )
         _check_finite(rollout, members)
         return rollout
 
-    def _last_observations(self, places: np.ndarray, members: list[int]) -> LastObservations:
-        position = {member: i for i, member in enumerate(members)}
-        found: list[tuple[int, int, int, np.ndarray]] = []
-        for time, place in enumerate(places):
-            entry = self.last[place]
-            for row, observation in zip(*entry, strict=True) if entry is not None else ():
-                member, env = divmod(int(row), self.envs)
-                if member in position:
-                    found.append((time, position[member], env, observation))
-        size = self.observations.shape[-1]
-        observations = np.stack([entry[3] for entry in found]) if found else np.zeros((0, size), np.float32)
-        index = torch.tensor([entry[:3] for entry in found], dtype=torch.int64, device=self.device).reshape(-1, 3)
-        return LastObservations(index[:, 0], index[:, 1], index[:, 2], torch.from_numpy(observations).to(self.device))
+
+class BufferPart:
+    """Views of a buffer's share of some envs of every member."""
+
+    def __init__(self, buffer: RolloutBuffer, columns: slice) -> None:
+        self._buffer, self._columns = buffer, columns
+        self._observations = buffer.observations[:, :, columns]  # [length, P, e, D]
+        self._actions = buffer.actions[:, :, columns]
+        self._outcomes = buffer.outcomes[..., columns]  # [length, P, 4, e]
+
+    def put_actions(self, place: int, observations: Tensor, actions: Tensor, mask: Tensor | None) -> None:
+        """Store what was seen `[P, e, D]`, what was allowed `[P, e, M]` and the raw actions `[P, e, A]`."""
+        self._observations[place] = observations
+        self._actions[place] = actions
+        buffer = self._buffer
+        if mask is not None and buffer.masks is None:
+            shape = (buffer.length, buffer.members, buffer.envs, buffer.mask_size)
+            buffer.masks = torch.ones(shape, dtype=torch.bool, device=buffer.device)
+        if buffer.masks is not None:
+            buffer.masks[place, :, self._columns] = True if mask is None else mask
+
+    def put_outcome(self, place: int, transition: Transition) -> None:
+        """Store what came of it."""
+        outcome = self._outcomes[place]
+        shape = outcome[:, 0].shape
+        outcome[:, 0] = transition.reward.reshape(shape)
+        outcome[:, 1] = transition.terminated.reshape(shape)
+        outcome[:, 2] = transition.ended.reshape(shape)
+        outcome[:, 3] = transition.valid.reshape(shape)
+        if transition.next_obs is not transition.obs:
+            self._buffer.successors.put(place, self._columns, transition)
 
 
-def truncated_at_once(transition: Transition) -> np.ndarray:
-    """Rows whose episode was cut by a time limit and whose env was reset already: their true successor is needed."""
-    if transition.next_obs is transition.obs:
-        return np.empty(0, dtype=np.int64)
-    return np.flatnonzero(transition.truncated & ~transition.terminated)
+class FewSuccessors:
+    """True successors of the steps that a time limit cut, and of no others: numpy tells which ones they are."""
+
+    def __init__(self, observations: Tensor, encode: Callable[[Tree], Tensor]) -> None:
+        length, self._members, _, size = observations.shape
+        self._nothing, self._encode = observations.new_zeros(0, size), encode
+        self._at: list[list[tuple[np.ndarray, Tensor]]] = [[] for _ in range(length)]  # member and env [2, K], [K, D]
+
+    def forget(self, place: int) -> None:
+        """Give a step up."""
+        self._at[place] = []
+
+    def put(self, place: int, columns: slice, transition: Transition) -> None:
+        """Store what a step of some envs of every member led to."""
+        rows = np.flatnonzero(transition.truncated & ~transition.terminated)
+        if len(rows):
+            member, env = np.divmod(rows, columns.stop - columns.start)
+            successors = self._encode(tree_map(lambda leaf: leaf[rows], transition.next_obs))
+            self._at[place].append((np.stack([member, env + columns.start]), successors))
+
+    def after(self, places: np.ndarray, members: list[int], cut: Tensor) -> LastObservations:
+        """Those of some members at some places; `cut` `[T, P, E]` says where a time limit ended an episode."""
+        found = [(time, *entry) for time, place in enumerate(places) for entry in self._at[place]]
+        if not found:
+            return LastObservations.none(self._nothing)
+        index = np.concatenate([np.insert(where, 0, time, axis=0) for time, where, _ in found], axis=1)  # [3, K]
+        position = np.full(self._members, -1)
+        position[members] = np.arange(len(members))
+        index[1] = position[index[1]]
+        order = np.lexsort(index[::-1])
+        order = order[index[1, order] >= 0]
+        observations = torch.cat([successors for *_, successors in found])[torch.from_numpy(order)]
+        time, member, env = torch.from_numpy(index[:, order]).to(cut.device)
+        return LastObservations(time, member, env, observations.to(cut.device))
+
+
+class AllSuccessors:
+    """True successors of all steps: memory for them costs less than to wait for a device that says which ones count."""
+
+    def __init__(self, observations: Tensor, encode: Callable[[Tree], Tensor]) -> None:
+        self._observations, self._encode = observations, encode
+        self._ring: Tensor | None = None
+
+    def forget(self, place: int) -> None:
+        """Nothing is needed: every step is overwritten."""
+
+    def put(self, place: int, columns: slice, transition: Transition) -> None:
+        """Store what a step of some envs of every member led to."""
+        if self._ring is None:
+            self._ring = torch.zeros_like(self._observations)
+        here = self._ring[place, :, columns]
+        here.copy_(self._encode(transition.next_obs).view(here.shape))
+
+    def after(self, places: np.ndarray, members: list[int], cut: Tensor) -> LastObservations:
+        """Those of some members at some places; `cut` `[T, P, E]` says where a time limit ended an episode."""
+        if self._ring is None:
+            return LastObservations.none(self._observations)
+        time, member, env = cut.nonzero().unbind(1)
+        place, who = torch.from_numpy(places).to(cut.device), torch.tensor(members, device=cut.device)
+        return LastObservations(time, member, env, self._ring[place[time], who[member], env])
 
 
 def _check_finite(rollout: Rollout, members: list[int]) -> None:

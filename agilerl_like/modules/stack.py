@@ -93,7 +93,7 @@ class Tenant(NamedTuple):
     buffers: dict[str, Home]
 
     @classmethod
-    def of(cls, module: nn.Module, cover: dict[str, nn.Module]) -> Tenant:
+    def of(cls, module: nn.Module, cover: Mapping[str, nn.Module]) -> Tenant:
         """Find the place of a member among the cover's submodules."""
         names = counterparts(module, cover)
 
@@ -192,7 +192,7 @@ class Stack(Generic[ModuleT]):
             buffer[rows] = stack.buffers[name]
 
 
-def counterparts(member: nn.Module, cover: dict[str, nn.Module]) -> dict[str, str]:
+def counterparts(member: nn.Module, cover: Mapping[str, nn.Module]) -> dict[str, str]:
     """The name of each of a member's submodules among those of the cover."""
     names: dict[str, str] = {}
     elsewhere: dict[str, str] = {}

@@ -106,6 +106,7 @@ class Categorical(ActionDistribution):
         ]
         self.start = np.atleast_1d(space.start).astype(np.int64)
         self.shift = torch.from_numpy(self.start)
+        self.is_shifted = bool(self.start.any())
         self.num_outputs = self.mask_size = sum(self.nvec)
         self.size = len(self.nvec)
         self.dtype = _torch_dtype(space)
@@ -161,7 +162,7 @@ class Categorical(ActionDistribution):
         return total
 
     def in_env(self, raw: Tensor) -> Tensor:
-        if self.start.any():
+        if self.is_shifted:
             if self.shift.device != raw.device:
                 self.shift = self.shift.to(raw.device)
             raw = raw + self.shift

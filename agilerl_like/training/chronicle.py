@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from agilerl_like.algorithms.agent import Agent
 from agilerl_like.hpo import Birth
@@ -10,31 +11,37 @@ from agilerl_like.reporting.records import FOUNDER, BirthRecord
 
 
 class Chronicle:
-    """All births of a run."""
+    """The births that led to the living; those of lines that died out are on the disk alone (`lineage.jsonl`)."""
 
     def __init__(self) -> None:
         self._births: dict[int, list[BirthRecord]] = {}
 
-    def add(self, births: tuple[BirthRecord, ...]) -> None:
-        """Note births in the order in which they happened."""
+    def add(self, births: tuple[BirthRecord, ...], living: Iterable[int]) -> None:
+        """Note births in the order in which they happened; `living` are the members that there are now."""
         for birth in births:
-            self._births.setdefault(birth.uid, []).append(birth)
+            if not birth.survives or _changed(birth):  # nothing is told of uneventful survivals
+                self._births.setdefault(birth.uid, []).append(birth)
+        remembered: set[int] = set()
+        for member in living:
+            while member in self._births and member not in remembered:
+                remembered.add(member)
+                member = self._births[member][0].parent_uid
+        self._births = {uid: its for uid, its in self._births.items() if uid in remembered}
 
     def parent(self, uid: int) -> int:
         """Whose child a member is."""
         return self._births[uid][0].parent_uid if uid in self._births else FOUNDER
 
     def ancestry(self, uid: int) -> tuple[BirthRecord, ...]:
-        """The births that led to a member as it is now, oldest first, without uneventful survivals."""
+        """The births that led to a living member as it is now, oldest first, without uneventful survivals."""
         chain: list[BirthRecord] = []
         horizon = math.inf
         while uid in self._births:
             own = [birth for birth in self._births[uid] if birth.generation <= horizon]
-            eventful = [birth for birth in own if not birth.survives or _changed(birth)]
-            chain = eventful + chain
-            if not eventful or eventful[0].parent_uid == uid:
+            chain = own + chain
+            if not own or own[0].parent_uid == uid:
                 break
-            uid, horizon = eventful[0].parent_uid, eventful[0].generation
+            uid, horizon = own[0].parent_uid, own[0].generation
         return tuple(chain)
 
 

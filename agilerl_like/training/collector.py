@@ -2,12 +2,19 @@
 
 All members' envs are one vector env of P x E rows, of which member p owns block p. They step together and episodes go
 on across updates and generations; only who is due learns, and those who are due together learn together.
+
+Where the env steps in parts, one part of every member's envs steps while the actions of another are computed. That
+changes nothing but the time it takes, to the last bit. All have arrived before anybody learns, each env meets the same
+noise, and actions are computed for all envs even where they are needed for a part, for a product of fewer rows may be
+rounded in another way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -16,11 +23,12 @@ import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.population import Population
+from agilerl_like.envs.episodes import EpisodeTracker
 from agilerl_like.envs.spaces import ObservationEncoding, mask_size
-from agilerl_like.envs.transitions import EpisodeTracker, TransitionEnv
+from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.learning.cohort import Report
-from agilerl_like.learning.rollout import Rollout, RolloutBuffer, truncated_at_once
+from agilerl_like.learning.rollout import BufferPart, Rollout, RolloutBuffer
+from agilerl_like.learning.update import Report
 from agilerl_like.seeding import Purpose, integers
 
 
@@ -40,8 +48,20 @@ class Clock:
             self.seconds[part] += perf_counter() - start
 
 
+@dataclass
+class Part:
+    """Some envs of every member, which step together."""
+
+    place: int
+    columns: slice
+    buffer: BufferPart
+    episodes: EpisodeTracker
+    under_way: int | None = None
+    """Where in the buffer the step belongs that was sent and not received."""
+
+
 class Collector:
-    """Steps P x E envs with a population."""
+    """Steps P x E envs with a population; `reset` comes first."""
 
     def __init__(self, population: Population, env: TransitionEnv, clock: Clock) -> None:
         members = len(population)
@@ -60,56 +80,119 @@ class Collector:
         for agent in population:
             agent.num_envs = self.envs
             agent.check()
-        self._encoding = ObservationEncoding(env.single_observation_space)
-        distribution = first.distribution
-        self.buffer = RolloutBuffer(
-            max(_longest_rollout(agent) for agent in population),
-            members,
-            self.envs,
-            observation_size=self._encoding.size,
-            action_size=distribution.size,
-            action_dtype=distribution.raw_dtype,
-            mask_size=mask_size(env.single_action_space),
-            device=population.device,
-        )
-        self.tracker = EpisodeTracker(env.num_envs)
+        env.divide(members)
+        self.encoding = ObservationEncoding(env.single_observation_space)
         self.since = np.zeros(members, dtype=np.int64)
-        self.returns: list[list[float]] = [[] for _ in range(members)]
+        self.parts: list[Part] = []
         self.observations = torch.zeros(0)
+        """What the members see now, encoded `[P, E, D]`."""
         self.mask: Tensor | None = None
+        """What they may do now, `[P, E, M]`; None if the world has no masks."""
 
     def reset(self, *keys: int) -> None:
         """Begin new episodes everywhere; each block of envs has seeds named by the run's seed, its place and `keys`."""
         population = self.population
-        seeds = [
+        self.begin(
             seed
             for place in range(len(population))
             for seed in integers(self.envs, population.seed, Purpose.TRAINING_ENVS, place, *keys)
+        )
+
+    def begin(self, seeds: Iterable[int]) -> None:
+        """Begin new episodes everywhere, with a seed for each env; what was seen before is forgotten."""
+        env, population = self.env, self.population
+        observations, mask = env.reset(list(seeds)), env.action_mask
+        self._encode = env.arrays.encoder(self.encoding)
+        self._buffer = RolloutBuffer(
+            max(2, *(_longest_rollout(agent) for agent in population)),  # one part may be a step ahead
+            len(population),
+            self.envs,
+            observation_size=self.encoding.size,
+            action_size=population[0].distribution.size,
+            action_dtype=population[0].distribution.raw_dtype,
+            mask_size=mask_size(env.single_action_space),
+            device=population.device,
+            arrays=env.arrays,
+            encode=self._encode,
+        )
+        self.observations = self._by_member(self._encode(observations))
+        self.mask = None if mask is None else self._by_member(torch.as_tensor(mask))
+        self.parts = [
+            Part(
+                place,
+                columns,
+                self._buffer.part(columns),
+                EpisodeTracker(len(population) * (columns.stop - columns.start), env.arrays),
+            )
+            for place, columns in enumerate(env.columns)
         ]
-        self.observations = self._seen(self.env.reset(seeds))
-        self.mask = self._its_mask()
-        self.tracker.reset()
-        self.population.forget_noise()
+        population.forget_noise()
         self.since[:] = 0
+
+    @property
+    def ticks_until_due(self) -> int:
+        """Steps until somebody's rollout is full."""
+        left = [agent.rollout_steps - since for agent, since in zip(self.population, self.since.tolist(), strict=True)]
+        return max(1, min(left))
+
+    def collect(self, ticks: int, *, asked_to_stop: Callable[[], bool] = lambda: False) -> int:
+        """Take so many steps in every env, or fewer if asked to stop; return how many were taken."""
+        taken = 0
+        while taken < ticks and not (taken and asked_to_stop()):
+            self._send_all()
+            taken += 1
+        for part in self.parts:
+            self._receive(part)
+        self.since += taken
+        return taken
 
     def tick(self) -> None:
         """Take one step in every env."""
-        clock, env = self.clock, self.env
-        with clock("act"):
-            raw = self.population.act(self.observations, self.mask)
-            actions = self.population.to_env(raw)
-        with clock("env"):
-            transition = env.step(actions)
-        with clock("act"):
-            rows = truncated_at_once(transition)
-            successors = self._encoding.encode(transition.next_obs[rows]) if len(rows) else None
-            self.buffer.add(self.observations, raw, transition, successors, self.mask)
-            self.observations = self._seen(transition.obs)
-            self.mask = self._its_mask()
-            finished = self.tracker.update(transition)
-            for row, score in zip(finished.rows, finished.returns, strict=True):
-                self.returns[row // self.envs].append(float(score))
-            self.since += 1
+        self.collect(1)
+
+    def _send_all(self) -> None:
+        """Let each part take its next step, once it has arrived from its last."""
+        population, clock = self.population, self.clock
+        noise = population.next_noise(self.envs)  # [P, E, …]
+        here = self._buffer.begin()
+        for part in self.parts:
+            self._receive(part)
+            with clock("act"):
+                raw = population.act(self.observations, self.mask, noise)
+                seen, raw, mask = (self._of(part, whole) for whole in (self.observations, raw, self.mask))
+                part.buffer.put_actions(here, seen, raw, mask)
+                actions = self.env.arrays.actions(population.to_env(raw))
+            with clock("env"):
+                self.env.send(part.place, actions)
+            part.under_way = here
+
+    def _receive(self, part: Part) -> None:
+        """Wait for a part that is under way, and store what it did."""
+        if part.under_way is None:
+            return
+        with self.clock("env"):
+            transition = self.env.receive(part.place)
+        with self.clock("act"):
+            part.buffer.put_outcome(part.under_way, transition)
+            part.episodes.update(transition)
+            self.observations = self._with(part, self.observations, self._encode(transition.obs))
+            if transition.action_mask is not None:
+                self.mask = self._with(part, self.mask, torch.as_tensor(transition.action_mask))
+        part.under_way = None
+
+    def _of(self, part: Part, whole: Any) -> Any:
+        """A part's share of `[P, E, …]`."""
+        return whole if whole is None or len(self.parts) == 1 else whole[:, part.columns]
+
+    def _with(self, part: Part, whole: Tensor | None, rows: Tensor) -> Tensor:
+        """Put a part's rows in their place in `[P, E, …]`; where there was nothing, all is True."""
+        share = self._by_member(rows)
+        if len(self.parts) == 1:
+            return share
+        if whole is None:
+            whole = share.new_ones(len(self.population), self.envs, share.shape[-1])
+        whole[:, part.columns] = share
+        return whole
 
     def learn(self) -> Mapping[int, Report]:
         """Let everybody learn whose rollout is full."""
@@ -118,6 +201,7 @@ class Collector:
         if not due:
             return {}
         with self.clock("learn"):
+            self.env.check()
             reports = self.population.learn(due, self._window)
         self.since[due] = 0
         return reports
@@ -126,23 +210,22 @@ class Collector:
         """A newcomer lives here: what its predecessor saw is not its own."""
         self.since[place] = 0
 
-    def take_returns(self) -> list[list[float]]:
-        """Returns of the training episodes that ended since the last call, by member."""
-        returns, self.returns = self.returns, [[] for _ in self.returns]
-        return returns
+    def take_scores(self) -> list[float]:
+        """Mean return of each member's training episodes that ended since the last call; nan if none did."""
+        members = len(self.population)
+        taken = [part.episodes.take() for part in self.parts]
+        counts, returns = (
+            np.concatenate([array.reshape(members, -1) for array in arrays], axis=1).sum(axis=1)
+            for arrays in zip(*taken, strict=True)
+        )
+        return [float(total / count) if count else math.nan for total, count in zip(returns, counts, strict=True)]
 
     def _window(self, places: list[int], steps: int) -> Rollout:
-        return self.buffer.window(places, steps, self.observations)
+        return self._buffer.window(places, steps, self.observations)
 
-    def _seen(self, observations: Any) -> Tensor:
-        encoded = torch.from_numpy(self._encoding.encode(observations)).to(self.population.device)
-        return encoded.view(len(self.population), self.envs, -1)
-
-    def _its_mask(self) -> Tensor | None:
-        mask = self.env.action_mask
-        if mask is None:
-            return None
-        return torch.from_numpy(mask).to(self.population.device).view(len(self.population), self.envs, -1)
+    def _by_member(self, rows: Tensor) -> Tensor:
+        """Rows `[P e, …]` of a part, on the device as `[P, e, …]`."""
+        return rows.to(self.population.device).view(len(self.population), -1, rows.shape[-1])
 
 
 def _longest_rollout(agent: Any) -> int:

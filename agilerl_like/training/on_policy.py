@@ -13,7 +13,8 @@ import gymnasium
 from agilerl_like.algorithms.agent import Agent
 from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.envs.vector import evaluation_env, widen
+from agilerl_like.envs.trials import trial_env
+from agilerl_like.envs.vector import widen
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
 from agilerl_like.modules.layers import check_activation
@@ -68,7 +69,8 @@ def train_on_policy(
 
     `env` is where members train: one that can be made again (of `make_vect_envs`, `gymnasium.make_vec`, or a plain
     sync or async vector env) is copied to as many rows for each member; the rows of any other are divided among the
-    members, and `eval_env` must say where they are tested. `pop` is a population, or a list of agents of one run
+    members, and `eval_env` must say where they are tested. It may be `env` itself, whose training episodes then begin
+    anew after every test. `pop` is a population, or a list of agents of one run
     seed.
 
     `run_dir` is a folder for metrics.csv, lineage.jsonl, the last population and the best agent; without it nothing
@@ -139,7 +141,7 @@ def evolve_on_policy(
         if training_env is not env:
             stack.callback(training_env.close)
         if eval_env is None:
-            eval_env = evaluation_env(env, len(population) * schedule.eval_loop)
+            eval_env = trial_env(env, len(population) * schedule.eval_loop)
             stack.callback(eval_env.close)
         run = Run(
             population,

@@ -21,7 +21,7 @@ from agilerl_like.algorithms.population import Population, mend
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import CheckpointError
 from agilerl_like.hpo import Birth, Mutations, Selection, next_generation
-from agilerl_like.learning.cohort import Report
+from agilerl_like.learning.update import Report
 from agilerl_like.reporting.records import BirthRecord, GenerationRecord, MemberRecord, SummaryRecord
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.seeding import Purpose, integers
@@ -107,6 +107,8 @@ class Run:
             if reason:
                 break
             self._evolve()
+            if self.eval_env.env is self.collector.env.env:  # there is no second one: training episodes were cut off
+                self.collector.reset(self.generation)
             if self.schedule.checkpoint is not None and self.steps - self.saved_at >= self.schedule.checkpoint:
                 self._save()
         unsaved = self._save()
@@ -119,19 +121,18 @@ class Run:
     def _train(self, interrupts: Interrupts) -> None:
         self.generation += 1
         self.reports = [[] for _ in self.population]
-        ticks = min(-(-self.schedule.evo_steps // self.collector.envs), self._ticks_left())
-        for _ in range(max(ticks, 1)):
-            self.collector.tick()
-            self.ticks += 1
-            reports = self.collector.learn()
+        collector = self.collector
+        last = self.ticks + max(1, min(-(-self.schedule.evo_steps // collector.envs), self._ticks_left()))
+        while self.ticks < last and not interrupts.asked:
+            ticks = min(collector.ticks_until_due, last - self.ticks)
+            self.ticks += collector.collect(ticks, asked_to_stop=lambda: interrupts.asked)
+            reports = collector.learn()
             for place, report in reports.items():
                 self.reports[place].append(report)
             if reports:
                 self._mend(dict(reports))
                 with self.clock("report"):
                     self.reporters.progress(self.steps * len(self.population))
-            if interrupts.asked:
-                break
         for agent in self.population:
             agent.steps.append(self.steps)
 
@@ -154,11 +155,10 @@ class Run:
             episodes = self.population.play(self.eval_env, seeds, self.schedule.eval_steps)
             self.evaluation_steps += episodes.steps
             self.population.fitness = [float(score) for score in episodes.returns.mean(axis=1)]
-            for agent, score, returns in zip(
-                self.population, self.population.fitness, self.collector.take_returns(), strict=True
-            ):
+            training = self.collector.take_scores()
+            for agent, score, training_score in zip(self.population, self.population.fitness, training, strict=True):
                 agent.fitness.append(score)
-                agent.scores.append(float(np.mean(returns)) if returns else math.nan)
+                agent.scores.append(training_score)
             best = self.population.best
             if best.fitness[-1] > self.champion.fitness:
                 self.champion = Champion(best.clone(), best.fitness[-1])
@@ -221,7 +221,7 @@ class Run:
     # -- records
 
     def _tell(self, births: tuple[BirthRecord, ...]) -> None:
-        self.chronicle.add(births)
+        self.chronicle.add(births, [agent.index for agent in self.population])
         with self.clock("report"):
             self.reporters.births(births)
 

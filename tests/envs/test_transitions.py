@@ -21,6 +21,7 @@ from agilerl_like.envs import (
     make_vect_envs,
     tree_map,
 )
+from agilerl_like.envs.arrays import HostArrays
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 Script = Sequence[tuple[int, bool, bool]]  # episodes: length, terminates, truncates
@@ -280,9 +281,9 @@ def test_same_step_without_final_obs_falls_back_on_the_last_known_and_warns_once
 def test_a_missing_autoreset_mode_is_taken_for_next_step_with_a_warning():
     env = OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.NEXT_STEP)
     env.metadata = {}
-    with pytest.warns(UserWarning, match="autoreset_mode"):
-        speaker = TransitionEnv(env)
-    speaker.reset()
+    speaker = TransitionEnv(env)
+    with pytest.warns(UserWarning, match="autoreset_mode.*NEXT_STEP"):
+        speaker.reset()
     assert [bool(speaker.step([1]).valid[0]) for _ in range(3)] == [True, False, True]
 
 
@@ -423,25 +424,23 @@ def test_a_mask_that_leaves_no_choice_names_the_env():
 def test_the_tracker_sums_each_episode_once_and_skips_inserted_rows(mode):
     worlds = [Scripted(world, script) for world, script in enumerate(scripts(4))]
     _, _, transitions = run(SyncVectorEnv([lambda world=world: world for world in worlds], autoreset_mode=mode), 14)
-    tracker = EpisodeTracker(4)
-    finished: list[list[tuple[float, int]]] = [[] for _ in worlds]
-    for step in transitions:
-        done = tracker.update(step)
-        for row, total, length in zip(*done, strict=True):
-            finished[row].append((total, length))
-    for world, episodes in zip(worlds, finished, strict=True):
-        expected, total, length = [], 0.0, 0
+    tracker = EpisodeTracker(4, HostArrays())
+    halves = []
+    for start in (0, 7):
+        for step in transitions[start : start + 7]:
+            tracker.update(step)
+        halves.append(tracker.take())
+    for world in worlds:
+        returns, total = [], 0.0
         for _, action, terminated, truncated, _ in world.journal:
-            total, length = total + action / 4, length + 1
+            total += action / 4
             if terminated or truncated:
-                expected.append((total, length))
-                total, length = 0.0, 0
-        assert episodes == expected
-        assert tracker.returns[world.world] == total  # of the episode that still runs
-        assert tracker.lengths[world.world] == length
-    tracker.reset()
-    assert not tracker.returns.any()
-    assert not tracker.lengths.any()
+                returns.append(total)
+                total = 0.0
+        assert sum(int(half.counts[world.world]) for half in halves) == len(returns)
+        assert sum(float(half.returns[world.world]) for half in halves) == sum(returns)
+        assert tracker.running[world.world] == total  # of the episode that still runs
+    assert not tracker.take().counts.any()
 
 
 def transition(obs: Any, reward: Sequence[float], next_obs: Any = None) -> Transition:

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from agilerl_like.envs.arrays import HostArrays
 from agilerl_like.envs.transitions import Transition
 from agilerl_like.errors import EnvironmentFault
 from agilerl_like.learning.rollout import RolloutBuffer
@@ -20,28 +21,30 @@ def buffer_of(length):
         action_dtype=torch.int64,
         mask_size=2,
         device=torch.device("cpu"),
+        arrays=HostArrays(),
+        encode=torch.from_numpy,
     )
 
 
 def fill(buffer, steps, *, start=0, truncated_at=(), mask=None):
     """Step t sees 100 t + row, pays t + row / 10; an episode that is cut at (t, row) last saw -(100 t + row)."""
+    whole = buffer.part(slice(0, ENVS))
     for t in range(start, start + steps):
         seen = 100.0 * t + torch.arange(ROWS).reshape(MEMBERS, ENVS, 1)
         truncated = np.array([(t, row) in truncated_at for row in range(ROWS)])
         obs = np.zeros((ROWS, 1), np.float32)
-        next_obs = obs.copy() if truncated.any() else obs
         transition = Transition(
             obs,
             (t + np.arange(ROWS) / 10).astype(np.float32),
             np.zeros(ROWS, bool),
             truncated,
-            next_obs,
+            -seen.numpy().reshape(ROWS, 1) if truncated.any() else obs,
             np.ones(ROWS, bool),
             None,
         )
-        rows = np.flatnonzero(truncated)
-        successors = -(100.0 * t + rows[:, None]).astype(np.float32) if len(rows) else None
-        buffer.add(seen, torch.full((MEMBERS, ENVS, 1), t), transition, successors, mask)
+        place = buffer.begin()
+        whole.put_actions(place, seen, torch.full((MEMBERS, ENVS, 1), t), mask)
+        whole.put_outcome(place, transition)
 
 
 NOW = torch.full((MEMBERS, ENVS, 1), 7.0)
@@ -112,6 +115,6 @@ def test_a_number_that_is_not_finite_is_named():
     ):
         buffer.window([2], 2, NOW)
     buffer.window([0, 1], 2, NOW)  # the others are not harmed
-    buffer.host[0, 0, 1] = np.inf
+    buffer.outcomes[0, 0, 0, 1] = np.inf
     with pytest.raises(EnvironmentFault, match=r"reward=inf is not finite: member 0, env 1 of its own, step 0"):
         buffer.window([0], 2, NOW)

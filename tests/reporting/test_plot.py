@@ -78,8 +78,9 @@ def test_the_file_is_a_picture_of_a_readable_size(run_dir):
 
 
 def test_drawing_leaves_no_global_state(run_dir):
+    before = "matplotlib.pyplot" in sys.modules  # torch's compiler may have loaded it
     figure(run_dir)
-    assert "matplotlib.pyplot" not in sys.modules
+    assert ("matplotlib.pyplot" in sys.modules) == before
 
 
 def test_a_population_of_which_nobody_is_healthy_can_still_be_drawn(tmp_path):

@@ -27,6 +27,7 @@ from agilerl_like import (
 )
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.reporting import Reporter
+from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.interrupts import Interrupts
 
@@ -183,6 +184,22 @@ def test_a_run_folder_holds_what_a_person_looks_for(tmp_path):
     )
     assert torch.equal(flat(PPO.load(tmp_path / "elite")), flat(best))
     assert sorted(p.name for p in tmp_path.glob("all-*")) == ["all-200", "all-400", "all-600"]
+
+
+def test_the_profile_covers_the_run_and_stands_in_the_metrics(tmp_path):
+    _, _, memory = run(run_dir=tmp_path / "run")
+    summary = memory.summary
+    assert set(summary.seconds_by_part) == {"env", "act", "learn", "evaluate", "evolve", "report"}
+    assert 0.7 * summary.seconds < sum(summary.seconds_by_part.values()) <= summary.seconds
+    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").read_text().splitlines()))
+    for part in ("env", "act", "learn", "evaluate"):  # seconds since the start
+        by_generation = [float(row[f"time/{part}"]) for row in rows[::3]]
+        assert by_generation == [g.seconds_by_part[part] for g in memory.generations]
+        assert 0 < by_generation[0] < by_generation[-1] <= summary.seconds_by_part[part]
+    shares = {
+        name: f"{part / sum(summary.seconds_by_part.values()):.0%}" for name, part in summary.seconds_by_part.items()
+    }
+    assert f"learn {shares['learn']}" in summary_facts(summary)["time"][0]
 
 
 def test_a_full_disk_costs_a_warning_and_not_the_run(tmp_path, monkeypatch):

@@ -1,0 +1,180 @@
+"""What stepping needs of arrays, once for numpy and once for torch, so that nobody else asks which kind an env returns.
+
+The subtlety is `some`. Looking into numpy is free. Looking into a tensor on an accelerator waits for everything that
+was asked of it before, so for tensors `some` says yes without looking: what stands behind it must be right, if idle,
+where no flag is set.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl_like.envs.spaces import ObservationEncoding, Tree, tree_map
+from agilerl_like.errors import ConfigurationError
+
+Array = Any  # np.ndarray or torch.Tensor: all arrays of one Transition are of one kind
+
+
+class Arrays(ABC):
+    """One kind of arrays."""
+
+    @abstractmethod
+    def numbers(self, given: Any, *, copy: bool) -> Array:
+        """Return float32 numbers; with `copy` never the very array that came in."""
+
+    @abstractmethod
+    def flags(self, given: Any, *, copy: bool) -> Array:
+        """Return booleans; with `copy` never the very array that came in."""
+
+    @abstractmethod
+    def zeros(self, *shape: int, dtype: type[np.generic]) -> Array:
+        """Return zeros of one of numpy's types."""
+
+    @abstractmethod
+    def own(self, tree: Tree) -> Tree:
+        """Copy every array of a tree."""
+
+    @abstractmethod
+    def some(self, flags: Array) -> bool:
+        """Say whether some flag may be set; numpy knows, a tensor is not looked into."""
+
+    @abstractmethod
+    def where(self, flags: Array, yes: Tree, no: Tree) -> Tree:
+        """Take the rows of `yes` where flags [N] are set and those of `no` elsewhere."""
+
+    @abstractmethod
+    def of(self, array: np.ndarray) -> Array:
+        """Return what numpy holds as this kind."""
+
+    @abstractmethod
+    def actions(self, given: Any) -> Any:
+        """Return actions as the env takes them; from a tensor to numpy this is the exchange with the host."""
+
+    @abstractmethod
+    def encoder(self, encoding: ObservationEncoding) -> Callable[[Array], Tensor]:
+        """Return what turns observations into float32 rows `[..., size]`, on the device that they are on."""
+
+    @abstractmethod
+    def to_numpy(self, array: Array) -> np.ndarray:
+        """Return numpy, waiting for the device if it has to be."""
+
+
+class HostArrays(Arrays):
+    """numpy."""
+
+    def numbers(self, given: Any, *, copy: bool) -> np.ndarray:
+        return np.array(given, dtype=np.float32) if copy else np.asarray(given, dtype=np.float32)
+
+    def flags(self, given: Any, *, copy: bool) -> np.ndarray:
+        return np.array(given, dtype=np.bool_) if copy else np.asarray(given, dtype=np.bool_)
+
+    def zeros(self, *shape: int, dtype: type[np.generic]) -> np.ndarray:
+        return np.zeros(shape, dtype=dtype)
+
+    def own(self, tree: Tree) -> Tree:
+        return tree_map(np.array, tree)
+
+    def some(self, flags: np.ndarray) -> bool:
+        return bool(np.count_nonzero(flags))
+
+    def where(self, flags: np.ndarray, yes: Tree, no: Tree) -> Tree:
+        def pick(one: np.ndarray, other: Any) -> np.ndarray:
+            return np.where(flags if one.ndim == 1 else flags.reshape(-1, *(1,) * (one.ndim - 1)), one, other)
+
+        return pick(yes, no) if isinstance(yes, np.ndarray) else tree_map(pick, yes, no)
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+    def actions(self, given: Any) -> Any:
+        return given.cpu().numpy() if isinstance(given, Tensor) else given
+
+    def encoder(self, encoding: ObservationEncoding) -> Callable[[np.ndarray], Tensor]:
+        return lambda observations: torch.from_numpy(encoding.encode(observations))
+
+    def to_numpy(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+
+class TensorArrays(Arrays):
+    """torch, on one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def numbers(self, given: Tensor, *, copy: bool) -> Tensor:
+        return given.to(torch.float32, copy=copy)
+
+    def flags(self, given: Tensor, *, copy: bool) -> Tensor:
+        return given.to(torch.bool, copy=copy)
+
+    def zeros(self, *shape: int, dtype: type[np.generic]) -> Tensor:
+        return torch.zeros(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device=self.device)
+
+    def own(self, tree: Tree) -> Tree:
+        return tree_map(torch.clone, tree)
+
+    def some(self, flags: Tensor) -> bool:
+        return True
+
+    def where(self, flags: Tensor, yes: Tree, no: Tree) -> Tree:
+        def pick(one: Tensor, other: Any) -> Tensor:
+            return torch.where(flags.reshape(-1, *(1,) * (one.dim() - 1)), one, other)
+
+        return tree_map(pick, yes, no)
+
+    def of(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def actions(self, given: Any) -> Tensor:
+        return torch.as_tensor(given, device=self.device)
+
+    def encoder(self, encoding: ObservationEncoding) -> Callable[[Tensor], Tensor]:
+        if not encoding.counts.size:
+            return lambda numbers: numbers.float().reshape(*_batch(numbers, encoding), encoding.size)
+        counts, starts, columns = (
+            torch.from_numpy(part).to(self.device) for part in (encoding.counts, encoding.starts, encoding.columns)
+        )
+
+        def one_hot(categories: Tensor) -> Tensor:
+            places = categories.reshape(-1, len(counts)).long() - starts
+            outside = (places < 0) | (places >= counts)
+            rows = torch.zeros(len(places), encoding.size, device=self.device)
+            rows.scatter_(1, columns + places.clamp(min=0).minimum(counts - 1), 1.0)
+            # to raise an error here would wait for the device; learning looks for numbers that are not finite
+            rows.masked_fill_(outside.any(1, keepdim=True), torch.nan)
+            return rows.reshape(*_batch(categories, encoding), encoding.size)
+
+        return one_hot
+
+    def to_numpy(self, array: Tensor) -> np.ndarray:
+        return array.cpu().numpy()
+
+
+def _batch(observations: Tensor, encoding: ObservationEncoding) -> torch.Size:
+    return observations.shape[: observations.dim() - encoding.event_dims]
+
+
+def arrays_of(observations: Tree) -> Arrays:
+    """Return the kind of arrays that observations are of.
+
+    Raises:
+        ConfigurationError: neither numpy nor torch.
+    """
+    leaf = observations
+    while isinstance(leaf, (Mapping, tuple)) and leaf:
+        leaf = next(iter(leaf.values())) if isinstance(leaf, Mapping) else leaf[0]
+    if isinstance(leaf, Tensor):
+        return TensorArrays(leaf.device)
+    if isinstance(leaf, np.ndarray):
+        return HostArrays()
+    raise ConfigurationError(
+        f"the env's observations are a {type(leaf).__module__}.{type(leaf).__name__}; allowed are numpy arrays and "
+        "torch tensors (gymnasium.wrappers.vector.JaxToTorch makes tensors of jax arrays)"
+    )

@@ -1,0 +1,85 @@
+"""Action masks: which actions a world allows in the state that it is in, as it says in `info["action_mask"]`.
+
+A world may have masks and be silent for a while, and rows that say nothing may do everything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Discrete, MultiDiscrete
+
+from agilerl_like.envs.arrays import Array, Arrays, HostArrays
+from agilerl_like.envs.spaces import mask_size
+from agilerl_like.errors import ConfigurationError, EnvironmentFault
+
+
+class ActionMasks:
+    """Reads the masks of an env."""
+
+    def __init__(self, space: Space) -> None:
+        self.space, self.size = space, mask_size(space)
+        self.arrays: Arrays = HostArrays()
+        self._seen = False
+        self._choices = _choices(space)
+        self._stuck: Array | None = None  # rows that once had no choice; tensors only
+
+    def read(self, info: dict[str, Any], rows: int, *, unasked: Array | None = None) -> Array | None:
+        """Return the mask [rows, size] that goes with the observations; None as long as the world had none.
+
+        `unasked` rows are those whose next action is ignored: a finished world may well allow nothing.
+        """
+        given = info.get("action_mask")
+        if given is None:
+            return self.free(rows) if self._seen else None
+        self._seen = True
+        present = info.get("_action_mask")
+        if isinstance(given, np.ndarray) and given.dtype == object:
+            given = [np.ones(self.size) if row is None else row for row in given]
+        mask = self._as_flags(given)
+        if tuple(mask.shape) != (rows, self.size):
+            raise ConfigurationError(
+                f"info['action_mask'] has shape {tuple(mask.shape)}; allowed for {self.space} in {rows} envs is "
+                f"{(rows, self.size)}"
+            )
+        for free in (None if present is None else ~present, unasked):
+            mask = mask if free is None else mask | free[:, None]
+        self._look_for_stuck(mask)
+        return mask
+
+    def free(self, rows: int) -> Array:
+        """Return a mask that allows everything."""
+        return ~self.arrays.zeros(rows, self.size, dtype=np.bool_)
+
+    def check(self) -> None:
+        """Raise EnvironmentFault if tensors allowed nothing somewhere since the beginning; waits for the device."""
+        if self._stuck is not None and bool(self._stuck.any()):
+            row = int(self._stuck.nonzero()[0])
+            raise EnvironmentFault(f"env {row}: action_mask allowed no action in one of its last steps")
+
+    def _as_flags(self, given: Any) -> Array:
+        try:
+            return self.arrays.flags(given, copy=True)
+        except ValueError as fault:  # rows of unequal length
+            raise ConfigurationError(f"info['action_mask'] has rows of unequal shape: {given!r}") from fault
+
+    def _look_for_stuck(self, mask: Array) -> None:
+        for choice in self._choices:
+            stuck = ~mask[:, choice].any(1)
+            if not isinstance(stuck, np.ndarray):
+                self._stuck = stuck if self._stuck is None else self._stuck | stuck
+            elif stuck.any():
+                row = int(np.argmax(stuck))
+                raise EnvironmentFault(f"env {row}: action_mask={mask[row].astype(int).tolist()} allows no action")
+
+
+def _choices(space: Space) -> list[slice]:
+    """Return which entries of a mask belong to one choice, of which something must be left."""
+    if isinstance(space, Discrete):
+        return [slice(None)]
+    if isinstance(space, MultiDiscrete):
+        stops = np.cumsum(space.nvec)
+        return [slice(stop - count, stop) for stop, count in zip(stops.tolist(), space.nvec.tolist(), strict=True)]
+    return []  # a bit that may not be 1 can still be 0

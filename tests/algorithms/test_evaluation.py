@@ -1,0 +1,56 @@
+"""Counted episodes: what each member scores on each seed, whatever steps the env and however many at once."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from agilerl_like import PPO, make_vect_envs
+from agilerl_like.envs import TransitionEnv, evaluation_env
+from agilerl_like.envs.trials import trial_env
+
+SEEDS = [3, 1, 4, 1, 5]
+
+
+def population_of(env_id, size=3):
+    env, mlp = gym.make(env_id), {"hidden_size": [16]}
+    net = {"encoder_config": mlp, "head_config": mlp, "latent_dim": 16}
+    return PPO.population(size, env.observation_space, env.action_space, net_config=net, seed=2)
+
+
+def by_hand(env_id, population, max_steps=10_000):
+    """Returns and lengths [P, K] of single envs, one member and one seed after the other."""
+    returns, lengths = np.zeros((2, len(population), len(SEEDS)))
+    for p, agent in enumerate(population):
+        for k, seed in enumerate(SEEDS):
+            env = gym.make(env_id)
+            obs, over = env.reset(seed=seed)[0], False
+            while not over and lengths[p, k] < max_steps:
+                obs, reward, terminated, truncated, _ = env.step(agent.best_actions(agent.encode(obs), None)[0])
+                returns[p, k] += reward
+                lengths[p, k] += 1
+                over = terminated or truncated
+    return returns, lengths
+
+
+@pytest.mark.parametrize("backend", ["vector", "sync", "workers"])
+@pytest.mark.parametrize("envs", [5, 2])  # at once, and in three rounds of which the last is not full
+@pytest.mark.parametrize("make", [trial_env, evaluation_env])
+def test_every_member_plays_every_seed_once(backend, envs, make):
+    population = population_of("CartPole-v1")
+    returns, lengths = by_hand("CartPole-v1", population)
+    env = make(make_vect_envs("CartPole-v1", 2, backend=backend), 3 * envs)
+    played = population.play(TransitionEnv(env), SEEDS)
+    np.testing.assert_array_equal(played.returns, returns)
+    np.testing.assert_array_equal(played.lengths, lengths)
+    assert played.steps == lengths.sum()
+    alone = population[1].play(TransitionEnv(env), SEEDS)  # all rows are one member's
+    np.testing.assert_array_equal(alone.returns, returns[1:2])
+    env.close()
+
+
+def test_episodes_are_cut_where_they_are_too_long():
+    population = population_of("Pendulum-v1", size=2)
+    returns, _ = by_hand("Pendulum-v1", population, max_steps=7)
+    played = population.play(TransitionEnv(trial_env(make_vect_envs("Pendulum-v1", 1, backend="sync"), 4)), SEEDS, 7)
+    np.testing.assert_allclose(played.returns, returns, rtol=1e-5)
+    assert (played.lengths == 7).all()

@@ -1,0 +1,127 @@
+"""Envs that step in parts: the same results, and one part steps while the other is thought about."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+from tensor_worlds import Beads, InHalves
+
+from agilerl_like import PPO, Mutations, TournamentSelection, train_on_policy
+from agilerl_like.envs import TransitionEnv
+from agilerl_like.training.collector import Clock, Collector
+
+MEMBERS, ENVS, STEPS = 3, 5, 32
+WORLDS = {
+    "same step": {},
+    "same step, continuous": {"continuous": True},
+    "next step": {"mode": AutoresetMode.NEXT_STEP},
+    "next step, masks": {"mode": AutoresetMode.NEXT_STEP, "masks": True},
+}
+
+
+def population_of(env):
+    mlp = {"hidden_size": [16]}
+    return PPO.population(
+        MEMBERS,
+        env.single_observation_space,
+        env.single_action_space,
+        net_config={"encoder_config": mlp, "head_config": mlp, "latent_dim": 16},
+        num_envs=ENVS,
+        learn_step=ENVS * STEPS,
+        batch_size=32,
+        seed=3,
+    )
+
+
+def collector_of(env):
+    collector = Collector(population_of(env), TransitionEnv(env), Clock(("act", "env", "learn")))
+    collector.reset()
+    return collector
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS.keys())
+def test_a_rollout_in_parts_is_the_rollout_of_the_whole(world):
+    rows = MEMBERS * ENVS
+    parted, whole = (collector_of(env) for env in (InHalves(rows, **world), Beads(rows, np, **world)))
+    assert [part.columns for part in parted.parts] == [slice(0, 2), slice(2, 5)]
+    for _ in range(2):
+        for ticks in (1, 20, STEPS - 21):
+            assert parted.collect(ticks) == whole.collect(ticks) == ticks
+        ours, theirs = (collector._window([2, 0], STEPS) for collector in (parted, whole))
+        for name, mine, other in zip(ours._fields, ours, theirs, strict=True):
+            if name == "last_observations":
+                assert all(torch.equal(*pair) for pair in zip(mine, other, strict=True))
+            else:
+                assert mine is other is None or torch.equal(mine, other), name
+        assert parted.take_scores() == whole.take_scores()
+
+
+def test_one_part_steps_while_the_other_is_thought_about():
+    env = InHalves(MEMBERS * ENVS)
+    collector = collector_of(env)
+    collector.collect(3)
+    first = ["send 0", "send 1"]
+    assert env.journal == [*first, *["receive 0", "send 0", "receive 1", "send 1"] * 2, "receive 0", "receive 1"]
+
+
+def test_a_wish_to_stop_is_heard_after_any_step_and_leaves_nothing_under_way():
+    env = InHalves(MEMBERS * ENVS)
+    collector = collector_of(env)
+    asked = iter([False, False, True])
+    assert collector.collect(STEPS, asked_to_stop=lambda: next(asked)) == 3
+    assert env.sent == [None, None]
+    assert collector.since.tolist() == [3] * MEMBERS
+    assert collector.ticks_until_due == STEPS - 3
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS.keys())
+def test_a_step_of_all_parts_is_the_step_of_the_whole(world):
+    parted, whole = (TransitionEnv(kind) for kind in (InHalves(6, **world), Beads(6, np, **world)))
+    parted.divide(3)
+    assert parted.columns == (slice(0, 1), slice(1, 2))
+    rng = np.random.default_rng(0)
+    np.testing.assert_array_equal(parted.reset(range(6)), whole.reset(range(6)))
+    for _ in range(30):
+        actions = rng.uniform(-1, 1, (6, 1)).astype(np.float32) if "continuous" in world else rng.integers(2, size=6)
+        ours, theirs = parted.step(actions), whole.step(actions)
+        for name, mine, other in zip(ours._fields, ours, theirs, strict=True):
+            np.testing.assert_array_equal(mine, other, err_msg=name)
+        assert (ours.next_obs is ours.obs) == (theirs.next_obs is theirs.obs)
+
+
+def test_parts_that_cut_members_unlike_step_together():
+    class Unlike(InHalves):
+        def divide(self, blocks):
+            super().divide(1)  # the first half of all rows: of three members one and a half
+
+        def step(self, actions):
+            for part, rows in enumerate(self.parts):
+                self.send(part, actions[rows])
+            obs, reward, terminated, truncated, infos = zip(*(self.receive(part) for part in (0, 1)), strict=True)
+            info = {key: self.together([info[key] for info in infos]) for key in infos[0]}
+            return *map(self.together, (obs, reward, terminated, truncated)), info
+
+    collector = collector_of(Unlike(MEMBERS * ENVS))
+    assert len(collector.parts) == 1
+    whole = collector_of(Beads(MEMBERS * ENVS, np))
+    for each in (collector, whole):
+        each.collect(STEPS)
+    assert torch.equal(*(each._window([0, 1, 2], STEPS).observations for each in (collector, whole)))
+
+
+def test_a_whole_run_in_parts_is_the_run_of_the_whole():
+    weights = []
+    for env in (InHalves(MEMBERS * ENVS), Beads(MEMBERS * ENVS, np)):
+        population, _ = train_on_policy(
+            env,
+            pop=population_of(env),
+            eval_env=Beads(MEMBERS * 2, np),
+            max_steps=400,
+            evo_steps=200,
+            eval_loop=2,
+            verbose=False,
+            selection_strategy=TournamentSelection(2),
+            mutation=Mutations(no_mutation=0.2, architecture=0.8, rl_hp=0, parameters=0),
+        )
+        weights.append(torch.cat([p.detach().reshape(-1) for agent in population for p in agent.network.parameters()]))
+    assert torch.equal(*weights)
