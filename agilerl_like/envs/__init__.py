@@ -1,26 +1,35 @@
-"""Where agents act: vector environments behind one contract, and tiny worlds with known answers."""
+"""Where agents act: vector environments behind one contract, and tiny worlds with known answers.
 
-from agilerl_like.envs.probes import PROBES, KnownAction, KnownValue, Probe
-from agilerl_like.envs.spaces import (
-    ObservationEncoding,
-    check_action_space,
-    check_observation_space,
-    encode,
-    flat_size,
-    mask_size,
-    space_from_json,
-    space_to_json,
-    tree_map,
-)
-from agilerl_like.envs.transitions import (
-    EpisodeTracker,
-    FinishedEpisodes,
-    Transition,
-    TransitionEnv,
-    check_finite,
-    check_finite_array,
-)
-from agilerl_like.envs.vector import EnvRecipe, evaluation_env, make_vect_envs, widen
+What is named here is loaded when it is first asked for: a worker process needs little of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agilerl_like.envs.episodes import EpisodeTracker, FinishedEpisodes
+    from agilerl_like.envs.probes import PROBES, KnownAction, KnownValue, Probe
+    from agilerl_like.envs.spaces import (
+        ObservationEncoding,
+        check_action_space,
+        check_observation_space,
+        encode,
+        flat_size,
+        mask_size,
+        space_from_json,
+        space_to_json,
+        tree_map,
+    )
+    from agilerl_like.envs.transitions import (
+        Transition,
+        TransitionEnv,
+        check_finite,
+        check_finite_array,
+    )
+    from agilerl_like.envs.vector import EnvRecipe, backend_of, evaluation_env, make_vect_envs, widen
+    from agilerl_like.envs.workers import WorkerVectorEnv
 
 __all__ = [
     "PROBES",
@@ -33,6 +42,8 @@ __all__ = [
     "Probe",
     "Transition",
     "TransitionEnv",
+    "WorkerVectorEnv",
+    "backend_of",
     "check_action_space",
     "check_finite",
     "check_finite_array",
@@ -47,3 +58,26 @@ __all__ = [
     "tree_map",
     "widen",
 ]
+
+_HOMES = (
+    "spaces",
+    "workers",
+    "vector",
+    "probes",
+    "transitions",
+    "episodes",
+)  # where these names live, the lightest first
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is asked for."""
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"{__name__}.{home}")
+            if hasattr(module, name):
+                return globals().setdefault(name, getattr(module, name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

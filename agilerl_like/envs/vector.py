@@ -1,7 +1,7 @@
 """Many copies of a world that step together: by gymnasium's native vector env, EnvPool, one process, or many.
 
 A vector env that was made here carries its recipe, so that a population can make a wider one, and evaluation one of its
-own. Which backend was chosen is written in `env.recipe.backend`.
+own. Which backend was chosen is written in `env.recipe.backend`, and `backend_of(env)` says why.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -24,9 +25,11 @@ from gymnasium.vector.utils import batch_space
 
 from agilerl_like.envs import envpool
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
+from agilerl_like.envs.pace import prefer_workers
+from agilerl_like.envs.workers import TIMEOUT, WorkerVectorEnv, number_of_workers
 from agilerl_like.errors import ConfigurationError, unknown_name
 
-Backend = Literal["auto", "vector", "sync", "async", "envpool"]
+Backend = Literal["auto", "vector", "sync", "async", "envpool", "workers"]
 Wrapper = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Callable[[gym.Env], gym.Env]
 EnvSource = str | Callable[..., Any]
 
@@ -36,8 +39,9 @@ class EnvRecipe:
     """How a vector env was made, so that it can be made again, wider or with another backend.
 
     `env` is gymnasium's id, an import path "package.module:factory", or a factory. With backend "vector" a factory is
-    called with `num_envs` and returns a VectorEnv, otherwise it returns one single env. `autoreset` holds for "sync"
-    and "async"; native vector envs and EnvPool have their own.
+    called with `num_envs` and returns a VectorEnv, otherwise it returns one single env. `autoreset` holds for "sync",
+    "async" and "workers"; native vector envs and EnvPool have their own. `num_workers` (one for each core, if left out)
+    and `step_timeout` [s] hold for "workers".
     """
 
     env: EnvSource
@@ -46,6 +50,8 @@ class EnvRecipe:
     wrappers: tuple[Wrapper, ...] = ()
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     autoreset: AutoresetMode = AutoresetMode.SAME_STEP
+    num_workers: int | None = None
+    step_timeout: float = TIMEOUT
 
     def __post_init__(self) -> None:
         if not isinstance(self.env, str) and not callable(self.env):
@@ -56,6 +62,9 @@ class EnvRecipe:
             raise ConfigurationError(f"num_envs={self.num_envs!r}; allowed are whole numbers from 1")
         if self.backend not in get_args(Backend):
             raise unknown_name("backend", self.backend, get_args(Backend))
+        number_of_workers(self.num_workers, self.num_envs)
+        if not isinstance(self.step_timeout, (int, float)) or not 0 < self.step_timeout < math.inf:
+            raise ConfigurationError(f"step_timeout={self.step_timeout!r}; allowed are seconds above 0")
         for wrapper in self.wrappers:
             _resolve_wrapper(wrapper)
 
@@ -73,11 +82,12 @@ class EnvRecipe:
         )
         if wanted.backend != "envpool":  # which has ids that gymnasium does not know
             wanted = replace(wanted, env=_resolve_source(self.env))
-        chosen = replace(wanted, backend=wanted._choose() if wanted.backend == "auto" else wanted.backend)
-        env = chosen._build()
+        backend, why = wanted._choose() if wanted.backend == "auto" else (wanted.backend, "")
+        chosen = replace(wanted, backend=backend)
+        env = cast(_Remembering, chosen._build())
         if not isinstance(chosen.env, str):
             chosen = replace(chosen, env=self.env)  # an import path stays one, so that to_json can write it
-        cast(_Remembering, env).recipe = chosen
+        env.recipe, env.choice = chosen, Choice(wanted.backend, why)
         return env
 
     def to_json(self) -> dict[str, Any]:
@@ -89,6 +99,8 @@ class EnvRecipe:
             "wrappers": [_wrapper_to_json(wrapper) for wrapper in self.wrappers],
             "env_kwargs": _plain("env_kwargs", dict(self.env_kwargs)),
             "autoreset": self.autoreset.value,
+            "num_workers": self.num_workers,
+            "step_timeout": self.step_timeout,
         }
 
     @classmethod
@@ -101,26 +113,34 @@ class EnvRecipe:
             wrappers=tuple(data["wrappers"]),
             env_kwargs=data["env_kwargs"],
             autoreset=AutoresetMode(data["autoreset"]),
+            num_workers=data.get("num_workers"),
+            step_timeout=data.get("step_timeout", TIMEOUT),
         )
 
-    def _choose(self) -> Backend:
-        """Pick what runs this env fastest among what runs it unchanged."""
-        if not isinstance(self.env, str) or self.wrappers:
-            return "sync"
-        spec = _spec(self.env)
-        if _has_native(spec, self.env_kwargs):
-            return "vector"
-        if not self.env_kwargs and envpool.offers(self.env, max_episode_steps=spec.max_episode_steps):
-            return "envpool"
-        return "sync"
+    def _choose(self) -> tuple[Backend, str]:
+        """Pick what runs this env fastest among what runs it unchanged, and say why."""
+        if isinstance(self.env, str) and not self.wrappers:
+            spec = _spec(self.env)
+            if _has_native(spec, self.env_kwargs):
+                return "vector", "gymnasium has one for this env"
+            if not self.env_kwargs and envpool.offers(self.env, max_episode_steps=spec.max_episode_steps):
+                return "envpool", "it is installed and has this env"
+        workers = number_of_workers(self.num_workers, self.num_envs)
+        pays, why = prefer_workers(self._single(self._portable(), 1), num_envs=self.num_envs, num_workers=workers)
+        return ("workers" if pays else "sync"), why
 
     def _build(self) -> VectorEnv:
         if self.backend in ("sync", "async"):
             return self._build_from_singles()
+        if self.backend == "workers":
+            singles = [self._single(self._portable(), row) for row in range(self.num_envs)]
+            return WorkerVectorEnv(
+                singles, num_workers=self.num_workers, autoreset_mode=self.autoreset, timeout=self.step_timeout
+            )
         if self.wrappers:
             raise ConfigurationError(
-                f"wrappers={list(self.wrappers)!r} wrap single envs; allowed with backend='sync' or 'async', "
-                f"not with backend={self.backend!r}"
+                f"wrappers={list(self.wrappers)!r} wrap single envs; allowed with backend='sync', 'workers' or "
+                f"'async', not with backend={self.backend!r}"
             )
         if self.backend == "envpool":
             if not isinstance(self.env, str):
@@ -129,11 +149,7 @@ class EnvRecipe:
         return self._build_native()
 
     def _build_from_singles(self) -> VectorEnv:
-        # the checker looks at the first steps only, but its call costs every step: one env of all is watched
-        singles = [
-            partial(_make_single, self.env, dict(self.env_kwargs), self.wrappers, watched=row == 0)
-            for row in range(self.num_envs)
-        ]
+        singles = [self._single(self.env, row) for row in range(self.num_envs)]
         if self.backend == "async":
             return AsyncVectorEnv(singles, autoreset_mode=self.autoreset)
         env = SyncVectorEnv(singles, autoreset_mode=self.autoreset)
@@ -143,11 +159,20 @@ class EnvRecipe:
             )
         return env
 
+    def _single(self, env: EnvSource | EnvSpec, row: int) -> Callable[[], gym.Env]:
+        # the checker looks at the first steps only, but its call costs every step: one env of all is watched
+        return partial(_make_single, env, dict(self.env_kwargs), self.wrappers, watched=row == 0)
+
+    def _portable(self) -> EnvSource | EnvSpec:
+        """Return the env so that it can be made where nobody has registered its id."""
+        return _spec(self.env) if isinstance(self.env, str) else self.env
+
     def _build_native(self) -> VectorEnv:
         if isinstance(self.env, str):
             if _spec(self.env).vector_entry_point is None:
                 raise ConfigurationError(
-                    f"env_name={self.env!r} has no native vector env; allowed are backend='sync', 'async' and 'auto'"
+                    f"env_name={self.env!r} has no native vector env; allowed are backend='sync', 'workers', 'async' "
+                    "and 'auto'"
                 )
             with _explained(self.env, self.env_kwargs):
                 return gym.make_vec(
@@ -172,6 +197,8 @@ def make_vect_envs(
     wrappers: Iterable[Wrapper] = (),
     env_kwargs: Mapping[str, Any] | None = None,
     autoreset: AutoresetMode = AutoresetMode.SAME_STEP,
+    num_workers: int | None = None,
+    step_timeout: float = TIMEOUT,
     should_async_vector: bool | None = None,
     **more_env_kwargs: Any,
 ) -> VectorEnv:
@@ -182,9 +209,12 @@ def make_vect_envs(
     `gymnasium.wrappers` or an import path, {"name": …, **kwargs}, or a callable.
 
     Backends: "vector" is gymnasium's native vector env (or a factory of `num_envs` that returns a VectorEnv), "envpool"
-    is EnvPool, "sync" steps one env after the other in this process, "async" runs each in a process of its own. "auto"
-    takes the first of vector, EnvPool (if installed, with the same time limit) and sync that runs the env unchanged;
-    `env.recipe.backend` says which. `should_async_vector` is AgileRL's way to choose between "async" and "sync".
+    is EnvPool, "sync" steps one env after the other in this process, "workers" does the same in `num_workers` processes
+    (one for each core, if left out) that each have many envs, "async" runs each env in a process of its own. "auto"
+    takes vector, else EnvPool (if installed, with the same time limit), if they run the env unchanged; else it times
+    some steps of one env and takes sync or workers, whose results are the same bits. `backend_of(env)` says which and
+    why. `step_timeout` is how many seconds a worker may take for a step before it counts as dead.
+    `should_async_vector` is AgileRL's way to choose between "async" and "sync".
 
     Raises:
         ConfigurationError: as `EnvRecipe.make`.
@@ -203,23 +233,37 @@ def make_vect_envs(
         wrappers=(wrappers,) if isinstance(wrappers, str) else tuple(wrappers),
         env_kwargs={**(env_kwargs or {}), **more_env_kwargs},
         autoreset=AutoresetMode(autoreset),
+        num_workers=num_workers,
+        step_timeout=step_timeout,
     )
     return recipe.make()
+
+
+def backend_of(env: VectorEnv) -> str:
+    """Say what steps this env and why, as in "sync, because …"."""
+    recipe, choice = getattr(env, "recipe", None), getattr(env, "choice", None)
+    if not isinstance(recipe, EnvRecipe) or not isinstance(choice, Choice):
+        return type(env).__name__
+    return f"{recipe.backend}, because {choice.why}" if choice.why else recipe.backend
 
 
 def widen(env: VectorEnv, num_envs: int, *, backend: Backend | None = None) -> VectorEnv:
     """Make a fresh env like this one with another number of copies.
 
-    What made it is known for envs from `make_vect_envs` and `gymnasium.make_vec`, and for `SyncVectorEnv` and
-    `AsyncVectorEnv` built by hand, whose functions are used in turn.
+    What made it is known for envs from `make_vect_envs` and `gymnasium.make_vec`, and for `SyncVectorEnv`,
+    `AsyncVectorEnv` and `WorkerVectorEnv` built by hand, whose functions are used in turn. Where "auto" had to choose
+    between sync and workers, it chooses again for the new number.
 
     Raises:
         ConfigurationError: nothing tells how the env was made.
     """
     recipe = _recipe(env)
     if recipe is not None:
+        chosen = getattr(env, "choice", None)
+        if backend is None and recipe.backend in ("sync", "workers") and isinstance(chosen, Choice):
+            backend = chosen.asked
         return recipe.make(num_envs, backend)
-    if type(env) is SyncVectorEnv or type(env) is AsyncVectorEnv:
+    if type(env) in _FROM_FUNCTIONS.values():  # a subclass may be made otherwise
         return _widen_by_functions(env, num_envs, backend)
     raise ConfigurationError(
         f"env={env} with num_envs={env.num_envs} cannot be made again with num_envs={num_envs}, because nothing tells "
@@ -242,17 +286,27 @@ def evaluation_env(env: VectorEnv, num_envs: int) -> VectorEnv:
     return widen(env, num_envs, backend="sync" if recipe is not None and _shares_generator(recipe) else None)
 
 
+class Choice(NamedTuple):
+    """What was asked for, and why "auto" became what it became."""
+
+    asked: Backend
+    why: str
+
+
 class _Remembering(VectorEnv):
     """What a vector env looks like to the type checker once it carries its recipe."""
 
     recipe: EnvRecipe
+    choice: Choice
 
 
-def _make_single(env: EnvSource, kwargs: Mapping[str, Any], wrappers: Sequence[Wrapper], *, watched: bool) -> gym.Env:
+def _make_single(
+    env: EnvSource | EnvSpec, kwargs: Mapping[str, Any], wrappers: Sequence[Wrapper], *, watched: bool
+) -> gym.Env:
     with _explained(env, kwargs), warnings.catch_warnings():
         # Box2D is built with SWIG, and crashes the interpreter if this warning of its import is made an error
         warnings.filterwarnings("ignore", "builtin type .* has no __module__", DeprecationWarning)
-        if isinstance(env, str):
+        if isinstance(env, (str, EnvSpec)):
             made = gym.make(env, **{"disable_env_checker": None if watched else True, **kwargs})
         else:
             made = env(**kwargs)
@@ -269,8 +323,10 @@ def _make_single(env: EnvSource, kwargs: Mapping[str, Any], wrappers: Sequence[W
 
 
 @contextmanager
-def _explained(env: EnvSource, kwargs: Mapping[str, Any]) -> Iterator[None]:
+def _explained(env: EnvSource | EnvSpec, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Turn the errors of making an env into one that says what to change."""
+    if isinstance(env, EnvSpec):
+        env = env.id
     try:
         yield
     except (gym.error.DependencyNotInstalled, ImportError) as fault:
@@ -409,10 +465,10 @@ def _import_path(name: str, thing: Callable[..., Any]) -> str:
 
 def _recipe(env: VectorEnv) -> EnvRecipe | None:
     """Find out how an env was made."""
+    if isinstance(recipe := vars(env).get("recipe"), EnvRecipe):
+        return recipe
     if isinstance(env, VectorWrapper):
         return None  # its inner env may have a recipe, but that would leave the wrapper out
-    if isinstance(recipe := getattr(env, "recipe", None), EnvRecipe):
-        return recipe
     spec = env.spec
     if isinstance(spec, EnvSpec) and spec.kwargs.get("vectorization_mode") == "vector_entry_point":
         own = ("vectorization_mode", "num_envs", "vector_kwargs", "wrappers")
@@ -423,16 +479,22 @@ def _recipe(env: VectorEnv) -> EnvRecipe | None:
     return None
 
 
-def _widen_by_functions(
-    env: SyncVectorEnv | AsyncVectorEnv, num_envs: int, backend: Backend | None
-) -> SyncVectorEnv | AsyncVectorEnv:
+_FROM_FUNCTIONS: Mapping[str, type[VectorEnv]] = {
+    "sync": SyncVectorEnv,
+    "async": AsyncVectorEnv,
+    "workers": WorkerVectorEnv,
+}
+
+
+def _widen_by_functions(env: Any, num_envs: int, backend: Backend | None) -> VectorEnv:
     functions = [env.env_fns[row % env.num_envs] for row in range(num_envs)]
-    mode = env.observation_mode
+    kind = _FROM_FUNCTIONS.get(backend or "", type(env))
+    if kind is WorkerVectorEnv:
+        return WorkerVectorEnv(functions)
+    mode = getattr(env, "observation_mode", "same")
     if not isinstance(mode, str):
         mode = (batch_space(env.single_observation_space, num_envs), env.single_observation_space)
-    run_in_processes = backend == "async" if backend in ("sync", "async") else isinstance(env, AsyncVectorEnv)
-    kind = AsyncVectorEnv if run_in_processes else SyncVectorEnv
-    return kind(functions, observation_mode=cast(Any, mode), autoreset_mode=AutoresetMode.SAME_STEP)
+    return kind(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)  # pyright: ignore[reportCallIssue]
 
 
 def _shares_generator(recipe: EnvRecipe) -> bool:

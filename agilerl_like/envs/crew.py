@@ -1,0 +1,188 @@
+"""The worker processes of a vector env as their parent sees them: started, listened to, found dead, ended.
+
+They are started as new interpreters that load `worker.py` and nothing of the user's script, so a script needs no
+`if __name__ == "__main__"`, and what it defines travels by value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from multiprocessing import Pipe
+from typing import IO, Any, NamedTuple, cast
+
+from gymnasium.vector.utils import CloudpickleWrapper
+
+from agilerl_like.envs.worker import FAULT, GRACE, MADE, REVIVED, Task
+
+STARTUP = 120.0  # seconds for a worker's imports and for making its envs
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+Key = str | tuple[int, ...]  # of a request: its name, or the parts to be stepped
+
+
+class Death(NamedTuple):
+    """How a worker ended, and where it stood; `hopeless` if it fails before it has ever done anything."""
+
+    cause: str
+    traceback: str
+    hopeless: bool
+
+    def last_line(self) -> str:
+        """Return the line of the traceback that says most."""
+        lines = self.traceback.strip().splitlines() or ["no traceback"]
+        places = [line.strip() for line in lines if line.startswith("  File")]
+        return places[0] if "(most recent call first)" in self.traceback and places else lines[-1]
+
+
+class Worker:
+    """One worker, and the processes that take its place; `share` says which rows of each part are its own."""
+
+    def __init__(self, index: int, share: Sequence[Sequence[int]], timeout: float) -> None:
+        self.index, self.share, self.timeout = index, share, timeout
+        self.rows = sorted(itertools.chain.from_iterable(share))
+        self.answers: dict[str | int, Any] = {}
+        self.starts = 0
+        self.is_up = False  # has imported everything and made its envs
+        self.failures = 0  # since each of its parts was last stepped without one
+        self._proven = False  # has reset its envs, in this process or an earlier one
+        self._unproven_parts: set[int] = set()
+
+    def start(self, task: Task, memory: IO[bytes]) -> None:
+        """Start a process; its answer under `MADE` says that its envs are there."""
+        self.starts += 1
+        self.is_up = False
+        self.answers.clear()
+        self._last_words = ""
+        self._unproven_parts = {part for part, rows in enumerate(self.share) if rows}
+        self._log = anonymous_file()  # for what a dying interpreter writes
+        self.pipe, its_end = Pipe()
+        handed_down = (its_end.fileno(), memory.fileno(), self._log.fileno())
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _program(*handed_down)],
+            stdin=subprocess.PIPE,
+            pass_fds=handed_down,
+            env=_environment(),
+            start_new_session=True,  # Ctrl-C in the terminal is for the parent
+        )
+        its_end.close()
+        self.renew(STARTUP)
+        self._send(CloudpickleWrapper(cast(Any, task)))
+
+    def post(self, key: Key, method: str, *arguments: Any) -> None:
+        """Ask for something; the answer will be found under `key`, or those of a step under each of its parts."""
+        self._send((key, method, arguments))
+
+    def listen(self) -> Key | None:
+        """Take one message and return its key; None if there will be no more."""
+        try:
+            key, answer = self.pipe.recv()
+        except (EOFError, OSError):
+            return None
+        if key == FAULT:
+            self._last_words = answer
+            return key
+        self.renew(self.timeout)
+        if isinstance(key, tuple):
+            self.answers.update(zip(key, answer, strict=True))
+            self._unproven_parts.difference_update(key)
+            self.failures *= bool(self._unproven_parts)
+        else:
+            self.answers[key] = answer
+        self.is_up = True
+        self._proven |= key not in (MADE, REVIVED)
+        return key
+
+    def renew(self, seconds: float) -> None:
+        """Wait so long for its next message."""
+        self.deadline = time.monotonic() + seconds
+
+    def is_in_time(self) -> bool:
+        """Say whether the process lives and may still be waited for."""
+        return self.process.poll() is None and time.monotonic() < self.deadline
+
+    def end_at_once(self) -> Death:
+        """End the process unless it has ended, and find out how it went."""
+        hangs = self.process.poll() is None and time.monotonic() >= self.deadline
+        if hangs:
+            self.process.send_signal(signal.SIGUSR1)  # it writes down where it hangs
+        self._wait(0.2 if hangs else 1.0)  # who has closed the pipe ends in a moment
+        self.process.kill()
+        self._wait(1.0)
+        log = os.pread(self._log.fileno(), 10_000, 0).decode(errors="replace")
+        hopeless = bool(self._last_words) and not (self._proven and self.is_up)
+        self.release()
+        cause = f"gave no answer for {self.timeout:g} s" if hangs else _how_it_ended(self.process.returncode)
+        return Death(cause, self._last_words or log, hopeless)
+
+    def hang_up(self) -> None:
+        """Let the process close its envs and end."""
+        self.pipe.close()
+
+    def release(self) -> None:
+        """End the process if it has not done so, and let go of all that belongs to it."""
+        self.hang_up()
+        if self.process.poll() is None:
+            self.process.kill()
+            self._wait(1.0)
+        cast(IO[bytes], self.process.stdin).close()
+        self._log.close()
+
+    def _wait(self, seconds: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
+    def _send(self, message: Any) -> None:
+        with contextlib.suppress(OSError):  # it is dead, as will be seen when it is listened to
+            self.pipe.send(message)
+
+
+def dismiss(crew: list[Worker]) -> None:
+    """End all workers, within `GRACE` and a moment, and forget them."""
+    for worker in crew:
+        worker.hang_up()
+    end = time.monotonic() + GRACE
+    while any(worker.process.poll() is None for worker in crew) and time.monotonic() < end:
+        time.sleep(0.002)
+    for worker in crew:
+        worker.process.kill()
+    for worker in crew:
+        worker.release()
+    crew.clear()
+
+
+def anonymous_file() -> IO[bytes]:
+    """Open a file without a name, in memory where the system can."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("agilerl_like"), "r+b", buffering=0)
+    return tempfile.TemporaryFile(buffering=0)
+
+
+def _program(pipe: int, memory: int, log: int) -> str:
+    path = [entry for entry in sys.path if isinstance(entry, str)]
+    serve = f"serve({pipe}, {memory}, {log}, {os.getpid()})"
+    return f"import sys; sys.path[:] = {path!r}; from agilerl_like.envs.worker import serve; {serve}"
+
+
+def _environment() -> dict[str, str]:
+    # with its parent's variables, a worker that loads MPI would believe to be a rank of it
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI_"))}
+    return {**inherited, **ONE_THREAD}
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is None:
+        return "cannot be ended"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

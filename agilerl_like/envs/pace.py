@@ -1,0 +1,61 @@
+"""Is an env slow enough to be worth worker processes? It is timed for a moment, for nothing else can tell.
+
+The answer changes speed alone: workers give `SyncVectorEnv`'s results bit for bit.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from time import perf_counter
+
+import gymnasium as gym
+
+from agilerl_like.envs.workers import hindrance
+
+EXCHANGE = 300e-6  # seconds a step; measured with envs that do nothing, 2 to 64 of them in 2 workers, on 2 cores
+WORTH_IT = 0.8  # workers must promise less than this share of the time: they cost memory, a start, and cores
+STEPS = 256
+SECONDS = 0.2
+
+
+def prefer_workers(make: Callable[[], gym.Env], *, num_envs: int, num_workers: int) -> tuple[bool, str]:
+    """Say whether workers would step so many envs clearly faster than one process, and why."""
+    if num_workers < 2:
+        return False, "there is no second env or core for a second process"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is wrong with the env is said when it is used
+        env = make()
+        if obstacle := hindrance(make, env.observation_space, env.action_space):
+            env.close()
+            return False, obstacle
+        try:
+            one = step_seconds(env)
+        except Exception as fault:
+            return False, f"random actions could not be timed: {fault!r}"
+        finally:
+            env.close()
+    alone = num_envs * one
+    shared = -(-num_envs // num_workers) * one + EXCHANGE
+    times = (
+        f"a step of {num_envs} envs takes {1e3 * alone:.2g} ms, in {num_workers} workers about {1e3 * shared:.2g} ms"
+    )
+    return shared < WORTH_IT * alone, times
+
+
+def step_seconds(env: gym.Env) -> float:
+    """Return how long a step takes with random actions, new episodes included."""
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    actions = [env.action_space.sample() for _ in range(STEPS)]
+    env.step(actions[0])  # which may still load something
+    env.reset(seed=0)
+    steps, start = 0, perf_counter()
+    for action in actions:
+        _, _, terminated, truncated, _ = env.step(action)
+        steps += 1
+        if terminated or truncated:
+            env.reset()
+        if perf_counter() - start > SECONDS:
+            break
+    return (perf_counter() - start) / steps

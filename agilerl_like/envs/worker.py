@@ -1,0 +1,305 @@
+"""What runs in a worker process: some envs of a vector env, which step when the parent says so.
+
+Numbers go through shared memory, and one small message each way says that they are there. The memory has no name: its
+file descriptor is handed down, so nothing is left behind however a process ends. This module and what it imports stay
+clear of torch, which would cost every worker seconds and hundreds of megabytes.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import math
+import mmap
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from threading import Thread
+from typing import Any, NamedTuple, NoReturn, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from agilerl_like.envs.spaces import Tree, tree_map
+from agilerl_like.errors import EnvironmentFault
+
+GRACE = 2.0  # seconds that a worker has for closing its envs
+MADE, REVIVED, FAULT = "made", "revived", "fault"  # the keys of messages that answer no request
+NOBODY = -1
+
+
+class Report(NamedTuple):
+    """What one env told beside its numbers; `final` is (last observation, its info) of an episode that just ended."""
+
+    row: int
+    info: dict[str, Any]
+    final: tuple[Any, dict[str, Any]] | None = None
+
+
+class Refusal(NamedTuple):
+    """The answer to a call that failed, after which the envs go on."""
+
+    traceback: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker is told at its start."""
+
+    worker: int
+    parts: tuple[tuple[int, ...], ...]  # the rows that are its own, part by part
+    env_fns: Mapping[int, Callable[[], gym.Env]]  # by row
+    autoreset_mode: AutoresetMode
+    observation_space: gym.Space
+    action_space: gym.Space
+    num_envs: int
+    num_workers: int
+
+
+class Board:
+    """The arrays that the parent and all workers see; axis 0 is the row of the vector env.
+
+    Observations have two slots that take turns, so that a worker that dies while it writes one leaves the observations
+    before in the other.
+    """
+
+    def __init__(self, take: Arena, observation_space: gym.Space, action_space: gym.Space, envs: int, workers: int):
+        self.observations: tuple[Tree, Tree] = (
+            create_empty_array(observation_space, envs, take),
+            create_empty_array(observation_space, envs, take),
+        )
+        self.actions: Tree = create_empty_array(action_space, envs, take)
+        self.rewards = take((envs,), np.float64)
+        self.terminated = take((envs,), np.bool_)
+        self.truncated = take((envs,), np.bool_)
+        self.stepping = take((workers,), np.int64)  # [workers], the row that each works on, or NOBODY
+
+
+class Arena:
+    """Hands out arrays that lie side by side in a buffer; without one it only adds up their bytes."""
+
+    def __init__(self, buffer: mmap.mmap | None = None) -> None:
+        self.buffer = buffer
+        self.size = 0
+
+    def __call__(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Return the next array."""
+        start = -(-self.size // 64) * 64
+        self.size = start + math.prod(shape) * np.dtype(dtype).itemsize
+        return np.empty(0, dtype) if self.buffer is None else np.ndarray(shape, dtype, self.buffer, start)
+
+
+def fits_shared_memory(space: gym.Space) -> bool:
+    """Say whether samples of this space are arrays of one size."""
+    if isinstance(space, (Dict, Tuple)):
+        parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
+        return all(map(fits_shared_memory, parts))
+    return isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary))
+
+
+def serve(pipe_fd: int, memory_fd: int, log_fd: int, parent: int) -> NoReturn:
+    """Do what the parent says until it hangs up; an exception is reported and ends the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, who ends its workers in order
+    faulthandler.enable(log_fd, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, log_fd, all_threads=False)  # asked for before a worker that hangs is killed
+    Thread(target=_end_with, args=(parent,), daemon=True).start()
+    pipe = Connection(pipe_fd)
+    try:
+        _work(pipe, mmap.mmap(memory_fd, 0))
+    except BaseException:
+        _send(pipe, (FAULT, traceback.format_exc()))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # whatever threads an env has started
+    sys.exit(0)
+
+
+def _work(pipe: Connection, memory: mmap.mmap) -> None:
+    envs = _Envs(pipe.recv().fn, memory)
+    going_on = _send(pipe, (MADE, None))
+    while going_on:
+        try:
+            key, method, arguments = pipe.recv()
+        except (EOFError, OSError):
+            break
+        going_on = _send(pipe, (key, getattr(envs, method)(*arguments)))
+    envs.close()
+
+
+def _send(pipe: Connection, message: tuple[str | int, Any]) -> bool:
+    """Send, and say whether somebody is still there."""
+    try:
+        pipe.send(message)
+    except OSError:
+        return False
+    return True
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after the parent's end, even while an env hangs.
+
+    Standard input is a pipe that the parent alone can write to and never does, so it ends when the parent does; where
+    the parent has forked, a copy lives on, and the parent's process id tells.
+    """
+    while os.getppid() == parent and not select.select([0], [], [], 1.0)[0]:
+        pass
+    time.sleep(GRACE)
+    os._exit(1)
+
+
+class _Envs:
+    """The envs of one worker, by row; its methods are what the parent can ask for."""
+
+    def __init__(self, task: Task, memory: mmap.mmap) -> None:
+        self.board = Board(Arena(memory), task.observation_space, task.action_space, task.num_envs, task.num_workers)
+        self.worker, self.mode, self.observation_space = task.worker, task.autoreset_mode, task.observation_space
+        self.parts = [np.array(rows, dtype=np.int64) for rows in task.parts]
+        self.action_spaces = [batch_space(task.action_space, len(rows)) for rows in task.parts]
+        self.part_of = {row: part for part, rows in enumerate(task.parts) for row in rows}
+        self.ended = dict.fromkeys(self.part_of, False)
+        self.envs: dict[int, gym.Env] = {}
+        for row, make in task.env_fns.items():
+            self.board.stepping[self.worker] = row
+            self.envs[row] = _checked(make(), task, self.envs.values())
+        self.board.stepping[self.worker] = NOBODY
+
+    def step(self, steps: list[tuple[int, int, Tree | None]]) -> list[list[Report]]:
+        """Step the rows of some parts; for each the slot is said, and actions if shared memory does not hold them."""
+        return [self._step(*step) for step in steps]
+
+    def _step(self, part: int, slot: int, actions: Tree | None) -> list[Report]:
+        """Step the rows of a part as SyncVectorEnv does."""
+        board, rows = self.board, self.parts[part]
+        if actions is None:
+            actions = tree_map(lambda shared: shared[rows], board.actions)
+        reports, observations, rewards, terminations, truncations = [], [], [], [], []
+        for row, action in zip(rows.tolist(), iterate(self.action_spaces[part], actions), strict=True):
+            board.stepping[self.worker] = row
+            observation, reward, terminated, truncated, info = self._act(row, action)
+            final = None
+            self.ended[row] = bool(terminated or truncated)
+            if self.ended[row] and self.mode is AutoresetMode.SAME_STEP:
+                _check(board.observations[slot], observation)
+                final = (observation, info)
+                observation, info = self.envs[row].reset()
+                self.ended[row] = False
+            if info or final is not None:
+                reports.append(Report(row, info, final))
+            observations.append(observation)
+            rewards.append(reward)
+            terminations.append(terminated)
+            truncations.append(truncated)
+        self._write(slot, rows, observations)
+        board.rewards[rows], board.terminated[rows], board.truncated[rows] = rewards, terminations, truncations
+        board.stepping[self.worker] = NOBODY
+        return reports
+
+    def reset(
+        self, seeds: Mapping[int, int | None], slots: Sequence[int], options: dict[str, Any] | None
+    ) -> list[Report]:
+        """Reset some rows; the observations of each part go into a slot."""
+        reports: list[Report] = []
+        for rows, slot in zip(self.parts, slots, strict=True):
+            observations = []
+            for row in [row for row in rows.tolist() if row in seeds]:
+                self.board.stepping[self.worker] = row
+                observation, info = self.envs[row].reset(seed=seeds[row], options=options)
+                self.ended[row] = False
+                observations.append(observation)
+                reports.append(Report(row, info))
+            self._write(slot, rows[[row in seeds for row in rows.tolist()]], observations)
+        self.board.stepping[self.worker] = NOBODY
+        return reports
+
+    def revive(self, seeds: Mapping[int, int | None], slots: Sequence[int]) -> list[Report]:
+        """Begin new episodes in the place of those that a worker took with it when it died."""
+        reports = self.reset(seeds, slots, None)
+        # the parent will report that these episodes ended, which in the other modes comes before the reset
+        self.ended = dict.fromkeys(self.ended, self.mode is not AutoresetMode.SAME_STEP)
+        return reports
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any] | Refusal:
+        """Call a method of each env, or get an attribute."""
+        results = {}
+        try:
+            for row, env in self.envs.items():
+                found = env.get_wrapper_attr(name)
+                results[row] = found(*args, **kwargs) if callable(found) else found
+            ForkingPickler.dumps(results)  # fails here if they cannot travel
+        except Exception:
+            return Refusal(traceback.format_exc())
+        return results
+
+    def set_attr(self, name: str, values: Mapping[int, Any]) -> Refusal | None:
+        """Set an attribute of each env."""
+        try:
+            for row, env in self.envs.items():
+                env.set_wrapper_attr(name, values[row])
+        except Exception:
+            return Refusal(traceback.format_exc())
+        return None
+
+    def close(self) -> None:
+        """Close every env."""
+        for env in self.envs.values():
+            env.close()
+
+    def _act(self, row: int, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        if not self.ended[row]:
+            return self.envs[row].step(action)
+        if self.mode is AutoresetMode.NEXT_STEP:
+            observation, info = self.envs[row].reset()
+            return observation, 0.0, False, False, info
+        raise gym.error.ResetNeeded("an episode has ended, so reset(options={'reset_mask': …}) comes before step()")
+
+    def _write(self, slot: int, rows: np.ndarray, observations: list[Any]) -> None:
+        """Put observations into shared memory, cast as SyncVectorEnv casts them."""
+        if not observations:
+            return
+        shared = self.board.observations[slot]
+        together = create_empty_array(self.observation_space, len(rows), np.empty)
+        try:
+            concatenate(self.observation_space, observations, cast(Any, together))
+        except (ValueError, TypeError, LookupError):
+            for row, observation in zip(rows.tolist(), observations, strict=True):
+                self.board.stepping[self.worker] = row
+                _check(shared, observation)
+            raise
+        tree_map(lambda place, new: place.__setitem__(rows, new), shared, together)
+
+
+def _checked(env: gym.Env, task: Task, others: Any) -> gym.Env:
+    if any(env is other for other in others):
+        raise EnvironmentFault("the env's function returned one and the same env twice; it must make new ones")
+    if (env.observation_space, env.action_space) != (task.observation_space, task.action_space):
+        raise EnvironmentFault(
+            f"the env has {env.observation_space} and {env.action_space}; "
+            f"the first one has {task.observation_space} and {task.action_space}"
+        )
+    return env
+
+
+def _check(shared: Tree, observation: Any) -> None:
+    """Raise EnvironmentFault if an observation has not the shape and dtype of its place."""
+    if isinstance(shared, dict):
+        for key, place in shared.items():
+            _check(place, observation[key])
+    elif isinstance(shared, tuple):
+        for index, place in enumerate(shared):
+            _check(place, observation[index])
+    else:
+        given = np.asarray(observation)
+        if given.shape != shared.shape[1:] or not np.can_cast(given.dtype, shared.dtype, "same_kind"):
+            raise EnvironmentFault(
+                f"an observation has shape {given.shape} and dtype {given.dtype}; "
+                f"its space has shape {shared.shape[1:]} and dtype {shared.dtype}"
+            )

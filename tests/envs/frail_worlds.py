@@ -1,0 +1,136 @@
+"""Worlds for the tests of worker processes; workers import this file, so it loads nothing else."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+GOES_ON, RAISES, EXITS, IS_KILLED, CRASHES, HANGS, CHANGES_SHAPE, CHANGES_DTYPE, ENDS = range(9)
+
+
+class Frail(gym.Env):
+    """Counts its steps; breaks in the way that the action names."""
+
+    observation_space = Box(-1e9, 1e9, (2,), np.float32)
+    action_space = Discrete(9)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = np.array([self.np_random.integers(1_000_000), 0], dtype=np.float32)
+        return self.state.copy(), {}
+
+    def step(self, action):
+        if action == RAISES:
+            raise ZeroDivisionError("one more than this world bears")
+        if action == EXITS:
+            os._exit(3)
+        if action == IS_KILLED:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action == CRASHES:
+            ctypes.string_at(0)
+        if action == HANGS:
+            threading.Event().wait()
+        self.state[1] += 1
+        observation = self.state.copy()
+        if action == CHANGES_SHAPE:
+            observation = observation[:1]
+        if action == CHANGES_DTYPE:
+            observation = observation.astype(complex)
+        return observation, 1.0, bool(action == ENDS), False, {}
+
+    def modules(self):
+        return sorted(sys.modules), {name: value for name, value in os.environ.items() if name.endswith("_THREADS")}
+
+
+class BrokenAtReset(Frail):
+    def reset(self, *, seed=None, options=None):
+        raise ZeroDivisionError("no episode of this world begins")
+
+
+class OfOtherWidth(Frail):
+    observation_space = Box(-1e9, 1e9, (3,), np.float32)
+
+
+class NeverClosed(Frail):
+    """Once it has begun an episode."""
+
+    def close(self):
+        if hasattr(self, "state"):
+            threading.Event().wait()
+
+
+class Quick(Frail):
+    """Goes on, whatever the action."""
+
+    def step(self, action):
+        return super().step(GOES_ON)
+
+
+class Slow(Frail):
+    """Goes on, and works for a millisecond a step."""
+
+    def step(self, action):
+        end = time.perf_counter() + 1e-3
+        while time.perf_counter() < end:
+            pass
+        return super().step(GOES_ON)
+
+
+class Manifold(gym.Env):
+    """All kinds of spaces, infos of all kinds that come and go, and episodes that end in both ways."""
+
+    observation_space = Dict(
+        {
+            "image": Box(0, 255, (2, 3), np.uint8),
+            "pair": Tuple((Discrete(5, start=1), MultiDiscrete([2, 3]))),
+            "bits": MultiBinary(3),
+            "vector": Box(-np.inf, np.inf, (2,), np.float64),
+        }
+    )
+    action_space = Dict({"which": Discrete(3), "how": Tuple((Box(-1, 1, (2,), np.float32), MultiBinary(2)))})
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.total = 0.0
+        return self._observe(), {"options": repr(options)} if options is not None else {}
+
+    def step(self, action):
+        how, bits = action["how"]
+        self.total += float(how.sum()) + float(bits.sum()) + 0.5 * int(action["which"])
+        draw = self.np_random.random()
+        return self._observe(), self.total, draw < 0.15, 0.1 < draw < 0.25, self._info(draw)
+
+    def _observe(self):
+        random = self.np_random
+        return {
+            "image": random.integers(0, 256, (2, 3), dtype=np.uint8),
+            "pair": (1 + random.integers(5), random.integers([2, 3])),
+            "bits": random.integers(0, 2, 3, dtype=np.int8),
+            "vector": random.random(2, dtype=np.float32) + self.total,  # narrower than its space
+        }
+
+    def _info(self, draw):
+        info = {}
+        if draw < 0.5:
+            info["count"] = int(10 * draw) if draw < 0.3 else 10 * draw  # now an int, now a float
+        if 0.2 < draw < 0.8:
+            info["action_mask"] = np.array([True, draw < 0.5, False])
+        if draw > 0.7:
+            info["episode"] = {"r": self.total, "name": f"{draw:.3f}"}
+        return info
+
+
+@contextmanager
+def registered(env_id, entry_point):
+    gym.register(env_id, entry_point=entry_point)
+    try:
+        yield
+    finally:
+        del gym.registry[env_id]

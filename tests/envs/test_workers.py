@@ -1,0 +1,575 @@
+"""Envs in worker processes: the same bits as in one process, and every way in which a process can fail."""
+
+import gc
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import frail_worlds as worlds
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agilerl_like.envs import WorkerVectorEnv, backend_of, evaluation_env, make_vect_envs, widen
+from agilerl_like.errors import ConfigurationError, EnvironmentFault
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
+
+SAME_STEP, NEXT_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED
+
+
+def same(one, other):
+    """Assert that two results are equal, in values, types and order."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            same(one[key], other[key])
+    elif isinstance(one, tuple):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            same(a, b)
+    elif isinstance(one, np.ndarray) and one.dtype == object:
+        same(tuple(one), tuple(other))
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    else:
+        assert one == other
+
+
+def at(rows, tree):
+    if isinstance(tree, dict):
+        return {key: at(rows, part) for key, part in tree.items()}
+    return tuple(at(rows, part) for part in tree) if isinstance(tree, tuple) else tree[rows]
+
+
+# ---- the same bits as in one process
+
+
+@st.composite
+def layouts(draw):
+    blocks, envs = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    return blocks, blocks * envs, draw(st.integers(1, 3)), draw(st.sampled_from([SAME_STEP, NEXT_STEP, DISABLED]))
+
+
+@settings(max_examples=9)
+@given(layouts(), st.integers(0, 99))
+def test_results_are_those_of_sync(layout, seed):
+    blocks, num_envs, num_workers, mode = layout
+    sync = SyncVectorEnv([worlds.Manifold] * num_envs, autoreset_mode=mode)
+    env = WorkerVectorEnv([worlds.Manifold] * num_envs, num_workers=num_workers, blocks=blocks, autoreset_mode=mode)
+    assert (env.observation_space, env.action_space) == (sync.observation_space, sync.action_space)
+    assert env.metadata == sync.metadata
+    sync.action_space.seed(seed)
+    for seeds, options in ((seed, None), ([seed + 3 * row for row in range(num_envs)], {"level": 2}), (None, None)):
+        same(env.reset(seed=seeds, options=options), sync.reset(seed=seeds, options=options))
+        for tick in range(10):
+            actions = sync.action_space.sample()
+            expected = sync.step(actions)
+            if tick % 3 == 2:
+                in_parts(env, actions, expected)
+            else:
+                same(env.step(actions), expected)
+            ended = expected[2] | expected[3]
+            if mode is DISABLED and ended.any():
+                same(env.reset(options={"reset_mask": ended}), sync.reset(options={"reset_mask": ended.copy()}))
+    env.close()
+
+
+def in_parts(env, actions, expected):
+    for part, rows in enumerate(env.parts):
+        env.send(part, at(rows, actions))
+    for part, rows in reversed(list(enumerate(env.parts))):
+        same(env.receive(part)[:4], at(rows, expected[:4]))
+
+
+def test_each_part_is_what_sync_makes_of_its_rows_while_the_other_part_steps():
+    env = WorkerVectorEnv([worlds.Manifold] * 10, num_workers=2, blocks=2)
+    same(env.parts, (np.array([0, 1, 2, 5, 6, 7]), np.array([3, 4, 8, 9])))
+    alone = [SyncVectorEnv([worlds.Manifold] * len(rows), autoreset_mode=SAME_STEP) for rows in env.parts]
+    env.reset(seed=list(range(10)))
+    for rows, sync in zip(env.parts, alone, strict=True):
+        sync.reset(seed=rows.tolist())
+    actions = [[sync.action_space.sample() for _ in range(12)] for sync in alone]
+    env.send(0, actions[0][0])
+    for tick in range(12):
+        env.send(1, actions[1][tick])
+        same(env.receive(0), alone[0].step(actions[0][tick]))
+        if tick < 11:
+            env.send(0, actions[0][tick + 1])
+        same(env.receive(1), alone[1].step(actions[1][tick]))
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "num_workers", "blocks", "parts"),
+    [
+        (4, 2, 1, [[0, 1], [2, 3]]),
+        (5, 2, 1, [[0, 1, 2], [3, 4]]),
+        (6, 3, 2, [[0, 1, 3, 4], [2, 5]]),
+        (4, 2, 4, [[0, 1, 2, 3]]),  # one env a member
+        (4, 1, 1, [[0, 1, 2, 3]]),  # one worker
+        (1, 8, 1, [[0]]),  # which is one worker, too
+    ],
+)
+def test_parts_split_the_envs_of_every_member(num_envs, num_workers, blocks, parts):
+    env = WorkerVectorEnv([worlds.Frail] * num_envs, num_workers=num_workers)
+    env.divide(blocks)
+    assert [rows.tolist() for rows in env.parts] == parts
+
+
+def test_actions_of_another_dtype_arrive_as_they_are():
+    actions = np.random.default_rng(0).uniform(-2, 2, (20, 3, 1))  # float64, for a space of float32
+    sync = make_vect_envs("Pendulum-v1", 3, backend="sync")
+    env = make_vect_envs("Pendulum-v1", 3, backend="workers", num_workers=2)
+    same(env.reset(seed=1), sync.reset(seed=1))
+    for action in actions:
+        same(env.step(action), sync.step(action))
+    env.close()
+
+
+# ---- making
+
+
+@pytest.fixture
+def env_of():
+    """Make an env of workers that is closed after the test."""
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(WorkerVectorEnv(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+def test_workers_load_no_torch_and_use_one_thread_each(env_of):
+    env = env_of([worlds.Frail] * 2, num_workers=2)
+    for modules, threads in env.call("modules"):
+        assert "gymnasium" in modules
+        assert not {"torch", "agilerl_like.algorithms", "agilerl_like.envs.transitions"} & set(modules)
+        assert threads["OMP_NUM_THREADS"] == threads["MKL_NUM_THREADS"] == threads["OPENBLAS_NUM_THREADS"] == "1"
+
+
+def test_a_vector_env_can_be_imported_without_torch():
+    code = "import sys; from agilerl_like import make_vect_envs, envs; print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
+
+
+def test_attributes_and_methods_of_the_envs_are_reached(env_of):
+    env = env_of([worlds.Frail] * 3, num_workers=2)
+    env.set_attr("mark", [1, 2, 3])
+    assert env.get_attr("mark") == (1, 2, 3)
+    env.set_attr("mark", 4)
+    assert env.get_attr("mark") == (4, 4, 4)
+    with pytest.raises(EnvironmentFault, match="no_such_thing"):
+        env.call("no_such_thing")
+    assert env.get_attr("mark") == (4, 4, 4)
+
+
+def test_what_a_script_and_a_function_define_travels():
+    class Local(worlds.Frail):
+        pass
+
+    with worlds.registered("OnlyHere-v0", Local):
+        for source in ("OnlyHere-v0", Local, lambda: Local()):
+            one, other = (make_vect_envs(source, 2, backend=backend) for backend in ("sync", "workers"))
+            same(one.reset(seed=3), other.reset(seed=3))
+            other.close()
+
+
+def test_wrappers_and_arguments_reach_the_workers():
+    env = make_vect_envs("Pendulum-v1", 2, backend="workers", wrappers=[("TimeLimit", {"max_episode_steps": 2})], g=3.0)
+    assert env.get_attr("g") == (3.0, 3.0)
+    env.reset(seed=1)
+    assert [env.step(np.zeros((2, 1), np.float32))[3].tolist() for _ in range(2)] == [[False] * 2, [True] * 2]
+    env.close()
+
+
+def test_workers_are_widened_as_workers():
+    narrow = make_vect_envs(worlds.Frail, 2, backend="workers", num_workers=2, step_timeout=7.0)
+    for env in (widen(narrow, 6), evaluation_env(narrow, 6)):
+        assert isinstance(env, WorkerVectorEnv)
+        assert (env.num_envs, env.num_workers, env.timeout) == (6, 2, 7.0)
+    by_hand = widen(WorkerVectorEnv([worlds.Frail, worlds.Slow]), 3)
+    assert isinstance(by_hand, WorkerVectorEnv)
+    assert by_hand.env_fns == (worlds.Frail, worlds.Slow, worlds.Frail)
+
+
+# ---- choosing
+
+
+def test_auto_takes_workers_for_slow_envs_and_sync_for_quick_ones():
+    slow = make_vect_envs(worlds.Slow, 8, num_workers=2)  # 8 ms, or 4 ms and the exchange
+    assert isinstance(slow, WorkerVectorEnv)
+    assert backend_of(slow).startswith("workers, because a step of 8 envs takes")
+    quick = make_vect_envs(worlds.Quick, 8, num_workers=2)
+    assert isinstance(quick, SyncVectorEnv)
+    assert backend_of(quick).startswith("sync, because a step of 8 envs takes")
+
+
+def test_auto_chooses_again_for_another_number_of_envs():
+    one = make_vect_envs(worlds.Slow, 1, num_workers=2)
+    assert backend_of(one) == "sync, because there is no second env or core for a second process"
+    assert isinstance(widen(one, 8), WorkerVectorEnv)
+    assert isinstance(widen(make_vect_envs(worlds.Slow, 1, backend="sync", num_workers=2), 8), SyncVectorEnv)
+
+
+class Speaking(worlds.Slow):
+    observation_space = gym.spaces.Text(5)
+
+
+class OnlyHere:
+    def __init__(self, lock):
+        self.lock = lock
+
+    def __call__(self):
+        return worlds.Slow()
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (Speaking, "but not Text"),
+        (OnlyHere(threading.Lock()), "cannot be sent to a worker process"),
+    ],
+)
+def test_what_workers_cannot_run_is_said_and_left_to_sync(source, why):
+    with pytest.raises(ConfigurationError, match=f"backend='workers': .*{why}"):
+        make_vect_envs(source, 8, backend="workers", num_workers=2)
+    env = make_vect_envs(source, 8, num_workers=2)
+    assert isinstance(env, SyncVectorEnv)
+    assert why in backend_of(env)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"num_workers": 0}, "num_workers=0; allowed are whole numbers from 1"),
+        ({"num_workers": 1.5}, "num_workers=1.5; allowed"),
+        ({"step_timeout": 0}, "step_timeout=0; allowed are seconds above 0"),
+    ],
+)
+def test_settings_of_workers_are_checked(setting, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make_vect_envs("CartPole-v1", 2, **setting)
+
+
+def test_misuse_is_named(env_of):
+    env = env_of([worlds.Frail] * 4, num_workers=2)
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(np.zeros(4, int))
+    with pytest.raises(ConfigurationError, match="blocks=3; allowed are the divisors of num_envs=4"):
+        env.divide(3)
+    with pytest.raises(ConfigurationError, match="seed has 1 entries"):
+        env.reset(seed=[1])
+    env.reset(seed=1)
+    with pytest.raises(ConfigurationError, match="actions has 3 rows"):
+        env.send(0, np.zeros(3, int))
+    with pytest.raises(gym.error.NoAsyncCallError):
+        env.receive(0)
+    env.send(0, np.zeros(2, int))
+    with pytest.raises(gym.error.AlreadyPendingCallError):
+        env.send(0, np.zeros(2, int))
+    same(env.reset(seed=1)[0], env.reset(seed=1)[0])  # a reset forgets what was sent
+    env.step(np.zeros(4, int))
+    env.close()
+    with pytest.raises(gym.error.ClosedEnvironmentError):
+        env.step(np.zeros(4, int))
+
+
+# ---- failures of workers
+
+
+def derived(seed, restarts):
+    """The seed that the documentation promises for the episode after a failure."""
+    return int(np.random.SeedSequence(seed, spawn_key=(restarts,)).generate_state(1)[0] >> 1)
+
+
+def first_observation(seed):
+    return worlds.Frail().reset(seed=seed)[0]
+
+
+FAILURES = [
+    (worlds.RAISES, r"ended with exit code 1 \(ZeroDivisionError: one more than this world bears"),
+    (worlds.EXITS, r"ended with exit code 3 \(no traceback"),
+    (worlds.IS_KILLED, "was killed by SIGKILL"),
+    (worlds.CRASHES, r"was killed by SIGSEGV \(File .*in string_at"),
+    (worlds.HANGS, r"gave no answer for 1 s \(File .*in wait"),
+    (worlds.CHANGES_SHAPE, r".*an observation has shape \(1,\) and dtype float32; its space has shape \(2,\)"),
+    (worlds.CHANGES_DTYPE, ".*an observation has shape .* and dtype complex128; its space has .* dtype float32"),
+]
+
+
+def test_a_failure_is_a_truncation_and_everything_goes_on(env_of):
+    env = env_of([worlds.Frail] * 4, num_workers=2, blocks=2, timeout=1.0)  # rows 1 and 2 are worker 1's
+    before, _ = env.reset(seed=[10, 20, 30, 40])
+    for restarts, (failure, message) in enumerate(FAILURES, 1):  # more than three, but never in a row
+        start = time.monotonic()
+        with pytest.warns(RuntimeWarning, match=rf"member 0, env 1 .*\(seeded with 20\): worker 1 {message}"):
+            after, reward, terminated, truncated, info = env.step(np.array([0, failure, 0, 0]))
+        assert time.monotonic() - start < 5.0
+        same(reward, np.array([1.0, 0.0, 0.0, 1.0]))
+        assert not terminated.any()
+        same(truncated, np.array([False, True, True, False]))
+        same(info["lost"], truncated)
+        same(np.stack(list(info["final_obs"][1:3])), before[1:3])
+        fresh = [first_observation(derived(seed, restarts)) for seed in (20, 30)]
+        same(after, np.stack([before[0] + np.float32([0, 1]), *fresh, before[3] + np.float32([0, 1])]))
+        before, reward, *_, info = env.step(np.zeros(4, int))
+        same(before, after + np.float32([0, 1]))
+        same(reward, np.ones(4))
+        assert info == {}
+
+
+def test_a_lost_episode_ends_once_whether_its_step_was_asked_for_or_not(env_of):
+    env = env_of([worlds.Frail] * 4, num_workers=2)
+    assert [rows.tolist() for rows in env.parts] == [[0, 1], [2, 3]]
+    seen, _ = env.reset(seed=[10, 20, 30, 40])
+    env.send(0, np.array([worlds.IS_KILLED, worlds.GOES_ON]))  # worker 0 has rows 0 and 3
+    with pytest.warns(RuntimeWarning, match=r"env 0 \(seeded with 10\): worker 0 was killed by SIGKILL"):
+        _, _, _, truncated, info = env.receive(0)
+    assert truncated.tolist() == [True, False]
+    same(info["final_obs"].tolist()[0], seen[0])
+    env.send(1, np.array([worlds.GOES_ON, worlds.ENDS]))  # the new env of row 3 must not see this action
+    after, reward, terminated, truncated, info = env.receive(1)
+    assert (reward.tolist(), terminated.tolist(), truncated.tolist()) == ([1.0, 0.0], [False] * 2, [False, True])
+    same(info["final_obs"].tolist()[1], seen[3])
+    same(info["lost"], np.array([False, True]))
+    same(after[1], first_observation(derived(40, 1)))
+    obs, reward, terminated, truncated, info = env.step(np.zeros(4, int))
+    assert (obs[:, 1].tolist(), reward.tolist(), info) == ([1.0, 2.0, 2.0, 1.0], [1.0] * 4, {})
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
+def test_in_the_other_autoreset_modes_a_lost_episode_waits_for_its_reset(env_of, mode):
+    env = env_of([worlds.Frail] * 2, num_workers=1, autoreset_mode=mode)
+    seen, _ = env.reset(seed=[10, 20])
+    with pytest.warns(RuntimeWarning, match="SIGKILL"):
+        after, reward, _, truncated, info = env.step(np.array([worlds.IS_KILLED, 0]))
+    same(after, seen)
+    assert (reward.tolist(), truncated.tolist(), info["lost"].tolist()) == ([0.0] * 2, [True] * 2, [True] * 2)
+    if mode is NEXT_STEP:
+        after, reward, _, truncated, _ = env.step(np.zeros(2, int))
+        assert (reward.tolist(), truncated.tolist()) == ([0.0] * 2, [False] * 2)
+    else:
+        after, _ = env.reset(options={"reset_mask": truncated})
+    assert not (after == seen).all()
+    assert after[:, 1].tolist() == [0.0, 0.0]
+    same(env.step(np.zeros(2, int))[0], after + np.float32([0, 1]))
+
+
+def test_four_failures_in_a_row_are_one_error_that_names_everything(env_of):
+    env = env_of([worlds.Frail] * 8, num_workers=2, blocks=2)
+    env.reset(seed=1)
+    fails = np.array([0, 0, 0, 0, 0, 0, 0, worlds.RAISES])  # row 7 is in the second part
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            assert env.step(fails)[3][-1]
+        with pytest.raises(EnvironmentFault) as error:
+            env.step(fails)
+    assert [str(warning.message).partition("(restart ")[2] for warning in caught] == [
+        f"{count}, allowed are 3 in a row)" for count in (1, 2, 3)
+    ]
+    assert "member 1, env 3 of its own (seeded with 8): worker 0 failed 4 times in a row, the last time" in str(error)
+    assert "exit code 1. Its last traceback:" in str(error.value)
+    assert str(error.value).endswith("ZeroDivisionError: one more than this world bears\n")
+    assert env.closed
+
+
+class Unmade(worlds.Frail):
+    def __init__(self):
+        raise ZeroDivisionError("this world cannot be")
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (lambda: Unmade(), "env 1: worker 0 failed: it ended with exit code 1.*this world cannot be"),
+        (worlds.OfOtherWidth, r"env 1: .*the env has Box\(.*\(3,\).*the first one has Box\(.*\(2,\)"),
+        (worlds.BrokenAtReset, r"env 1 \(seeded with 6\): .*no episode of this world begins"),
+    ],
+)
+def test_what_fails_before_it_has_ever_worked_is_not_tried_again(env_of, second, message):
+    env = env_of([worlds.Frail, second], num_workers=1)
+    with pytest.raises(EnvironmentFault, match=f"(?s){message}"):
+        env.reset(seed=5)
+
+
+def test_one_env_returned_twice_is_found_out(env_of):
+    one = worlds.Frail()
+    with pytest.raises(EnvironmentFault, match="one and the same env twice"):
+        env_of([lambda: one] * 2, num_workers=1).reset()
+
+
+def test_a_worker_that_dies_idle_is_replaced_at_the_next_reset(env_of):
+    env = env_of([worlds.Frail] * 2, num_workers=2)
+    first = env.reset(seed=7)
+    env._crew[1].process.kill()
+    with pytest.warns(RuntimeWarning, match="envs 1 to 1: worker 1 was killed by SIGKILL"):
+        again = env.reset(seed=7)
+    same(again, first)  # these seeds were asked for
+
+
+# ---- closing
+
+
+def processes(env):
+    return [worker.process for worker in env._crew]
+
+
+def closes(env, within):
+    """Close, and assert that every process has ended and no memory is left."""
+    ends = processes(env)
+    start = time.monotonic()
+    env.close()
+    assert time.monotonic() - start < within
+    assert len(ends) == 2
+    assert None not in [process.returncode for process in ends]
+    env.close()
+
+
+def named_memory():
+    return sorted(path.name for path in Path("/dev/shm").glob("*"))
+
+
+@pytest.fixture
+def two_workers(env_of):
+    env = env_of([worlds.Frail] * 4, num_workers=2)
+    env.reset(seed=1)
+    return env
+
+
+def test_closing_ends_workers_that_have_nothing_to_do_at_once(two_workers):
+    before = named_memory()
+    two_workers.step(np.zeros(4, int))
+    assert named_memory() == before
+    closes(two_workers, within=2.0)
+
+
+def test_closing_ends_workers_that_hang_are_stopped_or_dead(two_workers):
+    stopped, _ = processes(two_workers)
+    two_workers.send(0, np.array([0, worlds.HANGS]))
+    stopped.send_signal(signal.SIGSTOP)
+    closes(two_workers, within=5.0)
+
+
+def test_closing_waits_for_no_env_that_does_not_close(env_of):
+    env = env_of([worlds.NeverClosed] * 2, num_workers=2)
+    env.reset(seed=1)
+    closes(env, within=5.0)
+
+
+def test_closing_before_anything_was_started_is_nothing(env_of):
+    env = env_of([worlds.Frail] * 4)
+    env.close()
+    env.close()
+
+
+def test_an_env_that_nobody_holds_any_more_is_closed():
+    env = WorkerVectorEnv([worlds.Frail] * 2, num_workers=2)
+    env.reset()
+    ends = processes(env)
+    del env
+    gc.collect()
+    assert None not in [process.returncode for process in ends]
+
+
+SCRIPT = """
+import os, signal, sys, time
+import gymnasium as gym, numpy as np
+from gymnasium.spaces import Box, Discrete
+from agilerl_like import make_vect_envs
+
+class Own(gym.Env):
+    observation_space, action_space = Box(-1, 1, (1,)), Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.random(1, dtype=np.float32), {{}}
+    def step(self, action):
+        if action == 1:
+            time.sleep(1000)
+        return self.np_random.random(1, dtype=np.float32), 0.0, False, False, {{}}
+
+gym.register("Own-v0", Own)
+env = make_vect_envs("Own-v0", 2, backend="workers", num_workers=2)
+env.reset(seed=1)
+print(*[worker.process.pid for worker in env._crew], flush=True)
+{rest}
+"""
+
+
+def run_script(rest):
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", SCRIPT.format(rest=textwrap.dedent(rest))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def workers_of(script):
+    """Descriptors that become readable when the script's workers end."""
+    pids = [int(word) for word in script.stdout.readline().split()]
+    assert len(pids) == 2
+    return [os.pidfd_open(pid) for pid in pids]
+
+
+def ends(descriptor, within):
+    ended = bool(select.select([descriptor], [], [], within)[0])
+    os.close(descriptor)
+    return ended
+
+
+needs_pidfd = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="watches processes as Linux can")
+
+
+def test_a_script_without_a_main_guard_that_closes_nothing_ends_in_silence():
+    script = run_script(
+        """
+        if (child := os.fork()) == 0:
+            sys.exit()  # a fork of the script leaves the workers alone
+        os.waitpid(child, 0)
+        assert env.step(np.zeros(2, int))[0].shape == (2, 1)
+        """
+    )
+    out, error = script.communicate(timeout=30)
+    assert (script.returncode, error) == (0, "")
+    for pid in out.split():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
+@needs_pidfd
+def test_workers_end_by_themselves_when_their_parent_is_killed_even_if_they_hang():
+    script = run_script("env.send(0, np.ones(1, int)); env.receive(0)")  # worker 0 hangs, worker 1 waits
+    watched = workers_of(script)
+    script.kill()
+    script.communicate()
+    assert [ends(worker, within=10.0) for worker in watched] == [True, True]
+
+
+@needs_pidfd
+def test_ctrl_c_is_the_parents_alone():
+    script = run_script("print('ready', flush=True); env.send(0, np.ones(1, int)); env.receive(0)")
+    watched = workers_of(script)
+    assert script.stdout.readline() == "ready\n"
+    os.killpg(script.pid, signal.SIGINT)
+    error = script.communicate(timeout=30)[1]
+    assert [ends(worker, within=10.0) for worker in watched] == [True, True]
+    assert error.count("Traceback") == error.count("KeyboardInterrupt") == 1
