@@ -1,7 +1,7 @@
 # make train   install into .venv, evolve a population on CartPole to its target, show the result
 # make test    install into .venv, lint, type-check and run every test
 # make lint    ruff and pyright alone
-# make bench   the throughput table of benchmarks/README.md, side by side with the peers (slow; makes venvs of its own)
+# make bench   every table of the engine in benchmarks/README.md (half an hour; makes venvs for the peers)
 #
 # constraints.txt pins the CPU build of torch. On a machine with a GPU: make train CONSTRAINTS=
 
@@ -28,7 +28,7 @@ lint: .venv/installed
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: .venv/installed
-	$(BIN)/python -m benchmarks.throughput
+	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf .venv

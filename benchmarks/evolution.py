@@ -32,7 +32,6 @@ from benchmarks.tables import ROOT, machine, replace_section, versions
 
 EPISODES = 100
 RAW = ROOT / "benchmarks" / "results" / "evolution.jsonl"
-BEGIN, END = "<!-- evolution: begin -->", "<!-- evolution: end -->"
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,7 @@ def main() -> None:
         return
     RAW.parent.mkdir(exist_ok=True)
     RAW.write_text("".join(json.dumps(asdict(result)) + "\n" for result in results))
-    replace_section(Path(options.output), BEGIN, END, text)
+    replace_section(Path(options.output), "evolution", text)
 
 
 if __name__ == "__main__":

@@ -82,10 +82,10 @@ class Measurement:
             network=tuple(network),
         )
 
-    @classmethod
-    def from_json(cls, line: str) -> "Measurement":
-        """Read the line that :meth:`to_json` wrote."""
-        return cls(**json.loads(line))
+    @property
+    def headline(self) -> str:
+        """A few words for those who watch."""
+        return f"{self.steps_per_second:,.0f} steps/s"
 
     def to_json(self) -> str:
         """Return one line."""

@@ -1,11 +1,29 @@
-"""What the benchmark pages share: the machine in words, and sections of a page that a script writes anew."""
+"""What the benchmark pages are made of: the machine in words, tables, goals, and sections that a script writes anew."""
 
+import json
 import os
 import platform
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "benchmarks" / "README.md"
+
+SCRIPTS = ("throughput", "scaling", "mixed", "floor", "evolution_cost", "memory", "gpu")
+"""The order in which goals are listed."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One promise and what was measured of it; `met` is None where nothing was."""
+
+    what: str
+    wanted: str
+    measured: str
+    met: bool | None
 
 
 def machine() -> str:
@@ -32,11 +50,48 @@ def versions(*packages: str) -> str:
     return ", ".join(found)
 
 
-def replace_section(path: Path, begin: str, end: str, text: str) -> None:
-    """Put a text between two markers of a page; the rest of the page stays."""
+def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
+    """Return median and range as one cell; a range that is none is left out, and nothing gives nothing."""
+    if len(set(values)) < 2:
+        return form(values[0]) if values else ""
+    return f"{form(statistics.median(values))} ({form(min(values))} to {form(max(values))})"
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table."""
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def replace_section(path: Path, name: str, text: str) -> None:
+    """Put a text between a section's two markers; the rest of the page stays."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     page = path.read_text() if path.is_file() else "# Benchmarks\n"
     if begin not in page or end not in page:
         page = f"{page.rstrip()}\n\n{begin}\n{end}\n"
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)
     path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def keep_goals(path: Path, script: str, goals: Sequence[Goal]) -> list[str]:
+    """Put a script's goals in the place of its former ones in a file; return the table of all scripts' goals."""
+    kept = {name: [] for name in SCRIPTS}
+    for entry in map(json.loads, lines_of(path)):
+        kept[entry.pop("script")].append(Goal(**entry))
+    kept[script] = list(goals)
+    lines = [json.dumps({"script": name, **asdict(goal)}) for name, group in kept.items() for goal in group]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return goal_table(kept.items())
+
+
+def goal_table(goals: Iterable[tuple[str, Sequence[Goal]]]) -> list[str]:
+    """Return what was promised beside what was measured."""
+    verdicts = {True: "yes", False: "**no**", None: "not measured"}
+    return markdown(
+        ("subject", "goal", "measured", "reached", "command"),
+        [
+            (goal.what, goal.wanted, goal.measured, verdicts[goal.met], f"`python -m benchmarks.{script}`")
+            for script, group in goals
+            for goal in group
+        ],
+    )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
+FINISHED = "installed.txt"
 
 
 @dataclass(frozen=True)
@@ -66,25 +67,43 @@ def interpreter(name: str, python: str | None = None, constraints: Path = CONSTR
     return _kept_environment(peer, constraints)
 
 
+def is_ready(name: str) -> bool:
+    """Say whether the peer can run at once, without anything being installed."""
+    peer = PEERS[name]
+    return bool(os.environ.get(peer.override)) or _is_finished(peer, CONSTRAINTS)
+
+
 def _kept_environment(peer: Peer, constraints: Path) -> Path:
     if not constraints.is_file():
         raise FileNotFoundError(f"{constraints.name} is missing in the project's root; it pins torch for every side")
-    wanted = "\n".join(("python " + sys.version.split()[0], *peer.requirements, constraints.read_text()))
-    python = peer.folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    finished = peer.folder / "installed.txt"  # written last: an environment that pip left half-made is made again
-    if finished.is_file() and finished.read_text() == wanted and python.is_file():
+    python = _python(peer)
+    if _is_finished(peer, constraints):
         return python
     print(f"making {peer.folder.relative_to(ROOT)} with {', '.join(peer.requirements)}", file=sys.stderr, flush=True)
     venv.create(peer.folder, with_pip=True, clear=True)
     subprocess.run(
         [str(python), "-m", "pip", "install", "--quiet", "-c", str(constraints), *peer.requirements], check=True
     )
-    finished.write_text(wanted)
+    # written last: an environment that pip left half-made is made again
+    (peer.folder / FINISHED).write_text(_contents(peer, constraints))
     return python
 
 
+def _python(peer: Peer) -> Path:
+    return peer.folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _contents(peer: Peer, constraints: Path) -> str:
+    return "\n".join(("python " + sys.version.split()[0], *peer.requirements, constraints.read_text()))
+
+
+def _is_finished(peer: Peer, constraints: Path) -> bool:
+    finished = peer.folder / FINISHED
+    return _python(peer).is_file() and finished.is_file() and finished.read_text() == _contents(peer, constraints)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("peers", nargs="*", metavar="PEER", help=f"of {', '.join(PEERS)} (default: all)")
     parser.add_argument("--python", help="an interpreter to check and use instead of making an environment")
     options = parser.parse_args()

@@ -1,0 +1,62 @@
+"""Every benchmark of the engine in a sensible order, each into its section of benchmarks/README.md.
+
+What evolution reaches (`python -m benchmarks.evolution`, about an hour) has to be asked for.
+
+    python -m benchmarks
+    python -m benchmarks --quick                  # tiny sizes, to the terminal: does everything still run?
+    python -m benchmarks scaling mixed --threads 1
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+import traceback
+
+from benchmarks import evolution_cost, floor, gpu, memory, mixed, scaling, throughput
+from benchmarks.tables import SCRIPTS
+
+MAINS = {
+    "throughput": throughput.main,
+    "scaling": scaling.main,
+    "mixed": mixed.main,
+    "floor": floor.main,
+    "evolution_cost": evolution_cost.main,
+    "memory": memory.main,
+    "gpu": gpu.main,
+}
+
+
+def main() -> int:
+    """Run what was asked for; one that fails does not keep the others from running."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SCRIPTS)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to the terminal")
+    for name in ("threads", "repetitions", "seed", "patience", "output"):
+        parser.add_argument(f"--{name}", help="for every script; default: each script's own")
+    options = parser.parse_args()
+    unknown = set(options.names) - MAINS.keys()
+    if unknown:
+        parser.error(f"unknown {', '.join(sorted(unknown))}; there are {', '.join(SCRIPTS)}")
+    shared = ["--quick"] if options.quick else []
+    for name in ("threads", "repetitions", "seed", "patience", "output"):
+        if getattr(options, name) is not None:
+            shared += [f"--{name}", getattr(options, name)]
+    start, failed = time.monotonic(), []
+    for name in options.names or SCRIPTS:
+        print(f"{(time.monotonic() - start) / 60:.1f} min: {name}", file=sys.stderr, flush=True)
+        try:
+            MAINS[name](shared)
+        except (OSError, RuntimeError, subprocess.SubprocessError):
+            traceback.print_exc()
+            failed.append(name)
+    print(f"{(time.monotonic() - start) / 60:.1f} min: done", file=sys.stderr)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""How near the engine comes to what this machine could do: env steps per second as a share of the floor's.
+
+The floor's step costs the multiplications that its networks need, at the fastest rate that this machine multiplies
+matrices with the same threads, and one row of the vectorised env stepped alone. Nothing else: no memory traffic, no
+activation, no Adam, no Python. All of it is measured by one process, right before the training.
+
+    python -m benchmarks.floor
+    python -m benchmarks.floor --members 16 --threads 1 --output -
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from agilerl_like.envs import make_vect_envs
+from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, values
+from benchmarks.measurement import ENVS_PER_MEMBER, EPOCHS, MINIBATCH, UPDATE_STEPS, WIDTH
+from benchmarks.ours import CARTPOLE, build_population, collecting, flop_per_step, train
+from benchmarks.tables import Goal, markdown, spread
+
+LEAST = 0.4
+"""The share of the floor that sixteen members should reach."""
+
+SGEMM = 1024
+"""Rows and columns of the matrices whose product counts as the machine's peak."""
+
+BLOCK_SECONDS = 0.05
+BLOCKS = 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """How many members train how many env steps each."""
+
+    members: int
+    steps_per_member: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the machine can do, and what the engine did."""
+
+    members: int
+    flop_per_step: int
+    sgemm: float  # GFLOP/s of one large product
+    batched: float  # GFLOP/s of the products of a minibatch, all members at once
+    env_steps_per_second: float
+    steps_per_second: float
+
+    @property
+    def floor_seconds(self) -> float:
+        """Least seconds of one env step: multiplying and stepping, one after the other."""
+        return self.flop_per_step / (1e9 * max(self.sgemm, self.batched)) + 1 / self.env_steps_per_second
+
+    @property
+    def share(self) -> float:
+        """The share of the floor's speed that was reached."""
+        return self.steps_per_second * self.floor_seconds
+
+    @property
+    def headline(self) -> str:
+        """A few words for those who watch."""
+        return f"{self.steps_per_second:,.0f} steps/s, {self.share:.0%} of the floor"
+
+
+def calls_per_second(call: Callable[[], object]) -> float:
+    """Return how often a call can be made in the best of many short whiles: a peak, not a mean."""
+    call()
+    best = 0.0
+    for _ in range(BLOCKS):
+        start, calls = time.perf_counter(), 0
+        while (elapsed := time.perf_counter() - start) < BLOCK_SECONDS:
+            call()
+            calls += 1
+        best = max(best, calls / elapsed)
+    return best
+
+
+def sgemm_rate() -> float:
+    """GFLOP/s of one product of two large matrices."""
+    a, b, out = (torch.rand(SGEMM, SGEMM) for _ in range(3))
+    return 2e-9 * SGEMM**3 * calls_per_second(lambda: torch.mm(a, b, out=out))
+
+
+def batched_rate(members: int) -> float:
+    """GFLOP/s of the products of one hidden layer on a minibatch of every member."""
+    a, b = torch.rand(members, MINIBATCH, WIDTH), torch.rand(members, WIDTH, WIDTH)
+    out = torch.empty(members, MINIBATCH, WIDTH)
+    return 2e-9 * members * MINIBATCH * WIDTH**2 * calls_per_second(lambda: torch.bmm(a, b, out=out))
+
+
+def env_rate(members: int) -> float:
+    """Env steps per second of all members' envs, with one action for ever and nobody looking."""
+    env = make_vect_envs(CARTPOLE, num_envs=members * ENVS_PER_MEMBER)
+    env.reset(seed=0)
+    actions = env.action_space.sample()
+    rate = env.num_envs * calls_per_second(lambda: env.step(actions))
+    env.close()
+    return rate
+
+
+def measure(case: Case, threads: int, seed: int) -> Result:
+    """Measure the machine and then the engine on it."""
+    torch.set_num_threads(threads)
+    sgemm, batched, env_steps_per_second = sgemm_rate(), batched_rate(case.members), env_rate(case.members)
+    population = build_population(CARTPOLE, case.members, seed)
+    with collecting(population, CARTPOLE) as collector:
+        train(collector, UPDATE_STEPS)
+        seconds = train(collector, case.steps_per_member)
+    return Result(
+        members=case.members,
+        flop_per_step=flop_per_step(population[0]),
+        sgemm=round(sgemm, 2),
+        batched=round(batched, 2),
+        env_steps_per_second=round(env_steps_per_second, 1),
+        steps_per_second=round(case.members * case.steps_per_member / seconds, 1),
+    )
+
+
+def side(members: int) -> str:
+    return f"P={members}"
+
+
+def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[str]:
+    """Return the whole section."""
+
+    def cells(members: int) -> tuple[str, ...]:
+        def of(number: Callable[[Result], float], form: str) -> str:
+            return spread(values(runs, side(members), number), form.format)
+
+        return (
+            str(members),
+            of(lambda result: result.sgemm, "{:.0f}"),
+            of(lambda result: result.batched, "{:.0f}"),
+            of(lambda result: result.env_steps_per_second, "{:,.0f}"),
+            of(lambda result: 1e6 * result.floor_seconds, "{:.2f}"),
+            of(lambda result: 1 / result.floor_seconds, "{:,.0f}"),
+            of(lambda result: result.steps_per_second, "{:,.0f}"),
+            of(lambda result: result.share, "{:.0%}"),
+        )
+
+    head = (
+        "P",
+        f"one product of {SGEMM}s, GFLOP/s",
+        f"products of [P, {MINIBATCH}, {WIDTH}], GFLOP/s",
+        "env alone, steps/s",
+        "floor, us a step",
+        "floor, steps/s",
+        "reached, steps/s",
+        "share",
+    )
+    flop = runs[0].result.flop_per_step
+    return [
+        "## Share of the floor",
+        "",
+        f"{CARTPOLE}, the work of the throughput table. One env step needs {flop:,} floating-point operations: a "
+        f"forward pass takes {flop // (1 + 3 * EPOCHS):,} (two for each weight of the encoder and both heads), a step "
+        f"is acted and valued once, and each of {EPOCHS} epochs takes a forward and a backward pass, which is three "
+        f"times that: 1 + 3 x {EPOCHS} passes. The floor's step takes these at the faster of the two rates "
+        f"in the table, then one row of the vector env of P x {ENVS_PER_MEMBER} envs, stepped alone. Rates are "
+        f"the best of {BLOCKS} short whiles in the process that trains right after; {options.steps_per_member:,} timed "
+        f"steps of each member. Median (minimum to maximum) of {options.repetitions} rounds.",
+        "",
+        conditions(runs, options),
+        "",
+        *markdown(head, [cells(members) for members in options.members]),
+    ]
+
+
+def goals(runs: Sequence[Run[Result]]) -> list[Goal]:
+    """Return how near sixteen members come."""
+    got = values(runs, side(16), lambda result: result.share)
+    if not got:
+        return []
+    measured = spread(got, "{:.0%}".format)
+    return [Goal(f"{CARTPOLE}, P=16: share of the floor", f">= {LEAST:.0%}", measured, statistics.median(got) >= LEAST)]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=int, nargs="+", default=[8, 16], metavar="P")
+    parser.add_argument("--steps-per-member", type=int, default=20 * UPDATE_STEPS, metavar="N")
+    options = options_of(parser, argv, repetitions=5, quick={"members": [2], "steps_per_member": UPDATE_STEPS})
+    if options.one:
+        answer(measure(Case(**json.loads(options.one)), options.threads, options.seed))
+        return
+    commands = {
+        side(members): one("benchmarks.floor", Case(members, options.steps_per_member)) for members in options.members
+    }
+    runs = interleaved(commands, Result, options, case=CARTPOLE)
+    publish("floor", section(runs, options), runs, goals(runs), options)
+
+
+if __name__ == "__main__":
+    main()

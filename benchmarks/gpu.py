@@ -1,0 +1,206 @@
+"""What a GPU makes of many members: P = 1, 8, 64, 256 on CartPole as tensors, with nothing on the host but decisions.
+
+Without a CUDA device nothing is measured, and the page says so, unless it holds what another machine measured. Forms
+are eager, compiled and mixed precision, as far as PPO has the arguments for them.
+
+    python -m benchmarks.gpu
+    python -m benchmarks.gpu --device cpu --members 1 8 --output -
+"""
+
+import argparse
+import inspect
+import json
+import math
+import platform
+import statistics
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from torch import Tensor
+
+from agilerl_like import PPO
+from agilerl_like.envs import TransitionEnv
+from agilerl_like.training.collector import Clock, Collector
+from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, ratios, values
+from benchmarks.measurement import ENVS_PER_MEMBER, UPDATE_STEPS
+from benchmarks.ours import settings, train
+from benchmarks.tables import Goal, markdown, spread
+
+MOST = 1.5
+"""How many times as long 64 members may take as one."""
+
+FORMS: dict[str, dict[str, Any]] = {
+    "eager": {},
+    "compiled": {"compile": True},
+    "bfloat16": {"precision": "bfloat16"},
+    "compiled bfloat16": {"compile": True, "precision": "bfloat16"},
+}
+WHAT = "CUDA, CartPole as tensors: time of P=64 / time of P=1"
+NOT_MEASURED = "no CUDA device: not measured"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A form of the engine, and how many members train how many env steps each."""
+
+    form: str
+    members: int
+    steps_per_member: int
+    device: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What it took."""
+
+    device: str
+    seconds: float
+    steps_per_second: float
+
+    @property
+    def headline(self) -> str:
+        """A few words for those who watch."""
+        return f"{self.seconds:.2f} s, {self.steps_per_second:,.0f} steps/s"
+
+
+class TorchCartPole(VectorEnv[Tensor, Tensor, Tensor]):
+    """Gymnasium's CartPole for many poles at once, on a device; an ended episode begins anew in the next step."""
+
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.num_envs, self.device = num_envs, device
+        limits = np.array([4.8, np.inf, math.radians(24), np.inf], np.float32)
+        self.single_observation_space = gymnasium.spaces.Box(-limits, limits, dtype=np.float32)
+        self.single_action_space = gymnasium.spaces.Discrete(2)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.generator = torch.Generator(device)
+        self.state = torch.zeros(num_envs, 4, device=device)
+        self.steps = torch.zeros(num_envs, device=device)
+        self.ended = torch.zeros(num_envs, dtype=torch.bool, device=device)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tensor, dict[str, Any]]:
+        self.generator.manual_seed(0 if seed is None else seed)
+        self.state, self.steps = self._beginnings(), torch.zeros_like(self.steps)
+        self.ended = torch.zeros_like(self.ended)
+        return self.state, {}
+
+    def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
+        force = torch.as_tensor(actions, device=self.device) * 20.0 - 10.0
+        moved = torch.where(self.ended.unsqueeze(1), self._beginnings(), self._moved(force))
+        self.steps = torch.where(self.ended, 0.0, self.steps + 1)
+        terminated = ((moved[:, 0].abs() > 2.4) | (moved[:, 2].abs() > math.radians(12))) & ~self.ended
+        truncated = self.steps >= 500
+        reward = (~self.ended).float()
+        self.state, self.ended = moved, terminated | truncated
+        return moved, reward, terminated, truncated, {}
+
+    def _moved(self, force: Tensor) -> Tensor:
+        """One Euler step of cart and pole (Barto, Sutton, Anderson 1983)."""
+        _, x_dot, theta, theta_dot = self.state.unbind(1)
+        sin, cos = theta.sin(), theta.cos()
+        push = (force + 0.05 * theta_dot.square() * sin) / 1.1
+        turn = (9.8 * sin - cos * push) / (0.5 * (4 / 3 - 0.1 * cos.square() / 1.1))
+        pull = push - 0.05 * turn * cos / 1.1
+        return self.state + 0.02 * torch.stack([x_dot, pull, theta_dot, turn], 1)
+
+    def _beginnings(self) -> Tensor:
+        return torch.rand(self.num_envs, 4, device=self.device, generator=self.generator) * 0.1 - 0.05
+
+
+def available_forms() -> list[str]:
+    """Return the forms that this PPO has arguments for."""
+    known = inspect.signature(PPO.__init__).parameters
+    return [form for form, arguments in FORMS.items() if arguments.keys() <= known.keys()]
+
+
+def measure(case: Case, threads: int, seed: int) -> Result:
+    """Train one population on the device, after two updates that compile and allocate."""
+    torch.set_num_threads(threads)
+    device = torch.device(case.device)
+    env = TorchCartPole(case.members * ENVS_PER_MEMBER, device)
+    spaces = env.single_observation_space, env.single_action_space
+    population = PPO.population(case.members, *spaces, device=device, **settings(seed=seed, **FORMS[case.form]))
+    with closing(env):
+        collector = Collector(population, TransitionEnv(env), Clock(("env", "act", "learn")))
+        collector.reset()
+        train(collector, 2 * UPDATE_STEPS)
+        seconds = train(collector, case.steps_per_member)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return Result(name, round(seconds, 4), round(case.members * case.steps_per_member / seconds, 1))
+
+
+def side(members: int) -> str:
+    return f"P={members}"
+
+
+def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[str]:
+    """Return the whole section."""
+    rows = []
+    for form in options.forms:
+        mine = [run for run in runs if run.case == form]
+        for members in options.members:
+            speeds = values(mine, side(members), lambda result: result.steps_per_second)
+            growth = ratios(mine, side(members), side(1), lambda result: result.seconds)
+            rows.append((form, str(members), spread(speeds, "{:,.0f}".format), spread(growth, "{:.2f}x".format)))
+    return [
+        "## GPU",
+        "",
+        f"{runs[0].result.device}: CartPole as tensors on the device, the work of the throughput table, "
+        f"{options.steps_per_member:,} timed steps of each member after two updates. Median (minimum to maximum) of "
+        f"{options.repetitions} rounds.",
+        "",
+        conditions(runs, options),
+        "",
+        *markdown(("form", "P", "steps/s, all members", "time of P / time of 1"), rows),
+    ]
+
+
+def goals(runs: Sequence[Run[Result]]) -> list[Goal]:
+    """Return what 64 members cost, in the best form."""
+    found: dict[str, list[float]] = {}
+    for form in dict.fromkeys(run.case for run in runs):
+        mine = [run for run in runs if run.case == form]
+        if got := ratios(mine, side(64), side(1), lambda result: result.seconds):
+            found[form] = got
+    if not found:
+        return [Goal(WHAT, f"<= {MOST:g}x", "", None)]
+    best = min(found, key=lambda form: statistics.median(found[form]))
+    measured = f"{spread(found[best], '{:.2f}x'.format)}, {best}"
+    return [Goal(WHAT, f"<= {MOST:g}x", measured, statistics.median(found[best]) <= MOST)]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=int, nargs="+", default=[1, 8, 64, 256], metavar="P")
+    parser.add_argument("--forms", nargs="+", choices=available_forms(), default=available_forms())
+    parser.add_argument("--steps-per-member", type=int, default=10 * UPDATE_STEPS, metavar="N")
+    parser.add_argument("--device", default="cuda", help="cpu shows that the script runs, and little else")
+    options = options_of(parser, argv, repetitions=3, quick={"members": [1, 2], "steps_per_member": UPDATE_STEPS})
+    if options.one:
+        answer(measure(Case(**json.loads(options.one)), options.threads, options.seed))
+        return
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        print(NOT_MEASURED)
+        raw = Path(options.output).parent / "results" / "gpu.jsonl"
+        if options.output != "-" and not (raw.is_file() and raw.stat().st_size):
+            publish("gpu", ["## GPU", "", NOT_MEASURED], [], goals([]), options)
+        return
+    runs = []
+    for form in options.forms:
+        cases = {members: Case(form, members, options.steps_per_member, options.device) for members in options.members}
+        commands = {side(members): one("benchmarks.gpu", case) for members, case in cases.items()}
+        runs += interleaved(commands, Result, options, case=form)
+    publish("gpu", section(runs, options), runs, goals(runs), options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Populations of `agilerl_like` for the work of `measurement.py`: how they are made, trained, evolved and counted."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
+from agilerl_like.algorithms.agent import Agent
+from agilerl_like.envs import TransitionEnv, flat_size, make_vect_envs
+from agilerl_like.hpo import next_generation
+from agilerl_like.training.collector import Clock, Collector
+from benchmarks import measurement as m
+
+CARTPOLE = m.ENVS[0]
+
+RANGES = HyperparameterConfig(
+    lr=RLParameter(min=1e-4, max=1e-2),
+    ent_coef=RLParameter(min=1e-4, max=1e-1),
+    batch_size=RLParameter(min=64, max=256, dtype=int, scale="power_of_two"),
+    update_epochs=RLParameter(min=2, max=6, dtype=int),
+)
+"""What evolves here beside architectures: two values, and two numbers that decide shapes and counts."""
+
+
+def net_config(
+    encoder: Sequence[int] = (m.WIDTH,),
+    latent: int = m.WIDTH,
+    head: Sequence[int] = (m.WIDTH,),
+    limits: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """Return the networks of the common work, or others in their manner, within limits for what mutations make."""
+    mlp = {"activation": "ReLU", "layer_norm": False, **(limits or {})}
+    return {
+        "latent_dim": latent,
+        "encoder_config": {**mlp, "hidden_size": list(encoder)},
+        "head_config": {**mlp, "hidden_size": list(head)},
+    }
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """Return PPO's arguments for the common work but for `changes`."""
+    return {
+        "net_config": net_config(),
+        "num_envs": m.ENVS_PER_MEMBER,
+        "learn_step": m.UPDATE_STEPS,
+        "batch_size": m.MINIBATCH,
+        "update_epochs": m.EPOCHS,
+        "lr": m.LEARNING_RATE,
+        "gamma": m.GAMMA,
+        "gae_lambda": m.GAE_LAMBDA,
+        "clip_coef": m.CLIP,
+        "ent_coef": m.ENTROPY,
+        "vf_coef": m.VALUE,
+        "max_grad_norm": m.GRADIENT_NORM,
+        "share_encoders": True,
+        **changes,
+    }
+
+
+def build_population(
+    env_name: str, members: int, seed: int, *, networks: Sequence[Mapping[str, Any]] = (), **changes: Any
+) -> Population:
+    """Make members of the common work but for `changes`; `networks` gives each a `net_config` of its own."""
+    env = make_vect_envs(env_name, num_envs=m.ENVS_PER_MEMBER)
+    spaces = env.single_observation_space, env.single_action_space
+    env.close()
+    if not networks:
+        return PPO.population(members, *spaces, **settings(seed=seed, **changes))
+    return Population(
+        PPO(*spaces, index=i, **settings(seed=seed, net_config=networks[i], **changes)) for i in range(members)
+    )
+
+
+@contextmanager
+def collecting(population: Population, env_name: str) -> Iterator[Collector]:
+    """Give a population its envs, reset, for as long as the `with` block lasts."""
+    env = make_vect_envs(env_name, num_envs=m.ENVS_PER_MEMBER * len(population))
+    try:
+        collector = Collector(population, TransitionEnv(env), Clock(("env", "act", "learn")))
+        collector.reset()
+        yield collector
+    finally:
+        env.close()
+
+
+def train(collector: Collector, steps_per_member: int) -> float:
+    """Train without evolution; return the seconds it took."""
+    start, ticks = time.perf_counter(), steps_per_member // m.ENVS_PER_MEMBER
+    while ticks > 0:
+        ticks -= collector.collect(min(ticks, collector.ticks_until_due))
+        collector.learn()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def evolve(
+    population: Population, fitness: Sequence[float], generation: int, next_uid: int, mutations: Mutations
+) -> int:
+    """Select, clone and mutate as a run does between two generations; return the next free uid."""
+    for agent in population:
+        agent.settle()
+    births = population.evolve(
+        next_generation(
+            [agent.genome for agent in population],
+            fitness,
+            [agent.index for agent in population],
+            [agent.hp_config for agent in population],
+            selection=TournamentSelection(tournament_size=2, elitism=True),
+            mutations=mutations,
+            seed=population.seed,
+            generation=generation,
+            next_uid=next_uid,
+            repair=population.repair,
+        )
+    )
+    return max(next_uid, *(birth.uid + 1 for birth in births))
+
+
+def linear_layers(agent: Agent) -> list[tuple[int, int]]:
+    """Return inputs and outputs of every linear layer: encoder, actor's head, critic's head."""
+    spec = agent.architecture
+    encoder = (flat_size(agent.observation_space), *spec.encoder.hidden_size, spec.latent_dim)
+    heads = [(spec.latent_dim, *spec.head.hidden_size, outputs) for outputs in (agent.distribution.num_outputs, 1)]
+    encoders = [encoder] if agent.share_encoders else [encoder, encoder]
+    return [layer for sizes in (*encoders, *heads) for layer in pairwise(sizes)]
+
+
+def weights(agent: Agent) -> int:
+    """Return how many weights and biases a member has."""
+    return sum((inputs + 1) * outputs for inputs, outputs in linear_layers(agent))
+
+
+def flop_per_step(agent: Agent) -> int:
+    """Return the floating-point operations that one env step of a member costs at least.
+
+    A forward pass multiplies and adds once for each weight. A step needs one when it is acted and valued, and in each
+    epoch one that is followed by a backward pass, which costs two more.
+    """
+    forward = sum(2 * inputs * outputs for inputs, outputs in linear_layers(agent))
+    return forward * (1 + 3 * int(agent.genome.hyperparameters["update_epochs"]))
