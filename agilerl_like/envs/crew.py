@@ -102,15 +102,15 @@ class Worker:
 
     def renew(self, seconds: float) -> None:
         """Wait so long for its next message."""
-        self.deadline = time.monotonic() + seconds
+        self._patience, self._deadline = seconds, time.monotonic() + seconds
 
     def is_in_time(self) -> bool:
         """Say whether the process lives and may still be waited for."""
-        return self.process.poll() is None and time.monotonic() < self.deadline
+        return self.process.poll() is None and time.monotonic() < self._deadline
 
     def end_at_once(self) -> Death:
         """End the process unless it has ended, and find out how it went."""
-        hangs = self.process.poll() is None and time.monotonic() >= self.deadline
+        hangs = self.process.poll() is None and time.monotonic() >= self._deadline
         if hangs:
             self.process.send_signal(signal.SIGUSR1)  # it writes down where it hangs
         self._wait(0.2 if hangs else 1.0)  # who has closed the pipe ends in a moment
@@ -119,7 +119,7 @@ class Worker:
         log = os.pread(self._log.fileno(), 10_000, 0).decode(errors="replace")
         hopeless = bool(self._last_words) and not (self._proven and self.is_up)
         self.release()
-        cause = f"gave no answer for {self.timeout:g} s" if hangs else _how_it_ended(self.process.returncode)
+        cause = f"gave no answer for {self._patience:g} s" if hangs else _how_it_ended(self.process.returncode)
         return Death(cause, self._last_words or log, hopeless)
 
     def hang_up(self) -> None:

@@ -85,6 +85,8 @@ class ConsoleReporter(Reporter):
         if not self.verbose:
             return
         self._say(Text.assemble((_title(run), "bold"), (f"  seed {run.seed}", "dim")))
+        if run.backend:
+            self._say(Text(f"envs: {run.backend}", style="dim"))
         if run.run_dir is not None:
             self._say(Text(f"writes to {run.run_dir}", style="dim"))
         if self.redraws:

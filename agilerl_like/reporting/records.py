@@ -28,6 +28,8 @@ class RunRecord:
     seed: int
     max_env_steps: int
     target: float | None = None
+    backend: str = ""
+    """What steps the envs, and why."""
     run_dir: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 

@@ -14,7 +14,7 @@ from agilerl_like.algorithms.agent import Agent
 from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.envs.trials import trial_env
-from agilerl_like.envs.vector import widen
+from agilerl_like.envs.vector import backend_of, widen
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
 from agilerl_like.modules.layers import check_activation
@@ -134,8 +134,8 @@ def evolve_on_policy(
     """Do what `train_on_policy` describes; the arguments are checked before anything is trained."""
     if selection is not None:
         selection.validate(len(population))
-    for name in mutations.activation_selection if mutations is not None else ():
-        check_activation("activation_selection", name)
+    for activation in mutations.activation_selection if mutations is not None else ():
+        check_activation("activation_selection", activation)
     with contextlib.ExitStack() as stack:
         training_env = _training_env(env, len(population))
         if training_env is not env:
@@ -164,6 +164,7 @@ def evolve_on_policy(
                 seed=population.seed,
                 max_env_steps=schedule.max_steps * len(population),
                 target=schedule.target,
+                backend=backend_of(training_env),
                 run_dir=places.run_dir,
                 settings=settings or {},
             )
