@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
-from agilerl_like.algorithms.settings import NUMERIC, Count, PPOSettings
+from agilerl_like.algorithms.settings import NUMERIC, Count, Positive, PPOSettings
 from agilerl_like.envs.vector import Backend, EnvRecipe
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import (
@@ -69,8 +69,12 @@ class EnvironmentConfig(Section):
     num_envs: Count = EnvRecipe.num_envs
     """Copies of the env for each member."""
     backend: Backend = EnvRecipe.backend
-    """Who steps them: gymnasium's native vector env, one process, many, or EnvPool; auto: the quickest that runs the
-    env unchanged."""
+    """Who steps them: gymnasium's native vector env, one process (sync), one for each env (async), many envs in each of
+    a few (workers), or EnvPool; auto: the quickest that runs the env unchanged."""
+    num_workers: Count | None = EnvRecipe.num_workers
+    """Processes of the workers backend; one for each core if left out."""
+    step_timeout: Positive = EnvRecipe.step_timeout
+    """Seconds after which a worker that does not answer counts as dead."""
     wrappers: tuple[str | dict[str, Any], ...] = ()
     """Around each env: names from gymnasium.wrappers, import paths, or {name: ..., its arguments}."""
     kwargs: dict[str, Any] = {}
@@ -79,7 +83,15 @@ class EnvironmentConfig(Section):
     @property
     def recipe(self) -> EnvRecipe:
         """How the envs are made."""
-        return EnvRecipe(self.id, self.num_envs, self.backend, self.wrappers, env_kwargs=self.kwargs)
+        return EnvRecipe(
+            self.id,
+            self.num_envs,
+            self.backend,
+            self.wrappers,
+            env_kwargs=self.kwargs,
+            num_workers=self.num_workers,
+            step_timeout=self.step_timeout,
+        )
 
     @model_validator(mode="after")
     def _check(self) -> EnvironmentConfig:
