@@ -127,7 +127,7 @@ class TestRefusing:
                 "algorithm: {batch_size: 4096}",
                 "algorithm.batch_size=4096 is larger than the rollout of learn_step=2048",
             ),
-            ("environment: {id: A-v0, num_env: 2}", "environment key='num_env' is unknown; did you mean 'num_envs'?"),
+            ("environment: {id: A-v0, num_env: 2}", "environment key='num_env' is unknown; did you mean 'num_envs'"),
             ("environment: {id: A-v0, backend: asink}", "environment.backend='asink' is unknown; did you mean 'async'"),
             ("environment: {id: A-v0, wrappers: [NormalizeRewart]}", "did you mean 'NormalizeReward'"),
             ("environment: {num_envs: 2}", "environment.id is missing"),
