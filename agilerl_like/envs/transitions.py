@@ -26,6 +26,7 @@ from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.masks import ActionMasks
 from agilerl_like.envs.spaces import Tree, tree_map
 from agilerl_like.envs.trials import SeededCartPole
+from agilerl_like.envs.workers import WorkerVectorEnv
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 
@@ -34,7 +35,8 @@ class Transition(NamedTuple):
 
     `obs` [N, …] is what to act on next; `next_obs` [N, …] is what the action led to. They differ only in rows whose
     episode ended and whose env was reset at once; where no row differs they are the very same object. `valid` [N] is
-    False for rows in which the env ignored the action because it was being reset (their reward is 0 and nothing ended).
+    False for rows in which the env ignored the action because it was being reset (their reward is 0 and nothing ended)
+    and for those whose worker process was lost with their episode (their reward is 0 and the episode ended).
     `action_mask` [N, choices] goes with `obs`, True where allowed; None if the world has no masks. Where `terminated`
     and `truncated` are both True, the termination counts: there is nothing to bootstrap from.
     """
@@ -92,6 +94,7 @@ class TransitionEnv:
         self._in_parts = cast(_InParts, env) if _has_parts(env) and self._resets_by_itself else None
         self._fresh_arrays = self._in_parts is not None or _returns_fresh_arrays(env)
         self._warnings: set[str] = set()
+        self._by_workers = isinstance(getattr(env, "unwrapped", env), WorkerVectorEnv)
         self._wrapped = False  # in {"policy": …}
         self._unknown: Array | None = None  # whether a last observation was missing; tensors only
         parts = (np.arange(self.num_envs),) if self._in_parts is None else self._in_parts.parts
@@ -233,6 +236,8 @@ class TransitionEnv:
             else:
                 obs, mask = self._reset_rows(ended, info)
         part.last_obs = obs
+        if self._by_workers and "worker_lost" in info:  # the episode ends here, but nobody saw what the action did
+            valid &= ~info["worker_lost"]
         return Transition(obs, reward, terminated, truncated, next_obs, valid, mask)
 
     def _together(self, pieces: Sequence[Transition]) -> Transition:

@@ -6,7 +6,7 @@ turn: when it has stepped one, its actions for the other wait already, and no co
 
 A worker that dies or hangs is replaced. Of the episodes that it took with it nobody knows how they went on, so each is
 reported as truncated where it was last seen: reward 0, the last observation once more as the final one, and
-`info["lost"]` True. The action that was asked for has no consequence in any report.
+`info["worker_lost"]` True. The action that was asked for has no consequence in any report, and nobody learns from it.
 """
 
 from __future__ import annotations
@@ -315,12 +315,12 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             last = [tree_map(lambda shared, row=row: shared[row].copy(), before) for row in rows]
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
                 reports = [
-                    Report(row, {**new[row], "lost": True}, (observation, {}))
+                    Report(row, {**new[row], "worker_lost": True}, (observation, {}))
                     for row, observation in zip(rows, last, strict=True)
                 ]
             else:  # the reset comes later, and what it finds then is told then
                 tree_map(lambda new, old, rows=rows: new.__setitem__(rows, old[rows]), after, before)
-                reports = [Report(row, {"lost": True}) for row in rows]
+                reports = [Report(row, {"worker_lost": True}) for row in rows]
             worker.answers[part] = reports
 
     def _place(self, worker: Worker) -> str:

@@ -99,6 +99,7 @@ def digest(
         next_values(network, rollout, by_time),
         terminated=rollout.terminated,
         ended=rollout.ended,
+        valid=rollout.valid,
         gamma=gamma.unsqueeze(1),
         gae_lambda=gae_lambda.unsqueeze(1),
     )

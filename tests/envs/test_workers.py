@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agilerl_like.envs import WorkerVectorEnv, backend_of, evaluation_env, make_vect_envs, widen
+from agilerl_like.envs import TransitionEnv, WorkerVectorEnv, backend_of, evaluation_env, make_vect_envs, widen
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
@@ -325,7 +325,7 @@ def test_a_failure_is_a_truncation_and_everything_goes_on(env_of):
         same(reward, np.array([1.0, 0.0, 0.0, 1.0]))
         assert not terminated.any()
         same(truncated, np.array([False, True, True, False]))
-        same(info["lost"], truncated)
+        same(info["worker_lost"], truncated)
         same(np.stack(list(info["final_obs"][1:3])), before[1:3])
         fresh = [first_observation(derived(seed, restarts)) for seed in (20, 30)]
         same(after, np.stack([before[0] + np.float32([0, 1]), *fresh, before[3] + np.float32([0, 1])]))
@@ -333,6 +333,19 @@ def test_a_failure_is_a_truncation_and_everything_goes_on(env_of):
         same(before, after + np.float32([0, 1]))
         same(reward, np.ones(4))
         assert info == {}
+
+
+@pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP, DISABLED])
+def test_nobody_learns_from_a_step_that_was_lost(env_of, mode):
+    env = TransitionEnv(env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=mode))  # worker 0 has rows 0 and 3
+    before = env.reset([10, 20, 30, 40])
+    with pytest.warns(RuntimeWarning, match="SIGKILL"):
+        step = env.step(np.array([worlds.IS_KILLED, 0, 0, 0]))
+    lost = np.array([True, False, False, True])
+    same(step.valid, ~lost)
+    same(step.truncated, lost)
+    same(step.next_obs[lost], before[lost])
+    same(step.reward, np.array([0, 1, 1, 0], np.float32))
 
 
 def test_a_lost_episode_ends_once_whether_its_step_was_asked_for_or_not(env_of):
@@ -348,7 +361,7 @@ def test_a_lost_episode_ends_once_whether_its_step_was_asked_for_or_not(env_of):
     after, reward, terminated, truncated, info = env.receive(1)
     assert (reward.tolist(), terminated.tolist(), truncated.tolist()) == ([1.0, 0.0], [False] * 2, [False, True])
     same(info["final_obs"].tolist()[1], seen[3])
-    same(info["lost"], np.array([False, True]))
+    same(info["worker_lost"], np.array([False, True]))
     same(after[1], first_observation(derived(40, 1)))
     obs, reward, terminated, truncated, info = env.step(np.zeros(4, int))
     assert (obs[:, 1].tolist(), reward.tolist(), info) == ([1.0, 2.0, 2.0, 1.0], [1.0] * 4, {})
@@ -361,7 +374,7 @@ def test_in_the_other_autoreset_modes_a_lost_episode_waits_for_its_reset(env_of,
     with pytest.warns(RuntimeWarning, match="SIGKILL"):
         after, reward, _, truncated, info = env.step(np.array([worlds.IS_KILLED, 0]))
     same(after, seen)
-    assert (reward.tolist(), truncated.tolist(), info["lost"].tolist()) == ([0.0] * 2, [True] * 2, [True] * 2)
+    assert (reward.tolist(), truncated.tolist(), info["worker_lost"].tolist()) == ([0.0] * 2, [True] * 2, [True] * 2)
     if mode is NEXT_STEP:
         after, reward, _, truncated, _ = env.step(np.zeros(2, int))
         assert (reward.tolist(), truncated.tolist()) == ([0.0] * 2, [False] * 2)

@@ -5,10 +5,11 @@ from hypothesis import strategies as st
 from agilerl_like.learning.gae import discounted_suffix_sum_, gae, next_of
 
 
-def textbook(rewards, values, next_values, terminated, ended, gamma, lam):
+def textbook(rewards, values, next_values, terminated, ended, valid, gamma, lam):
     """A_t = sum_k (gamma lam)^k delta_{t+k}, over the steps k until the first end at or after t: the double sum."""
     steps = len(rewards)
     delta = [rewards[t] + (0.0 if terminated[t] else gamma * next_values[t]) - values[t] for t in range(steps)]
+    delta = [one if acted else 0.0 for one, acted in zip(delta, valid, strict=True)]
     advantages = []
     for t in range(steps):
         total, weight = 0.0, 1.0
@@ -22,22 +23,23 @@ def textbook(rewards, values, next_values, terminated, ended, gamma, lam):
 
 
 numbers = st.floats(-10, 10, allow_nan=False, width=32)
-step = st.tuples(numbers, numbers, numbers, st.sampled_from(["goes on", "terminated", "truncated"]))
+step = st.tuples(numbers, numbers, numbers, st.sampled_from(["goes on", "terminated", "truncated"]), st.booleans())
 
 
 @given(st.lists(step, min_size=1, max_size=40), st.floats(0, 1), st.floats(0, 1))
 def test_equals_the_double_sum_for_every_placement_of_ends(steps, gamma, lam):
-    rewards, values, next_values, ends = zip(*steps, strict=True)
+    rewards, values, next_values, ends, valid = zip(*steps, strict=True)
     terminated = [end == "terminated" for end in ends]
     ended = [end != "goes on" for end in ends]
     found = gae(
         *(torch.tensor(x, dtype=torch.float64) for x in (rewards, values, next_values)),
         terminated=torch.tensor(terminated, dtype=torch.float64),
         ended=torch.tensor(ended, dtype=torch.float64),
+        valid=torch.tensor(valid, dtype=torch.float64),
         gamma=torch.tensor(gamma, dtype=torch.float64),
         gae_lambda=torch.tensor(lam, dtype=torch.float64),
     )
-    expected = textbook(rewards, values, next_values, terminated, ended, gamma, lam)
+    expected = textbook(rewards, values, next_values, terminated, ended, valid, gamma, lam)
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-9)
 
 
@@ -46,7 +48,8 @@ def test_credit_for_a_reward_at_the_end_reaches_every_step():
     # (AgileRL's buffer gives [0, 0, 0, 0, 1])
     reward, end = torch.tensor([0.0, 0, 0, 0, 1]), torch.tensor([0.0, 0, 0, 0, 1])
     zero = torch.zeros(5)
-    found = gae(reward, zero, zero, terminated=end, ended=end, gamma=torch.tensor(0.99), gae_lambda=torch.tensor(1.0))
+    discount = {"gamma": torch.tensor(0.99), "gae_lambda": torch.tensor(1.0)}
+    found = gae(reward, zero, zero, terminated=end, ended=end, valid=torch.ones(5), **discount)
     torch.testing.assert_close(found, 0.99 ** torch.arange(4, -1, -1.0))
 
 
@@ -60,6 +63,7 @@ def test_a_time_limit_bootstraps_and_a_termination_does_not():
             10 * one,
             terminated=terminated * one,
             ended=one,
+            valid=one,
             gamma=torch.tensor(0.5),
             gae_lambda=torch.tensor(0.9),
         )
@@ -71,7 +75,8 @@ def test_each_member_has_its_own_discount():
     rewards = torch.tensor([[[0.0], [0.0]], [[1.0], [1.0]]])
     zero, gamma = torch.zeros(2, 2, 1), torch.tensor([[0.5], [0.9]])
     end = torch.tensor([[[0.0], [0.0]], [[1.0], [1.0]]])
-    found = gae(rewards, zero, zero, terminated=end, ended=end, gamma=gamma, gae_lambda=torch.ones(2, 1))
+    valid = torch.ones(2, 2, 1)
+    found = gae(rewards, zero, zero, terminated=end, ended=end, valid=valid, gamma=gamma, gae_lambda=torch.ones(2, 1))
     torch.testing.assert_close(found[0], gamma)
 
 
