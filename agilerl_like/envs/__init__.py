@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agilerl_like.envs.episodes import EpisodeTracker, FinishedEpisodes
     from agilerl_like.envs.probes import PROBES, KnownAction, KnownValue, Probe
     from agilerl_like.envs.spaces import (
+        Leaf,
         ObservationEncoding,
         check_action_space,
         check_observation_space,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
         mask_size,
         space_from_json,
         space_to_json,
-        tree_map,
     )
     from agilerl_like.envs.transitions import (
         Transition,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         check_finite,
         check_finite_array,
     )
+    from agilerl_like.envs.trees import tree_map
     from agilerl_like.envs.vector import EnvRecipe, backend_of, evaluation_env, make_vect_envs, widen
     from agilerl_like.envs.workers import WorkerVectorEnv
 
@@ -38,6 +39,7 @@ __all__ = [
     "FinishedEpisodes",
     "KnownAction",
     "KnownValue",
+    "Leaf",
     "ObservationEncoding",
     "Probe",
     "Transition",
@@ -60,13 +62,14 @@ __all__ = [
 ]
 
 _HOMES = (
-    "spaces",
+    "trees",
     "workers",
     "vector",
     "probes",
+    "spaces",
     "transitions",
     "episodes",
-)  # where these names live, the lightest first
+)  # where these names live, the lightest first: those before "spaces" do without torch
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.envs.spaces import ObservationEncoding, Tree, tree_map
+from agilerl_like.envs.spaces import Leaf, ObservationEncoding
+from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.errors import ConfigurationError
 
 Array = Any  # np.ndarray or torch.Tensor: all arrays of one Transition are of one kind
@@ -57,8 +58,8 @@ class Arrays(ABC):
         """Return actions as the env takes them; from a tensor to numpy this is the exchange with the host."""
 
     @abstractmethod
-    def encoder(self, encoding: ObservationEncoding) -> Callable[[Array], Tensor]:
-        """Return what turns observations into float32 rows `[..., size]`, on the device that they are on."""
+    def encoder(self, encoding: ObservationEncoding) -> Callable[[Tree], Tensor]:
+        """Return what turns observations into rows `[..., size]`, on the device that they are on."""
 
     @abstractmethod
     def to_numpy(self, array: Array) -> np.ndarray:
@@ -95,7 +96,7 @@ class HostArrays(Arrays):
     def actions(self, given: Any) -> Any:
         return given.cpu().numpy() if isinstance(given, Tensor) else given
 
-    def encoder(self, encoding: ObservationEncoding) -> Callable[[np.ndarray], Tensor]:
+    def encoder(self, encoding: ObservationEncoding) -> Callable[[Tree], Tensor]:
         return lambda observations: torch.from_numpy(encoding.encode(observations))
 
     def to_numpy(self, array: np.ndarray) -> np.ndarray:
@@ -135,30 +136,33 @@ class TensorArrays(Arrays):
     def actions(self, given: Any) -> Tensor:
         return torch.as_tensor(given, device=self.device)
 
-    def encoder(self, encoding: ObservationEncoding) -> Callable[[Tensor], Tensor]:
-        if not encoding.counts.size:
-            return lambda numbers: numbers.float().reshape(*_batch(numbers, encoding), encoding.size)
-        counts, starts, columns = (
-            torch.from_numpy(part).to(self.device) for part in (encoding.counts, encoding.starts, encoding.columns)
+    def encoder(self, encoding: ObservationEncoding) -> Callable[[Tree], Tensor]:
+        parts = [(leaf, self._part_encoder(leaf)) for leaf in encoding.leaves]
+        return lambda observations: encoding.join([part(leaf.find(observations)) for leaf, part in parts], torch)
+
+    def _part_encoder(self, leaf: Leaf) -> Callable[[Tensor], Tensor]:
+        """Return what turns arrays of a leaf into its part of rows, as `Leaf.encode` does it."""
+        if not leaf.counts.size:
+            dtype = torch.uint8 if leaf.in_bytes else torch.float32
+            return lambda numbers: numbers.to(dtype).reshape(*leaf.batch(numbers.shape), leaf.size)
+        counts, starts, places = (
+            torch.from_numpy(part).to(self.device) for part in (leaf.counts, leaf.starts, leaf.places)
         )
 
-        def one_hot(categories: Tensor) -> Tensor:
-            places = categories.reshape(-1, len(counts)).long() - starts
-            outside = (places < 0) | (places >= counts)
-            rows = torch.zeros(len(places), encoding.size, device=self.device)
-            rows.scatter_(1, columns + places.clamp(min=0).minimum(counts - 1), 1.0)
+        def one_hot(given: Tensor) -> Tensor:
+            batch = leaf.batch(given.shape)
+            categories = given.reshape(-1, len(counts)).long() - starts
+            outside = (categories < 0) | (categories >= counts)
+            rows = torch.zeros(len(categories), leaf.size, device=self.device)
+            rows.scatter_(1, places + categories.clamp(min=0).minimum(counts - 1), 1.0)
             # to raise an error here would wait for the device; learning looks for numbers that are not finite
             rows.masked_fill_(outside.any(1, keepdim=True), torch.nan)
-            return rows.reshape(*_batch(categories, encoding), encoding.size)
+            return rows.reshape(*batch, leaf.size)
 
         return one_hot
 
     def to_numpy(self, array: Tensor) -> np.ndarray:
         return array.cpu().numpy()
-
-
-def _batch(observations: Tensor, encoding: ObservationEncoding) -> torch.Size:
-    return observations.shape[: observations.dim() - encoding.event_dims]
 
 
 def arrays_of(observations: Tree) -> Arrays:

@@ -1,47 +1,91 @@
-"""What a space means to a network: how wide an observation is as numbers, and how a space is written to a file.
+"""What a space means to a network: how an observation becomes one row, and how a space is written to a file.
 
-Everything that asks "which kind of space is this?" asks it here, so that a new kind (images, dicts) has one place.
-A category is written as a one-hot row, never as a number: action 3 is not three times action 1. `Discrete(n, start)`
-counts from `start`, so the start is taken away first.
+Everything that asks "which kind of space is this?" asks it here. An observation of any space, however nested, is one
+flat row. A category is written as a one-hot row, never as a number: action 3 is not three times action 1.
+`Discrete(n, start)` counts from `start`, so the start is taken away first.
+
+The subtlety is images. As float32 they would need four times the memory, so a space with an image of bytes has rows of
+bytes: the float32 numbers of everything else come first, four bytes each, and the images' bytes behind them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from torch import Tensor
 
+from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
-Tree = Any  # one array, or a dict or tuple of trees
+__all__ = [
+    "Leaf",
+    "ObservationEncoding",
+    "Tree",
+    "check_action_space",
+    "check_observation_space",
+    "encode",
+    "flat_size",
+    "mask_size",
+    "space_from_json",
+    "space_to_json",
+    "tree_map",
+]
 
+MAX_DEPTH = 3
+"""How deep Dict and Tuple may be nested in an observation space."""
 
-def tree_map(fn: Callable[..., Any], *trees: Tree) -> Tree:
-    """Apply `fn` to the arrays that stand at the same place in trees of dicts and tuples; a lone array is a tree."""
-    first = trees[0]
-    if isinstance(first, Mapping):
-        return {key: tree_map(fn, *(tree[key] for tree in trees)) for key in first}
-    if isinstance(first, tuple):
-        return tuple(tree_map(fn, *branches) for branches in zip(*trees, strict=True))
-    return fn(*trees)
+MAX_SPAN = 2.0**24
+"""Bounds further apart are taken for none: float32 could not tell neighbouring whole numbers between them apart."""
+
+NUMBER = 4
+"""Bytes of a float32."""
+
+Path = tuple[str | int, ...]
+Kind = Literal["vector", "image", "categories"]
 
 
 def check_observation_space(space: Space) -> None:
     """Raise ConfigurationError unless agents can observe this space."""
-    if isinstance(space, Box) and (len(space.shape) > 1 or math.prod(space.shape) == 0):
+    _check_observed(space, ())
+
+
+def _check_observed(space: Space, path: Path) -> None:
+    here = f"{'.'.join(('observation_space', *map(str, path)))}={space}"
+    if isinstance(space, (Dict, Tuple)):
+        if not len(space.spaces):
+            raise ConfigurationError(f"{here} is empty; allowed are {type(space).__name__}s of at least one space")
+        if len(path) >= MAX_DEPTH:
+            raise ConfigurationError(
+                f"{here} is nested too deep; allowed are at most {MAX_DEPTH} levels of Dict and Tuple"
+            )
+        for key, part in _branches(space):
+            if isinstance(space, Dict) and not (isinstance(key, str) and key and "." not in key):
+                raise ConfigurationError(f"{here} has the key {key!r}; allowed are strings without a dot in them")
+            _check_observed(part, (*path, key))
+    elif not isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary)):
         raise ConfigurationError(
-            f"observation_space={space} has shape {space.shape}; allowed are vectors with at least one number "
-            "(wrappers=['FlattenObservation'] makes one of it)"
+            f"{here} is a {type(space).__name__}; allowed are Box, Discrete, MultiDiscrete, MultiBinary, and Dict and "
+            "Tuple of these"
         )
-    if not isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary)):
+    elif isinstance(space, Box) and (len(space.shape) > 4 or np.dtype(space.dtype).kind not in "fiub"):
         raise ConfigurationError(
-            f"observation_space={space} is a {type(space).__name__}; allowed are Box (a vector), Discrete, "
-            "MultiDiscrete and MultiBinary (wrappers=['FlattenObservation'] makes a vector of dicts and tuples)"
+            f"{here} has {len(space.shape)} dimensions of {space.dtype}; allowed are vectors (0 to 2 dimensions) and "
+            "images (3 or 4, with that of the channels) of real numbers"
         )
+    elif math.prod(space.shape or ()) == 0:
+        raise ConfigurationError(f"{here} has shape {space.shape}; allowed are shapes with at least one number")
+
+
+def _branches(space: Dict | Tuple) -> Iterable[tuple[str | int, Space]]:
+    return space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
 
 
 def check_action_space(space: Space) -> None:
@@ -74,51 +118,289 @@ def mask_size(space: Space) -> int:
     return 0
 
 
-class ObservationEncoding:
-    """Turns observations of one space into float32 rows; `size` is the width of a row.
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """One array of an observation: where it lies in the tree and in a row, and what a network sees of it."""
 
-    Of the categories of a space `counts` says how many values each has, `starts` the first of them, and `columns` where
-    its one-hot begins; all three are empty where observations are numbers already.
-    """
+    path: Path
+    """The keys that lead to it; empty for a space that is no tree."""
+    space: Space
+    kind: Kind
+    """A Box of up to two dimensions is a vector, one of three or four an image; all else are categories."""
+    given_shape: tuple[int, ...]
+    """As the env gives it."""
+    shape: tuple[int, ...]
+    """As a network sees it: images with the channels first, all else flat."""
+    size: int
+    """How many numbers it is."""
+    columns: slice
+    """Its part of a row."""
+    in_bytes: bool
+    """Whether a row has its numbers as one byte each."""
+    channels_last: bool
+    """Whether it is an image that has its channels behind, in the env and in the row."""
+    low: float
+    span: float
+    """A network sees (x - low) / span."""
+    counts: np.ndarray
+    """How many values each of its categories has; empty if it is numbers already."""
+    starts: np.ndarray
+    """The first value of each category."""
+    places: np.ndarray
+    """Where the one-hot of each category begins in its part of the row."""
 
-    def __init__(self, space: Space) -> None:
-        check_observation_space(space)
-        self.space = space
-        self.event_dims = len(space.shape or ())
-        if isinstance(space, Discrete):
-            counts, starts = np.array([space.n]), np.array([space.start])
-        elif isinstance(space, MultiDiscrete):
-            counts, starts = space.nvec.ravel(), space.start.ravel()
-        else:
-            counts, starts = np.empty(0, np.int64), np.empty(0, np.int64)
-        self.counts = counts.astype(np.int64)
-        self.starts = starts.astype(np.int64)
-        self.columns = np.cumsum(self.counts) - self.counts
-        self.size: int = int(self.counts.sum()) if self.counts.size else math.prod(space.shape or ())
+    @property
+    def name(self) -> str:
+        """Its path in one word, "position.angle"."""
+        return ".".join(map(str, self.path))
 
-    def encode(self, observation: np.ndarray) -> np.ndarray:
-        """Return float32 [..., size] for observations [..., *space.shape]; may be the very array that came in.
+    @property
+    def is_raw(self) -> bool:
+        """Whether a network sees its numbers as they are."""
+        return (self.low, self.span) == (0.0, 1.0)
+
+    def read(self, rows: Tensor) -> Tensor:
+        """What a network sees of rows `[…, D]`: `[…, *shape]`, float32, or of the dtype of float rows."""
+        x = rows[..., self.columns]
+        if self.in_bytes:
+            x = x.to(torch.float32)
+        elif not rows.is_floating_point():
+            x = x.view(torch.float32)
+        if not self.is_raw:  # bytes became numbers in memory of their own, and to take fresh memory again is slow
+            x = x.sub_(self.low).div_(self.span) if self.in_bytes else (x - self.low) / self.span
+        if self.kind != "image":
+            return x
+        x = x.unflatten(-1, self.given_shape)
+        return x.movedim(-1, -len(self.shape)) if self.channels_last else x
+
+    def find(self, tree: Tree) -> Any:
+        """The leaf's array in an observation.
 
         Raises:
-            EnvironmentFault: a category lies outside the space.
+            EnvironmentFault: nothing is there.
         """
-        batch = observation.shape[: observation.ndim - self.event_dims]
-        if not self.counts.size:
-            return observation.astype(np.float32, copy=False).reshape(*batch, self.size)
-        categories = observation.reshape(-1, self.counts.size) - self.starts  # [B, categories]
+        try:
+            return reduce(lambda branch, key: branch[key], self.path, tree)
+        except (KeyError, IndexError, TypeError) as fault:
+            raise EnvironmentFault(f"{self.title} is missing from what the env observed ({fault!r})") from fault
+
+    def batch(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The leading axes of an array of observations of this shape.
+
+        Raises:
+            EnvironmentFault: the other axes are not those of the space.
+        """
+        axes = len(shape) - len(self.given_shape)
+        if shape[axes:] != self.given_shape:
+            raise EnvironmentFault(
+                f"{self.title} has shape {tuple(shape)}; allowed is {self.given_shape}, with any axes in front"
+            )
+        return shape[:axes]
+
+    def encode(self, given: np.ndarray) -> np.ndarray:
+        """Its part of rows, float32 or bytes, from arrays `[…, *given_shape]`; may be the very array that came in.
+
+        Raises:
+            EnvironmentFault: another shape, or a category outside the space.
+        """
+        batch = self.batch(given.shape)
+        if self.counts.size:
+            return self._one_hot(given).reshape(*batch, self.size)
+        if not self.in_bytes:
+            return given.astype(np.float32, copy=False).reshape(*batch, self.size)
+        bits = given.view(np.uint8) if given.dtype == np.bool_ else given.astype(np.uint8, copy=False)
+        return bits.reshape(*batch, self.size)
+
+    def _one_hot(self, given: np.ndarray) -> np.ndarray:
+        categories = given.reshape(-1, self.counts.size) - self.starts  # [B, categories]
         if not ((categories >= 0) & (categories < self.counts)).all():
-            raise EnvironmentFault(f"observation {observation} lies outside {self.space}")
+            raise EnvironmentFault(f"{self.title}={given} lies outside {self.space}")
         rows = np.zeros((len(categories), self.size), dtype=np.float32)
-        rows[np.arange(len(categories))[:, None], categories + self.columns] = 1.0
-        return rows.reshape(*batch, self.size)
+        rows[np.arange(len(categories))[:, None], categories + self.places] = 1.0
+        return rows
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return ".".join(map(str, ("observation", *self.path)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Leaf:
+        """It never changes, so copies of a network may share it."""
+        return self
+
+
+class ObservationEncoding:
+    """Turns observations of one space into rows `[…, size]`.
+
+    Rows are float32, or uint8 if some image is made of bytes. With `swap_channels` the env's images have their channels
+    behind, `[H, W, C]`, and a network sees them in front. With `normalize_images` it sees them between 0 and 1, as far
+    as their bounds are finite.
+
+    Raises:
+        ConfigurationError: agents cannot observe this space.
+    """
+
+    def __init__(self, space: Space, *, swap_channels: bool = False, normalize_images: bool = True) -> None:
+        check_observation_space(space)
+        self.space = space
+        parts = list(_walk(space, ()))
+        in_bytes = [_kind(part) == "image" and part.dtype in (np.uint8, np.bool_) for _, part in parts]
+        unit = NUMBER if any(in_bytes) else 1  # columns of a row for one number
+        widths = [_width(part) for _, part in parts]
+        self.num_numbers = sum(width for width, byte in zip(widths, in_bytes, strict=True) if not byte)
+        """How many float32 numbers a row has, beside its images of bytes."""
+        ends = {False: 0, True: unit * self.num_numbers}
+        leaves = []
+        for (path, part), byte, width in zip(parts, in_bytes, widths, strict=True):
+            start = ends[byte]
+            ends[byte] += width if byte else unit * width
+            columns = slice(start, ends[byte])
+            channels_last = swap_channels and _kind(part) == "image"
+            leaves.append(_leaf(path, part, columns, byte, channels_last, normalize_images))
+        self.leaves: tuple[Leaf, ...] = tuple(leaves)
+        self.dtype = torch.uint8 if any(in_bytes) else torch.float32
+        self.size: int = -(-ends[any(in_bytes)] // unit) * unit
+        """Columns of a row; bytes are filled up, so that the numbers of every row lie where numbers may lie."""
+        self._padding = self.size - ends[any(in_bytes)]
+        self._alone = None if self._padding or leaves[0].path else leaves[0]
+
+    @property
+    def normalised(self) -> np.ndarray:
+        """Which of a row's numbers running statistics should centre and scale: those of vectors, [num_numbers] bool."""
+        flags = [np.full(leaf.size, leaf.kind == "vector") for leaf in self.leaves if not leaf.in_bytes]
+        return np.concatenate([np.zeros(0, np.bool_), *flags])
+
+    def numbers(self, rows: Tensor) -> Tensor:
+        """The float32 numbers `[…, num_numbers]` of rows, as a view: float rows are nothing else."""
+        return rows if rows.is_floating_point() else rows[..., : NUMBER * self.num_numbers].view(torch.float32)
+
+    def encode(self, observation: Tree) -> np.ndarray:
+        """Return rows `[…, size]` for observations whose arrays are `[…, *shape of their space]`.
+
+        May be the very array that came in.
+
+        Raises:
+            EnvironmentFault: an array is missing or of another shape, or a category lies outside the space.
+        """
+        if self._alone is not None:
+            return self._alone.encode(observation)
+        return self.join([leaf.encode(leaf.find(observation)) for leaf in self.leaves], np)
+
+    def join(self, parts: Sequence[Any], xp: Any) -> Any:
+        """Rows from what the leaves are encoded as, in their order; `xp` is numpy or torch, of which they are."""
+        if self._alone is not None:
+            return parts[0]
+        batches = {tuple(part.shape[:-1]) for part in parts}
+        if len(batches) > 1:
+            raise EnvironmentFault(f"the arrays of one observation have unequal leading axes: {sorted(batches)}")
+        numbers = [part for leaf, part in zip(self.leaves, parts, strict=True) if not leaf.in_bytes]
+        if self.dtype is torch.float32:
+            return xp.concatenate(numbers, -1)
+        images = [part for leaf, part in zip(self.leaves, parts, strict=True) if leaf.in_bytes]
+        front = [xp.concatenate(numbers, -1).view(xp.uint8)] if numbers else []
+        padding = [xp.zeros_like(images[0][..., :1])] * self._padding
+        return xp.concatenate([*front, *images, *padding], -1)
+
+    def imagine(self, count: int, generator: torch.Generator) -> Tensor:
+        """Rows `[count, size]` of nothing seen: normal numbers, as if normalised, and bytes within their bounds."""
+        numbers = torch.randn(count, self.num_numbers, generator=generator)
+        if self.dtype is torch.float32:
+            return numbers
+        rows = torch.zeros(count, self.size, dtype=torch.uint8)
+        self.numbers(rows).copy_(numbers)
+        for leaf in self.leaves:
+            if leaf.in_bytes and isinstance(leaf.space, Box):
+                low, high = int(leaf.space.low.min()), int(leaf.space.high.max())
+                rows[:, leaf.columns] = torch.randint(low, high + 1, (count, leaf.size), generator=generator).byte()
+        return rows
+
+    def batched(self, observation: Any) -> tuple[Tree, bool]:
+        """An observation or a batch of them as a tree of arrays `[B, …]`, and whether it was a single one.
+
+        Raises:
+            ConfigurationError: it has not the form of the space.
+        """
+        try:
+            tree = _in_form(self.space, observation)
+        except (KeyError, IndexError, TypeError, ValueError) as fault:
+            raise ConfigurationError(f"observation has not the form of {self.space}: {fault!r}") from fault
+        batches = set()
+        for leaf in self.leaves:
+            shape, its = leaf.find(tree).shape, leaf.given_shape
+            batches.add(shape[: len(shape) - len(its)])
+            if shape[len(shape) - len(its) :] != its or len(shape) > len(its) + 1:
+                raise ConfigurationError(
+                    f"{leaf.title} has shape {shape}; allowed are {its} and (batch, {', '.join(map(str, its))})"
+                )
+        if len(batches) > 1:
+            raise ConfigurationError(f"the parts of observation have unequal batch sizes: {sorted(batches)}")
+        single = batches == {()}
+        return (tree_map(lambda array: array[None], tree) if single else tree), single
+
+
+def _walk(space: Space, path: Path) -> Iterator[tuple[Path, Space]]:
+    """Every space that is no tree, and the keys that lead to it."""
+    if isinstance(space, (Dict, Tuple)):
+        for key, part in _branches(space):
+            yield from _walk(part, (*path, key))
+    else:
+        yield path, space
+
+
+def _in_form(space: Space, observation: Any) -> Tree:
+    """An observation as a tree of arrays, with the keys of its space."""
+    if isinstance(space, Dict):
+        return {key: _in_form(part, observation[key]) for key, part in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(_in_form(part, observation[i]) for i, part in enumerate(space.spaces))
+    return np.asarray(observation)
+
+
+def _kind(space: Space) -> Kind:
+    if not isinstance(space, Box):
+        return "categories"
+    return "image" if len(space.shape) > 2 else "vector"
+
+
+def _categories(space: Space) -> tuple[np.ndarray, np.ndarray]:
+    """How many values each category of a space has, and the first of them."""
+    if isinstance(space, Discrete):
+        return np.array([space.n], np.int64), np.array([space.start], np.int64)
+    if isinstance(space, MultiDiscrete):
+        return space.nvec.ravel().astype(np.int64), space.start.ravel().astype(np.int64)
+    return np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+def _width(space: Space) -> int:
+    """How many numbers an observation of a space that is no tree is."""
+    counts, _ = _categories(space)
+    return int(counts.sum()) if counts.size else math.prod(space.shape or ())
+
+
+def _leaf(path: Path, space: Space, columns: slice, in_bytes: bool, channels_last: bool, normalize: bool) -> Leaf:
+    given, kind = space.shape or (), _kind(space)
+    shape = given if kind == "image" else (_width(space),)
+    shape = (*shape[-1:], *shape[:-1]) if channels_last else shape
+    counts, starts = _categories(space)
+    size, places = math.prod(shape), np.cumsum(counts) - counts
+    low, span = _scale(space) if normalize and isinstance(space, Box) and kind == "image" else (0.0, 1.0)
+    return Leaf(
+        path, space, kind, given, shape, size, columns, in_bytes, channels_last, low, span, counts, starts, places
+    )
+
+
+def _scale(image: Box) -> tuple[float, float]:
+    """The lower bound of an image, and how far the upper one lies from it; 0 and 1 where they tell nothing."""
+    low, high = float(image.low.min()), float(image.high.max())
+    return (low, high - low) if 0 < high - low <= MAX_SPAN else (0.0, 1.0)
 
 
 def flat_size(space: Space) -> int:
-    """Return how many numbers one observation of this space is to a network."""
+    """Return how many columns one observation of this space takes in a row."""
     return ObservationEncoding(space).size
 
 
-def encode(space: Space, observation: np.ndarray) -> np.ndarray:
+def encode(space: Space, observation: Tree) -> np.ndarray:
     """Encode once; who encodes often keeps an `ObservationEncoding`."""
     return ObservationEncoding(space).encode(observation)
 

@@ -346,8 +346,9 @@ def _check_vector_env(env: object) -> None:
 
 
 def _policy_of(space: gym.Space) -> gym.Space:
-    """Return what a policy sees: of Isaac Lab's spaces the part of that name."""
-    return space["policy"] if isinstance(space, gym.spaces.Dict) and "policy" in space.spaces else space
+    """Return what a policy sees: of Isaac Lab's spaces, which may have one for the critic too, the part of that name."""
+    isaac_labs = isinstance(space, gym.spaces.Dict) and "policy" in space.spaces and set(space) <= {"policy", "critic"}
+    return space["policy"] if isaac_labs else space
 
 
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:

@@ -28,7 +28,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
 from agilerl_like.envs.crew import Worker, anonymous_file, dismiss
-from agilerl_like.envs.spaces import Tree, tree_map
+from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.envs.worker import MADE, NOBODY, REVIVED, Arena, Board, Refusal, Report, Task, fits_shared_memory
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 

@@ -1,11 +1,12 @@
 """numpy and torch mean the same, and tensors are not looked into."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from agilerl_like.envs import ObservationEncoding
+from agilerl_like.envs import ObservationEncoding, TransitionEnv, make_vect_envs
 from agilerl_like.envs.arrays import HostArrays, TensorArrays, arrays_of
 from agilerl_like.errors import ConfigurationError
 
@@ -64,3 +65,72 @@ def test_other_arrays_are_refused_with_what_to_do():
     assert isinstance(arrays_of({"policy": torch.zeros(2)}), TensorArrays)
     with pytest.raises(ConfigurationError, match=r"builtins\.list.*JaxToTorch"):
         arrays_of([0.0])
+
+
+class Photographer(gym.Env):
+    """Sees where it is as a picture, a number and a category; cut off after some steps, or over by an action."""
+
+    observation_space = Dict(
+        {
+            "eye": Box(0, 255, (3, 2, 3), np.uint8),
+            "body": Tuple([Box(-np.inf, np.inf, (2,), np.float64), Discrete(5, start=1)]),
+        }
+    )
+    action_space = Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._look(), {}
+
+    def step(self, action):
+        self.time += 1
+        return self._look(), 1.0, bool(action == 0), self.time == 4, {}
+
+    def _look(self):
+        random = self.np_random
+        return {
+            "eye": random.integers(0, 256, (3, 2, 3), dtype=np.uint8),
+            "body": (random.standard_normal(2), 1 + int(random.integers(5))),
+        }
+
+
+def alone(seeds, actions):
+    """Step single envs by hand: rows of what is seen first, and of what each step led to and went on from."""
+    encoding = ObservationEncoding(Photographer.observation_space, swap_channels=True)
+
+    def row(observation):
+        return encoding.encode(encoding.batched(observation)[0])[0]
+
+    envs, first, steps = [Photographer() for _ in seeds], [], []
+    for env, seed in zip(envs, seeds, strict=True):
+        first.append(row(env.reset(seed=seed)[0]))
+    for each in actions:
+        rows = []
+        for env, action in zip(envs, each, strict=True):
+            after, _, terminated, truncated, _ = env.step(action)
+            before_the_next = env.reset()[0] if terminated or truncated else after
+            rows.append((row(before_the_next), row(after)))
+        steps.append([np.stack(column) for column in zip(*rows, strict=True)])
+    return encoding, np.stack(first), steps
+
+
+@pytest.mark.parametrize("backend", ["sync", "async", "workers"])
+def test_rows_of_a_tree_with_images_come_through_every_backend_bit_by_bit(backend):
+    seeds = [3, 1, 4, 1]
+    actions = np.random.default_rng(0).integers(4, size=(15, 4))
+    encoding, first, steps = alone(seeds, actions)
+    env = TransitionEnv(
+        make_vect_envs(Photographer, 4, backend=backend, num_workers=2 if backend == "workers" else None)
+    )
+    env.divide(2)
+    assert len(env.columns) == (2 if backend == "workers" else 1)  # two halves, which step in turn
+    np.testing.assert_array_equal(encoding.encode(env.reset(seeds)), first)
+    cut = 0
+    for action, (obs, next_obs) in zip(actions, steps, strict=True):
+        transition = env.step(action)
+        np.testing.assert_array_equal(encoding.encode(transition.obs), obs)
+        np.testing.assert_array_equal(encoding.encode(transition.next_obs), next_obs)
+        cut += int((transition.truncated & ~transition.terminated).sum())
+    assert cut > 0
+    env.close()

@@ -1,11 +1,13 @@
 """Spaces: what is accepted, how wide it is, what a network sees, and that a file brings back the same space."""
 
 import json
+import re
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Text, Tuple
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Sequence, Text, Tuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -21,6 +23,7 @@ from agilerl_like.envs import (
     space_to_json,
     tree_map,
 )
+from agilerl_like.envs.arrays import TensorArrays
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 
@@ -153,23 +156,293 @@ def test_a_category_outside_the_space_is_named_instead_of_wrapped_around(space, 
         encode(space, np.array([observation]))
 
 
+def test_a_tree_is_one_row_of_numbers_in_its_own_order():
+    space = Dict([("z", Discrete(2)), ("a", Tuple([Box(-1, 1, (2,), np.float64), MultiBinary(2)]))])
+    encoding = ObservationEncoding(space)
+    rows = encoding.encode({"z": np.array([1, 0]), "a": (np.array([[0.5, 1], [-1, 0]]), np.array([[1, 0], [1, 1]]))})
+    assert rows.tolist() == [[0, 1, 0.5, 1, 1, 0], [1, 0, -1, 0, 1, 1]]
+    assert (encoding.size, encoding.dtype, rows.dtype) == (6, torch.float32, np.float32)
+    assert [leaf.name for leaf in encoding.leaves] == ["z", "a.0", "a.1"]
+    assert [leaf.kind for leaf in encoding.leaves] == ["categories", "vector", "categories"]
+    assert encoding.normalised.tolist() == [False, False, True, True, False, False]
+    assert encoding.numbers(torch.from_numpy(rows)).tolist() == rows.tolist()
+
+
+def test_beside_an_image_of_bytes_numbers_are_four_bytes_each():
+    # 5 bytes of image, 2 numbers: the numbers come first, and 3 bytes fill the row up to a multiple of 4
+    space = Dict({"eye": Box(0, 255, (1, 1, 5), np.uint8), "speed": Box(-1, 1, (2,))})
+    encoding = ObservationEncoding(space)
+    image, speed = np.array([[[[0, 51, 102, 204, 255]]]], np.uint8), np.array([[0.5, -0.25]], np.float32)
+    rows = encoding.encode({"eye": image, "speed": speed})
+    assert rows.tolist() == [[*speed.tobytes(), 0, 51, 102, 204, 255, 0, 0, 0]]
+    assert (encoding.size, encoding.dtype, encoding.num_numbers) == (16, torch.uint8, 2)
+    rows = torch.from_numpy(rows)
+    numbers = encoding.numbers(rows)
+    assert numbers.tolist() == speed.tolist()
+    assert encoding.normalised.tolist() == [True, True]
+    eye, its_speed = encoding.leaves
+    assert eye.read(rows).tolist() == [[[[0.0, *np.array([0.2, 0.4, 0.8, 1.0], np.float32).tolist()]]]]
+    numbers += 1.0  # a view: who writes into it writes into the rows
+    assert its_speed.read(rows).tolist() == [[1.5, 0.75]]
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "seen"),
+    [
+        (Box(0, 255, (1, 1, 4), np.uint8), [0, 51, 102, 255], [0, 0.2, 0.4, 1]),
+        (Box(10, 20, (1, 1, 4), np.uint8), [10, 15, 20, 20], [0, 0.5, 1, 1]),
+        (Box(0, 1, (1, 1, 4), np.bool_), [0, 1, 1, 0], [0, 1, 1, 0]),
+        (Box(-1, 3, (1, 1, 4), np.float32), [-1, 0, 1, 3], [0, 0.25, 0.5, 1]),
+        (Box(-np.inf, np.inf, (1, 1, 4), np.float32), [-1, 0, 1, 3], [-1, 0, 1, 3]),
+        (Box(-3e38, 3e38, (1, 1, 4), np.float32), [-1, 0, 1, 3], [-1, 0, 1, 3]),  # bounds that mean none
+        (Box(0, 255, (4,), np.uint8), [0, 51, 102, 255], [0, 51, 102, 255]),  # no image
+    ],
+)
+def test_images_are_scaled_by_their_bounds(space, given, seen):
+    given = np.array(given, space.dtype).reshape(1, *space.shape)
+    rows = torch.from_numpy(encode(space, given))
+    assert (rows.dtype is torch.uint8) == (space.dtype in (np.uint8, np.bool_) and len(space.shape) == 3)
+    (leaf,) = ObservationEncoding(space).leaves
+    np.testing.assert_array_equal(leaf.read(rows).flatten(), np.array(seen, np.float32))
+    (raw,) = ObservationEncoding(space, normalize_images=False).leaves
+    np.testing.assert_array_equal(raw.read(rows).flatten(), given.flatten().astype(np.float32))
+    if rows.is_floating_point():
+        assert leaf.read(rows.double()).dtype is torch.float64
+
+
+@pytest.mark.parametrize(("shape", "seen"), [((2, 5, 3), (3, 2, 5)), ((2, 5, 3, 4), (4, 2, 5, 3))])
+def test_channels_that_come_last_are_seen_first(shape, seen):
+    space = Box(0, 255, shape, np.uint8)
+    image = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    (leaf,) = ObservationEncoding(space, swap_channels=True, normalize_images=False).leaves
+    assert leaf.shape == seen
+    read = leaf.read(torch.from_numpy(encode(space, image)))
+    for channel in range(shape[-1]):
+        assert read[channel].tolist() == image[..., channel].tolist()
+    (as_it_is,) = ObservationEncoding(space).leaves
+    assert as_it_is.shape == shape
+
+
+def test_one_image_that_fills_its_row_is_not_copied():
+    images = np.zeros((3, 2, 2, 1), dtype=np.uint8)
+    assert np.shares_memory(encode(Box(0, 255, (2, 2, 1), np.uint8), images), images)
+    flags = np.zeros((3, 2, 2, 1), dtype=np.bool_)
+    assert np.shares_memory(encode(Box(0, 1, (2, 2, 1), np.bool_), flags), flags)
+
+
+def spaces_of_agents(levels=3):
+    """Any space that agents can observe."""
+    shapes = hnp.array_shapes(min_dims=0, max_dims=4, max_side=3)
+    boxes = st.builds(
+        lambda shape, kind: Box(*kind[:2], shape, kind[2]),
+        shapes,
+        st.sampled_from([(0, 255, np.uint8), (0, 1, np.bool_), (-2, 6, np.float32), (-np.inf, np.inf, np.float64)]),
+    )
+    parts = st.one_of(boxes, multi_discretes, st.builds(Discrete, st.integers(1, 4), start=st.integers(-3, 3)))
+    if levels == 0:
+        return parts
+    inner = spaces_of_agents(levels - 1)
+    keys = st.text(st.characters(blacklist_characters="."), min_size=1)
+    return st.one_of(
+        parts,
+        st.builds(Dict, st.dictionaries(keys, inner, min_size=1, max_size=3)),
+        st.builds(Tuple, st.lists(inner, min_size=1, max_size=3)),
+    )
+
+
+def arrays_in(space, observation, path=()):
+    """Every array of an observation with its path, in the order of the space."""
+    if isinstance(space, Dict | Tuple):
+        parts = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+        return [found for key, part in parts for found in arrays_in(part, observation[key], (*path, key))]
+    return [(path, space, observation)]
+
+
+def expected(space, array, *, swapped):
+    """What a network is to see of one array `[P, B, …]`, written down without rows."""
+    leading = array.shape[: array.ndim - len(space.shape)]
+    if isinstance(space, Box) and len(space.shape) > 2:
+        image = array.astype(np.float32)
+        if np.isfinite(space.low).all():
+            low, high = float(space.low.min()), float(space.high.max())
+            image = (image - np.float32(low)) / np.float32(high - low)
+        return np.moveaxis(image, -1, 2) if swapped else image
+    if isinstance(space, Discrete):
+        return np.eye(space.n)[array - space.start]
+    if isinstance(space, MultiDiscrete):
+        return np.concatenate([np.eye(n)[array[..., i] - space.start[i]] for i, n in enumerate(space.nvec)], -1)
+    return array.reshape(*leading, -1).astype(np.float32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(space=spaces_of_agents(), seed=st.integers(0, 9), swapped=st.booleans())
+def test_every_array_is_read_back_from_a_row_exactly(space, seed, swapped):
+    members, samples = 2, 3
+    space.seed(seed)
+    given = [
+        gym.vector.utils.concatenate(space, [space.sample() for _ in range(samples)], _room(space, samples))
+        for _ in range(members)
+    ]
+    observation = tree_map(lambda *arrays: np.stack(arrays), *given)  # [P, B, …]
+    encoding = ObservationEncoding(space, swap_channels=swapped)
+    rows = torch.from_numpy(encoding.encode(observation))
+    assert rows.dtype is encoding.dtype
+    assert rows.shape == (members, samples, encoding.size)
+    for leaf, (path, part, array) in zip(encoding.leaves, arrays_in(space, observation), strict=True):
+        assert (leaf.path, leaf.space) == (path, part)
+        seen = expected(part, array, swapped=swapped)
+        np.testing.assert_array_equal(leaf.read(rows), seen)
+        np.testing.assert_array_equal(leaf.read(rows[1]), seen[1])  # one member
+        np.testing.assert_array_equal(leaf.read(rows[1, 2]), seen[1, 2])  # one observation
+        assert leaf.read(rows).shape[2:] == leaf.shape
+    numbers = [leaf.read(rows).flatten(2) for leaf in encoding.leaves if not leaf.in_bytes and leaf.kind != "image"]
+    images = any(leaf.kind == "image" and not leaf.in_bytes for leaf in encoding.leaves)
+    if numbers and not images:
+        torch.testing.assert_close(encoding.numbers(rows), torch.cat(numbers, -1), rtol=0, atol=0)
+    assert encoding.normalised.shape == encoding.numbers(rows).shape[2:]
+    device = TensorArrays(torch.device("cpu")).encoder(encoding)
+    assert device(tree_map(torch.from_numpy, observation)).equal(rows)
+    again = ObservationEncoding(space_from_json(json.loads(json.dumps(space_to_json(space)))), swap_channels=swapped)
+    np.testing.assert_array_equal(again.encode(observation), rows)
+
+
+def _room(space, samples):
+    return gym.vector.utils.create_empty_array(space, samples)
+
+
+TREE = Dict({"a": Box(-1, 1, (2,)), "b": Tuple([Discrete(3), Box(0, 255, (2, 2, 1), np.uint8)])})
+
+
+def observed(*batch, a=(2,), b1=(2, 2, 1)):
+    return {"a": np.zeros((*batch, *a), np.float32), "b": (np.zeros(batch, int), np.zeros((*batch, *b1), np.uint8))}
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        (observed(5, a=(3,)), r"observation\.a has shape \(5, 3\); allowed is \(2,\)"),
+        (observed(5, b1=(2, 1, 2)), r"observation\.b\.1 has shape \(5, 2, 1, 2\); allowed is \(2, 2, 1\)"),
+        ({"b": observed(5)["b"]}, r"observation\.a is missing"),
+        ({"a": observed(5)["a"], "b": ()}, r"observation\.b\.0 is missing"),
+        ({"a": observed(5)["a"], "b": observed(4)["b"]}, r"unequal leading axes: \[\(4,\), \(5,\)\]"),
+    ],
+)
+def test_an_observation_outside_its_spaces_shape_is_named(observation, message):
+    encoding = ObservationEncoding(TREE)
+    with pytest.raises(EnvironmentFault, match=message):
+        encoding.encode(observation)
+    with pytest.raises(EnvironmentFault, match=message):
+        TensorArrays(torch.device("cpu")).encoder(encoding)(tree_map(torch.from_numpy, observation))
+
+
+def test_a_lone_observation_of_another_shape_is_named_too():
+    with pytest.raises(EnvironmentFault, match=r"observation has shape \(4, 3\); allowed is \(2,\)"):
+        encode(Box(-1, 1, (2,)), np.zeros((4, 3), np.float32))
+
+
+def test_imagined_rows_are_normal_numbers_and_bytes_within_their_bounds():
+    space = Dict({"a": Box(-1, 1, (20,)), "b": Box(3, 9, (5, 5, 5), np.uint8), "c": Box(0, 1, (5, 5, 1), np.bool_)})
+    encoding = ObservationEncoding(space, normalize_images=False)
+    rows = encoding.imagine(500, torch.Generator().manual_seed(1))
+    numbers, wide, flags = (leaf.read(rows) for leaf in encoding.leaves)
+    assert abs(float(numbers.mean())) < 0.05  # 10,000 draws: five standard errors
+    assert abs(float(numbers.std()) - 1) < 0.04
+    assert wide.unique().tolist() == [3, 4, 5, 6, 7, 8, 9]
+    assert flags.unique().tolist() == [0, 1]
+    plain = ObservationEncoding(Box(-1, 1, (3,))).imagine(4, torch.Generator().manual_seed(1))
+    assert plain.equal(torch.randn(4, 3, generator=torch.Generator().manual_seed(1)))
+
+
+# ---- one observation or many
+
+
+def test_one_observation_becomes_a_batch_of_one():
+    encoding = ObservationEncoding(TREE)
+    one = {"b": (2, np.full((2, 2, 1), 7).tolist()), "a": [0.5, 1.0], "unknown": "left out"}
+    tree, single = encoding.batched(one)
+    assert single
+    assert list(tree) == ["a", "b"]
+    many, was_single = encoding.batched(observed(3))
+    assert not was_single
+    assert many["b"][1].shape == (3, 2, 2, 1)
+    np.testing.assert_array_equal(
+        encoding.encode(tree), [[*np.array([0.5, 1, 0, 0, 1], np.float32).tobytes(), 7, 7, 7, 7]]
+    )
+    for space, alone, batch in ((Discrete(3), 2, [2, 0]), (Box(-1, 1, (1,)), [0.5], [[0.5], [1.0]])):
+        assert [ObservationEncoding(space).batched(given)[1] for given in (alone, batch)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        (observed(2, 3), r"observation\.a has shape \(2, 3, 2\); allowed are \(2,\) and \(batch, 2\)"),
+        (observed(a=(3,)), r"observation\.a has shape \(3,\)"),
+        ({"a": np.zeros(2), "b": observed(4)["b"]}, r"unequal batch sizes: \[\(\), \(4,\)\]"),
+        ({"a": np.zeros(2)}, r"not the form of Dict.*KeyError\('b'\)"),
+        ([0.0, 1.0], "not the form of Dict"),
+        ({"a": [[0.0], [1.0, 2.0]], "b": observed()["b"]}, "not the form of Dict"),
+    ],
+)
+def test_observations_that_fit_neither_are_refused(observation, message):
+    with pytest.raises(ConfigurationError, match=message):
+        ObservationEncoding(TREE).batched(observation)
+
+
 # ---- what agents accept
 
 
+def nested(space, levels):
+    return (
+        space
+        if levels == 0
+        else Dict({"in": nested(space, levels - 1)})
+        if levels % 2
+        else Tuple([nested(space, levels - 1)])
+    )
+
+
 @pytest.mark.parametrize(
-    "space", [Box(-1, 1, (3,)), Box(-1, 1, ()), Discrete(3), MultiDiscrete([2, 2]), MultiBinary(4)]
+    "space",
+    [
+        Box(-1, 1, (3,)),
+        Box(-1, 1, ()),
+        Box(-1, 1, (2, 2)),
+        Box(0, 255, (8, 8, 3), np.uint8),
+        Box(-1, 1, (1, 2, 2, 2)),
+        Discrete(3),
+        MultiDiscrete([2, 2]),
+        MultiBinary(4),
+        Dict({"a": Discrete(2), "b": Tuple([Box(-1, 1, (2,))])}),
+        nested(Discrete(2), 3),
+    ],
 )
 def test_observations_that_are_accepted(space):
     check_observation_space(space)
-    assert flat_size(space) == gym.spaces.utils.flatdim(space)
+    assert flat_size(space) == gym.spaces.utils.flatdim(space)  # 8 * 8 * 3 is a multiple of 4
 
 
 @pytest.mark.parametrize(
-    "space", [Box(0, 255, (8, 8, 3), np.uint8), Box(-1, 1, (2, 2)), Box(-1, 1, (0,)), Dict({"a": Discrete(2)}), Text(3)]
+    ("space", "where", "why"),
+    [
+        (Box(-1, 1, (0,)), "", "has shape .0,."),
+        (Box(-1, 1, (1, 1, 1, 1, 1)), "", "5 dimensions"),
+        (Text(3), "", "is a Text"),
+        (Sequence(Discrete(2)), "", "is a Sequence"),
+        (Graph(Discrete(2), None), "", "is a Graph"),
+        (OneOf([Discrete(2)]), "", "is a OneOf"),
+        (Dict({}), "", "is empty"),
+        (Tuple([]), "", "is empty"),
+        (Dict({"a": Tuple([Discrete(2), Text(3)])}), ".a.1", "is a Text"),
+        (Dict({"a": Dict({})}), ".a", "is empty"),
+        (Dict({"a.b": Discrete(2)}), "", "key 'a.b'"),
+        (Dict({"": Discrete(2)}), "", "key ''"),
+        (Dict({3: Discrete(2)}), "", "key 3"),
+        (nested(Discrete(2), 4), ".0.in.0", "nested too deep"),
+    ],
 )
-def test_observations_that_are_refused(space):
-    with pytest.raises(ConfigurationError, match=r"observation_space=.*allowed are"):
-        check_observation_space(space)
+def test_observations_that_are_refused(space, where, why):
+    with pytest.raises(ConfigurationError, match=rf"observation_space{re.escape(where)}=.*{why}.*allowed are"):
+        ObservationEncoding(space)
 
 
 @pytest.mark.parametrize("space", [Box(-1, 1, (3,)), Discrete(3, start=1), MultiDiscrete([2, 2]), MultiBinary(4)])
