@@ -1,7 +1,25 @@
 """Evolvable networks: a frozen spec, the module built from it, and what carries weights from one spec to another."""
 
 from agilerl_like.modules.base import EvolvableModule, Spec
+from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
+from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
+from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
+from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.stack import Stack
 
-__all__ = ["EvolvableMLP", "EvolvableModule", "MLPSpec", "Spec", "Stack"]
+__all__ = [
+    "CNNSpec",
+    "EvolvableCNN",
+    "EvolvableLSTM",
+    "EvolvableMLP",
+    "EvolvableModule",
+    "EvolvableMultiInput",
+    "EvolvableResNet",
+    "LSTMSpec",
+    "MLPSpec",
+    "MultiInputSpec",
+    "ResNetSpec",
+    "Spec",
+    "Stack",
+]

@@ -8,13 +8,18 @@ members must have in common (`structure`), which spec has room for all of some (
 is (`multiply_adds`); the module says where its layers stand in a deeper one (`lodging`). Every tensor then fills the
 leading corner of the larger one, so an axis must hold units of one group (four gates of an LSTM are an axis of their
 own), and zeros fill the rest. Layers that need to know more of their members have `attune` (see `layers`).
+
+So that a mutation can be carried out on it, a kind of module says which groups an operator widens or narrows
+(`alteration`), which of its tensors are newborn (`origin`) and how a newborn layer keeps silent (`begin_`); after a
+removal, who read what was lost (`readers`, `reading`). `morphism.morph` does the rest, for every kind alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,9 +31,27 @@ from agilerl_like.modules.layers import check_activation
 OperatorKind = Literal["layer", "node", "activation"]
 Arguments = dict[str, int | float | str]
 Axes = dict[str, tuple[str, ...]]
-"""Tensor name -> the unit group of each of its axes."""
+"""Tensor name -> the unit group of each of its axes, "" for one without units. The first group named is its outputs."""
+UnitMaps = Mapping[str, Tensor]
+"""Unit group -> for every unit of the child, the parent's unit that it comes from, or -1 if it is new.
+
+A group that is not named is unchanged.
+"""
+
+
+class Alteration(NamedTuple):
+    """What an operator does to a module, in the module's own names."""
+
+    units: Mapping[str, int] = MappingProxyType({})
+    """By how many units each group gets wider or, negative, narrower."""
+    taps: UnitMaps = MappingProxyType({})
+    """Maps that are known beforehand: of axes that hold no units of which one could choose, like a kernel's."""
+    readers: tuple[tuple[str, str], ...] = ()
+    """Linear maps, by their names in the parent and in the child, that read what a removal takes away."""
+
 
 SpecT = TypeVar("SpecT", bound="Spec")
+ModuleT = TypeVar("ModuleT", bound="EvolvableModule")
 
 
 Pull = Callable[[Tensor, Sequence[Tensor]], Tensor | None]
@@ -79,9 +102,14 @@ class Spec:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
+    @property
+    def operator_kinds(self) -> Mapping[str, OperatorKind]:
+        """Every operator and its kind, legal now or not; a spec that is made of others has more than `OPERATORS`."""
+        return self.OPERATORS
+
     def operators(self, kind: OperatorKind) -> tuple[str, ...]:
         """Names of the operators of one kind that are legal now, in a fixed order."""
-        return tuple(name for name, its_kind in self.OPERATORS.items() if its_kind == kind and self.choices(name))
+        return tuple(name for name, its_kind in self.operator_kinds.items() if its_kind == kind and self.choices(name))
 
     def choices(self, operator: str) -> tuple[Arguments, ...]:
         """Every set of arguments with which an operator may be applied now; empty where it is not legal."""
@@ -103,12 +131,12 @@ class Spec:
         """
         for name in activations:
             check_activation("activation_selection entry", name)
-        if operator not in self.OPERATORS:
-            raise unknown_name("operator", operator, self.OPERATORS)
+        if operator not in self.operator_kinds:
+            raise unknown_name("operator", operator, self.operator_kinds)
         choices = self.choices(operator)
         if not choices:
             raise ConfigurationError(f"operator={operator!r} is not legal for {self}")
-        if self.OPERATORS[operator] == "activation":
+        if self.operator_kinds[operator] == "activation":
             choices = tuple(choice for choice in choices if choice["activation"] in activations)
             if not choices:
                 return self, {}
@@ -124,8 +152,31 @@ class Spec:
         """The smallest spec in which all these, of equal structure, have room."""
         raise NotImplementedError
 
-    def multiply_adds(self, cover: Any, num_inputs: int, num_outputs: int) -> int:
-        """Multiplications that one sample takes in a stack of this cover."""
+    def multiply_adds(self, cover: Any, inputs: Any, num_outputs: int) -> int:
+        """Multiplications that one sample takes in a stack of this cover; `inputs` as in the module's constructor."""
+        raise NotImplementedError
+
+    @property
+    def fades(self) -> bool:
+        """Whether a mutation is still fading in."""
+        return False
+
+    def settled(self: SpecT) -> SpecT:
+        """The spec once nothing fades any more."""
+        return self
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Names of all its activations: neighbours in a stack should have them in common."""
+        return ()
+
+    @property
+    def depth(self) -> int:
+        """Number of its layers: neighbours in a stack should have that in common too."""
+        return 0
+
+    def describe(self) -> str:
+        """A few characters for tables and logs."""
         raise NotImplementedError
 
     def __deepcopy__(self: SpecT, memo: dict[int, Any]) -> SpecT:
@@ -141,6 +192,13 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
     """A module that was built from a spec: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
 
     spec: SpecT
+    inputs: Any
+    """What it reads: a number of features, or what else its kind is built for."""
+    num_outputs: int
+
+    def rebuilt(self: ModuleT, spec: Any) -> ModuleT:
+        """A module of the same ends built from another spec, with the weights as they come."""
+        return type(self)(spec, self.inputs, self.num_outputs)
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
         """Draw initial weights; `output_gain` scales the last layer's."""
@@ -168,12 +226,46 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
         """Where its layers stand in a module built from a covering spec, for those that stand elsewhere there."""
         return {}
 
+    def settle_(self) -> None:
+        """Forget what was faded from, once it is gone (for one member)."""
+
+    # -- what a mutation needs to know (of one member)
+
+    input_readers: tuple[str, ...] = ()
+    """The linear maps that read the module's input."""
+
     def axes(self) -> Axes:
         """Name the unit group on each axis of every parameter and buffer that has units.
 
         The groups "in" and "out" are the module's ends.
         """
         raise NotImplementedError
+
+    def derived(self, maps: UnitMaps) -> UnitMaps:
+        """The maps of groups that follow from those of others, like pixels from their channel's."""
+        return {}
+
+    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+        """What an operator does to the units."""
+        raise NotImplementedError
+
+    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+        """The parent's name of one of this child's tensors; empty for one that nobody had before."""
+        return name
+
+    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+        """Let a newborn layer of this child's change nothing."""
+
+    def bridge_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
+        """Let this child do about what its parent did with the layer that was removed, before readers are refitted."""
+
+    def reading(self, name: str, x: Tensor) -> Tensor:
+        """What one of its linear maps reads `[n, columns]` when the module reads `x` `[B, in]`."""
+        raise NotImplementedError
+
+    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+        """What the layer of a linear map says where the map gives `outputs` (which are not overwritten)."""
+        return outputs
 
 
 def check_kind(field: str, value: object, annotation: str) -> None:

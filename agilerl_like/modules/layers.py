@@ -78,6 +78,10 @@ class Linear(nn.Module):
         nn.init.uniform_(self.weight, -bound, bound, generator=generator)
         nn.init.zeros_(self.bias)
 
+    def matrix(self) -> Tensor:
+        """The weights `[out, columns]` (of one member): a view."""
+        return self.weight
+
     def forward(self, x: Tensor) -> Tensor:
         return affine(x, self.weight, self.bias)
 
@@ -317,7 +321,7 @@ class Activation(nn.Module):
         sources = {"": y, SKIP: layer_input}
         before = [sources[n][a:b] if n in sources else ACTIVATIONS[n](x[a:b]) for n, a, b in runs]
         blend = self.blend if self.blend.dim() == 1 else self.blend.unsqueeze(-1)
-        return torch.lerp(torch.cat(before), y, blend)
+        return torch.lerp(torch.cat(before).to(y.dtype), y, blend.to(y.dtype))
 
     @property
     def is_plain(self) -> bool:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import (
+    Alteration,
     Arguments,
     Axes,
     EvolvableModule,
@@ -165,9 +166,23 @@ class MLPSpec(Spec):
         output = activation if output_follows else self.output_activation
         return self.evolve(activation=activation, output_activation=output, fading=fading)
 
+    @property
+    def fades(self) -> bool:
+        return bool(self.fading)
+
     def settled(self) -> MLPSpec:
-        """The spec once nothing fades any more."""
         return self.evolve(fading=())
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        return self.activation, self.output_activation, *self.fading
+
+    @property
+    def depth(self) -> int:
+        return len(self.hidden_size)
+
+    def describe(self) -> str:
+        return "-".join(map(str, self.hidden_size))
 
     # -- beside others in a stack
 
@@ -200,9 +215,9 @@ class MLPSpec(Spec):
         """Whether the layer's input passes it by."""
         return layer >= len(self.hidden_size) or self._fades_from(layer) == SKIP
 
-    def multiply_adds(self, cover: MLPSpec, num_inputs: int, num_outputs: int) -> int:
+    def multiply_adds(self, cover: MLPSpec, inputs: int, num_outputs: int) -> int:
         """It has its own number of layers, each as wide as the cover's."""
-        sizes = (num_inputs, *cover.hidden_size[: len(self.hidden_size)], num_outputs)
+        sizes = (inputs, *cover.hidden_size[: len(self.hidden_size)], num_outputs)
         return sum(i * o for i, o in pairwise(sizes))
 
 
@@ -217,7 +232,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         super().__init__()
         if spec.output_layernorm and num_outputs < 2:
             raise ConfigurationError("output_layernorm=True needs at least 2 outputs, but there is 1")
-        self.spec, self.num_inputs = spec, num_inputs
+        self.spec, self.inputs, self.num_outputs = spec, num_inputs, num_outputs
         sizes = (num_inputs, *spec.hidden_size, num_outputs)
         fading = spec.fading or ("",) * (len(sizes) - 1)
         names = (spec.activation,) * len(spec.hidden_size) + (spec.output_activation,)
@@ -250,16 +265,6 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
             x = activation(norm(linear(x)), x)
         return x
 
-    def reading(self, i: int, x: Tensor) -> Tensor:
-        """Return what linear layer `i` reads, `[..., its inputs]`."""
-        for linear, norm, activation in list(zip(self.linears, self.norms, self.activations, strict=True))[:i]:
-            x = activation(norm(linear(x)), x)
-        return x
-
-    def activate(self, i: int, z: Tensor, layer_input: Tensor) -> Tensor:
-        """Return what layer `i` gives where its linear map gave `z` (which may be overwritten)."""
-        return self.activations[i](self.norms[i](z), layer_input)
-
     def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
         """As for every module; written out where it is but matrices and activations, for that takes half the time."""
         activations = [cast(Activation, activation) for activation in self.activations]
@@ -285,6 +290,10 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         here, there = len(self.linears) - 1, len(cast(EvolvableMLP, cover).linears) - 1
         return {f"{kind}.{here}": f"{kind}.{there}" for kind in ("linears", "norms", "activations")}
 
+    # -- mutations
+
+    input_readers = ("linears.0",)
+
     def axes(self) -> Axes:
         axes: Axes = {}
         groups = ["in", *(str(i) for i in range(len(self.linears) - 1)), "out"]
@@ -298,11 +307,66 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
             axes[f"linears.{i}.input_noise"] = (before,)
         return axes
 
+    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+        layer, nodes = int(arguments.get("layer", 0)), int(arguments.get("nodes", 0))
+        behind = f"linears.{layer + 1}"
+        if operator == "add_node":
+            return Alteration({str(layer): nodes})
+        if operator == "remove_node":
+            return Alteration({str(layer): -nodes}, readers=((behind, behind),))
+        return Alteration(readers=((behind, f"linears.{layer}"),) if operator == "remove_layer" else ())
+
+    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+        if operator not in ("add_layer", "remove_layer"):
+            return name
+        kind, place, attribute = name.split(".")
+        i, layer = int(place), int(arguments["layer"])
+        if operator == "remove_layer":
+            if i == layer and attribute in ("weight", "weight_sigma", "input_noise") and kind == "linears":
+                return ""  # what read the removed layer reads other units now
+            return f"{kind}.{i + (i >= layer)}.{attribute}"
+        return "" if i == layer + 1 else f"{kind}.{i - (i > layer)}.{attribute}"
+
+    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+        """A newborn layer gives what it reads, without noise."""
+        if operator != "add_layer":
+            return
+        linear = self.linear(int(arguments["layer"]) + 1)
+        nn.init.eye_(linear.weight)
+        linear.bias.zero_()
+        if isinstance(linear, NoisyLinear):
+            linear.weight_sigma.zero_()
+            linear.bias_sigma.zero_()
+
+    def bridge_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
+        """Let a layer do what two did, as if nothing had stood between them, as noisily as the second."""
+        if operator != "remove_layer":
+            return
+        layer, before = int(arguments["layer"]), cast(EvolvableMLP, parent)
+        removed, reader, heir = before.linear(layer), before.linear(layer + 1), self.linear(layer)
+        heir.weight.copy_(reader.weight @ removed.weight)
+        heir.bias.copy_(reader.bias + reader.weight @ removed.bias)
+        if isinstance(heir, NoisyLinear) and isinstance(reader, NoisyLinear):
+            heir.weight_sigma.fill_(float(reader.weight_sigma.abs().mean()))
+
+    def reading(self, name: str, x: Tensor) -> Tensor:
+        for i in range(_place(name)):
+            x = self.activations[i](self.norms[i](self.linears[i](x)), x)
+        return x
+
+    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+        i = _place(name)
+        return self.activations[i](self.norms[i](outputs.clone()), inputs)
+
     def settle_(self) -> None:
         """Forget what was faded from, once it is gone (for one member)."""
         for activation in self.activations:
             cast(Activation, activation).settle_()
         self.spec = self.spec.settled()
+
+
+def _place(name: str) -> int:
+    return int(name.rpartition(".")[2])
 
 
 def _dense(linear: Linear, activation: Activation, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:

@@ -2,24 +2,170 @@
 
 One rule serves every kind of layer: along each axis a unit either comes from a unit of the parent or is new. New
 *outputs* get random weights as large as their neighbours', new *inputs* get zero, so that a newborn unit computes
-something and says nothing: growth changes no output. Removal cannot be exact; `refit_` mends the layer that reads the
-removed units by ridge regression (closed form).
+something and says nothing: growth changes no output. Removal cannot be exact: the units go that are missed least, and
+what reads them is refitted by ridge regression (closed form).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from agilerl_like.modules.base import Axes
+from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
+from agilerl_like.modules.layers import LayerNorm, Linear
+from agilerl_like.modules.stack import refresh
 
-UnitMaps = Mapping[str, Tensor]
-"""Unit group -> for every unit of the child, the parent's unit that it comes from, or -1 if it is new.
 
-A group that is not named is unchanged.
-"""
+class Heritage(NamedTuple):
+    """How a child's tensors come from its parent's: what weights and optimizer moments have in common."""
+
+    sources: Mapping[str, str]
+    """The parent's name of each of the child's tensors; one that is not named is newborn."""
+    axes: Axes
+    """The child's."""
+    maps: UnitMaps
+    refitted: tuple[str, ...] = ()
+    """The child's parameters that were refitted."""
+
+
+@torch.no_grad()
+def morph_(
+    child: EvolvableModule,
+    parent: EvolvableModule,
+    operator: str,
+    arguments: Arguments,
+    *,
+    states: Any,
+    generator: torch.Generator,
+) -> Heritage:
+    """Make a child, built from the mutated spec, as like its parent as can be; the parent keeps every bit.
+
+    Growth changes nothing that the parent says. After a removal what read the lost units is refitted on `states`,
+    something that the parent reads, both in evaluation mode. `generator` draws what newborn units compute.
+    """
+    alteration = parent.alteration(operator, arguments)
+    heard = {reader: _Heard.of(parent, reader, states) for reader, _ in alteration.readers}
+    ours, theirs = _tensors(child), _tensors(parent)
+    origins = {name: child.origin(name, operator, arguments) for name in ours}
+    sources = {name: origin for name, origin in origins.items() if origin}
+    heritage = Heritage(sources, child.axes(), _unit_maps(parent, alteration, heard))
+    transplant_(ours, theirs, heritage, generator=generator)
+    child.begin_(operator, arguments, generator)
+    if not alteration.readers:
+        refresh(child)
+        return heritage
+    child.eval()
+    for layer in child.modules():
+        if isinstance(layer, LayerNorm):
+            layer.recount_()
+    child.bridge_(parent, operator, arguments)
+    for reader, heir in alteration.readers:
+        wanted = _of_those_who_stay(heard[reader].outputs, parent.get_parameter(f"{reader}.bias"), heritage, heir)
+        _refit_heir_(child, heir, wanted, states)
+    refitted = (f"{heir}.{name}" for _, heir in alteration.readers for name in ("weight", "bias"))
+    return heritage._replace(refitted=tuple(refitted))
+
+
+def _tensors(module: EvolvableModule) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+class _Heard(NamedTuple):
+    """What a linear map of the parent's reads and gives."""
+
+    inputs: Tensor  # [n, columns]
+    matrix: Tensor  # [out, columns]
+    outputs: Tensor  # [n, out]
+
+    @classmethod
+    def of(cls, parent: EvolvableModule, reader: str, states: Any) -> _Heard:
+        linear, inputs = cast(Linear, parent.get_submodule(reader)), parent.reading(reader, states)
+        return cls(inputs, linear.matrix(), torch.addmm(linear.bias.flatten(), inputs, linear.matrix().T))
+
+
+def _unit_maps(parent: EvolvableModule, alteration: Alteration, heard: Mapping[str, _Heard]) -> dict[str, Tensor]:
+    """Which unit of the parent each unit of the child is, in every group that gets wider or narrower."""
+    axes, tensors = parent.axes(), _tensors(parent)
+    widths = {
+        group: size
+        for name, tensor in tensors.items()
+        for group, size in zip(axes.get(name, ()), tensor.shape, strict=False)
+    }
+    maps = dict(alteration.taps)
+    for group, change in alteration.units.items():
+        if change > 0:
+            maps[group] = grown(widths[group], change)
+        elif change < 0:
+            maps[group] = _kept(parent, group, widths[group], -change, heard)
+    return {**maps, **parent.derived(maps)}
+
+
+def _kept(parent: EvolvableModule, group: str, width: int, removed: int, heard: Mapping[str, _Heard]) -> Tensor:
+    """The map of a group that loses the units which its readers miss least.
+
+    Several readers of one group read the same numbers: the two heads on a shared encoder.
+    """
+    axes = parent.axes()
+    found: list[tuple[_Heard, Tensor]] = []
+    for name, its in heard.items():
+        columns = _columns(parent, group, width, axes[f"{name}.weight"], its.inputs.shape[1])
+        if columns is not None:
+            found.append((its, columns))
+    if not found:  # a module by itself, of which nobody reads
+        return torch.arange(width - removed)
+    (first, columns), matrices = found[0], [its.matrix for its, _ in found]
+    alike = all(matrix.shape[1] == width for matrix in matrices)
+    if alike and columns.shape[1] == 1:
+        return least_missed(first.inputs, torch.cat(matrices), removed)
+    return least_heard([(its.inputs, its.matrix, columns) for its, columns in found], removed)
+
+
+def _columns(parent: EvolvableModule, group: str, width: int, groups: tuple[str, ...], count: int) -> Tensor | None:
+    """Which of a reader's columns `[width, block]` each unit of a group stands in; None if it reads another group.
+
+    A unit's columns are neighbours (a kernel's taps), or follow from it (the pixels of a flattened channel).
+    """
+    read = [name for name in groups if name][1:]
+    if group in read:
+        return torch.arange(count).view(width, -1)
+    none = parent.derived({group: torch.zeros(0, dtype=torch.int64)})
+    follows = [name for name in read if name in none]
+    if not follows:
+        return None
+    always = none[follows[0]]  # other groups' units among them
+    alone = (parent.derived({group: torch.tensor([unit])})[follows[0]] for unit in range(width))
+    return torch.stack([columns[~torch.isin(columns, always)] for columns in alone])
+
+
+def _of_those_who_stay(outputs: Tensor, bias: Tensor, heritage: Heritage, heir: str) -> Tensor:
+    """What a linear map of the parent's gives `[n, out]`, where its heir gives fewer numbers."""
+    outputs = outputs.unflatten(1, bias.shape)
+    for axis, group in enumerate(heritage.axes[f"{heir}.bias"]):
+        if group in heritage.maps:
+            outputs = outputs.index_select(axis + 1, heritage.maps[group].to(outputs.device))
+    return outputs.flatten(1)
+
+
+def _refit_heir_(child: EvolvableModule, heir: str, wanted: Tensor, states: Any) -> None:
+    """Refit a linear map to give what is `wanted` `[n, out]`, unless its layer says that better as it is.
+
+    It does where the activation stands in for a removed one: relu(W x) for relu(I relu(W x)).
+    """
+    linear, inputs = cast(Linear, child.get_submodule(heir)), child.reading(heir, states)
+    matrix, bias = linear.matrix(), linear.bias.view(-1)
+    goal = child.heard(heir, wanted, inputs)
+
+    def error() -> float:
+        return float((child.heard(heir, torch.addmm(bias, inputs, matrix.T), inputs) - goal).square().sum())
+
+    bridged, bridged_error = (matrix.clone(), bias.clone()), error()
+    refit_(matrix, bias, inputs, wanted)
+    if bridged_error < error():
+        matrix.copy_(bridged[0])
+        bias.copy_(bridged[1])
 
 
 def grown(width: int, added: int) -> Tensor:
@@ -30,8 +176,8 @@ def grown(width: int, added: int) -> Tensor:
 def carry(old: Tensor, maps: Sequence[Tensor | None], *, new_outputs: Tensor | float, new_inputs: float) -> Tensor:
     """Carry one tensor along its axes' unit maps; an axis without a map stays as it is.
 
-    Entries of surviving units are the old ones; columns of new input units are `new_inputs`; rows of new output units
-    are `new_outputs` (a number, or as many rows).
+    The first axis is that of the outputs. Entries of surviving units are the old ones; columns of new input units are
+    `new_inputs`; rows of new output units are `new_outputs` (a number, or as many rows).
     """
     result = old
     for axis, unit_map in enumerate(maps):
@@ -51,63 +197,63 @@ def carry(old: Tensor, maps: Sequence[Tensor | None], *, new_outputs: Tensor | f
 
 
 def transplant_(
-    child: Mapping[str, Tensor],
-    parent: Mapping[str, Tensor],
-    *,
-    sources: Mapping[str, str],
-    axes: Axes,
-    maps: UnitMaps,
-    generator: torch.Generator,
+    child: Mapping[str, Tensor], parent: Mapping[str, Tensor], heritage: Heritage, *, generator: torch.Generator
 ) -> None:
     """Fill the child's weights and buffers from the parent's.
 
-    `sources` names the parent's tensor for each of the child's; a tensor without a source stays as it is. Of a weight
-    matrix, new outputs get rows drawn at random, as long as the median row; of anything else what stands in the child.
+    A tensor without a source stays as it is. Of a weight matrix, new outputs get rows drawn at random, as long as the
+    median row; of anything else what stands in the child.
     """
     for name, tensor in child.items():
-        source = parent.get(sources.get(name, ""))
+        source = parent.get(heritage.sources.get(name, ""))
         if source is None:
             continue
-        unit_maps = [maps.get(group) for group in axes.get(name, ())]
+        ours, theirs, unit_maps = _outputs_first(name, heritage, tensor, source)
         if all(unit_map is None for unit_map in unit_maps):
             tensor.copy_(source)
             continue
         newborn = 0.0
         if unit_maps[0] is not None and (unit_maps[0] < 0).any():
-            newborn = _newborn(name, source, tensor[(unit_maps[0] < 0).to(tensor.device)], generator)
-        tensor.copy_(carry(source, unit_maps, new_outputs=newborn, new_inputs=0.0))
+            newborn = _newborn(name, theirs, ours[(unit_maps[0] < 0).to(tensor.device)], generator)
+        ours.copy_(carry(theirs, unit_maps, new_outputs=newborn, new_inputs=0.0))
+
+
+def _outputs_first(
+    name: str, heritage: Heritage, child: Tensor, parent: Tensor
+) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+    """Both tensors as views with the axis of their outputs in front, and the unit maps of their axes then."""
+    groups = heritage.axes.get(name, ())
+    axis = next((axis for axis, group in enumerate(groups) if group), 0)
+    maps = [heritage.maps.get(group) if group else None for group in groups]
+    maps.insert(0, maps.pop(axis) if maps else None)
+    return child.movedim(axis, 0), parent.movedim(axis, 0), maps if groups else []
 
 
 def _newborn(name: str, old: Tensor, fresh: Tensor, generator: torch.Generator) -> Tensor:
     if name.endswith("counted"):  # no say in the spread by which the others are normalised
         return torch.zeros_like(fresh)
-    if fresh.dim() < 2:
+    if fresh.dim() < 2 or name.endswith("bias"):
         return fresh
-    rows = torch.randn(fresh.shape, generator=generator).to(fresh) if name.endswith(".weight") else fresh
-    usual = old.norm(dim=1).median()
-    return rows * torch.where(usual > 0, usual, 2**0.5) / rows.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    rows = torch.randn(fresh.shape, generator=generator).to(fresh) if name.endswith("weight") else fresh
+    usual = old.flatten(1).norm(dim=1).median()
+    length = rows.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, *(1,) * (rows.dim() - 1))
+    return rows * torch.where(usual > 0, usual, 2**0.5) / length
 
 
 def transplant_moments_(
-    child: Mapping[str, Tensor],
-    parent: Mapping[str, Tensor],
-    *,
-    sources: Mapping[str, str],
-    axes: Axes,
-    maps: UnitMaps,
-    new_is_mean: bool,
+    child: Mapping[str, Tensor], parent: Mapping[str, Tensor], heritage: Heritage, *, new_is_mean: bool
 ) -> None:
     """Fill the child's Adam moments from the parent's: new entries get the mean of their tensor's, or 0.
 
     The mean is for second moments: with 0 there, a newborn weight's first steps would be 3 to 6 learning rates.
     """
     for name, tensor in child.items():
-        source = parent.get(sources.get(name, ""))
+        source = parent.get(heritage.sources.get(name, ""))
         if source is None:
             continue
-        unit_maps = [maps.get(group) for group in axes.get(name, ())]
+        ours, theirs, unit_maps = _outputs_first(name, heritage, tensor, source)
         fill = float(source.mean()) if new_is_mean else 0.0
-        tensor.copy_(carry(source, unit_maps, new_outputs=fill, new_inputs=fill))
+        ours.copy_(carry(theirs, unit_maps, new_outputs=fill, new_inputs=fill))
 
 
 RIDGE = 1e-3
@@ -135,18 +281,41 @@ def least_missed(inputs: Tensor, weight: Tensor, removed: int) -> Tensor:
     return stays.nonzero().squeeze(1).cpu()
 
 
+def least_heard(readers: Sequence[tuple[Tensor, Tensor, Tensor]], removed: int) -> Tensor:
+    """The same for units with several columns each: those go that move the outputs of their readers least.
+
+    Readers are `(inputs [n, in], weight [out, in], columns [units, block])`. How much a unit moves one is the mean
+    square of `weight @ inputs` over its own columns, as a share of all units'; how well others could stand in for it is
+    not asked, for that takes the inverse of a matrix of all columns.
+    """
+    shares = []
+    for inputs, weight, columns in readers:
+        centred = (inputs - inputs.mean(0)).T[columns].double()  # [units, block, n]
+        gram = centred @ centred.transpose(1, 2) / len(inputs)  # [units, block, block]
+        own = weight.T[columns].double()  # [units, block, out]
+        moved = (own * (gram @ own)).sum((1, 2))
+        shares.append(moved / moved.sum().clamp(min=1e-300))
+    heard = torch.stack(shares).sum(0)
+    return heard.argsort(descending=True)[: len(heard) - removed].sort().values.cpu()
+
+
 def refit_(weight: Tensor, bias: Tensor, inputs: Tensor, targets: Tensor) -> None:
     """Move `weight` `[out, in]` and `bias` `[out]` to the ridge solution of `inputs @ weight.T + bias = targets`.
 
     `inputs` `[n, in]` and `targets` `[n, out]` come from the states of the last rollout. The penalty is on the change
-    of the weights, so directions that the data do not show stay as they were. Solved in float64: milliseconds for 256
-    units.
+    of the weights, so directions that the data do not show stay as they were. Solved in float64, over inputs or over
+    states, whichever are fewer: milliseconds for 256.
     """
     y, old = targets.double(), weight.double()
-    centred, gram = _covariance(inputs)
+    centred = inputs.double() - inputs.double().mean(0)
     residual = y - y.mean(0) - centred @ old.T
-    new = old + torch.linalg.solve(gram, centred.T @ residual / len(y)).T
-    weight.copy_(new)
+    if inputs.shape[1] <= len(inputs):
+        change = torch.linalg.solve(_covariance(inputs)[1], centred.T @ residual / len(y))
+    else:
+        kernel = centred @ centred.T / len(y)
+        kernel.diagonal().add_(_ridge(centred.square().mean()))
+        change = centred.T @ torch.linalg.solve(kernel, residual / len(y))
+    weight.copy_(old + change.T)
     bias.copy_(y.mean(0) - weight.double() @ inputs.double().mean(0))
 
 
@@ -154,5 +323,9 @@ def _covariance(inputs: Tensor) -> tuple[Tensor, Tensor]:
     """The inputs without their mean, and their covariance with the ridge on its diagonal, in float64."""
     centred = inputs.double() - inputs.double().mean(0)
     gram = centred.T @ centred / len(inputs)
-    gram.diagonal().add_(RIDGE * gram.diagonal().mean().clamp(min=1e-12))
+    gram.diagonal().add_(_ridge(gram.diagonal().mean()))
     return centred, gram
+
+
+def _ridge(variance: Tensor) -> Tensor:
+    return RIDGE * variance.clamp(min=1e-12)

@@ -42,7 +42,7 @@ def test_it_says_what_each_linear_layer_reads():
     first = torch.relu(mlp.linear(0)(x))
     second = torch.relu(mlp.linear(1)(first))
     for i, expected in enumerate((x, first, second)):
-        torch.testing.assert_close(mlp.reading(i, x), expected)
+        torch.testing.assert_close(mlp.reading(f"linears.{i}", x), expected)
 
 
 @pytest.mark.parametrize("gain", [0.01, 1.0])

@@ -6,7 +6,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agilerl_like.modules.morphism import RIDGE, carry, grown, least_missed, refit_, transplant_, transplant_moments_
+from agilerl_like.modules.morphism import (
+    RIDGE,
+    Heritage,
+    carry,
+    grown,
+    least_missed,
+    refit_,
+    transplant_,
+    transplant_moments_,
+)
 
 
 def test_a_grown_group_appends():
@@ -82,7 +91,7 @@ WAYS = {
 
 def test_a_newborn_row_is_as_long_as_the_median_of_the_others():
     child = {"a.weight": torch.full((3, 2), torch.nan), "a.bias": torch.full((3,), 9.0)}
-    transplant_(child, PARENT, **WAYS, generator=stream())
+    transplant_(child, PARENT, Heritage(**WAYS), generator=stream())
     # rows of length 5 and 10, whose (lower) median is 5; its direction is that of two Gaussian numbers
     direction = torch.randn(2, generator=stream())
     expected = [[3.0, 4], [6, 8], (5 * direction / direction.norm()).tolist()]
@@ -92,7 +101,7 @@ def test_a_newborn_row_is_as_long_as_the_median_of_the_others():
 
 def test_a_newborn_row_among_dead_ones_is_not_dead():
     child, parent = {"a.weight": torch.zeros(3, 2)}, {"a.weight": torch.zeros(2, 2)}
-    transplant_(child, parent, **WAYS, generator=stream())
+    transplant_(child, parent, Heritage(**WAYS), generator=stream())
     torch.testing.assert_close(child["a.weight"].norm(dim=1), torch.tensor([0, 0, 2**0.5]))
 
 
@@ -101,14 +110,14 @@ def test_newborn_noise_is_as_strong_as_its_neighbours():
     ways = {key: {k.replace("weight", "weight_sigma"): v for k, v in part.items()} for key, part in WAYS.items()}
     ways["sources"] = {"a.weight_sigma": "a.weight"}
     child = {"a.weight_sigma": torch.ones(3, 2)}
-    transplant_(child, PARENT, **ways, generator=stream())
+    transplant_(child, PARENT, Heritage(**ways), generator=stream())
     torch.testing.assert_close(child["a.weight_sigma"][2], torch.tensor([5 / 2**0.5] * 2))
 
 
 @pytest.mark.parametrize(("new_is_mean", "weight", "bias"), [(False, 0, 0), (True, (3 + 4 + 6 + 8) / 4, (1 + 3) / 2)])
 def test_new_entries_of_moments_are_zero_or_the_mean(new_is_mean, weight, bias):
     child = {"a.weight": torch.full((3, 2), 2.0), "a.bias": torch.full((3,), 9.0)}
-    transplant_moments_(child, PARENT, **WAYS, new_is_mean=new_is_mean)
+    transplant_moments_(child, PARENT, Heritage(**WAYS), new_is_mean=new_is_mean)
     assert child["a.weight"].tolist() == [[3, 4], [6, 8], [weight, weight]]
     assert child["a.bias"].tolist() == [1, 3, bias]
 
@@ -116,13 +125,13 @@ def test_new_entries_of_moments_are_zero_or_the_mean(new_is_mean, weight, bias):
 def test_a_newborn_unit_does_not_count_in_a_normalisation():
     name, child = "norms.0.counted", {"norms.0.counted": torch.ones(3)}
     ways = {"sources": {name: name}, "axes": {name: ("u",)}, "maps": {"u": grown(2, 1)}}
-    transplant_(child, {name: torch.tensor([1.0, 0.0])}, **ways, generator=stream())
+    transplant_(child, {name: torch.tensor([1.0, 0.0])}, Heritage(**ways), generator=stream())
     assert child[name].tolist() == [1, 0, 0]
 
 
 def test_a_tensor_without_a_source_stays_as_it_is():
     child = {"w": torch.ones(2)}
-    transplant_(child, {"w": torch.zeros(2)}, sources={}, axes={}, maps={}, generator=stream())
+    transplant_(child, {"w": torch.zeros(2)}, Heritage({}, {}, {}), generator=stream())
     assert child["w"].tolist() == [1, 1]
 
 

@@ -1,0 +1,338 @@
+"""Recurrent layers: gates decide what a layer keeps of its memory, step after step.
+
+LSTM (Hochreiter and Schmidhuber 1997, with forget gates: Gers et al. 2000) and GRU (Cho et al. 2014). Everything that
+is read or said has a member axis `P` in front, which is 1 for one member alone, whose parameters lack it.
+
+The one subtlety: memory is emptied in the middle of a sequence where an episode begins, which torch's fused kernel
+cannot do. So what the gates read of the input is one product for all steps, and a step is one more and a few functions;
+or else, where that is faster, sequences are cut where episodes begin and given to the fused kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from agilerl_like.modules.base import Pull
+from agilerl_like.modules.layers import affine, pull_affine
+
+Memory = tuple[Tensor, ...]
+"""What a layer remembers, each `[P, S, H]`; the first is also what it says."""
+
+
+class Resets:
+    """Where episodes begin within sequences; a step at which none does costs nothing."""
+
+    def __init__(self, starts: Tensor) -> None:
+        self.at = starts.transpose(1, 2).unsqueeze(-1) != 0  # [P, L, S, 1]
+        # elsewhere than on a CPU, looking takes longer than resetting
+        self.looks = starts.device.type == "cpu" and not torch.compiler.is_compiling()
+        self.any = self.at.any(2).any(0).flatten().tolist() if self.looks else [True] * starts.shape[-1]
+
+    def empty(self, t: int, vector: Tensor) -> Tensor:
+        """A vector `[P, S, …]` with zeros where an episode begins at step `t`."""
+        return vector.masked_fill(self.at[:, t], 0.0) if self.any[t] else vector
+
+    @cached_property
+    def num_pieces(self) -> int:
+        """Into how many pieces all sequences of all members fall."""
+        return self.at[:, 0].numel() + (int(self.at[:, 1:].sum()) if any(self.any[1:]) else 0)
+
+    @cached_property
+    def pieces(self) -> tuple[Pieces, ...]:
+        """Each member's sequences, cut where episodes begin."""
+        return tuple(Pieces.of(at) for at in self.at.squeeze(-1))
+
+
+class Pieces(NamedTuple):
+    """A member's S sequences of L steps cut into N pieces, which lie side by side, as long as the longest, T."""
+
+    steps: Tensor  # [T, N], the place of each piece's steps among all L * S; anything behind its end
+    places: Tensor  # [L, S], the place of every step among all T * N
+    origin: Tensor  # [N], the sequence whose memory a piece begins with, or S for an empty one
+
+    @classmethod
+    def of(cls, at: Tensor) -> Pieces:
+        """Cut where `at` `[L, S]` says that an episode begins."""
+        length, count = at.shape
+        cuts = at.T.clone()
+        cuts[:, 0] = True
+        sequence, first = cuts.nonzero().T
+        number = cuts.flatten().cumsum(0).view(count, length).T - 1  # [L, S], the piece of each step
+        time = torch.arange(length).unsqueeze(1)
+        since = time - first[number]
+        steps = (first + time[: int(since.max()) + 1]).clamp(max=length - 1) * count + sequence
+        return cls(steps, since * len(sequence) + number, torch.where(at[first, sequence], count, sequence))
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether there was nothing to cut."""
+        return len(self.origin) == self.places.shape[1]
+
+    def cut(self, x: Tensor) -> Tensor:
+        """`[L, S, D] -> [T, N, D]`."""
+        if self.are_whole:
+            return x
+        return x.flatten(0, 1).index_select(0, self.steps.flatten()).view(*self.steps.shape, -1)
+
+    def join(self, y: Tensor) -> Tensor:
+        """`[T, N, D] -> [L, S, D]`."""
+        if self.are_whole:
+            return y
+        return y.flatten(0, 1).index_select(0, self.places.flatten()).view(*self.places.shape, -1)
+
+    def begin(self, vector: Tensor) -> Tensor:
+        """What pieces begin with where sequences begin with `[S, H]`: `[N, H]`."""
+        return torch.cat([vector, torch.zeros_like(vector[:1])])[self.origin]
+
+
+class GateMap(nn.Module):
+    """What a layer's gates read of its input: `[P, B, in] -> [P, B, gates * H]`."""
+
+    def __init__(self, gates: int, num_inputs: int, num_units: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(gates, num_units, num_inputs))
+        self.bias = nn.Parameter(torch.zeros(gates, num_units))
+
+    def matrix(self) -> Tensor:
+        """The weights `[gates * H, in]` (of one member): a view."""
+        return self.weight.flatten(0, 1)
+
+    @property
+    def matrices(self) -> Tensor:
+        """The weights `[P, gates * H, in]`."""
+        gates, units, inputs = self.weight.shape[-3:]
+        return self.weight.view(-1, gates * units, inputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        matrices = self.matrices
+        return affine(x, matrices, self.bias.view(-1, matrices.shape[1]))
+
+
+class Cell(nn.Module):
+    """One recurrent layer."""
+
+    GATES: ClassVar[int]
+    VECTORS: ClassVar[int]
+    """How many vectors of H numbers are its memory."""
+
+    def __init__(self, num_inputs: int, num_units: int) -> None:
+        super().__init__()
+        self.recurrent_weight = nn.Parameter(torch.empty(self.GATES, num_units, num_units))
+        self.gates = GateMap(self.GATES, num_inputs, num_units)
+        self.reset_bias_()
+
+    @torch.no_grad()
+    def reset_(self, generator: torch.Generator, *, orthogonal: bool) -> None:
+        """Draw an orthogonal matrix for each gate (Saxe et al. 2014), or else uniformly in +-1/sqrt(units)."""
+        bound = self.recurrent_weight.shape[-1] ** -0.5
+        for matrix in (*self.gates.weight, *self.recurrent_weight):
+            if orthogonal:
+                nn.init.orthogonal_(matrix, generator=generator)
+            else:
+                nn.init.uniform_(matrix, -bound, bound, generator=generator)
+        self.reset_bias_()
+
+    @torch.no_grad()
+    def reset_bias_(self) -> None:
+        """Start with biases of 0."""
+        self.gates.bias.zero_()
+
+    @property
+    def recurrent(self) -> Tensor:
+        """The recurrent weights `[P, gates * H, H]`."""
+        gates, units, _ = self.recurrent_weight.shape[-3:]
+        return self.recurrent_weight.view(-1, gates * units, units)
+
+    def advance(self, z: Tensor, memory: Memory, recurrent: Tensor) -> Any:
+        """One step, from what was read of the input `[P, S, gates * H]`: a record that begins with the next memory."""
+        raise NotImplementedError
+
+    def step(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """What it says after one more input `[P, S, in]`, and its memory then."""
+        memory = self.advance(self.gates(x), memory, self.recurrent)[: self.VECTORS]
+        return memory[0], memory
+
+    def walk(self, x: Tensor, resets: Resets, memory: Memory) -> Iterator[Any]:
+        """What `advance` gives at every step of `[P, L, S, in]`."""
+        z, recurrent = self.gates(x.flatten(1, 2)).unflatten(1, x.shape[1:3]), self.recurrent
+        for t, read in enumerate(z.unbind(1)):
+            record = self.advance(read, tuple(resets.empty(t, vector) for vector in memory), recurrent)
+            memory = record[: self.VECTORS]
+            yield record
+
+    def unroll(self, x: Tensor, resets: Resets, memory: Memory) -> tuple[Tensor, Memory]:
+        """What it says at every step of `[P, L, S, in]`: `[P, L, S, H]`, and its memory after the last."""
+        said = []
+        for record in self.walk(x, resets, memory):
+            memory = record[: self.VECTORS]
+            said.append(memory[0])
+        return torch.stack(said, 1), memory
+
+    def pullback(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Tensor, Pull]:
+        """As `EvolvableModule.pullback`; nothing flows back into the memory at the beginning."""
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(to_input)
+            said, _ = self.unroll(x, resets, memory)
+
+        def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
+            wanted = [*self.parameters(), *([x] if to_input else [])]
+            found = torch.autograd.grad(said, wanted, gradient)
+            for whole, part in zip(into, found, strict=False):  # behind them stands the input's
+                whole.copy_(part)
+            return found[-1] if to_input else None
+
+        return said.detach(), pull
+
+
+class LSTMMoment(NamedTuple):
+    """What an LSTM computes at one step; all `[P, S, H]` but `opening`."""
+
+    said: Tensor
+    kept: Tensor
+    heard: Tensor  # what was said before
+    before: Tensor  # what was kept before
+    opening: Tensor  # [P, S, 3 H], how far the gates of output, input and memory are open
+    new: Tensor
+    bent: Tensor  # tanh of what is kept
+
+
+class LSTMCell(Cell):
+    """`c' = f c + i g` and `h' = o tanh(c')`, with the gates in the order o, i, f, g: one sigmoid for three of them."""
+
+    GATES, VECTORS = 4, 2
+
+    FUSED_STEPS = 4
+    """Torch's fused kernel serves for sequences of more steps than so many for each member, and"""
+    FUSED_PIECES = 128
+    """for no more pieces of sequences, of all members together (see `Resets`)."""
+
+    @torch.no_grad()
+    def reset_bias_(self) -> None:
+        """Start with open forget gates, so that memory lasts (Jozefowicz et al. 2015)."""
+        self.gates.bias.zero_()[2] = 1.0
+
+    def advance(self, z: Tensor, memory: Memory, recurrent: Tensor) -> LSTMMoment:
+        heard, before = memory
+        units = heard.shape[-1]
+        z = torch.baddbmm(z, heard, recurrent.transpose(1, 2))
+        opening, new = torch.sigmoid(z[..., : 3 * units]), _tanh(z[..., 3 * units :])
+        output, write, keep = opening.chunk(3, -1)
+        kept = torch.addcmul(write * new, keep, before)
+        bent = _tanh(kept)
+        return LSTMMoment(output * bent, kept, heard, before, opening, new, bent)
+
+    def pullback(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Tensor, Pull]:
+        """As for every cell, in whichever way is faster."""
+        fewest = self.FUSED_STEPS * len(x) + 1
+        if resets.looks and x.shape[1] >= fewest and resets.num_pieces <= self.FUSED_PIECES:
+            return self._pullback_fused(x, resets, memory, to_input=to_input)
+        return self._pullback_by_hand(x, resets, memory, to_input=to_input)
+
+    @torch.no_grad()
+    def _pullback_by_hand(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Tensor, Pull]:
+        """All members at once; every product but the recurrent one is taken over all steps."""
+        moments = list(self.walk(x, resets, memory))
+
+        @torch.no_grad()
+        def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
+            slopes = self._pull_gates(moments, gradient, resets).flatten(1, 2)  # [P, L * S, 4 H]
+            heard = torch.stack([moment.heard for moment in moments], 1).flatten(1, 2)
+            of_recurrent, of_bias = pull_affine(heard, self.recurrent, slopes)
+            of_weight, _ = pull_affine(x.flatten(1, 2), self.gates.matrices, slopes)
+            for whole, part in zip(into, (of_recurrent, of_weight, of_bias), strict=True):
+                whole.copy_(part.reshape(whole.shape))
+            return torch.bmm(slopes, self.gates.matrices).view(x.shape) if to_input else None
+
+        return torch.stack([moment.said for moment in moments], 1), pull
+
+    def _pull_gates(self, moments: Sequence[LSTMMoment], gradient: Tensor, resets: Resets) -> Tensor:
+        """From the gradient of what was said to that of what the gates read, `[P, L, S, 4 H]`."""
+        slopes, units = gradient.new_empty(*gradient.shape[:-1], 4 * gradient.shape[-1]), gradient.shape[-1]
+        recurrent, of_said, carried = self.recurrent, gradient[:, -1], torch.zeros_like(gradient[:, -1])
+        for t in reversed(range(len(moments))):
+            here, (_, _, _, before, opening, new, bent) = slopes[:, t], moments[t]
+            output, write, keep = opening.chunk(3, -1)
+            of_output, of_write, of_keep, of_new = here.chunk(4, -1)
+            of_kept = carried.add_(torch.ops.aten.tanh_backward(of_said * output, bent))
+            torch.mul(of_said, bent, out=of_output)
+            torch.mul(of_kept, new, out=of_write)
+            torch.mul(of_kept, before, out=of_keep)
+            of_opening = here[..., : 3 * units]
+            torch.ops.aten.sigmoid_backward(of_opening, opening, grad_input=of_opening)
+            torch.ops.aten.tanh_backward(of_kept * write, new, grad_input=of_new)
+            if t > 0:
+                of_said = torch.baddbmm(gradient[:, t - 1], resets.empty(t, here), recurrent)
+                carried = resets.empty(t, of_kept * keep)
+        return slopes
+
+    @torch.no_grad()
+    def _pullback_fused(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Tensor, Pull]:
+        """Member by member through torch's kernel, which knows of no resets: on pieces of sequences."""
+        parts = [
+            part.view(len(x), self.GATES, -1) for part in (self.recurrent_weight, self.gates.weight, self.gates.bias)
+        ]
+        saids, leaves = [], []
+        for row, pieces in enumerate(resets.pieces):
+            own = [part[row, TORCHS_ORDER].requires_grad_() for part in parts]
+            inputs = x[row].detach().requires_grad_(to_input)
+            saids.append(_fused(inputs, pieces, [vector[row] for vector in memory], own))
+            leaves.append([*own, *([inputs] if to_input else [])])
+
+        def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
+            of_inputs = []
+            for row, (said, own) in enumerate(zip(saids, leaves, strict=True)):
+                found = torch.autograd.grad(said, own, gradient[row])
+                of_inputs.append(found[-1])
+                for whole, part in zip(into, found, strict=False):  # behind them stands the input's
+                    whole.view(len(x), self.GATES, -1)[row, TORCHS_ORDER] = part
+            return torch.stack(of_inputs) if to_input else None
+
+        return torch.stack([said.detach() for said in saids]), pull
+
+
+TORCHS_ORDER = [1, 2, 3, 0]
+"""Where torch's gates i, f, g, o stand here."""
+
+
+@torch.enable_grad()
+def _fused(x: Tensor, pieces: Pieces, memory: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """What one member says of `[L, S, in]`: `[L, S, H]`; its weights `[gates, …]` are in torch's order."""
+    units = memory[0].shape[-1]
+    recurrent, inputs, bias = (weight.reshape(4 * units, -1) for weight in weights)
+    parameters = [inputs, recurrent, bias.flatten(), torch.zeros_like(bias.flatten())]
+    begin = [pieces.begin(vector).unsqueeze(0) for vector in memory]
+    said, _, _ = torch.lstm(pieces.cut(x), begin, parameters, True, 1, 0.0, True, False, False)
+    return pieces.join(said)
+
+
+def _tanh(x: Tensor) -> Tensor:
+    """The same as torch's, which takes four times as long as a sigmoid on a CPU."""
+    return torch.sigmoid(-2 * x).mul(-2).add_(1) if x.device.type == "cpu" else torch.tanh(x)
+
+
+class GRUMoment(NamedTuple):
+    """What a GRU says `[P, S, H]`, which is all that it remembers."""
+
+    said: Tensor
+
+
+class GRUCell(Cell):
+    """`h' = (1 - z) n + z h` with `n = tanh(W x + b + r U h)`, and the gates in the order r, z, n."""
+
+    GATES, VECTORS = 3, 1
+
+    def advance(self, z: Tensor, memory: Memory, recurrent: Tensor) -> GRUMoment:
+        (before,) = memory
+        units = before.shape[-1]
+        heard = torch.bmm(before, recurrent.transpose(1, 2))
+        reset, keep = torch.sigmoid(z[..., : 2 * units] + heard[..., : 2 * units]).chunk(2, -1)
+        new = _tanh(torch.addcmul(z[..., 2 * units :], reset, heard[..., 2 * units :]))
+        return GRUMoment(torch.lerp(new, before, keep))
+
+
+CELLS: dict[str, type[Cell]] = {"LSTM": LSTMCell, "GRU": GRUCell}

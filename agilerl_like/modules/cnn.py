@@ -1,0 +1,399 @@
+"""The evolvable convolutional network: convolutions, optional normalisation over channels, and one linear layer.
+
+Its mutations never change the size of the image between layers: a new layer is an identity that keeps it, a kernel
+grows by a ring of zeros as its input grows by a ring of padding, and only layers that keep the size may go. So what the
+linear layer reads stays where it is. As in the MLP, what cannot be exact at once fades in (see `Activation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, OperatorKind, UnitMaps, check_range
+from agilerl_like.modules.conv import (
+    Conv,
+    Geometry,
+    ImageEncoder,
+    ImageLeaf,
+    ImageSpec,
+    Parts,
+    activated,
+    check_limits,
+    compose,
+    image_of,
+    normalised,
+    sizes_after,
+)
+from agilerl_like.modules.layers import SKIP, Activation, LayerNorm
+from agilerl_like.modules.mlp import IDEMPOTENT
+
+Extent = int | tuple[int, ...]
+"""A length: the same on every axis of the image, or one for each."""
+
+NEWBORN_KERNEL = 3
+
+
+@dataclass(frozen=True)
+class CNNSpec(ImageSpec):
+    """The architecture of an `EvolvableCNN`; the four lists have an entry for each convolution.
+
+    An entry of `kernel_size`, `stride_size` or `padding` is one number, or a list of one for each axis of the image.
+    """
+
+    channel_size: tuple[int, ...] = (32, 32)
+    """Channels that each convolution gives."""
+    kernel_size: tuple[Extent, ...] = ()
+    """Side of each kernel; 3 unless given."""
+    stride_size: tuple[Extent, ...] = ()
+    """Step of each convolution; 1 unless given."""
+    padding: tuple[Extent, ...] = ()
+    """Zeros around what each convolution reads; 0 unless given."""
+    min_hidden_layers: int = 1
+    """Fewest convolutions that a mutation may leave."""
+    max_hidden_layers: int = 6
+    """Most convolutions that a mutation may make."""
+    max_kernel_size: int = 9
+    """Largest side of a kernel that a mutation may make."""
+    layer_norm: bool = False
+    """Normalise over the channels at each place before the activation."""
+
+    OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {
+        "add_layer": "layer",
+        "remove_layer": "layer",
+        "add_channel": "node",
+        "remove_channel": "node",
+        "change_kernel": "node",
+        "change_activation": "activation",
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field, usual, least in (("kernel_size", 3, 1), ("stride_size", 1, 1), ("padding", 0, 0)):
+            entries, layers = getattr(self, field), len(self.channel_size)
+            entries = (usual,) * layers if entries == () else entries
+            object.__setattr__(self, field, _extents(field, entries, least, layers))
+        check_limits(self, "min_hidden_layers", "max_hidden_layers")
+        layers = len(self.channel_size)
+        check_range("number of layers in channel_size", layers, self.min_hidden_layers, self.max_hidden_layers)
+        for channels in self.channel_size:
+            check_range("channel_size entry", channels, self.min_channel_size, self.max_channel_size)
+        if self.max_kernel_size < NEWBORN_KERNEL:
+            raise ConfigurationError(
+                f"max_kernel_size={self.max_kernel_size!r} must be at least {NEWBORN_KERNEL}, a new layer's kernel"
+            )
+        for kernel in self.kernel_size:
+            if largest(kernel) > self.max_kernel_size:
+                raise ConfigurationError(f"kernel_size entry={kernel} is above max_kernel_size={self.max_kernel_size}")
+        if self.layer_norm and self.min_channel_size < 2:
+            raise ConfigurationError("min_channel_size=1 is too few for layer_norm=True, which leaves nothing of one")
+        self._check_fading()
+        for layer, before in enumerate(self.fading):
+            if before == SKIP and not self._can_be_skipped(layer):
+                raise ConfigurationError(
+                    f"fading={self.fading!r}: only a convolution that gives an image like the one it reads "
+                    "can be skipped"
+                )
+
+    @property
+    def num_activations(self) -> int:
+        return len(self.channel_size)
+
+    def _can_be_skipped(self, layer: int) -> bool:
+        """Whether a layer gives as many channels, and an image as large, as it reads from another layer."""
+        inside = 0 < layer < len(self.channel_size)
+        return inside and self.channel_size[layer - 1] == self.channel_size[layer] and self.keeps_size(layer)
+
+    def keeps_size(self, layer: int) -> bool:
+        """Whether a layer's image is as large as the one it reads, so that the layer may go (and come back)."""
+        kernel, padding = self.kernel_size[layer], self.padding[layer]
+        return (
+            self.stride_size[layer] == 1
+            and isinstance(kernel, int)
+            and isinstance(padding, int)
+            and kernel == 2 * padding + 1
+        )
+
+    def geometries(self, axes: int) -> tuple[Geometry, ...]:
+        """Where the layers look in an image of so many axes.
+
+        Raises:
+            ConfigurationError: a list among the extents has another number of axes.
+        """
+        kinds = ("kernel_size", "stride_size", "padding")
+        return tuple(
+            Geometry(*(_spread(kind, getattr(self, kind)[layer], axes, layer) for kind in kinds))
+            for layer in range(len(self.channel_size))
+        )
+
+    # -- mutations
+
+    def choices(self, operator: str) -> tuple[Arguments, ...]:
+        if self.fading:  # one change at a time: a layer that is still a blend has no single shape to mutate
+            return ()
+        layers = range(len(self.channel_size))
+        if operator == "add_layer":
+            return tuple({"layer": i} for i in layers) if len(layers) < self.max_hidden_layers else ()
+        if operator == "remove_layer":  # never the first: none could come back before the others
+            removable = [i for i in layers[1:] if self.keeps_size(i)] if len(layers) > self.min_hidden_layers else []
+            return tuple({"layer": i} for i in removable)
+        if operator == "change_activation":
+            return self.activation_choices()
+        if operator == "change_kernel":
+            return tuple({"layer": i, "by": by} for i in layers for by in (-2, 2) if self._may_change_kernel(i, by))
+        return tuple(
+            {"layer": i, "channels": channels}
+            for i in layers
+            for channels in self.channel_choices(operator, self.channel_size[i])
+        )
+
+    def _may_change_kernel(self, layer: int, by: int) -> bool:
+        kernel, padding = self.kernel_size[layer], self.padding[layer]
+        if by > 0:
+            return largest(kernel) + by <= self.max_kernel_size
+        return smallest(kernel) + by >= 1 and smallest(padding) >= 1
+
+    def apply(self, operator: str, **arguments: int | float | str) -> CNNSpec:
+        if operator not in self.OPERATORS:
+            raise unknown_name("operator", operator, self.OPERATORS)
+        if operator == "change_activation":
+            return self.with_activation(str(arguments["activation"]))
+        layer = int(arguments["layer"])
+        if operator == "add_layer":
+            return self._with_layer_behind(layer)
+        if operator == "remove_layer":
+            names = ("channel_size", "kernel_size", "stride_size", "padding")
+            return self.evolve(**{name: _without(getattr(self, name), layer) for name in names})
+        if operator == "change_kernel":
+            by = int(arguments["by"])
+            return self.evolve(
+                kernel_size=_changed(self.kernel_size, layer, by), padding=_changed(self.padding, layer, by // 2)
+            )
+        by = int(arguments["channels"]) * (1 if operator == "add_channel" else -1)
+        return self.evolve(channel_size=_changed(self.channel_size, layer, by))
+
+    def _with_layer_behind(self, layer: int) -> CNNSpec:
+        place, fading = layer + 1, ()
+        if self.layer_norm or self.activation not in IDEMPOTENT:
+            fading = tuple(SKIP if i == place else "" for i in range(len(self.channel_size) + 2))
+        return self.evolve(
+            channel_size=_inserted(self.channel_size, place, self.channel_size[layer]),
+            kernel_size=_inserted(self.kernel_size, place, NEWBORN_KERNEL),
+            stride_size=_inserted(self.stride_size, place, 1),
+            padding=_inserted(self.padding, place, NEWBORN_KERNEL // 2),
+            fading=fading,
+        )
+
+    @property
+    def depth(self) -> int:
+        return len(self.channel_size)
+
+    def describe(self) -> str:
+        """Channels x kernel / stride of each layer."""
+        layers = zip(self.channel_size, self.kernel_size, self.stride_size, strict=True)
+        return "-".join(f"{channels}x{kernel}/{stride}" for channels, kernel, stride in layers)
+
+    # -- beside others in a stack
+
+    def structure(self) -> Hashable:
+        """All but channels, which zeros make up for where a function gives 0 for 0."""
+        channels = () if self.may_be_narrower else self.channel_size
+        extents = self.kernel_size, self.stride_size, self.padding
+        return extents, self.functions, self.layer_norm, channels
+
+    @classmethod
+    def covering(cls, specs: Sequence[CNNSpec]) -> CNNSpec:
+        """Each layer as wide as the widest."""
+        return specs[0].evolve(
+            channel_size=tuple(max(widths) for widths in zip(*(spec.channel_size for spec in specs), strict=True)),
+            max_channel_size=max(spec.max_channel_size for spec in specs),
+        )
+
+    def multiply_adds(self, cover: CNNSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> int:
+        shape = image_of(inputs).shape
+        channels, geometries = (shape[0], *cover.channel_size), cover.geometries(len(shape) - 1)
+        sizes = sizes_after(geometries, shape[1:])
+        layers = zip(pairwise(channels), geometries, sizes, strict=True)
+        convolutions = sum(i * o * prod(geometry.kernel) * prod(size) for (i, o), geometry, size in layers)
+        return convolutions + channels[-1] * prod(sizes[-1]) * num_outputs
+
+
+def _extents(field: str, entries: tuple[object, ...], least: int, layers: int) -> tuple[Extent, ...]:
+    """Check a list of extents; equal lengths on all axes become one number, so that equal specs are equal."""
+    if not isinstance(entries, tuple) or len(entries) != layers:
+        raise ConfigurationError(f"{field}={entries!r} must be a list with an entry for each of the {layers} layers")
+    return tuple(_extent(field, entry, least) for entry in entries)
+
+
+def _extent(field: str, entry: object, least: int) -> Extent:
+    lengths = tuple(entry) if isinstance(entry, list | tuple) else (entry,)
+    if not lengths or any(type(length) is not int or length < least for length in lengths):
+        raise ConfigurationError(
+            f"{field} entry={entry!r} must be a whole number of at least {least}, "
+            "or a list of them with one for each axis of the image"
+        )
+    whole_numbers = cast(tuple[int, ...], lengths)
+    return whole_numbers[0] if len(set(whole_numbers)) == 1 else whole_numbers
+
+
+def _spread(field: str, extent: Extent, axes: int, layer: int) -> tuple[int, ...]:
+    if isinstance(extent, int):
+        return (extent,) * axes
+    if len(extent) != axes:
+        raise ConfigurationError(
+            f"{field} entry={extent} of layer {layer} has {len(extent)} numbers for an image of {axes} axes"
+        )
+    return extent
+
+
+def largest(extent: Extent) -> int:
+    """The longest side."""
+    return extent if isinstance(extent, int) else max(extent)
+
+
+def smallest(extent: Extent) -> int:
+    """The shortest side."""
+    return extent if isinstance(extent, int) else min(extent)
+
+
+def _changed(entries: tuple[Extent, ...], place: int, by: int) -> tuple[Extent, ...]:
+    entry = entries[place]
+    changed = entry + by if isinstance(entry, int) else tuple(length + by for length in entry)
+    return (*entries[:place], changed, *entries[place + 1 :])
+
+
+def _inserted(entries: tuple[Extent, ...], place: int, entry: int) -> tuple[Extent, ...]:
+    return (*entries[:place], entry, *entries[place:])
+
+
+def _without(entries: tuple[Extent, ...], place: int) -> tuple[Extent, ...]:
+    return (*entries[:place], *entries[place + 1 :])
+
+
+class EvolvableCNN(ImageEncoder[CNNSpec]):
+    """Convolutions of `spec.channel_size` and a linear layer: `[..., *input_shape] -> [..., num_outputs]`.
+
+    Raises:
+        ConfigurationError: a kernel is larger than its input, or a stride leaves nothing of it; the layer is named.
+    """
+
+    def __init__(self, spec: CNNSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> None:
+        super().__init__(spec, inputs, num_outputs)
+        first, *size = self.image.shape
+        geometries = spec.geometries(len(size))
+        fading = spec.fading or ("",) * (len(spec.channel_size) + 1)
+        widths = pairwise((first, *spec.channel_size))
+        self.convs = nn.ModuleList(Conv(i, o, geometry) for (i, o), geometry in zip(widths, geometries, strict=True))
+        self.norms = nn.ModuleList(
+            LayerNorm(width) if spec.layer_norm else nn.Identity() for width in spec.channel_size
+        )
+        self.activations = nn.ModuleList(
+            Activation(width, spec.activation, before)
+            for width, before in zip(spec.channel_size, fading[:-1], strict=True)
+        )
+        sizes = sizes_after(geometries, size)
+        widest = max(width * prod(after) for width, after in zip(spec.channel_size, sizes, strict=True))
+        self._end(str(len(sizes) - 1), spec.channel_size[-1], sizes[-1], widest)
+
+    def conv(self, i: int) -> Conv:
+        """Return the convolution of layer `i`."""
+        return cast(Conv, self.convs[i])
+
+    def convolutions(self) -> Iterable[tuple[Conv, float]]:
+        return ((self.conv(i), 2**0.5) for i in range(len(self.convs)))
+
+    def trunk(self, parts: Parts, reader: str = "output") -> Parts:
+        for i, (norm, activation) in enumerate(zip(self.norms, self.activations, strict=True)):
+            if reader == f"convs.{i}":
+                break
+            sums = normalised(norm, self.conv(i)(parts), self.members)
+            parts = activated(cast(Activation, activation), sums, parts, self.members, keep=self.spec.layer_norm)
+        return parts
+
+    # -- mutations
+
+    input_readers = ("convs.0",)
+
+    def axes(self) -> Axes:
+        axes: Axes = {"output.weight": ("out", "flat"), "output.bias": ("out",)}
+        groups = ["in", *(str(i) for i in range(len(self.convs)))]
+        for i, (before, after) in enumerate(pairwise(groups)):
+            kernel = (f"{i}.kernel.{axis}" for axis in range(len(self.conv(i).geometry.kernel)))
+            axes[f"convs.{i}.weight"] = (after, before, *kernel)
+            axes[f"convs.{i}.bias"] = (after,)
+            for name in ("weight", "bias", "counted"):
+                axes[f"norms.{i}.{name}"] = (after,)
+        return axes
+
+    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+        layer, channels = int(arguments.get("layer", 0)), int(arguments.get("channels", 0))
+        here, behind = f"convs.{layer}", f"convs.{layer + 1}" if layer + 1 < len(self.convs) else "output"
+        if operator == "add_channel":
+            return Alteration({str(layer): channels})
+        if operator == "remove_channel":
+            return Alteration({str(layer): -channels}, readers=((behind, behind),))
+        if operator == "change_kernel":
+            shrinks = int(arguments["by"]) < 0
+            return Alteration(taps=self._taps(layer, shrinks), readers=((here, here),) if shrinks else ())
+        if operator == "remove_layer":
+            return Alteration(readers=((behind, here if behind != "output" else behind),))
+        return Alteration()
+
+    def _taps(self, layer: int, shrinks: bool) -> UnitMaps:
+        """A kernel loses its outermost taps, or gets a ring of new ones."""
+        ring = torch.tensor([-1])
+        kept = [torch.arange(length) for length in self.conv(layer).geometry.kernel]
+        return {
+            f"{layer}.kernel.{axis}": taps[1:-1] if shrinks else torch.cat([ring, taps, ring])
+            for axis, taps in enumerate(kept)
+        }
+
+    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+        if operator not in ("add_layer", "remove_layer"):
+            return name
+        kind, _, rest = name.partition(".")
+        layer = int(arguments["layer"])
+        if operator == "remove_layer" and name == self._heir(layer) + ".weight":
+            return ""  # what read the removed layer reads other channels now
+        if kind not in ("convs", "norms", "activations"):
+            return name
+        place, _, attribute = rest.partition(".")
+        i = int(place)
+        if operator == "remove_layer":
+            return f"{kind}.{i + (i >= layer)}.{attribute}"
+        return "" if i == layer + 1 else f"{kind}.{i - (i > layer)}.{attribute}"
+
+    def _heir(self, layer: int) -> str:
+        """What reads, in this child, in place of a layer that was removed."""
+        return f"convs.{layer}" if layer < len(self.convs) else "output"
+
+    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+        """A newborn layer gives what it reads."""
+        if operator == "add_layer":
+            newborn = self.conv(int(arguments["layer"]) + 1)
+            nn.init.dirac_(newborn.weight)
+            nn.init.zeros_(newborn.bias)
+
+    def bridge_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
+        """Let a layer do what two did, as if nothing had stood between them."""
+        if operator != "remove_layer":
+            return
+        before, layer = cast(EvolvableCNN, parent), int(arguments["layer"])
+        removed, heir = before.conv(layer), cast(Conv, self.get_submodule(self._heir(layer)))
+        is_last = layer + 1 == len(before.convs)
+        reader = before.output_kernel() if is_last else before.conv(layer + 1).weight
+        heir.weight.copy_(compose(reader, removed).reshape(heir.weight.shape))
+        heir.bias.add_(reader.flatten(2).sum(2) @ removed.bias)
+
+    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+        if name == "output":
+            return super().heard(name, outputs, inputs)
+        i = int(name.removeprefix("convs."))
+        return cast(Activation, self.activations[i])(self.norms[i](outputs.clone()), inputs)

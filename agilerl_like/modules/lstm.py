@@ -1,0 +1,354 @@
+"""The evolvable memory: recurrent layers, read step by step while acting and in sequences while learning.
+
+Layers are residual: the first says what it remembers, each later one adds a map of what it remembers to that. The map
+begins with zeros, so a newborn layer changes nothing, and neither does one that a member of a stack lacks.
+
+The one subtlety: wherever an episode begins, within a sequence too, memory is empty. A state `[..., K, H]` holds the K
+vectors of all layers, the first layer's first, so that a shallower or narrower member's is the leading corner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.modules.base import (
+    Alteration,
+    Arguments,
+    Axes,
+    EvolvableModule,
+    OperatorKind,
+    Pull,
+    Spec,
+    UnitMaps,
+    check_range,
+)
+from agilerl_like.modules.cells import CELLS, Cell, Memory, Resets
+from agilerl_like.modules.residual import Residual
+
+UNIT_STEPS = (16, 32, 64)
+"""How many units a mutation adds or removes (AgileRL's choice)."""
+
+
+@dataclass(frozen=True)
+class LSTMSpec(Spec):
+    """The architecture of an `EvolvableLSTM`; sizes are in units."""
+
+    cell: str = "LSTM"
+    """"LSTM" or "GRU"."""
+    hidden_state_size: int = 64
+    """Units of each layer, and outputs."""
+    num_layers: int = 1
+    """Recurrent layers."""
+    dropout: float = 0.0
+    """Share of the outputs that is silent while training, others from one update to the next."""
+    min_hidden_state_size: int = 16
+    """Fewest units that a mutation may leave."""
+    max_hidden_state_size: int = 500
+    """Most units that a mutation may make."""
+    min_layers: int = 1
+    """Fewest layers that a mutation may leave."""
+    max_layers: int = 3
+    """Most layers that a mutation may make."""
+    init_layers: bool = True
+    """Orthogonal initial weights; otherwise uniform in +-1/sqrt(units)."""
+
+    OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {
+        "add_layer": "layer",
+        "remove_layer": "layer",
+        "add_node": "node",
+        "remove_node": "node",
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cell not in CELLS:
+            raise unknown_name("cell", self.cell, CELLS)
+        for low, high in (("min_hidden_state_size", "max_hidden_state_size"), ("min_layers", "max_layers")):
+            if not 1 <= getattr(self, low) <= getattr(self, high):
+                raise ConfigurationError(
+                    f"{low}={getattr(self, low)!r} must be at least 1 and at most {high}={getattr(self, high)!r}"
+                )
+        check_range("hidden_state_size", self.hidden_state_size, self.min_hidden_state_size, self.max_hidden_state_size)
+        check_range("num_layers", self.num_layers, self.min_layers, self.max_layers)
+        if not 0 <= self.dropout < 1:
+            raise ConfigurationError(f"dropout={self.dropout!r} must be at least 0 and less than 1")
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """Vectors K and units H of what is remembered."""
+        return self.num_layers * CELLS[self.cell].VECTORS, self.hidden_state_size
+
+    def choices(self, operator: str) -> tuple[Arguments, ...]:
+        if operator == "add_layer":
+            return ({"layer": self.num_layers},) if self.num_layers < self.max_layers else ()
+        if operator == "remove_layer":
+            return ({"layer": self.num_layers - 1},) if self.num_layers > self.min_layers else ()
+        sign, limit = (1, self.max_hidden_state_size) if operator == "add_node" else (-1, self.min_hidden_state_size)
+        steps = sorted({min(step, sign * (limit - self.hidden_state_size)) for step in UNIT_STEPS})
+        return tuple({"nodes": nodes} for nodes in steps if nodes > 0)
+
+    def apply(self, operator: str, **arguments: int | float | str) -> LSTMSpec:
+        if operator not in self.OPERATORS:
+            raise unknown_name("operator", operator, self.OPERATORS)
+        sign = 1 if operator.startswith("add") else -1
+        if operator.endswith("layer"):
+            return self.evolve(num_layers=self.num_layers + sign)
+        return self.evolve(hidden_state_size=self.hidden_state_size + sign * int(arguments["nodes"]))
+
+    # -- beside others in a stack
+
+    def structure(self) -> Hashable:
+        return self.cell, self.dropout
+
+    @classmethod
+    def covering(cls, specs: Sequence[LSTMSpec]) -> LSTMSpec:
+        names = ("hidden_state_size", "num_layers", "max_hidden_state_size", "max_layers")
+        return specs[0].evolve(**{name: max(getattr(spec, name) for spec in specs) for name in names})
+
+    def multiply_adds(self, cover: LSTMSpec, inputs: int, num_outputs: int) -> int:
+        """Of one step; members that lack a layer compute it all the same."""
+        units, gates = cover.hidden_state_size, CELLS[self.cell].GATES
+        later = gates * 2 * units * units + units * units
+        return gates * units * (inputs + units) + (cover.num_layers - 1) * later
+
+    # -- in words
+
+    @property
+    def depth(self) -> int:
+        return self.num_layers
+
+    def describe(self) -> str:
+        times = f"{self.num_layers}x" if self.num_layers > 1 else ""
+        return f"{self.cell} {times}{self.hidden_state_size}"
+
+
+class Sequences(NamedTuple):
+    """What a memory reads in time; all with a leading member axis for a stack."""
+
+    x: Tensor  # [S, L, in]
+    starts: Tensor  # [S, L], 1 where an episode begins
+    state: Tensor  # [S, K, H], before the first step
+
+
+class EvolvableLSTM(EvolvableModule[LSTMSpec]):
+    """Recurrent layers of `spec.hidden_state_size` units each, as many as outputs; called, it does one `step`.
+
+    It computes as precisely as its weights are stored, under autocast too, for rounding would add up over the steps.
+    """
+
+    def __init__(self, spec: LSTMSpec, inputs: int) -> None:
+        super().__init__()
+        units, cell = spec.hidden_state_size, CELLS[spec.cell]
+        self.spec, self.inputs, self.num_outputs = spec, inputs, units
+        self.cells = nn.ModuleList(cell(units if layer else inputs, units) for layer in range(spec.num_layers))
+        self.residuals = nn.ModuleDict({str(layer): Residual(units, units) for layer in range(1, spec.num_layers)})
+        if spec.dropout:
+            self.register_buffer("kept", torch.ones(units))
+            self.kept: Tensor
+
+    def rebuilt(self, spec: LSTMSpec) -> EvolvableLSTM:
+        return EvolvableLSTM(spec, self.inputs)
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """Vectors K and units H of what is remembered: zeros where an episode begins."""
+        return self.spec.state_shape
+
+    def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
+        """Draw initial weights; the outputs are what the first layer says, for which there is no gain."""
+        for cell in self._cells:
+            cell.reset_(generator, orthogonal=self.spec.init_layers)
+        for parameter in self.residuals.parameters():
+            nn.init.zeros_(parameter)
+
+    def resample_(self, generator: torch.Generator) -> None:
+        """Draw anew which outputs are silent; for one member (a stack's rows are drawn through its members).
+
+        They stay so until the next call: a rollout and the update that learns from it see one policy.
+        """
+        if self.spec.dropout:
+            draw = torch.rand(self.kept.shape, generator=generator, device=generator.device)
+            self.kept.copy_((draw >= self.spec.dropout) / (1 - self.spec.dropout))
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return self.step(x, state)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs `[…, H]` after one more input `[…, in]`, and the state `[…, K, H]` then."""
+        with _precisely(x):
+            inputs = x.reshape(self._members, -1, self.inputs).to(state.dtype)
+            layers = self._layers(inputs, state, lambda cell, x, memory: cell.step(x, memory))
+            return self._thinned(layers.outputs).view(*x.shape[:-1], -1), layers.state.view(state.shape)
+
+    def unroll(self, x: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs `[…, S, L, H]` of sequences `[…, S, L, in]`, and the state `[…, S, K, H]` after them.
+
+        `starts` `[…, S, L]` is 1 where an episode begins at that step: nothing is remembered from before.
+        """
+        with _precisely(x):
+            layers = self._unrolled(x, starts, state)
+            return self._by_sequence(self._thinned(layers.outputs), x), layers.state.view(state.shape)
+
+    def pullback(  # pyright: ignore[reportIncompatibleMethodOverride]  # the outputs depend on more than the input
+        self, x: Tensor, starts: Tensor, state: Tensor, *, to_input: bool
+    ) -> tuple[Tensor, Pull]:
+        """As `unroll`, and the way back; no gradient flows into the state at the beginning."""
+        resets, pulls = self._resets(starts), list[Pull]()
+
+        def run(cell: Cell, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+            said, pull_cell = cell.pullback(x, resets, memory, to_input=to_input or bool(pulls))
+            pulls.append(pull_cell)
+            return said, memory
+
+        with _precisely(x), torch.no_grad():
+            layers = self._layers(self._by_time(x), state, run)
+            outputs = self._by_sequence(self._thinned(layers.outputs), x)
+
+        def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
+            with _precisely(gradient), torch.no_grad():
+                found = self._pull_layers(layers.said, pulls, self._thinned(self._by_time(gradient)), into)
+                return None if found is None else self._by_sequence(found, x)
+
+        return outputs, pull
+
+    def _pull_layers(
+        self, said: Sequence[Tensor], pulls: Sequence[Pull], gradient: Tensor, into: Sequence[Tensor]
+    ) -> Tensor | None:
+        """From the gradient of the outputs `[P, L, S, H]` to that of the inputs, if it was asked for."""
+        each = len(into) - len(list(self.residuals.parameters()))  # of all cells; the residuals' stand behind them
+        of_cells, of_residuals = into[:each], into[each:]
+        each //= len(pulls)
+        for layer in reversed(range(1, len(pulls))):
+            own, its = of_residuals[2 * layer - 2 : 2 * layer], of_cells[each * layer : each * (layer + 1)]
+            of_said = self._residual(layer).pull(said[layer].flatten(1, 2), gradient.flatten(1, 2), own)
+            gradient = gradient + cast(Tensor, pulls[layer](of_said.view(gradient.shape), its))
+        return pulls[0](gradient, of_cells[:each])
+
+    # -- layer by layer
+
+    @property
+    def _cells(self) -> tuple[Cell, ...]:
+        return tuple(cast(Cell, cell) for cell in self.cells)
+
+    def _residual(self, layer: int) -> Residual:
+        return cast(Residual, self.residuals[str(layer)])
+
+    @property
+    def _members(self) -> int:
+        bias = self._cells[0].gates.bias
+        return len(bias) if bias.dim() > 2 else 1
+
+    def _layers(
+        self, x: Tensor, state: Tensor, run: Callable[[Cell, Tensor, Memory], tuple[Tensor, Memory]]
+    ) -> _Layers:
+        """Run all layers on `[P, …, in]` from a state."""
+        vectors = state.reshape(self._members, -1, *state.shape[-2:]).unbind(2)
+        said, after, count = [], [], CELLS[self.spec.cell].VECTORS
+        for layer, cell in enumerate(self._cells):
+            its, memory = run(cell, x, vectors[layer * count : (layer + 1) * count])
+            x = x + self._residual(layer)(its.flatten(1, -2)).view(x.shape) if layer else its
+            said.append(its)
+            after.extend(memory)
+        return _Layers(x, torch.stack(after, 2), said)
+
+    def _unrolled(self, x: Tensor, starts: Tensor, state: Tensor) -> _Layers:
+        resets = self._resets(starts)
+        return self._layers(self._by_time(x), state, lambda cell, x, memory: cell.unroll(x, resets, memory))
+
+    def _thinned(self, y: Tensor) -> Tensor:
+        """Without those outputs `[P, …, H]` that are silent."""
+        if not (self.spec.dropout and self.training):
+            return y
+        return y * self.kept.view(self._members, *(1,) * (y.dim() - 2), -1)
+
+    def _resets(self, starts: Tensor) -> Resets:
+        return Resets(starts.reshape(self._members, *starts.shape[-2:]))
+
+    def _by_time(self, x: Tensor) -> Tensor:
+        """`[…, S, L, D]` -> `[P, L, S, D]`, as precise as the weights."""
+        return x.reshape(self._members, *x.shape[-3:]).transpose(1, 2).to(self._cells[0].gates.bias.dtype)
+
+    @staticmethod
+    def _by_sequence(y: Tensor, like: Tensor) -> Tensor:
+        """`[P, L, S, D]` -> `[…, S, L, D]`."""
+        return y.transpose(1, 2).reshape(*like.shape[:-1], -1)
+
+    # -- mutations
+
+    def axes(self) -> Axes:
+        axes: Axes = {"kept": ("out",)}
+        for layer in range(self.spec.num_layers):
+            own, read = (str(layer), "out") if layer else ("out", "in")
+            axes[f"cells.{layer}.gates.weight"] = ("", own, read)
+            axes[f"cells.{layer}.gates.bias"] = ("", own)
+            axes[f"cells.{layer}.recurrent_weight"] = ("", own, own)
+            axes[f"residuals.{layer}.weight"] = ("out", own)
+            axes[f"residuals.{layer}.bias"] = ("out",)
+        return axes
+
+    input_readers = ("cells.0.gates",)
+
+    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+        """All layers get wider or narrower together; of a later one those units stay that its residual map needs."""
+        if operator.endswith("layer"):
+            return Alteration()
+        residuals = [f"residuals.{layer}" for layer in self.residuals]
+        nodes = int(arguments["nodes"]) * (1 if operator == "add_node" else -1)
+        units = {"out": nodes, **dict.fromkeys(self.residuals, nodes)}
+        return Alteration(units, readers=tuple((name, name) for name in residuals) if nodes < 0 else ())
+
+    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+        newborn = operator == "add_layer" and name.split(".")[1:2] == [str(arguments["layer"])]
+        return "" if newborn else name
+
+    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+        """A newborn layer remembers something, and its residual map says nothing of it."""
+        if operator == "add_layer":
+            self._cells[int(arguments["layer"])].reset_(generator, orthogonal=self.spec.init_layers)
+
+    def reading(self, name: str, x: Tensor | Sequences) -> Tensor:
+        """Of `Sequences`, of sequences `[S, L, in]` that begin an episode each, or of first steps `[n, in]`."""
+        sequences = x if isinstance(x, Sequences) else self._episodes(x)
+        if name == "cells.0.gates":
+            return sequences.x.flatten(0, 1)
+        said = self._unrolled(*sequences).said[int(name.rpartition(".")[2])]
+        return said.transpose(1, 2).flatten(0, 2)
+
+    def _episodes(self, x: Tensor) -> Sequences:
+        x = x if x.dim() == 3 else x.unsqueeze(1)
+        return Sequences(x, x.new_zeros(x.shape[:2]), x.new_zeros(len(x), *self.state_shape))
+
+
+class _Layers(NamedTuple):
+    """What layers do; by time, `[P, L, S, …]`, or of one step, `[P, B, …]`."""
+
+    outputs: Tensor
+    state: Tensor  # [P, S, K, H], after the last step
+    said: Sequence[Tensor]  # by each layer
+
+
+def _precisely(x: Tensor) -> AbstractContextManager[Any]:
+    """No autocast; entering what is not needed would take as long as a kernel."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
+def carry_state(state: Tensor, old: LSTMSpec, new: LSTMSpec, maps: UnitMaps) -> Tensor:
+    """What running episodes remember `[…, K, H]`, after a mutation; `maps` are those of the module's groups.
+
+    A newborn unit or layer remembers nothing; a group without a map keeps its units.
+    """
+    carried = state.new_zeros(*state.shape[:-2], *new.state_shape)
+    vectors = CELLS[new.cell].VECTORS
+    for layer in range(min(old.num_layers, new.num_layers)):
+        here = slice(layer * vectors, (layer + 1) * vectors)
+        unit_map = maps.get(str(layer) if layer else "out", torch.arange(old.hidden_state_size)).to(state.device)
+        carried[..., here, :] = state[..., here, :][..., unit_map.clamp(min=0)] * (unit_map >= 0)
+    return carried

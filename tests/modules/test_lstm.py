@@ -1,0 +1,562 @@
+"""Memory: what it computes, where it forgets, how it learns through time, and that growth keeps every sequence."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.modules.cells import LSTMCell
+from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences, carry_state
+from agilerl_like.modules.morphism import morph_
+from agilerl_like.modules.stack import Stack
+
+CELLS = ("LSTM", "GRU")
+SMALL = {"min_hidden_state_size": 1, "hidden_state_size": 5}
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def made(spec, inputs=3, *, seed=0):
+    """A module of which every parameter has a value of its own."""
+    lstm, generator = EvolvableLSTM(spec, inputs).double(), torch.Generator().manual_seed(seed)
+    for parameter in lstm.parameters():
+        torch.nn.init.normal_(parameter, std=0.5, generator=generator)
+    lstm.resample_(generator)
+    return lstm
+
+
+def sequences(lstm, members=(), *, count=4, steps=7, seed=0):
+    """Inputs, episode starts (one in five) and a state."""
+    starts = (torch.rand(*members, count, steps, generator=torch.Generator().manual_seed(seed)) < 0.2).double()
+    state = normal(*members, count, *lstm.state_shape, seed=seed + 1)
+    return Sequences(normal(*members, count, steps, lstm.inputs, seed=seed + 2), starts, state)
+
+
+@pytest.fixture(params=["by hand", "fused"])
+def way(request, monkeypatch):
+    """The two ways back through an LSTM, whatever is faster."""
+    monkeypatch.setattr(LSTMCell, "FUSED_STEPS", 0)
+    monkeypatch.setattr(LSTMCell, "FUSED_PIECES", {"by hand": 0, "fused": 10**6}[request.param])
+
+
+# -- what it computes
+
+
+def test_an_lstm_remembers_by_hand():
+    # one unit, all recurrent weights 0: c' = s(f) c + s(i) tanh(g) and h' = s(o) tanh(c')
+    lstm = EvolvableLSTM(LSTMSpec(min_hidden_state_size=1, hidden_state_size=1), 1).double()
+    cell = lstm.cells[0]
+    with torch.no_grad():
+        cell.recurrent_weight.zero_()
+        cell.gates.weight.copy_(torch.tensor([0.0, 0.0, 0.0, 1.0]).view(4, 1, 1))
+        cell.gates.bias.copy_(torch.tensor([1.0, 2.0, 3.0, 0.0]).view(4, 1))
+    state = torch.tensor([[9.0, 0.5]], dtype=torch.float64).view(1, 2, 1)  # h plays no part, c = 0.5
+    y, after = lstm.step(torch.tensor([[0.7]], dtype=torch.float64), state)
+
+    def s(x):
+        return 1 / (1 + math.exp(-x))
+
+    kept = s(3) * 0.5 + s(2) * math.tanh(0.7)
+    assert y.item() == pytest.approx(s(1) * math.tanh(kept), abs=1e-14)
+    assert after.flatten().tolist() == pytest.approx([y.item(), kept], abs=1e-14)
+
+
+def test_a_gru_remembers_by_hand():
+    # one unit: n = tanh(x + r u h), h' = (1 - z) n + z h
+    gru = EvolvableLSTM(LSTMSpec(cell="GRU", min_hidden_state_size=1, hidden_state_size=1), 1).double()
+    cell = gru.cells[0]
+    with torch.no_grad():
+        cell.recurrent_weight.copy_(torch.tensor([0.0, 0.0, 2.0]).view(3, 1, 1))
+        cell.gates.weight.copy_(torch.tensor([0.0, 0.0, 1.0]).view(3, 1, 1))
+        cell.gates.bias.copy_(torch.tensor([1.0, -1.0, 0.0]).view(3, 1))
+    y, after = gru.step(torch.tensor([[0.7]], dtype=torch.float64), torch.full((1, 1, 1), 0.5, dtype=torch.float64))
+    reset, keep = 1 / (1 + math.exp(-1)), 1 / (1 + math.exp(1))
+    expected = (1 - keep) * math.tanh(0.7 + reset * 2 * 0.5) + keep * 0.5
+    assert y.item() == pytest.approx(expected, abs=1e-14)
+    assert after.item() == y.item()
+
+
+def torchs(lstm):
+    """torch's layer with the same weights."""
+    order = [1, 2, 3, 0] if lstm.spec.cell == "LSTM" else [0, 1, 2]  # torch has i, f, g, o and r, z, n
+    cell, kind = lstm.cells[0], {"LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}[lstm.spec.cell]
+    reference = kind(lstm.inputs, lstm.num_outputs, batch_first=True).double()
+    with torch.no_grad():
+        reference.weight_ih_l0.copy_(cell.gates.weight[order].flatten(0, 1))
+        reference.weight_hh_l0.copy_(cell.recurrent_weight[order].flatten(0, 1))
+        reference.bias_ih_l0.copy_(cell.gates.bias[order].flatten())
+        reference.bias_hh_l0.zero_()
+    return reference
+
+
+def torch_order(cell, tensor):
+    return tensor[[1, 2, 3, 0]] if cell == "LSTM" else tensor
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("cell", CELLS)
+def test_it_computes_and_learns_what_torch_does(cell):
+    lstm = made(LSTMSpec(cell=cell, **SMALL))
+    reference, (x, starts, state) = torchs(lstm), sequences(lstm)
+    starts = torch.zeros_like(starts)
+    begin = tuple(state.transpose(0, 1).unsqueeze(1).contiguous())
+    expected, end = reference(x, begin if cell == "LSTM" else begin[0])
+    y, after = lstm.unroll(x, starts, state)
+    torch.testing.assert_close(y, expected, rtol=0, atol=1e-10)
+    ends = torch.cat(end) if cell == "LSTM" else end
+    torch.testing.assert_close(after, ends.transpose(0, 1), rtol=0, atol=1e-10)
+
+    slope = normal(*y.shape, seed=9)
+    theirs = torch.autograd.grad((expected * slope).sum(), list(reference.parameters()))
+    ours = [torch.empty_like(parameter) for parameter in lstm.parameters()]
+    lstm.pullback(x, starts, state, to_input=False)[1](slope, ours)
+    for found, wanted in zip(ours, (theirs[1], theirs[0], theirs[2]), strict=True):  # recurrent, input, bias
+        torch.testing.assert_close(torch_order(cell, found).view(wanted.shape), wanted, rtol=0, atol=1e-10)
+
+
+@pytest.fixture(params=[(cell, layers) for cell in CELLS for layers in (1, 3)], ids=lambda p: f"{p[0]}-{p[1]}")
+def lstm(request):
+    cell, layers = request.param
+    return made(LSTMSpec(cell=cell, num_layers=layers, dropout=0.3, **SMALL))
+
+
+def test_later_layers_add_a_map_of_what_they_remember(lstm):
+    lstm.eval()
+    x, starts, state = sequences(lstm)
+    starts = torch.zeros_like(starts)
+    count = state.shape[1] // lstm.spec.num_layers
+    total, spec = 0.0, lstm.spec.evolve(num_layers=1)
+    for layer, cell in enumerate(lstm.cells):
+        alone = EvolvableLSTM(spec, cell.gates.weight.shape[-1]).double().eval()
+        alone.cells[0].load_state_dict(cell.state_dict())
+        said, _ = alone.unroll(x if layer == 0 else total, starts, state[:, layer * count : (layer + 1) * count])
+        if layer:
+            residual = lstm.residuals[str(layer)]
+            said = said @ residual.weight.T + residual.bias
+        total = total + said
+    torch.testing.assert_close(lstm.unroll(x, starts, state)[0], total, rtol=0, atol=1e-12)
+
+
+# -- time
+
+
+def test_steps_one_by_one_are_the_sequence(lstm):
+    x, starts, state = sequences(lstm)
+    y, after = lstm.unroll(x, starts, state)
+    for t in range(x.shape[1]):
+        state = state * (1 - starts[:, t]).view(-1, 1, 1)
+        said, state = lstm(x[:, t], state)
+        torch.testing.assert_close(said, y[:, t], rtol=0, atol=1e-12)
+    torch.testing.assert_close(state, after, rtol=0, atol=1e-12)
+
+
+def test_an_episode_that_begins_inside_is_as_if_the_sequence_were_cut_there(lstm):
+    x, starts, state = sequences(lstm, count=1)
+    starts = torch.zeros_like(starts)
+    starts[0, 3] = 1.0
+    y, after = lstm.unroll(x, starts, state)
+    none = torch.zeros(1, 3, dtype=torch.float64)
+    first, _ = lstm.unroll(x[:, :3], none, state)
+    second, end = lstm.unroll(x[:, 3:], torch.zeros(1, 4, dtype=torch.float64), torch.zeros_like(state))
+    torch.testing.assert_close(y, torch.cat([first, second], 1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(after, end, rtol=0, atol=1e-12)
+
+
+def test_chunk_by_chunk_is_the_whole(lstm):
+    x, starts, state = sequences(lstm)
+    y, after = lstm.unroll(x, starts, state)
+    parts = []
+    for here in (slice(0, 2), slice(2, 3), slice(3, 7)):
+        part, state = lstm.unroll(x[:, here], starts[:, here], state)
+        parts.append(part)
+    torch.testing.assert_close(torch.cat(parts, 1), y, rtol=0, atol=1e-12)
+    torch.testing.assert_close(state, after, rtol=0, atol=1e-12)
+
+
+# -- learning
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.parametrize("to_input", [True, False])
+def test_the_way_back_is_autograds(lstm, to_input, steps):
+    x, starts, state = sequences(lstm, steps=steps)
+    x.requires_grad_()
+    y, _ = lstm.unroll(x, starts, state)
+    slope = normal(*y.shape, seed=9)
+    wanted = torch.autograd.grad(y, [*lstm.parameters(), x], slope)
+
+    said, pull = lstm.pullback(x.detach(), starts, state, to_input=to_input)
+    found = [torch.full_like(parameter, torch.nan) for parameter in lstm.parameters()]
+    of_input = pull(slope, found)
+    torch.testing.assert_close(said, y.detach(), rtol=0, atol=1e-12)
+    for ours, theirs in zip(found, wanted, strict=False):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    if to_input:
+        torch.testing.assert_close(of_input, wanted[-1], rtol=1e-10, atol=1e-12)
+    else:
+        assert of_input is None
+
+
+def test_both_ways_are_one_in_single_precision_too(monkeypatch):
+    # torch has a kernel of its own for these numbers; they are of order 1, so 1e-4 is a thousand roundings
+    lstm = made(LSTMSpec(num_layers=2, **SMALL)).float()
+    its, found = [tensor.float() for tensor in sequences(lstm)], []
+    for pieces in (0, 10**6):
+        monkeypatch.setattr(LSTMCell, "FUSED_PIECES", pieces)
+        y, pull = lstm.pullback(*its, to_input=True)
+        into = [torch.empty_like(parameter) for parameter in lstm.parameters()]
+        found.append([y, pull(torch.ones_like(y), into), *into])
+    for by_hand, fused in zip(*found, strict=True):
+        torch.testing.assert_close(by_hand, fused, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("way")
+def test_nothing_is_learned_past_the_beginning_of_an_episode(lstm):
+    x, starts, state = sequences(lstm, count=1)
+    starts = torch.zeros_like(starts)
+    starts[0, 4] = 1.0
+    _, pull = lstm.pullback(x, starts, state, to_input=True)
+    slope = torch.zeros(1, 7, lstm.num_outputs, dtype=torch.float64)
+    slope[0, 4:] = 1.0
+    of_input = pull(slope, [torch.empty_like(parameter) for parameter in lstm.parameters()])
+    assert bool((of_input[0, :4] == 0).all())
+    assert bool((of_input[0, 4:] != 0).all())
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("cell", CELLS)
+def test_under_autocast_it_stays_as_precise_as_its_weights(cell):
+    lstm = made(LSTMSpec(cell=cell, num_layers=2, **SMALL)).float()
+    x, starts, state = (tensor.float() for tensor in sequences(lstm))
+    slope = torch.ones(4, 7, 5)
+
+    def everything():
+        y, pull = lstm.pullback(x, starts, state, to_input=True)
+        into = [torch.empty_like(parameter) for parameter in lstm.parameters()]
+        return [*lstm.step(x[:, 0], state), *lstm.unroll(x, starts, state), y, pull(slope, into), *into]
+
+    plain = everything()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for ours, theirs in zip(everything(), plain, strict=True):
+            assert torch.equal(ours, theirs)
+        y, _ = lstm.step(x[:, 0].bfloat16(), state)  # as an encoder's outputs are then
+        assert y.dtype == torch.float32
+
+
+# -- a stack
+
+
+def gradients(module, x, starts, state, slope):
+    into = [torch.zeros_like(parameter) for parameter in module.parameters()]
+    y, pull = module.pullback(x, starts, state, to_input=True)
+    return y, pull(slope, into), dict(zip(dict(module.named_parameters()), into, strict=True))
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("shapes", [((5, 1), (5, 1), (5, 1)), ((5, 2), (8, 1), (3, 3)), ((4, 1), (4, 2))], ids=str)
+def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
+    specs = [
+        LSTMSpec(cell=cell, num_layers=layers, dropout=0.3, min_hidden_state_size=1, hidden_state_size=units)
+        for units, layers in shapes
+    ]
+    members = [made(spec, seed=seed) for seed, spec in enumerate(specs)]
+    cover = EvolvableLSTM(LSTMSpec.covering(specs), 3).double()
+    x, starts, state = sequences(cover, (len(members),))
+    slope = normal(len(members), 4, 7, cover.num_outputs, seed=9)
+    for row, member in enumerate(members):  # missing vectors and units remember nothing, and nobody reads them
+        vectors, units = member.state_shape
+        state[row, :, vectors:] = 0.0
+        state[row, :, :, units:] = 0.0
+        slope[row, :, :, units:] = 0.0
+    alone = [
+        (
+            *gradients(member, x[i], starts[i], state[i, :, : member.state_shape[0], : member.state_shape[1]],
+                       slope[i, ..., : member.num_outputs]),
+            *member.unroll(x[i], starts[i], state[i, :, : member.state_shape[0], : member.state_shape[1]]),
+        )
+        for i, member in enumerate(members)
+    ]  # fmt: skip
+    stack = Stack.of(members, cover)
+    y, of_input, into = gradients(stack.module, x, starts, state, slope)
+    again, after = stack.module.unroll(x, starts, state)
+    stepped, _ = stack.module.step(x[:, :, 0], state)
+    torch.testing.assert_close(again, y, rtol=0, atol=1e-12)
+    expected, _ = stack.module.unroll(x[:, :, :1], torch.zeros_like(starts[..., :1]), state)
+    torch.testing.assert_close(stepped, expected[:, :, 0], rtol=0, atol=1e-12)
+    flat = torch.cat([part.reshape(len(members), -1) for part in into.values()], 1)
+    for row, (member, (its, its_input, its_into, _, its_after)) in enumerate(zip(members, alone, strict=True)):
+        vectors, units = member.state_shape
+        torch.testing.assert_close(y[row, ..., :units], its, rtol=0, atol=1e-10)
+        torch.testing.assert_close(of_input[row], its_input, rtol=0, atol=1e-10)
+        torch.testing.assert_close(after[row, :, :vectors, :units], its_after, rtol=0, atol=1e-10)
+        assert bool((y[row, ..., units:] == 0).all())
+        assert bool((after[row, :, vectors:] == 0).all())
+        assert bool((after[row, :, :, units:] == 0).all())
+        parts, total = stack.parts(flat, row), 0
+        for name, gradient in its_into.items():
+            torch.testing.assert_close(parts[name], gradient, rtol=1e-9, atol=1e-10)
+            total += int((gradient != 0).sum())
+        assert int((flat[row] != 0).sum()) == total  # what is not there has a gradient of exactly 0
+
+
+def test_permuting_members_permutes_rows():
+    members = [made(LSTMSpec(num_layers=2, **SMALL), seed=seed) for seed in range(3)]
+    x, starts, state = sequences(members[0], (3,))
+    order = [2, 0, 1]
+    straight, _ = Stack.of(members).module.unroll(x, starts, state)
+    permuted, _ = Stack.of([members[i] for i in order]).module.unroll(x[order], starts[order], state[order])
+    torch.testing.assert_close(permuted, straight[order], rtol=0, atol=1e-12)
+
+
+# -- how it begins
+
+
+def test_initial_weights_are_orthogonal_gate_by_gate_and_the_forget_gate_is_open():
+    lstm = EvolvableLSTM(LSTMSpec(hidden_state_size=16, num_layers=2), 16)
+    lstm.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
+    for cell in lstm.cells:
+        for matrix in (*cell.gates.weight, *cell.recurrent_weight):
+            torch.testing.assert_close(matrix @ matrix.T, torch.eye(16), rtol=0, atol=1e-5)
+        assert cell.gates.bias.sum(1).tolist() == [0, 0, 16, 0]
+    assert all(bool((parameter == 0).all()) for parameter in lstm.residuals.parameters())
+
+
+def test_uniform_initial_weights_fill_their_bound():
+    lstm = EvolvableLSTM(LSTMSpec(hidden_state_size=100, init_layers=False), 100)
+    lstm.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
+    for matrix in (lstm.cells[0].gates.weight, lstm.cells[0].recurrent_weight):
+        largest = float(matrix.detach().abs().max())
+        assert 0.0999 < largest <= 0.1  # of 40 000 draws none above 0.999 of the bound: a chance of 4e-18
+
+
+# -- dropout
+
+
+def test_dropout_silences_its_share_until_it_is_drawn_again_and_only_while_training():
+    lstm = EvolvableLSTM(LSTMSpec(hidden_state_size=400, dropout=0.25), 3)
+    lstm.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
+    generator = torch.Generator().manual_seed(1)
+    lstm.resample_(generator)
+    x, state = normal(6, 3).float(), torch.zeros(6, *lstm.state_shape)
+    first, remembered = lstm.step(x, state)
+    assert torch.equal(lstm.step(x, state)[0], first)
+    silent = (first == 0).all(0)
+    # binomial(400, 1/4): mean 100, deviation 8.7; 5 deviations are a chance of 6e-7
+    assert abs(int(silent.sum()) - 100) < 5 * 8.7
+    plain, kept = lstm.eval().step(x, state)
+    torch.testing.assert_close(first[:, ~silent], plain[:, ~silent] / 0.75)
+    assert torch.equal(remembered, kept)  # what it says is thinned, not what it remembers
+    lstm.train().resample_(generator)
+    assert not torch.equal(lstm.step(x, state)[0], first)
+
+
+# -- mutations
+
+
+@st.composite
+def specs(draw):
+    low_units, low_layers = draw(st.integers(1, 20)), draw(st.integers(1, 2))
+    high_units, high_layers = draw(st.integers(low_units, 150)), draw(st.integers(low_layers, 4))
+    return LSTMSpec(
+        cell=draw(st.sampled_from(CELLS)),
+        hidden_state_size=draw(st.integers(low_units, high_units)),
+        num_layers=draw(st.integers(low_layers, high_layers)),
+        dropout=draw(st.sampled_from([0.0, 0.5])),
+        min_hidden_state_size=low_units,
+        max_hidden_state_size=high_units,
+        min_layers=low_layers,
+        max_layers=high_layers,
+        init_layers=draw(st.booleans()),
+    )
+
+
+@given(spec=specs(), seed=st.integers(0, 2**31))
+def test_no_sequence_of_mutations_leaves_a_bound(spec, seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(12):
+        legal = [name for kind in ("layer", "node") for name in spec.operators(kind)]
+        if not legal:
+            return
+        child, drawn = spec.mutate(str(rng.choice(legal)), rng)
+        assert spec.min_layers <= child.num_layers <= spec.max_layers
+        assert spec.min_hidden_state_size <= child.hidden_state_size <= spec.max_hidden_state_size
+        assert drawn
+        assert child != spec
+        spec = child
+
+
+@given(spec=specs())
+def test_an_operator_changes_exactly_what_it_names(spec):
+    for operator, field, sign in (
+        ("add_layer", "num_layers", 1),
+        ("remove_layer", "num_layers", -1),
+        ("add_node", "hidden_state_size", 1),
+        ("remove_node", "hidden_state_size", -1),
+    ):
+        for arguments in spec.choices(operator):
+            change = sign * arguments.get("nodes", 1)
+            assert spec.apply(operator, **arguments) == spec.evolve(**{field: getattr(spec, field) + change})
+
+
+@given(spec=specs())
+def test_a_spec_survives_json(spec):
+    assert LSTMSpec.from_config("x", json.loads(json.dumps(spec.to_config()))) == spec
+
+
+def test_steps_stop_at_the_limits_and_every_size_can_be_reached():
+    spec = LSTMSpec(hidden_state_size=90, min_hidden_state_size=80, max_hidden_state_size=120)
+    assert spec.choices("add_node") == ({"nodes": 16}, {"nodes": 30})
+    assert spec.choices("remove_node") == ({"nodes": 10},)
+    assert spec.evolve(hidden_state_size=120).choices("remove_node") == ({"nodes": 16}, {"nodes": 32}, {"nodes": 40})
+    one = LSTMSpec(max_layers=1)
+    assert one.operators("layer") == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"hidden_size": 64}, "mem key='hidden_size' is unknown; did you mean 'hidden_state_size'"),
+        ({"cell": "LTSM"}, "cell='LTSM' is unknown; did you mean 'LSTM'"),
+        ({"hidden_state_size": 8}, r"hidden_state_size=8 is outside its range \[16, 500\]"),
+        ({"hidden_state_size": [64]}, r"hidden_state_size=\(64,\) must be an integer"),
+        ({"num_layers": 4}, r"num_layers=4 is outside its range \[1, 3\]"),
+        ({"min_layers": 0}, "min_layers=0 must be at least 1 and at most max_layers=3"),
+        ({"min_hidden_state_size": 600}, "min_hidden_state_size=600 must be at least 1 and at most max_hidden_state"),
+        ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and less than 1"),
+        ({"dropout": float("nan")}, "dropout=nan must be at least 0"),
+    ],
+)
+def test_a_wrong_config_is_told_what_is_wrong(config, message):
+    with pytest.raises(ConfigurationError, match=message):
+        LSTMSpec.from_config("mem", config)
+
+
+def test_every_axis_of_units_is_named():
+    lstm = made(LSTMSpec(hidden_state_size=5, num_layers=3, dropout=0.1, min_hidden_state_size=1), inputs=3)
+    widths = {"in": 3, "out": 5, "1": 5, "2": 5}
+    axes = lstm.axes()
+    for name, tensor in lstm.state_dict().items():
+        named = axes.get(name, ("",) * tensor.dim())
+        assert tuple(tensor.shape) == tuple(widths.get(g, size) for g, size in zip(named, tensor.shape, strict=True))
+        assert any(named) != name.endswith("present")
+
+
+GROWTHS = st.lists(st.sampled_from(["add_layer", "add_node"]), min_size=1, max_size=5)
+
+
+@given(cell=st.sampled_from(CELLS), operators=GROWTHS, seed=st.integers(0, 2**31))
+def test_growth_keeps_whole_sequences_from_any_state(cell, operators, seed):
+    rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    spec = LSTMSpec(cell=cell, dropout=0.2, min_hidden_state_size=1, hidden_state_size=4, num_layers=2, max_layers=7)
+    lstm = made(spec, seed=seed)
+    x, starts, state = sequences(lstm, seed=seed)
+    before, remembered = lstm.unroll(x, starts, state)
+    for operator in operators:
+        child_spec, arguments = lstm.spec.mutate(operator, rng)
+        child = lstm.rebuilt(child_spec).double()
+        heritage = morph_(child, lstm, operator, arguments, states=None, generator=generator)
+        state = carry_state(state, lstm.spec, child_spec, heritage.maps)
+        lstm = child
+    after, then = lstm.unroll(x, starts, state)
+    assert all(bool(parameter.isfinite().all()) for parameter in lstm.parameters())
+    torch.testing.assert_close(after[..., :4], before, rtol=0, atol=1e-12)
+    vectors = remembered.shape[1]
+    torch.testing.assert_close(then[:, :vectors, :4], remembered, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_newborn_units_remember_something_and_learn(cell):
+    lstm = made(LSTMSpec(cell=cell, num_layers=2, **SMALL))
+    for operator, arguments in (("add_node", {"nodes": 3}), ("add_layer", {"layer": 2})):
+        child = lstm.rebuilt(lstm.spec.apply(operator, **arguments)).double()
+        morph_(child, lstm, operator, arguments, states=None, generator=torch.Generator().manual_seed(1))
+        lstm = child
+    x, starts, state = sequences(lstm)
+    y, pull = lstm.pullback(x, starts, torch.zeros_like(state), to_input=False)
+    assert bool((y[..., 5:] != 0).all())
+    assert bool((lstm.reading("residuals.2", x) != 0).all())
+    into = [torch.empty_like(parameter) for parameter in lstm.parameters()]
+    pull(torch.ones_like(y), into)
+    found = dict(zip(dict(lstm.named_parameters()), into, strict=True))
+    assert bool((found["residuals.2.weight"] != 0).all())
+    assert bool((found["cells.0.recurrent_weight"][:, :5, 5:] != 0).all())
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_removal_of_units_that_nobody_listens_to_changes_nothing(cell):
+    lstm = made(LSTMSpec(cell=cell, num_layers=2, **SMALL)).eval()
+    with torch.no_grad():
+        lstm.residuals["1"].weight[:, [0, 3]] = 0.0
+        for place, silent in ((0, [3, 4]), (1, [0, 3])):  # by itself, a module loses the last of its outputs
+            lstm.cells[place].recurrent_weight[:, :, silent] = 0.0
+        lstm.cells[1].gates.weight[:, :, [3, 4]] = 0.0
+    child, its = lstm.rebuilt(lstm.spec.apply("remove_node", nodes=2)).double(), sequences(lstm)
+    maps = morph_(child, lstm, "remove_node", {"nodes": 2}, states=its.x, generator=torch.Generator()).maps
+    assert {name: unit_map.tolist() for name, unit_map in maps.items()} == {"out": [0, 1, 2], "1": [1, 2, 4]}
+    state = carry_state(its.state, lstm.spec, child.spec, maps)
+    before, after = lstm.unroll(*its)[0], child.unroll(its.x, its.starts, state)[0]
+    torch.testing.assert_close(after, before[..., :3], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_removal_refits_the_map_that_lost_a_unit(cell):
+    lstm = made(LSTMSpec(cell=cell, num_layers=2, **SMALL)).eval()
+    with torch.no_grad():  # the last two units of the second layer are twins
+        for parameter in lstm.cells[1].parameters():
+            parameter[:, 4] = parameter[:, 3]
+        lstm.cells[1].recurrent_weight[:, :, 3:] = 0.0
+        lstm.cells[0].recurrent_weight[:, :, 4] = 0.0
+        lstm.cells[1].gates.weight[:, :, 4] = 0.0
+    x, starts, state = sequences(lstm, count=64)
+    child = lstm.rebuilt(lstm.spec.apply("remove_node", nodes=1)).double()
+    morph_(child, lstm, "remove_node", {"nodes": 1}, states=x, generator=torch.Generator())
+    before, after = (
+        lstm.unroll(x, starts, torch.zeros_like(state))[0],
+        child.unroll(x, starts, torch.zeros(64, *child.state_shape).double())[0],
+    )
+    # the twin takes over; the ridge keeps it from doing so wholly
+    torch.testing.assert_close(after, before[..., :4], rtol=0, atol=0.01)
+
+
+def test_states_follow_their_units():
+    spec = LSTMSpec(num_layers=2, **SMALL)
+    state = torch.arange(20.0).view(4, 5)  # h and c of the first layer, then of the second
+    maps = {"out": torch.tensor([0, 3]), "1": torch.tensor([1, 2])}
+    fewer = carry_state(state, spec, spec.evolve(hidden_state_size=2), maps)
+    assert fewer.tolist() == [[0, 3], [5, 8], [11, 12], [16, 17]]
+    maps = dict.fromkeys(("out", "1"), torch.tensor([0, 1, 2, 3, 4, -1]))
+    more = carry_state(state, spec, spec.evolve(hidden_state_size=6), maps)
+    assert torch.equal(more, torch.nn.functional.pad(state, (0, 1)))
+    deeper = carry_state(state, spec, spec.evolve(num_layers=3), {})
+    assert torch.equal(deeper, torch.nn.functional.pad(state, (0, 0, 0, 2)))
+    assert torch.equal(carry_state(state, spec, spec.evolve(num_layers=1), {}), state[:2])
+
+
+def test_it_says_what_its_maps_read(lstm):
+    lstm.eval()
+    x, starts, state = sequences(lstm)
+    torch.testing.assert_close(lstm.reading("cells.0.gates", x), x.flatten(0, 1))
+    torch.testing.assert_close(lstm.reading("cells.0.gates", x[:, 0]), x[:, 0])
+    if not lstm.residuals:
+        return
+    name = f"residuals.{len(lstm.residuals)}"
+    residual, its = lstm.get_submodule(name), [Sequences(x, starts, state)]
+    its.append(Sequences(x, torch.zeros_like(starts), torch.zeros_like(state)))
+    with torch.no_grad():
+        read = [lstm.reading(name, its[0]), lstm.reading(name, x)]
+        adds = [inputs @ residual.weight.T + residual.bias for inputs in read]
+        whole = [lstm.unroll(*one)[0] for one in its]
+        residual.weight.zero_()
+        residual.bias.zero_()
+        without = [lstm.unroll(*one)[0] for one in its]
+    for added, one, other in zip(adds, whole, without, strict=True):
+        torch.testing.assert_close(added, (one - other).flatten(0, 1), rtol=0, atol=1e-12)
