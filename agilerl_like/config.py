@@ -7,7 +7,6 @@ environment is made.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,9 +33,10 @@ from agilerl_like.hpo import (
     TruncationSelection,
 )
 from agilerl_like.hpo.hyperparameters import Scale
+from agilerl_like.modules.base import check_mapping
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
-from agilerl_like.networks.actor_critic import NetworkSpec
+from agilerl_like.networks.architecture import NetworkSpec, check_encoder
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.training.schedule import Schedule
 
@@ -153,10 +153,14 @@ class MLPConfig(MLPSpec):
 class NetworkConfig(Section):
     """The first architecture of actor and critic: AgileRL's `net_config`."""
 
-    encoder_config: MLPConfig = MLPConfig(**asdict(NetworkSpec().encoder))
-    """From the observation to the latent layer."""
+    encoder: str | None = None
+    """Kind of encoder: mlp, simba, cnn, resnet or multi_input; none: the one that suits the observations."""
+    encoder_config: dict[str, Any] = {}
+    """From the observation to the latent layer: what is not as its kind has it by default."""
+    memory_config: dict[str, Any] = {}
+    """What is remembered of the latent layer over an episode (recurrent): what is not as it is by default."""
     head_config: MLPConfig = MLPConfig(**asdict(NetworkSpec().head))
-    """From the latent layer to the outputs."""
+    """From there to the outputs."""
     latent_dim: int = NetworkSpec.latent_dim
     """Width of the latent layer."""
     min_latent_dim: int = NetworkSpec.min_latent_dim
@@ -288,16 +292,21 @@ class Config(Section):
     @field_validator("network", mode="before")
     @classmethod
     def _complete_network(cls, net_config: Any) -> Any:
-        with contextlib.suppress(TypeError):  # where types are wrong, the fields themselves say which
-            return NetworkSpec.from_net_config(net_config).to_config()
-        return net_config
+        check_mapping("net_config", net_config)
+        given = {key: value for key, value in net_config.items() if value is not None}
+        if "head_config" in given:
+            given["head_config"] = MLPSpec.from_config("head_config", given["head_config"]).to_config()
+        check_encoder(given.get("encoder"), given.get("encoder_config", {}))
+        return given
 
     @model_validator(mode="after")
     def _fit_together(self) -> Config:
         if self.mutation is not None:
             self.selection.strategy.validate(self.population.size)
         anything = gymnasium.spaces.Box(-1.0, 1.0, (1,))
-        PPO(anything, anything, **self.agent_arguments())
+        arguments = self.agent_arguments()
+        net_config = {**arguments["net_config"], "encoder": "mlp", "encoder_config": {}}  # what is seen is unknown yet
+        PPO(anything, anything, **{**arguments, "net_config": net_config})
         return self
 
     def agent_arguments(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from agilerl_like.algorithms.settings import PPOSettings
 from agilerl_like.config import Config, Draft, MutationConfig, RangeConfig, Section, build, load
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, RLParameter, TournamentSelection, TruncationSelection
-from agilerl_like.networks.actor_critic import NetworkSpec
+from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.training.schedule import Schedule
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))

@@ -23,7 +23,6 @@ from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.envs.spaces import (
     ObservationEncoding,
     check_action_space,
-    check_observation_space,
     space_to_json,
 )
 from agilerl_like.envs.transitions import TransitionEnv
@@ -32,9 +31,12 @@ from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.update import Values
 from agilerl_like.modules.stack import lay_flat_, layout, refresh, views
-from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
+from agilerl_like.networks.actor_critic import ActorCritic
+from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.distributions import ActionDistribution
 from agilerl_like.networks.variation import Parent, perturb_, vary
 from agilerl_like.seeding import Purpose, fresh_seed, integer, integers
@@ -43,6 +45,8 @@ AgentT = TypeVar("AgentT", bound="Agent")
 
 SAMPLE_STATES = 512
 """States that stand for observations where a mutation is asked for before any rollout."""
+SAMPLE_STEPS = 32
+"""How many of them follow each other, for a network that remembers."""
 
 
 def torch_generator(device: torch.device, seed: int, purpose: Purpose, *keys: int) -> torch.Generator:
@@ -77,10 +81,10 @@ class Agent(ABC):
         index: int,
         hp_config: HyperparameterConfig | None,
         architecture: NetworkSpec,
+        encoding: ObservationEncoding,
         device: str | torch.device,
         seed: int | None,
     ) -> None:
-        check_observation_space(observation_space)
         check_action_space(action_space)
         self.observation_space, self.action_space = observation_space, action_space
         self.index = index
@@ -97,8 +101,8 @@ class Agent(ABC):
         self.updates = 0
         self.draws = 0
         self.training = True
-        self.recent_observations = torch.zeros(0, 0)  # [n, D], encoded states of the last rollout
-        self._encoding = ObservationEncoding(observation_space)
+        self.recent_observations = torch.zeros(0, 0)  # encoded states of the last rollout, see `networks.variation`
+        self.encoding = encoding
         self._hooks: list[Callable[[Any], None]] = []
 
     def __init_subclass__(cls) -> None:
@@ -149,9 +153,14 @@ class Agent(ABC):
     def values(self) -> tuple[float, ...]:
         """The numbers that enter the maths, in the order of `Values`."""
 
+    @property
     @abstractmethod
-    def learned(self, observations: Tensor) -> None:
-        """Note that an update was done from encoded observations `[T, E, D]`."""
+    def cut(self) -> Cut:
+        """The sequences that its rollouts are cut into."""
+
+    @abstractmethod
+    def learned(self, rollout: Rollout) -> None:
+        """Note that an update was done from a rollout of this agent alone."""
 
     # -- networks
 
@@ -241,20 +250,17 @@ class Agent(ABC):
         return self.network.observation_norm(self.encode(observation))
 
     def encode(self, observation: Any) -> Tensor:
-        """Encode observations as float32 rows `[B, D]` on the device; a single observation becomes a batch of one."""
-        observation = np.asarray(observation)
-        shape = self.observation_space.shape or ()
-        if observation.shape[observation.ndim - len(shape) :] != shape or observation.ndim > len(shape) + 1:
-            raise ConfigurationError(
-                f"observation has shape {observation.shape}; "
-                f"allowed are {shape} and (batch, {', '.join(map(str, shape))})"
-            )
-        batch = observation.reshape(-1, *shape)
-        if batch.dtype.kind == "f" and not np.isfinite(batch).all():
-            raise ConfigurationError(
-                f"observation={batch[~np.isfinite(batch).reshape(len(batch), -1).all(1)][0]} is not finite"
-            )
-        return torch.from_numpy(self._encoding.encode(batch)).to(self.device)
+        """Encode observations as rows `[B, D]` on the device; a single observation becomes a batch of one."""
+        return self._rows(observation)[0]
+
+    def _rows(self, observation: Any) -> tuple[Tensor, bool]:
+        """Encoded observations, and whether it was a single one."""
+        batch, single = self.encoding.batched(observation)
+        rows = torch.from_numpy(self.encoding.encode(batch))
+        finite = torch.isfinite(self.encoding.numbers(rows)).all(-1)
+        if not bool(finite.all()):
+            raise ConfigurationError(f"observation={self.encoding.numbers(rows)[~finite][0].tolist()} is not finite")
+        return rows.to(self.device), single
 
     # -- genome and mutation
 
@@ -329,7 +335,8 @@ class Agent(ABC):
         """Normalised states to measure a mutation on: of the last rollout, or as they would be if there was none."""
         if len(self.recent_observations):
             return self.network.observation_norm(self.recent_observations.to(self.device))
-        return torch.randn(SAMPLE_STATES, self._encoding.size, generator=generator).to(self.device)
+        rows = self.encoding.imagine(SAMPLE_STATES, generator).to(self.device)
+        return rows.unflatten(0, (-1, SAMPLE_STEPS)) if self.network.is_recurrent else rows
 
     def settle(self) -> None:
         """Let go of what a finished mutation faded from."""
@@ -373,15 +380,31 @@ class Agent(ABC):
     # -- testing
 
     @abstractmethod
-    def best_actions(self, encoded: Tensor, mask: Tensor | None) -> np.ndarray:
-        """The env's actions for encoded observations `[N, D]`, without exploration."""
+    def best_actions(self, encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[np.ndarray, Tensor]:
+        """The env's actions for encoded observations `[N, D]`, without exploration, and what is remembered then.
+
+        `state` `[N, M, K, H]` is what is remembered of the episode so far.
+        """
+
+    @property
+    def nothing(self) -> Tensor:
+        """What is remembered when an episode begins: zeros `[M, K, H]`."""
+        return torch.zeros(self.network.state_shape, dtype=self.network.dtype, device=self.device)
 
     def play(self, env: TransitionEnv, seeds: list[int], max_steps: int | None = None) -> Episodes:
         """Play one episode for each seed, without exploration."""
         training = self.training
         self.set_training_mode(False)
         try:
-            return evaluate(self.best_actions, env, seeds, members=1, device=self.device, max_steps=max_steps)
+            return evaluate(
+                self.best_actions,
+                env,
+                seeds,
+                members=1,
+                encoding=self.encoding,
+                nothing=self.nothing,
+                max_steps=max_steps,
+            )
         finally:
             self.set_training_mode(training)
 

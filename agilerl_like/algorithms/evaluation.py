@@ -22,8 +22,9 @@ from agilerl_like.envs.arrays import HostArrays
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.envs.transitions import TransitionEnv
 
-Policy = Callable[[Tensor, Tensor | None], Any]
-"""Encoded observations `[N, D]` and masks `[N, M]` to the env's actions `[N, …]`."""
+Policy = Callable[[Tensor, Tensor | None, Tensor], tuple[Any, Tensor]]
+"""Encoded observations `[N, D]`, masks `[N, choices]`, and what is remembered of the episode `[N, M, K, H]` -> the
+env's actions `[N, …]`, and what is remembered then."""
 
 TENSOR_STEPS = 16
 """Steps of tensors between two looks at who is still playing."""
@@ -47,31 +48,44 @@ def evaluate(
     seeds: Sequence[int],
     *,
     members: int,
-    device: torch.device,
+    encoding: ObservationEncoding,
+    nothing: Tensor,
     max_steps: int | None = None,
 ) -> Episodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's rows.
 
-    `max_steps` cuts an episode that is longer.
+    `nothing` `[M, K, H]`, on the policy's device, is what is remembered when an episode begins. `max_steps` cuts an
+    episode that is longer.
     """
     envs = env.num_envs // members
-    rounds = [_round(policy, env, seeds[i : i + envs], members, device, max_steps) for i in range(0, len(seeds), envs)]
+    beginning = nothing.expand(env.num_envs, *nothing.shape)
+    rounds = [
+        _round(policy, env, seeds[i : i + envs], members, encoding, beginning, max_steps)
+        for i in range(0, len(seeds), envs)
+    ]
     return Episodes(*(np.concatenate(parts, axis=1) for parts in zip(*rounds, strict=True)))
 
 
 def _round(
-    policy: Policy, env: TransitionEnv, seeds: Sequence[int], members: int, device: torch.device, max_steps: int | None
+    policy: Policy,
+    env: TransitionEnv,
+    seeds: Sequence[int],
+    members: int,
+    encoding: ObservationEncoding,
+    state: Tensor,
+    max_steps: int | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     envs = env.num_envs // members
     observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
-    arrays = env.arrays
-    encode = arrays.encoder(ObservationEncoding(env.single_observation_space))
+    arrays, device = env.arrays, state.device
+    encode = arrays.encoder(encoding)
     look_every = 1 if isinstance(arrays, HostArrays) else TENSOR_STEPS
     playing = arrays.of(np.tile(np.arange(envs) < len(seeds), members))
     returns, lengths = (arrays.zeros(env.num_envs, dtype=dtype) for dtype in (np.float64, np.int64))
     for step in count(1):
         mask = None if env.action_mask is None else torch.as_tensor(env.action_mask).to(device)
-        transition = env.step(policy(encode(observations).to(device), mask))
+        actions, state = policy(encode(observations).to(device), mask, state)
+        transition = env.step(actions)
         observations = transition.obs
         counted = playing & transition.valid
         returns += arrays.where(counted, transition.reward, 0.0)

@@ -20,12 +20,17 @@ Experiences = tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], 
 
 
 def as_rollout(
-    experiences: Experiences | None, encode: Callable[[Any], Tensor], distribution: ActionDistribution
+    experiences: Experiences | None,
+    encode: Callable[[Any], Tensor],
+    distribution: ActionDistribution,
+    *,
+    state_shape: tuple[int, int, int],
 ) -> tuple[Rollout, Experience]:
     """Return the rollout `[T, 1, E, …]` of one agent, and what its loop measured itself.
 
     `dones[t]` says that step t *begins* an episode, so step t - 1 ended one. One flag cannot tell a time limit from an
-    end; every end counts as a termination.
+    end; every end counts as a termination. What an agent with a memory remembered before the first step is not told:
+    nothing.
 
     Raises:
         ConfigurationError: a part is missing, is not as long or as wide as the others, or holds NaN or infinity.
@@ -57,6 +62,7 @@ def as_rollout(
         next_observations=encode(next_state).unsqueeze(0),
         last_observations=LastObservations.none(observations),
         masks=None,
+        state=torch.zeros(1, shape[1], *state_shape, device=device),
     )
     return rollout, Experience(numbers("log_probs", log_probs), numbers("values", values))
 

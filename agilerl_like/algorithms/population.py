@@ -25,6 +25,7 @@ from agilerl_like.hpo import Birth, Mutation, Mutations
 from agilerl_like.hpo.evolution import first_generation
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.update import Report
 from agilerl_like.seeding import Purpose, generator
 
@@ -118,12 +119,20 @@ class Population(Sequence[Agent]):
 
     # -- acting
 
-    def act(self, observations: Tensor, mask: Tensor | None = None, noise: Tensor | None = None) -> Tensor:
-        """Raw actions `[P, E, A]` for encoded observations `[P, E, D]` and masks `[P, E, M]`.
+    def act(
+        self, observations: Tensor, state: Tensor, mask: Tensor | None = None, noise: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Raw actions `[P, E, A]` for encoded observations `[P, E, D]` and masks `[P, E, choices]`.
 
-        Without noise `[P, E, …]` they are the most likely ones.
+        `state` `[P, E, M, K, H]` is what is remembered of the episode so far; what is remembered then comes back with
+        the actions. Without noise `[P, E, …]` they are the most likely ones.
         """
-        return self.cohort.act(observations, noise, mask)
+        return self.cohort.act(observations, state, noise, mask)
+
+    @property
+    def nothing(self) -> Tensor:
+        """What is remembered when an episode begins: zeros `[M, K, H]`, with room for what any member remembers."""
+        return torch.zeros(self.cohort.state_shape, dtype=self.agents[0].network.dtype, device=self.device)
 
     def next_noise(self, envs: int) -> Tensor:
         """The action noise `[P, E, …]` of the next step, from each member's own stream."""
@@ -146,24 +155,26 @@ class Population(Sequence[Agent]):
     def learn(self, places: Sequence[int], window: Callable[[list[int], int], Rollout]) -> dict[int, Report]:
         """Let some members learn; `window(places, steps)` gives their rollouts.
 
-        Members with equal rollout length and minibatch size learn together. Returns a report `[1]` for each place.
+        Members with rollouts and minibatches of equal size learn together. Returns a report `[1]` for each place.
         """
         reports: dict[int, Report] = {}
-        due: dict[tuple[int, int], list[int]] = {}
+        due: dict[tuple[int, int, Cut], list[int]] = {}
         for place in places:
             agent = self.agents[place]
-            due.setdefault((agent.rollout_steps, agent.batch_size), []).append(place)
-        for (steps, batch_size), together in due.items():
+            due.setdefault((agent.rollout_steps, agent.batch_size, agent.cut), []).append(place)
+        for (steps, batch_size, cut), together in due.items():
             agents = [self.agents[place] for place in together]
             rollout = window(together, steps)
 
-            def shuffle(epoch: int, samples: int, agents: list[Agent] = agents) -> Tensor:
-                return torch.stack([agent.shuffle(epoch, samples) for agent in agents]).to(self.device)
+            def shuffle(epoch: int, count: int, agents: list[Agent] = agents) -> Tensor:
+                return torch.stack([agent.shuffle(epoch, count) for agent in agents]).to(self.device)
 
-            report = self.cohort.learn(together, rollout, values_of(agents), batch_size=batch_size, shuffle=shuffle)
+            report = self.cohort.learn(
+                together, rollout, values_of(agents), batch_size=batch_size, cut=cut, shuffle=shuffle
+            )
             numbers = torch.stack(report).cpu()  # one exchange with the host for all members
             for i, (place, agent) in enumerate(zip(together, agents, strict=True)):
-                agent.learned(rollout.observations[:, i])
+                agent.learned(rollout.of_members(torch.tensor([i], device=self.device)))
                 reports[place] = Report(*numbers[:, i : i + 1])
         return reports
 
@@ -175,15 +186,24 @@ class Population(Sequence[Agent]):
         The members' envs are equal blocks of the env's rows.
         """
 
-        def policy(encoded: Tensor, mask: Tensor | None) -> Tensor:
-            shaped = encoded.reshape(len(self), -1, encoded.shape[-1])
-            its_mask = None if mask is None else mask.reshape(len(self), -1, mask.shape[-1])
-            return self.to_env(self.act(shaped, its_mask))
+        def policy(encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
+            shape = len(self), -1
+            its_mask = None if mask is None else mask.unflatten(0, shape)
+            actions, after = self.act(encoded.unflatten(0, shape), state.unflatten(0, shape), its_mask)
+            return self.to_env(actions), after.flatten(0, 1)
 
         training = self.agents[0].training
         self.set_training_mode(False)
         try:
-            return evaluate(policy, env, seeds, members=len(self), device=self.device, max_steps=max_steps)
+            return evaluate(
+                policy,
+                env,
+                seeds,
+                members=len(self),
+                encoding=self.agents[0].encoding,
+                nothing=self.nothing,
+                max_steps=max_steps,
+            )
         finally:
             self.set_training_mode(training)
 

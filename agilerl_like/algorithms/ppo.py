@@ -16,18 +16,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.algorithms.agent import Agent, torch_generator, values_of
+from agilerl_like.algorithms.agent import SAMPLE_STEPS, Agent, torch_generator, values_of
 from agilerl_like.algorithms.experiences import Experiences, as_rollout
 from agilerl_like.algorithms.population import Population, make_population
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
-from agilerl_like.envs.spaces import mask_size, space_from_json
+from agilerl_like.envs.spaces import ObservationEncoding, mask_size, space_from_json
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.sequences import SINGLE, BPTTSequenceType, Cut
 from agilerl_like.learning.update import Values
 from agilerl_like.modules.layers import NoisyLinear
-from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
+from agilerl_like.modules.lstm import EvolvableLSTM
+from agilerl_like.networks.actor_critic import ActorCritic
+from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.memory import TIMELESS, Course
 from agilerl_like.seeding import Purpose
 
 RECENT = 1024
@@ -41,12 +46,13 @@ class PPO(Agent):
     as attributes at any time and count from the next update on.
 
     Args:
-        observation_space: Box (a vector), Discrete, MultiDiscrete or MultiBinary.
+        observation_space: Box (a vector, or an image of three or four dimensions), Discrete, MultiDiscrete,
+            MultiBinary, and Dict and Tuple of these.
         action_space: Discrete, MultiDiscrete, MultiBinary or Box.
         index: identity of the agent in its population.
         hp_config: which numbers evolution may change, and in which range.
-        net_config: `encoder_config` and `head_config` (keys of `MLPSpec`), `latent_dim`, `min_latent_dim`,
-            `max_latent_dim`.
+        net_config: `encoder_config`, `memory_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`,
+            and `encoder`, if not the kind that suits the observations (see `NetworkSpec.from_net_config`).
         mut: label of the last mutation.
         num_envs: envs that this agent acts in at once.
         device: where its tensors live; `accelerator` overrides it.
@@ -77,6 +83,10 @@ class PPO(Agent):
     normalize_observation: bool
     normalize_value: bool
     normalize_images: bool
+    swap_channels: bool
+    recurrent: bool
+    max_seq_len: int | None
+    bptt_sequence_type: BPTTSequenceType
     squash_output: bool
     compile: bool
     precision: Precision
@@ -107,11 +117,14 @@ class PPO(Agent):
         share_encoders: bool = PPOSettings.share_encoders,
         num_envs: int = 1,
         use_rollout_buffer: bool = False,
-        recurrent: bool = False,
+        recurrent: bool = PPOSettings.recurrent,
         device: str | torch.device = "cpu",
         accelerator: Any = None,
         wrap: bool = True,
+        bptt_sequence_type: BPTTSequenceType = PPOSettings.bptt_sequence_type,
+        max_seq_len: int | None = PPOSettings.max_seq_len,
         *,
+        swap_channels: bool = PPOSettings.swap_channels,
         clip_coef_vf: float | None = PPOSettings.clip_coef_vf,
         normalize_observation: bool = PPOSettings.normalize_observation,
         normalize_value: bool = PPOSettings.normalize_value,
@@ -125,19 +138,18 @@ class PPO(Agent):
         for name, value in (
             ("actor_network", actor_network),
             ("critic_network", critic_network),
-            ("recurrent", recurrent),
         ):
             if value:
-                raise ConfigurationError(
-                    f"{name}={value!r} is not supported yet; allowed is {None if name != 'recurrent' else False}"
-                )
+                raise ConfigurationError(f"{name}={value!r} is not supported yet; allowed is None")
+        encoding = _encoding(observation_space, settings)
         self._start(
             observation_space,
             action_space,
             settings=settings,
             index=index,
             hp_config=hp_config,
-            architecture=NetworkSpec.from_net_config(net_config),
+            architecture=NetworkSpec.from_net_config(net_config, encoding.leaves, recurrent=recurrent),
+            encoding=encoding,
             num_envs=num_envs,
             device=device if accelerator is None else accelerator.device,
             seed=seed,
@@ -154,6 +166,7 @@ class PPO(Agent):
         index: int,
         hp_config: HyperparameterConfig | None,
         architecture: NetworkSpec,
+        encoding: ObservationEncoding,
         num_envs: int,
         device: str | torch.device,
         seed: int | None,
@@ -164,6 +177,7 @@ class PPO(Agent):
             index=index,
             hp_config=_typed(hp_config),
             architecture=architecture,
+            encoding=encoding,
             device=device,
             seed=seed,
         )
@@ -260,7 +274,7 @@ class PPO(Agent):
         """Build a network of an architecture for this agent's spaces, with the weights as they come."""
         return ActorCritic(
             architecture,
-            self.observation_space,
+            self.encoding,
             self.action_space,
             share_encoders=self.share_encoders,
             normalize_observation=self.normalize_observation,
@@ -271,64 +285,107 @@ class PPO(Agent):
 
     # -- acting
 
+    @property
+    def cut(self) -> Cut:
+        return (
+            Cut.of_kind(self.bptt_sequence_type, self.max_seq_len or self.rollout_steps) if self.recurrent else SINGLE
+        )
+
     def get_action(
-        self, obs: Any, action_mask: np.ndarray | None = None, hidden_state: Any = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        self, obs: Any, action_mask: np.ndarray | None = None, hidden_state: Mapping[str, Tensor] | None = None
+    ) -> tuple[Any, ...]:
         """Act on observations `[B, *shape]`: `(action [B, …], log_prob [B], entropy [B], value [B])`.
 
         In training mode actions are drawn, otherwise they are the most likely ones. Continuous actions are in the
-        env's units and not yet clipped to its bounds, for their log-probability is that of the unclipped ones.
+        env's units and not yet clipped to its bounds, for their log-probability is that of the unclipped ones. A
+        recurrent agent takes `hidden_state` as `get_initial_hidden_state` and this method give it (left out: an episode
+        begins), and returns the next one as a fifth.
         """
-        self._refuse_hidden_state(hidden_state)
         with torch.no_grad():
             x = self.preprocess_observation(obs)
+            course = self._now(hidden_state, len(x))
             mask = self._mask(action_mask, len(x))
-            outputs, _ = self.network.evaluate(x)
+            outputs, _ = self.network.evaluate(x, course)
             raw = (
                 self.distribution.sample(outputs, self.noise((len(x),)), mask)
                 if self.training
                 else self.distribution.mode(outputs, mask)
             )
             log_prob, entropy = self.distribution.evaluate(outputs, raw, mask)
-            value = self.network.value(x)
+            value = self.network.value(x, course)
             numbers = log_prob.cpu().numpy(), entropy.cpu().numpy(), value.cpu().numpy()
-            return self.distribution.unbounded(raw), *numbers
+            found = self.distribution.unbounded(raw), *numbers
+            return (*found, self._named(self.network.step(x, course.state)[1])) if self.recurrent else found
 
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[np.ndarray, Any]:
         """Return `(action, state)` as Stable-Baselines3 does, for a batch or a single observation.
 
-        The actions are those that the env takes.
+        The actions are those that the env takes. `state` is what `predict` returned before, None at first;
+        `episode_start` [B] says where an episode begins, so that nothing is remembered from before.
         """
         with torch.no_grad():
-            x = self.preprocess_observation(obs)
-            outputs = self.network.actor(x)
+            encoded, single = self._rows(obs)
+            x = self.network.observation_norm(encoded)
+            before = self._now(state if self.recurrent else None, len(x)).state
+            if self.recurrent and episode_start is not None:
+                starts = torch.as_tensor(np.atleast_1d(episode_start), device=self.device).to(before.dtype)
+                before = before * (1 - starts).view(-1, 1, 1, 1)
+            outputs, after = self.network.step(x, before)
             raw = (
                 self.distribution.mode(outputs)
                 if deterministic
                 else self.distribution.sample(outputs, self.noise((len(x),)))
             )
             action = self.distribution.to_env(raw)
-        single = np.asarray(obs).shape == (self.observation_space.shape or ())
-        return (action[0] if single else action), state
+        return (action[0] if single else action), self._named(after) if self.recurrent else state
 
     @torch.no_grad()
-    def best_actions(self, encoded: Tensor, mask: Tensor | None) -> np.ndarray:
-        """The env's actions for encoded observations `[N, D]`, without exploration."""
-        outputs = self.network.actor(self.network.observation_norm(encoded))
-        return self.distribution.to_env(self.distribution.mode(outputs, mask))
+    def best_actions(self, encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[np.ndarray, Tensor]:
+        outputs, after = self.network.step(self.network.observation_norm(encoded), state)
+        return self.distribution.to_env(self.distribution.mode(outputs, mask)), after
+
+    # -- what is remembered
+
+    def get_initial_hidden_state(self, num_envs: int = 1) -> dict[str, Tensor]:
+        """What is remembered at the start of an episode: zeros `[num_envs, K, H]` for each memory, by its network.
+
+        An agent that is not recurrent has none.
+        """
+        return self._named(self.nothing.repeat(num_envs, 1, 1, 1)) if self.recurrent else {}
+
+    @property
+    def _memories(self) -> tuple[str, ...]:
+        return ("shared",) if self.share_encoders else ("actor", "critic")
+
+    def _named(self, state: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self._memories, state.unbind(1), strict=True))
+
+    def _now(self, hidden_state: Mapping[str, Tensor] | None, batch: int) -> Course:
+        """One step of each of a batch's episodes."""
+        if hidden_state and not self.recurrent:
+            raise ConfigurationError("hidden_state is given, but this agent is not recurrent; allowed is None")
+        if not self.recurrent:
+            return TIMELESS._replace(state=self.nothing)
+        shape = (batch, *self.network.state_shape[1:])
+        named = hidden_state or self.get_initial_hidden_state(batch)
+        found = {name: tuple(named[name].shape) if name in named else None for name in self._memories}
+        if set(found.values()) != {shape}:
+            raise ConfigurationError(f"hidden_state has shapes {found}; allowed is {shape} for each")
+        state = torch.stack([named[name] for name in self._memories], 1).to(self.device, self.network.dtype)
+        return Course(state.new_zeros(batch, 1), state)
 
     def evaluate_actions(
         self, obs: Any, actions: np.ndarray, hidden_state: Any = None, action_mask: np.ndarray | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probability, entropy and value `[B]` of given actions under the policy as it is now, with gradients."""
-        self._refuse_hidden_state(hidden_state)
         x = self.preprocess_observation(obs)
-        outputs, _ = self.network.evaluate(x)
+        course = self._now(hidden_state, len(x))
+        outputs, _ = self.network.evaluate(x, course)
         raw = self.distribution.from_env(np.asarray(actions)).to(self.device)
         log_prob, entropy = self.distribution.evaluate(outputs, raw, self._mask(action_mask, len(x)))
-        return log_prob, entropy, self.network.value(x)
+        return log_prob, entropy, self.network.value(x, course)
 
     def _mask(self, action_mask: Any, batch: int) -> Tensor | None:
         if action_mask is None:
@@ -340,11 +397,6 @@ class PPO(Agent):
         if mask.shape != (batch, size):
             raise ConfigurationError(f"action_mask has shape {mask.shape}; allowed is {(batch, size)}")
         return torch.from_numpy(mask).to(self.device)
-
-    @staticmethod
-    def _refuse_hidden_state(hidden_state: Any) -> None:
-        if hidden_state is not None:
-            raise ConfigurationError("hidden_state is given, but this agent is not recurrent; allowed is None")
 
     # -- learning
 
@@ -368,14 +420,17 @@ class PPO(Agent):
             ConfigurationError: nothing to learn from, or shapes that do not fit.
             NoHealthyMember: the update left weights that are not finite; the agent was put back to what it was.
         """
-        rollout, measured = as_rollout(experiences, self.encode, self.distribution)
+        rollout, measured = as_rollout(
+            experiences, self.encode, self.distribution, state_shape=self.network.state_shape
+        )
         kept = self.cohort.keep(self.row)
         report = self.cohort.learn(
             [self.row],
             rollout,
             values_of([self]),
             batch_size=self.batch_size,
-            shuffle=lambda epoch, samples: self.shuffle(epoch, samples).unsqueeze(0).to(self.device),
+            cut=self.cut,
+            shuffle=lambda epoch, count: self.shuffle(epoch, count).unsqueeze(0).to(self.device),
             measured=measured,
         )
         if not bool(report.healthy[0]):
@@ -383,15 +438,22 @@ class PPO(Agent):
             raise NoHealthyMember(
                 f"agent {self.index}: loss={float(report.loss[0])} is not finite; its weights were put back"
             )
-        self.learned(rollout.observations[:, 0])
+        self.learned(rollout)
         return float(report.loss[0])
 
-    def learned(self, observations: Tensor) -> None:
-        """Note that an update was done from encoded observations `[T, E, D]`."""
+    def learned(self, rollout: Rollout) -> None:
         self.updates += 1
-        flat = observations.reshape(-1, observations.shape[-1])
-        self.recent_observations = flat[:: max(1, len(flat) // RECENT)][:RECENT].detach().cpu().clone()
-        noisy = [layer for layer in self.network.modules() if isinstance(layer, NoisyLinear)]
+        recent = rollout.observations[:, 0]  # [T, E, D]
+        if self.recurrent:
+            length = min(SAMPLE_STEPS, len(recent))
+            recent = recent[: len(recent) // length * length].unflatten(0, (-1, length)).transpose(1, 2)  # [C, E, L, D]
+            unbroken = rollout.starts[: recent.shape[0] * length, 0].unflatten(0, (-1, length))[:, 1:].sum(1) == 0
+            recent = recent[unbroken] if bool(unbroken.any()) else recent.flatten(0, 1)
+            kept = max(1, RECENT // length)
+        else:
+            recent, kept = recent.flatten(0, 1), RECENT
+        self.recent_observations = recent[:: max(1, len(recent) // kept)][:kept].detach().cpu().clone()
+        noisy = [layer for layer in self.network.modules() if isinstance(layer, NoisyLinear | EvolvableLSTM)]
         if noisy:
             generator = torch_generator(self.device, self.seed, Purpose.WEIGHT_NOISE, self.index, self.updates)
             for layer in noisy:
@@ -408,6 +470,7 @@ class PPO(Agent):
             index=index,
             hp_config=self.hp_config,
             architecture=self.architecture,
+            encoding=self.encoding,
             num_envs=self.num_envs,
             device=self.device,
             seed=self.seed,
@@ -419,13 +482,18 @@ class PPO(Agent):
     @classmethod
     def _from_document(cls, document: Mapping[str, Any], device: str | torch.device) -> PPO:
         agent = cls.__new__(cls)
+        space, settings = space_from_json(document["observation_space"]), validated(PPOSettings, document["settings"])
+        encoding = _encoding(space, settings)
         agent._start(
-            space_from_json(document["observation_space"]),
+            space,
             space_from_json(document["action_space"]),
-            settings=validated(PPOSettings, dict(document["settings"])),
+            settings=settings,
             index=int(document["index"]),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
-            architecture=NetworkSpec.from_net_config(document["architecture"]),
+            architecture=NetworkSpec.from_net_config(
+                document["architecture"], encoding.leaves, recurrent=settings.recurrent
+            ),
+            encoding=encoding,
             num_envs=int(document["num_envs"]),
             device=device,
             seed=int(document["seed"]),
@@ -443,11 +511,11 @@ class PPO(Agent):
     @property
     def get_state_dim(self) -> int:
         """Numbers that the networks see of one observation."""
-        return self._encoding.size
+        return self.encoding.size
 
-    def get_initial_hidden_state(self, num_envs: int = 1) -> dict[str, Tensor]:
-        """The hidden state at the start of an episode: empty, for this agent is not recurrent."""
-        return {}
+
+def _encoding(space: gymnasium.Space, settings: PPOSettings) -> ObservationEncoding:
+    return ObservationEncoding(space, swap_channels=settings.swap_channels, normalize_images=settings.normalize_images)
 
 
 def _typed(hp_config: HyperparameterConfig | None) -> HyperparameterConfig | None:

@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.learning.execution import Precision
+from agilerl_like.learning.sequences import BPTTSequenceType
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -61,7 +62,15 @@ class PPOSettings:
     """Learn values in units of their running mean and standard deviation, so that the scale of rewards does not
     matter."""
     normalize_images: bool = True
-    """Scale image observations from 0..255 to 0..1 (no image spaces yet)."""
+    """Scale images from their bounds, mostly 0..255, to 0..1; they are stored as the bytes they are."""
+    swap_channels: bool = False
+    """The env's images have their channels behind, [H, W, C]; networks read them in front."""
+    recurrent: bool = False
+    """Put a memory behind the encoder, for worlds in which one observation does not tell everything."""
+    max_seq_len: Count | None = None
+    """Steps through which gradients flow back in time; None: the whole rollout, as far as episodes go."""
+    bptt_sequence_type: BPTTSequenceType = BPTTSequenceType.CHUNKED
+    """How the sequences of a rollout follow each other."""
     squash_output: bool = False
     """Send continuous actions through tanh instead of clipping them at the border."""
     compile: bool = False
@@ -74,7 +83,8 @@ class PPOSettings:
 NUMERIC = tuple(
     name
     for name in PPOSettings.__dataclass_fields__
-    if not isinstance(PPOSettings.__dataclass_fields__[name].default, bool | str) and name != "action_std_init"
+    if not isinstance(PPOSettings.__dataclass_fields__[name].default, bool | str)
+    and name not in ("action_std_init", "max_seq_len")
 )
 """Settings that a member may have evolved."""
 

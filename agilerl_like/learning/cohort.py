@@ -18,9 +18,12 @@ from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.grouping import Member, arrange
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.sequences import SINGLE, Cut
 from agilerl_like.learning.update import Report, Shuffle, Update, Values
 from agilerl_like.modules.stack import layout, views
-from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
+from agilerl_like.networks.actor_critic import ActorCritic
+from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.memory import fitted
 
 
 class Cohort:
@@ -43,7 +46,7 @@ class Cohort:
         self.networks = list(networks)
         actor, specs = networks[0].actor, [network.spec for network in networks]
         members = [Member(network.structure(), spec) for network, spec in zip(networks, specs, strict=True)]
-        sizes = actor.encoder.num_inputs, actor.distribution.num_outputs
+        sizes = actor.encoder.inputs, actor.distribution.num_outputs
         device = next(networks[0].parameters()).device
         self.stacks = arrange(members, *sizes, batch_size=batch_size, device=device.type, unequal=build is not None)
         """The members of each stack."""
@@ -104,15 +107,27 @@ class Cohort:
         """Make a member what it was when it was kept."""
         self.ensemble.put(torch.tensor([self._row[place]], device=self.ensemble.flat.device), kept)
 
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """Shape `(M, K, H)` in which there is room for what any member remembers."""
+        shapes = [network.state_shape for network in self.networks]
+        return shapes[0][0], max(k for _, k, _ in shapes), max(h for *_, h in shapes)
+
     @torch.no_grad()
-    def act(self, observations: Tensor, noise: Tensor | None, mask: Tensor | None) -> Tensor:
-        """Raw actions `[P, E, A]` for encoded observations `[P, E, D]`; without noise the most likely ones."""
+    def act(
+        self, observations: Tensor, state: Tensor, noise: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Raw actions `[P, E, A]` for encoded observations `[P, E, D]`, and what is remembered then.
+
+        `state` `[P, E, M, K, H]` is what is remembered of the episode so far; without noise the actions are the most
+        likely ones.
+        """
         if self._order is not None:
-            observations = observations[self._order]
+            observations, state = observations[self._order], state[self._order]
             noise, mask = (x if x is None else x[self._order] for x in (noise, mask))
         with self.execution.autocast(observations.device):
-            (actions,) = self.ensemble.over(_act, observations, noise, mask)
-        return actions if self._back is None else actions[self._back]
+            actions, state = self.ensemble.over(_act, observations, state, noise, mask)
+        return (actions, state) if self._back is None else (actions[self._back], state[self._back])
 
     @torch.no_grad()
     def learn(
@@ -123,18 +138,21 @@ class Cohort:
         *,
         batch_size: int,
         shuffle: Shuffle,
+        cut: Cut = SINGLE,
         measured: Experience | None = None,
     ) -> Report:
-        """Let some members learn from a rollout of theirs, in the same order."""
+        """Let some members learn from a rollout of theirs, in the same order; `cut` counts for those with a memory."""
         rows = [self._row[place] for place in places]
         order = sorted(range(len(rows)), key=rows.__getitem__)
         if order != list(range(len(rows))):
             at = torch.tensor(order, device=rollout.rewards.device)
             rollout, values = rollout.of_members(at), Values(*(number[at] for number in values))
             measured = None if measured is None else Experience(*(x[:, at] for x in measured))
-            report = self._learn(sorted(rows), rollout, values, batch_size, lambda *key: shuffle(*key)[at], measured)
+            report = self._learn(
+                sorted(rows), rollout, values, batch_size, cut, lambda *key: shuffle(*key)[at], measured
+            )
             return Report(*(number[torch.argsort(at)] for number in report))
-        return self._learn(rows, rollout, values, batch_size, shuffle, measured)
+        return self._learn(rows, rollout, values, batch_size, cut, shuffle, measured)
 
     def _learn(
         self,
@@ -142,19 +160,23 @@ class Cohort:
         rollout: Rollout,
         values: Values,
         batch_size: int,
+        cut: Cut,
         shuffle: Shuffle,
         measured: Experience | None,
     ) -> Report:
         if len(rows) == len(self):
-            return Update(self.ensemble, values, self.execution).run(rollout, batch_size, shuffle, measured)
+            return Update(self.ensemble, values, self.execution).run(rollout, batch_size, cut, shuffle, measured)
         index = torch.tensor(rows, device=self.ensemble.flat.device)
         part = self.ensemble.take(index)
-        report = Update(part, values, self.execution).run(rollout, batch_size, shuffle, measured)
+        report = Update(part, values, self.execution).run(rollout, batch_size, cut, shuffle, measured)
         self.ensemble.put(index, part)
         return report
 
 
-def _act(network: ActorCritic, observations: Tensor, noise: Tensor | None, mask: Tensor | None) -> tuple[Tensor]:
+def _act(
+    network: ActorCritic, observations: Tensor, state: Tensor, noise: Tensor | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
     distribution = network.actor.distribution
-    outputs = network.actor(network.observation_norm(observations)).to(observations.dtype)
-    return (distribution.mode(outputs, mask) if noise is None else distribution.sample(outputs, noise, mask),)
+    outputs, after = network.step(network.observation_norm(observations), fitted(state, network.state_shape))
+    actions = distribution.mode(outputs, mask) if noise is None else distribution.sample(outputs, noise, mask)
+    return actions, fitted(after, state.shape[-3:])

@@ -14,37 +14,41 @@ from torch import Tensor
 
 from agilerl_like.learning.gae import gae, next_of
 from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.sequences import Cut
 from agilerl_like.networks.actor_critic import ActorCritic
+from agilerl_like.networks.memory import TIMELESS, Course, fitted
 
 CACHED_ROWS = 8192
 """Rows that go through a network at once on a CPU when nothing is differentiated."""
 
 
 class Batch(NamedTuple):
-    """A rollout as samples: N = T E of each member."""
+    """A rollout as samples: S sequences of L steps of each member; without memory each step is a sequence."""
 
-    observations: Tensor  # [P, N, D], normalised
-    actions: Tensor  # [P, N, A], raw
-    numbers: Tensor  # [P, N, 5]: log_prob, advantage, return, value, weight
-    masks: Tensor | None  # [P, N, M]
+    observations: Tensor  # [P, S, L, D], normalised
+    actions: Tensor  # [P, S, L, A], raw
+    numbers: Tensor  # [P, S, L, 5]: log_prob, advantage, return, value, weight
+    masks: Tensor | None  # [P, S, L, choices]
+    course: Course
 
     def rows(self, index: Tensor | slice) -> Batch:
         """The samples of some members."""
         return self._map(lambda x: x[index])
 
-    def samples(self, here: slice) -> Batch:
-        """Some samples of each member."""
+    def sequences(self, here: slice) -> Batch:
+        """Some sequences of each member."""
         return self._map(lambda x: x[:, here])
 
     def reordered(self, order: Tensor) -> Batch:
-        """Each member's samples in an order `[P, N]` of its own."""
-        members, samples = order.shape
-        flat = (order + samples * torch.arange(members, device=order.device).unsqueeze(1)).reshape(-1)
-        return self._map(lambda x: x.reshape(members * samples, -1).index_select(0, flat).view(members, samples, -1))
+        """Each member's sequences in an order `[P, S]` of its own."""
+        members, count = order.shape
+        flat = (order + count * torch.arange(members, device=order.device).unsqueeze(1)).reshape(-1)
+        return self._map(lambda x: x.flatten(0, 1).index_select(0, flat).unflatten(0, (members, count)))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         masks = None if self.masks is None else change(self.masks)
-        return Batch(change(self.observations), change(self.actions), change(self.numbers), masks)
+        columns = (change(column) for column in (self.observations, self.actions, self.numbers))
+        return Batch(*columns, masks=masks, course=self.course.map(change))
 
 
 class Experience(NamedTuple):
@@ -64,13 +68,20 @@ class Digest(NamedTuple):
     def joined(cls, parts: Sequence[Digest]) -> Digest:
         """Members behind each other."""
         batches, explained = zip(*parts, strict=True)
-        *columns, masks = zip(*batches, strict=True)
-        together = Batch(*map(torch.cat, columns), masks=None if masks[0] is None else torch.cat(masks))
-        return cls(together, torch.cat(explained))
+        *columns, masks, courses = zip(*batches, strict=True)
+        course = Course(*map(torch.cat, zip(*courses, strict=True))) if courses[0].is_told else courses[0]
+        masks = None if masks[0] is None else torch.cat(masks)
+        return cls(Batch(*map(torch.cat, columns), masks=masks, course=course), torch.cat(explained))
 
 
 def digest(
-    network: ActorCritic, rollout: Rollout, *, gamma: Tensor, gae_lambda: Tensor, measured: Experience | None = None
+    network: ActorCritic,
+    rollout: Rollout,
+    *,
+    cut: Cut,
+    gamma: Tensor,
+    gae_lambda: Tensor,
+    measured: Experience | None = None,
 ) -> Digest:
     """Turn a rollout of a stack's members into samples; `gamma` and `gae_lambda` are `[P]`.
 
@@ -78,75 +89,118 @@ def digest(
     ones; only the very first batch, taken before there were any, is learned from under its own.
     """
     steps, members, envs, _ = rollout.observations.shape
-    samples = steps * envs
     raw = _by_member(rollout.observations)  # [P, N, D]
-    weight = _by_member(rollout.valid.unsqueeze(-1)).squeeze(-1)  # [P, N]
+    weight = _by_member(rollout.valid)  # [P, N]
     norm = network.observation_norm
     first = norm.is_new  # [P, 1]
     norm.update_(raw, weight * first)
     x = norm(raw)
     actions = _by_member(rollout.actions)
     masks = None if rollout.masks is None else _by_member(rollout.masks)
-    log_probs, normalised_values = look_back(network, x, actions, masks)
-    values = network.value_norm.invert(normalised_values.unsqueeze(-1)).squeeze(-1)  # [P, N]
-    if measured is not None:
-        log_probs = _by_member(measured.log_probs.unsqueeze(-1)).squeeze(-1)
-        values = _by_member(measured.values.unsqueeze(-1)).squeeze(-1)
+    past = look_back(network, x, rollout, actions, masks)
+    log_probs = past.log_probs if measured is None else _by_member(measured.log_probs)
+    values = network.value_norm.invert(past.values.unsqueeze(-1)).squeeze(-1)  # [P, N]
+    values = values if measured is None else _by_member(measured.values)
     by_time = values.reshape(members, steps, envs).transpose(0, 1)  # [T, P, E]
     advantages = gae(
         rollout.rewards,
         by_time,
-        next_values(network, rollout, by_time),
+        next_values(network, rollout, by_time, past.states),
         terminated=rollout.terminated,
         ended=rollout.ended,
         valid=rollout.valid,
         gamma=gamma.unsqueeze(1),
         gae_lambda=gae_lambda.unsqueeze(1),
     )
-    advantages = _by_member(advantages.unsqueeze(-1)).squeeze(-1)  # [P, N]
+    advantages = _by_member(advantages)  # [P, N]
     returns = advantages + values
     explained = _explained_variance(values, returns, weight)
     network.value_norm.update_(returns.unsqueeze(-1), weight)
     targets = [network.value_norm(v.unsqueeze(-1)).squeeze(-1) for v in (returns, values)]
     numbers = torch.stack([log_probs, _standardised(advantages, weight), *targets, weight], -1)
     norm.update_(raw, weight * (1 - first))
-    return Digest(Batch(x, actions.reshape(members, samples, -1), numbers, masks), explained)
+    batch = Batch(*(cut.of(part, steps) for part in (x, actions, numbers)), masks=masks, course=TIMELESS)
+    batch = batch._replace(masks=None if masks is None else cut.of(masks, steps))
+    if network.is_recurrent:
+        states = fitted(past.states[:, :-1], rollout.state.shape[-3:])
+        batch = batch._replace(course=Course(cut.of(_by_member(rollout.starts), steps), cut.beginnings(states)))
+        batch.numbers[..., -1] *= cut.inside(steps, x.device).unsqueeze(0).repeat_interleave(envs, 1)
+    return Digest(batch, explained)
 
 
-def look_back(network: ActorCritic, x: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Log-probability and normalised value `[P, N]` under the policy that acted, in pieces that fit a cache."""
+class Past(NamedTuple):
+    """What the policy that acted thought of its steps."""
+
+    log_probs: Tensor  # [P, N]
+    values: Tensor  # [P, N], normalised
+    states: Tensor  # [P, T + 1, E, M, K, H], remembered before each step and after the last; nothing without memory
+
+
+def look_back(network: ActorCritic, x: Tensor, rollout: Rollout, actions: Tensor, masks: Tensor | None) -> Past:
+    """Think everything that was thought `[P, N, …]` once more, in pieces that fit a cache."""
     samples = x.shape[1]
     piece = samples if x.is_cuda else max(1, CACHED_ROWS // x.shape[0])
-    parts = []
-    for start in range(0, samples, piece):
-        here = slice(start, start + piece)
-        outputs, values = network.evaluate(x[:, here])
+    pieces = [slice(start, start + piece) for start in range(0, samples, piece)]
+    if network.is_recurrent:
+        outputs, values, states = _remembered(network, x, rollout, pieces)
+        judged = [(outputs[:, here], values[:, here]) for here in pieces]
+    else:
+        judged, states = (network.evaluate(x[:, here], TIMELESS) for here in pieces), rollout.state
+    log_probs, found = [], []
+    for here, (outputs, values) in zip(pieces, judged, strict=True):
         its_masks = None if masks is None else masks[:, here]
-        parts.append((network.actor.distribution.evaluate(outputs, actions[:, here], its_masks)[0], values))
-    log_probs, values = zip(*parts, strict=True)
-    return torch.cat(log_probs, 1), torch.cat(values, 1)
+        log_probs.append(network.actor.distribution.evaluate(outputs, actions[:, here], its_masks)[0])
+        found.append(values)
+    return Past(torch.cat(log_probs, 1), torch.cat(found, 1), states)
 
 
-def next_values(network: ActorCritic, rollout: Rollout, values: Tensor) -> Tensor:
-    """The value of the state that each step truly led to, `[T, P, E]`."""
-    after = network.value(network.observation_norm(rollout.next_observations))
-    result = next_of(values, after)
+def _remembered(
+    network: ActorCritic, x: Tensor, rollout: Rollout, pieces: Sequence[slice]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs, normalised values and states along a rollout: what is seen at once, what is remembered step by step."""
+    steps, _, envs = rollout.starts.shape
+    goes_on = (1 - rollout.starts).unsqueeze(-1).unsqueeze(-1)  # [T, P, E, 1, 1]
+    beginning = fitted(rollout.state, network.state_shape)
+    said, states = [], []
+    for which, branch in enumerate([network.actor] if network.share_encoders else [network.actor, network.critic]):
+        latent = torch.cat([branch.encoder(x[:, here]) for here in pieces], 1)
+        its_said, its_states = [], [beginning[..., which, :, :]]
+        for t in range(steps):
+            y, state = branch.memory.step(latent[:, t * envs : (t + 1) * envs], its_states[-1] * goes_on[t])
+            its_said.append(y)
+            its_states.append(state.to(beginning.dtype))
+        said.append(torch.cat(its_said, 1))
+        states.append(torch.stack(its_states, 1))
+    outputs, values = network.actor.head(said[0]), network.critic.head(said[-1])
+    return outputs.to(network.dtype), values.to(network.dtype).squeeze(-1), torch.stack(states, -3)
+
+
+def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: Tensor) -> Tensor:
+    """The value of the state that each step truly led to, `[T, P, E]`; `states` as in `Past`."""
+    norm, recurrent = network.observation_norm, network.is_recurrent
+    over = 1 - rollout.goes_on[-1]  # [P, E]
+    course = Course(over.unsqueeze(-1), states[:, -1]) if recurrent else TIMELESS
+    result = next_of(values, network.value(norm(rollout.next_observations), course))
     last = rollout.last_observations
     if len(last.time):
         order = torch.argsort(last.member, stable=True)
-        counts = torch.bincount(last.member, minlength=values.shape[1])
-        place = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[last.member[order]]
-        padded = rollout.observations.new_zeros(values.shape[1], int(counts.max()), rollout.observations.shape[-1])
-        padded[last.member[order], place] = last.observations[order]
-        found = network.value(network.observation_norm(padded))  # [P, K]
-        result[last.time[order], last.member[order], last.env[order]] = found[last.member[order], place]
+        time, member, env, rows = (column[order] for column in last)
+        counts = torch.bincount(member, minlength=values.shape[1])
+        place = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[member]
+        shape = (values.shape[1], int(counts.max()))
+        padded = rows.new_zeros(*shape, rows.shape[-1])
+        padded[member, place] = rows
+        if recurrent:
+            state = states.new_zeros(*shape, *states.shape[-3:])
+            state[member, place] = states[member, time + 1, env]
+            course = Course(states.new_zeros(*shape, 1), state)
+        result[time, member, env] = network.value(norm(padded), course)[member, place]
     return result
 
 
 def _by_member(x: Tensor) -> Tensor:
     """`[T, P, E, …]` -> `[P, T E, …]`."""
-    steps, members, envs, *rest = x.shape
-    return x.transpose(0, 1).reshape(members, steps * envs, *rest)
+    return x.transpose(0, 1).flatten(1, 2)
 
 
 def _standardised(x: Tensor, weight: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from agilerl_like.networks.actor_critic import NetworkSpec
+from agilerl_like.networks.architecture import NetworkSpec
 
 FIXED_WORK = {"cpu": 4e6, "cuda": 5e9}
 """What a stack costs in a minibatch step however small its members are, in multiplications of an actor's forward.
@@ -43,7 +43,7 @@ class _Union(NamedTuple):
 
 def arrange(
     members: Sequence[Member],
-    num_inputs: int,
+    inputs: Any,
     num_outputs: int,
     *,
     batch_size: float,
@@ -59,8 +59,8 @@ def arrange(
     def union(places: tuple[int, ...]) -> _Union:
         specs = [members[place].spec for place in places]
         cover = NetworkSpec.covering(specs)
-        work = sum(spec.multiply_adds(cover, num_inputs, num_outputs) for spec in specs)
-        stored = len(specs) * cover.multiply_adds(cover, num_inputs, num_outputs)
+        work = sum(spec.multiply_adds(cover, inputs, num_outputs) for spec in specs)
+        stored = len(specs) * cover.multiply_adds(cover, inputs, num_outputs)
         return _Union(places, fixed + batch_size * work + STORED_WORK * stored)
 
     def structure(one: _Union) -> Hashable:

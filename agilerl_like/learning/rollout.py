@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from agilerl_like.envs.arrays import Array, Arrays, HostArrays
-from agilerl_like.envs.spaces import Tree, tree_map
+from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.envs.transitions import Transition
+from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.errors import EnvironmentFault
 
 
@@ -46,7 +47,18 @@ class Rollout(NamedTuple):
     valid: Tensor  # [T, P, E], 0 for rows in which nobody acted
     next_observations: Tensor  # [P, E, D], after the last step
     last_observations: LastObservations
-    masks: Tensor | None  # [T, P, E, M], True where an action was legal
+    masks: Tensor | None  # [T, P, E, choices], True where an action was legal
+    state: Tensor  # [P, E, M, K, H], what was remembered before the first step
+
+    @property
+    def goes_on(self) -> Tensor:
+        """1 where the step after a step belongs to the same episode, `[T, P, E]`."""
+        return (1 - self.ended) * self.valid
+
+    @property
+    def starts(self) -> Tensor:
+        """1 where nothing may be remembered from the step before, `[T, P, E]`; `state` knows about the first."""
+        return torch.cat([torch.zeros_like(self.ended[:1]), 1 - self.goes_on[:-1]])
 
     def of_members(self, rows: Tensor) -> Rollout:
         """The part of some members, in this order."""
@@ -61,6 +73,7 @@ class Rollout(NamedTuple):
                 last.time[theirs], position[last.member[theirs]], last.env[theirs], last.observations[theirs]
             ),
             masks=None if self.masks is None else self.masks[:, rows],
+            state=self.state[rows],
         )
 
 
@@ -77,21 +90,21 @@ class RolloutBuffer:
         members: int,
         envs: int,
         *,
-        observation_size: int,
+        encoding: ObservationEncoding,
         action_size: int,
         action_dtype: torch.dtype,
         mask_size: int,
         device: torch.device,
         arrays: Arrays,
-        encode: Callable[[Tree], Tensor],
     ) -> None:
         self.length, self.members, self.envs, self.mask_size, self.device = length, members, envs, mask_size, device
-        self.observations = torch.zeros(length, members, envs, observation_size, device=device)
+        self.encoding = encoding
+        self.observations = torch.zeros(length, members, envs, encoding.size, dtype=encoding.dtype, device=device)
         self.actions = torch.zeros(length, members, envs, action_size, dtype=action_dtype, device=device)
         self.masks: Tensor | None = None
         self.outcomes: Array = arrays.zeros(length, members, 4, envs, dtype=np.float32)  # as in `Rollout`
         kind = FewSuccessors if isinstance(arrays, HostArrays) else AllSuccessors
-        self.successors = kind(self.observations, encode)
+        self.successors = kind(self.observations, arrays.encoder(encoding))
         self.cursor = 0
 
     def begin(self) -> int:
@@ -104,8 +117,10 @@ class RolloutBuffer:
         """The share of some envs of every member."""
         return BufferPart(self, columns)
 
-    def window(self, members: list[int], length: int, next_observations: Tensor) -> Rollout:
-        """The last `length` steps of some members; `next_observations` `[P, E, D]` are what they see now.
+    def window(self, members: list[int], length: int, next_observations: Tensor, state: Tensor) -> Rollout:
+        """The last `length` steps of some members.
+
+        `next_observations` `[P, E, D]` are what all see now, `state` `[P, E, M, K, H]` what they remembered before.
 
         Raises:
             EnvironmentFault: an observation or a reward is not finite.
@@ -131,8 +146,9 @@ class RolloutBuffer:
             next_observations[members],
             self.successors.after(places, members, ended > terminated),
             None if self.masks is None else pick(self.masks),
+            state[members],
         )
-        _check_finite(rollout, members)
+        _check_finite(rollout, members, self.encoding)
         return rollout
 
 
@@ -230,12 +246,12 @@ class AllSuccessors:
         return LastObservations(time, member, env, self._ring[place[time], who[member], env])
 
 
-def _check_finite(rollout: Rollout, members: list[int]) -> None:
+def _check_finite(rollout: Rollout, members: list[int], encoding: ObservationEncoding) -> None:
     """One sum tells whether anything is wrong; only then is it looked for."""
     fields = {
-        "observation": rollout.observations,
+        "observation": encoding.numbers(rollout.observations),
         "reward": rollout.rewards,
-        "observation ": rollout.next_observations[None],
+        "observation ": encoding.numbers(rollout.next_observations[None]),
     }
     if bool(torch.isfinite(torch.stack([field.sum() for field in fields.values()])).all()):
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,14 +15,16 @@ from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Pace, clip_
 from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Targets, ppo_loss
 from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.sequences import Cut
 from agilerl_like.modules.stack import views
 from agilerl_like.networks.actor_critic import ActorCritic, Slopes
+from agilerl_like.networks.memory import TIMELESS, Course, fitted
 
 FADE_UPDATES = 4
 """Updates over which a mutation fades in: about one generation."""
 
 Shuffle = Callable[[int, int], Tensor]
-"""(epoch, samples) -> for each member a permutation of its samples `[P, samples]`."""
+"""(epoch, count) -> for each member a permutation of its sequences `[P, count]`."""
 
 
 class Values(NamedTuple):
@@ -68,18 +70,18 @@ class Update:
         self.gradient = torch.zeros_like(ensemble.flat)
         self.gradients = [[*views(self.gradient[rows], stack.slots).values()] for rows, stack in ensemble.parts]
 
-    def run(self, rollout: Rollout, batch_size: int, shuffle: Shuffle, measured: Experience | None) -> Report:
+    def run(self, rollout: Rollout, batch_size: int, cut: Cut, shuffle: Shuffle, measured: Experience | None) -> Report:
         """Estimate advantages, then take epochs of minibatch steps; the normalisers learn too."""
-        batch, explained = self.digest(rollout, measured)
-        samples = batch.observations.shape[1]
-        minibatches = max(1, round(samples / batch_size))
-        bounds = [samples * i // minibatches for i in range(minibatches + 1)]
+        batch, explained = self.digest(rollout, cut, measured)
+        _, sequences, length, _ = batch.observations.shape
+        minibatches = min(sequences, max(1, round(sequences * length / batch_size)))
+        bounds = [sequences * i // minibatches for i in range(minibatches + 1)]
         total, count = self.epochs(batch, bounds, shuffle, first=0)
         for _, stack in self.ensemble.parts:
             stack.module.advance_fades_(1 / FADE_UPDATES)
         return self.report(total / count.unsqueeze(1), count, explained)
 
-    def digest(self, rollout: Rollout, measured: Experience | None) -> Digest:
+    def digest(self, rollout: Rollout, cut: Cut, measured: Experience | None) -> Digest:
         """Turn a rollout into samples, stack by stack."""
         found = []
         for rows, stack in self.ensemble.parts:
@@ -90,12 +92,19 @@ class Update:
             gamma, gae_lambda = self.values.gamma[rows], self.values.gae_lambda[rows]
             with self.execution.autocast(its_rows.device):
                 found.append(
-                    digest(stack.module, its_rollout, gamma=gamma, gae_lambda=gae_lambda, measured=its_measured)
+                    digest(
+                        stack.module,
+                        its_rollout,
+                        cut=cut,
+                        gamma=gamma,
+                        gae_lambda=gae_lambda,
+                        measured=its_measured,
+                    )
                 )
         return found[0] if len(found) == 1 else Digest.joined(found)
 
     def epochs(self, batch: Batch, bounds: Sequence[int], shuffle: Shuffle, *, first: int) -> tuple[Tensor, Tensor]:
-        """Go through the samples from epoch `first` on; return the sums `[P, 7]` and the number `[P]` of epochs.
+        """Go through the sequences from epoch `first` on; return the sums `[P, 7]` and the number `[P]` of epochs.
 
         Members end at different times, by their number of epochs or by their KL. Those who go on do so by themselves.
         """
@@ -118,7 +127,7 @@ class Update:
                 more = Update(part, Values(*(number[rows] for number in self.values)), self.execution).epochs(
                     batch.rows(rows),
                     bounds,
-                    lambda epoch, samples, rows=rows: shuffle(epoch, samples)[rows],
+                    lambda epoch, count, rows=rows: shuffle(epoch, count)[rows],
                     first=epoch + 1,
                 )
                 self.ensemble.put(rows, part)
@@ -128,12 +137,12 @@ class Update:
         return total, count
 
     def epoch(self, batch: Batch, bounds: Sequence[int], order: Tensor) -> Tensor:
-        """Take a step on every minibatch of the samples in an order `[P, N]`; return the means of what they report."""
+        """Take a step on every minibatch of the sequences in an order `[P, S]`; return means of what they report."""
         shuffled = batch.reordered(order)
         paces = self.ensemble.optimizer.paces(self.values.lr, len(bounds) - 1)
         step = self.execution.compiled(minibatch_step, order.device)
         ends = pairwise(bounds)
-        steps = [step(self, shuffled.samples(slice(*end)), pace) for end, pace in zip(ends, paces, strict=True)]
+        steps = [step(self, shuffled.sequences(slice(*end)), pace) for end, pace in zip(ends, paces, strict=True)]
         return torch.stack(steps).mean(0)
 
     def report(self, means: Tensor, epochs: Tensor, explained: Tensor) -> Report:
@@ -144,18 +153,23 @@ class Update:
 
 
 def minibatch_step(update: Update, batch: Batch, pace: Pace) -> Tensor:
-    """One gradient step on a minibatch `[P, B, …]`; returns `[P, 7]`: REPORT, the loss, the gradient's norm."""
+    """One gradient step on a minibatch `[P, S, L, …]`; returns `[P, 7]`: REPORT, the loss, the gradient's norm."""
     ensemble = update.ensemble
+    course = batch.course if batch.course.is_told else (None, None)
+    samples = (x if x is None else x.flatten(1, 2) for x in (batch.observations, batch.actions, batch.masks))
     ways_back: list[Callable[[Slopes, Sequence[Tensor]], None]] = []
 
-    def evaluate(network: ActorCritic, x: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, ...]:
-        *found, back = network.evaluate_actions(x, actions, masks)
+    def evaluate(
+        network: ActorCritic, x: Tensor, actions: Tensor, masks: Tensor | None, starts: Any, state: Any
+    ) -> tuple[Tensor, ...]:
+        its_course = TIMELESS if starts is None else Course(starts, fitted(state, network.state_shape))
+        *found, back = network.evaluate_actions(x, its_course, actions, masks)
         ways_back.append(back)
         return tuple(found)
 
     with update.execution.autocast(ensemble.flat.device):
-        log_probs, entropy, values = ensemble.over(evaluate, batch.observations, batch.actions, batch.masks)
-    *numbers, weight = batch.numbers.unbind(-1)
+        log_probs, entropy, values = ensemble.over(evaluate, *samples, *course)
+    *numbers, weight = batch.numbers.flatten(1, 2).unbind(-1)
     targets = Targets(*numbers, share=weight / weight.sum(-1, keepdim=True).clamp_(min=1.0))
     loss = ppo_loss(log_probs, entropy, values, targets, update.coefficients)
     with update.execution.autocast(ensemble.flat.device):

@@ -1,6 +1,7 @@
 """What an algorithm needs of modules: actor and critic, action distributions, and mutations carried out."""
 
-from agilerl_like.networks.actor_critic import Actor, ActorCritic, Network, NetworkSpec
+from agilerl_like.networks.actor_critic import Actor, ActorCritic, Network
+from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
 
 __all__ = ["ActionDistribution", "Actor", "ActorCritic", "Network", "NetworkSpec", "make_distribution"]

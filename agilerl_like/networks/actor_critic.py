@@ -1,201 +1,65 @@
-"""Actor and critic as an algorithm needs them: an encoder and a head each, one architecture for both.
+"""Actor and critic as an algorithm needs them: an encoder, perhaps a memory, and a head each, of one architecture.
 
-`NetworkSpec` is the architecture half of a genome. Actor and critic always have the same shape, so an architecture
-mutation changes both alike; with `share_encoders` they also have the same encoder.
+With `share_encoders` they also have the same encoder and the same memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import gymnasium
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.envs.spaces import flat_size
-from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import Arguments, OperatorKind, Spec, check_mapping, check_range
-from agilerl_like.modules.layers import ACTIVATIONS, Activation, RunningNorm
-from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
+from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
+from agilerl_like.modules.layers import Activation, RunningNorm
+from agilerl_like.modules.mlp import EvolvableMLP
+from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
+from agilerl_like.networks.memory import TIMELESS, Course, Forgetful, Memory, make_memory, remember, remember_pullback
 
-LATENT_STEPS = (8, 16, 32)
-"""How many latent nodes a mutation adds or removes (AgileRL's choice)."""
+ACTOR, CRITIC = 0, -1
+"""Which of a course's states is whose; where they share their encoder, both are the same."""
 
 VANISHING_GAIN = 0.01
 """Gain of a policy's last layer: a new policy is near uniform (Andrychowicz et al. 2021)."""
 
 
-@dataclass(frozen=True)
-class NetworkSpec(Spec):
-    """The architecture of an actor and its critic: encoder, latent layer, head."""
-
-    encoder: MLPSpec = field(default_factory=lambda: MLPSpec(output_activation=MLPSpec.activation))
-    """From the observation to the latent layer."""
-    head: MLPSpec = field(default_factory=MLPSpec)
-    """From the latent layer to the outputs."""
-    latent_dim: int = 64
-    """Width of the latent layer, the encoder's output."""
-    min_latent_dim: int = 8
-    max_latent_dim: int = 128
-
-    OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {
-        "encoder.add_layer": "layer",
-        "encoder.remove_layer": "layer",
-        "head.add_layer": "layer",
-        "head.remove_layer": "layer",
-        "encoder.add_node": "node",
-        "encoder.remove_node": "node",
-        "head.add_node": "node",
-        "head.remove_node": "node",
-        "add_latent_node": "node",
-        "remove_latent_node": "node",
-        "change_activation": "activation",
-    }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.min_latent_dim <= self.max_latent_dim:
-            raise ConfigurationError(
-                f"min_latent_dim={self.min_latent_dim!r} must be at least 1 "
-                f"and at most max_latent_dim={self.max_latent_dim!r}"
-            )
-        check_range("latent_dim", self.latent_dim, self.min_latent_dim, self.max_latent_dim)
-        if self.encoder.output_layernorm and self.min_latent_dim < 2:
-            raise ConfigurationError(
-                "min_latent_dim=1 is too few for output_layernorm=True, which leaves nothing of one"
-            )
-
-    @classmethod
-    def from_net_config(cls, net_config: Mapping[str, Any] | None) -> NetworkSpec:
-        """Read AgileRL's `net_config`.
-
-        Its keys are `encoder_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`; None stands for
-        the default. The encoder's output activation is its hidden one unless given.
-
-        Raises:
-            ConfigurationError: a key is unknown (near ones are named) or a value illegal.
-        """
-        check_mapping("net_config", {} if net_config is None else net_config)
-        config = {key: value for key, value in (net_config or {}).items() if value is not None}
-        allowed = {"encoder_config", "head_config", "latent_dim", "min_latent_dim", "max_latent_dim"}
-        for key in config:
-            if key not in allowed:
-                raise unknown_name("net_config key", key, allowed)
-        encoder, head = (config.pop(part, {}) for part in ("encoder_config", "head_config"))
-        check_mapping("encoder_config", encoder)
-        if encoder.get("output_activation") is None:
-            encoder = {**encoder, "output_activation": encoder.get("activation") or MLPSpec.activation}
-        return cls(
-            encoder=MLPSpec.from_config("encoder_config", encoder),
-            head=MLPSpec.from_config("head_config", head),
-            **config,
-        )
-
-    def to_config(self) -> dict[str, Any]:
-        values = super().to_config()
-        return {
-            "encoder_config": self.encoder.to_config(),
-            "head_config": self.head.to_config(),
-            **{key: value for key, value in values.items() if key not in ("encoder", "head")},
-        }
-
-    def choices(self, operator: str) -> tuple[Arguments, ...]:
-        part, _, inner = operator.rpartition(".")
-        if part:
-            return getattr(self, part).choices(inner)
-        if self.encoder.fading or self.head.fading:
-            return ()
-        if operator == "change_activation":
-            now = {self.encoder.activation, self.head.activation}
-            return tuple({"activation": name} for name in ACTIVATIONS if now != {name} and name != "Identity")
-        sign, limit = (1, self.max_latent_dim) if operator == "add_latent_node" else (-1, self.min_latent_dim)
-        steps = sorted({min(step, sign * (limit - self.latent_dim)) for step in LATENT_STEPS})
-        return tuple({"nodes": nodes} for nodes in steps if nodes > 0)
-
-    def apply(self, operator: str, **arguments: int | float | str) -> NetworkSpec:
-        if operator not in self.OPERATORS:
-            raise unknown_name("operator", operator, self.OPERATORS)
-        part, _, inner = operator.rpartition(".")
-        if part:
-            return self.evolve(**{part: getattr(self, part).apply(inner, **arguments)})
-        if operator == "change_activation":
-            return self.evolve(
-                encoder=self.encoder.apply(operator, **arguments), head=self.head.apply(operator, **arguments)
-            )
-        sign = 1 if operator == "add_latent_node" else -1
-        return self.evolve(latent_dim=self.latent_dim + sign * int(arguments["nodes"]))
-
-    def settled(self) -> NetworkSpec:
-        """The spec once nothing fades any more."""
-        return self.evolve(encoder=self.encoder.settled(), head=self.head.settled())
-
-    @property
-    def fades(self) -> bool:
-        """Whether a mutation is still fading in."""
-        return bool(self.encoder.fading or self.head.fading)
-
-    @property
-    def likeness(self) -> tuple[tuple[str, ...], int]:
-        """What neighbours in a stack should have in common: functions, and then which part is the deeper one.
-
-        So those with a deep encoder come first and those with a deep head last, and each layer's owners in one run.
-        """
-        parts = (self.encoder, self.head)
-        functions = tuple(name for part in parts for name in (part.activation, part.output_activation, *part.fading))
-        return functions, len(self.head.hidden_size) - len(self.encoder.hidden_size)
-
-    def describe(self) -> str:
-        """One line for tables and logs."""
-        groups = (self.encoder.hidden_size, (self.latent_dim,), self.head.hidden_size)
-        activations = dict.fromkeys((self.encoder.activation, self.head.activation))
-        return f"{' | '.join('-'.join(map(str, group)) for group in groups)} {'/'.join(activations)}"
-
-    # -- beside others in a stack
-
-    def structure(self) -> Hashable:
-        return self.encoder.structure(), self.head.structure()
-
-    @classmethod
-    def covering(cls, specs: Sequence[NetworkSpec]) -> NetworkSpec:
-        widest = max(spec.latent_dim for spec in specs)
-        return specs[0].evolve(
-            encoder=MLPSpec.covering([spec.encoder for spec in specs]),
-            head=MLPSpec.covering([spec.head for spec in specs]),
-            latent_dim=widest,
-            max_latent_dim=max(widest, specs[0].max_latent_dim),
-        )
-
-    def multiply_adds(self, cover: NetworkSpec, num_inputs: int, num_outputs: int) -> int:
-        """Of an actor."""
-        latent = self.encoder.multiply_adds(cover.encoder, num_inputs, cover.latent_dim)
-        return latent + self.head.multiply_adds(cover.head, cover.latent_dim, num_outputs)
-
-    def value_head(self) -> MLPSpec:
-        """The critic's head: a value is a plain number, which an output activation or normalisation would deform."""
-        fading = (*self.head.fading[:-1], "") if self.head.fading else ()
-        return self.head.evolve(output_activation="Identity", output_layernorm=False, fading=fading)
-
-
 class Network(nn.Module):
-    """An encoder and a head: `[…, observation] -> […, outputs]`."""
+    """An encoder, a memory and a head: `[…, observation] -> […, outputs]`."""
 
-    def __init__(self, encoder: EvolvableMLP, head: EvolvableMLP) -> None:
+    def __init__(self, encoder: EvolvableModule, memory: Memory, head: EvolvableMLP) -> None:
         super().__init__()
-        self.encoder, self.head = encoder, head
+        self.encoder, self.memory, self.head = encoder, memory, head
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.encoder(x))
+    def forward(self, x: Tensor, course: Course = TIMELESS, which: int = ACTOR) -> Tensor:
+        return self.head(self.remembered(x, course, which))
+
+    def remembered(self, x: Tensor, course: Course, which: int) -> Tensor:
+        """What the head reads; of the course's states, `which` one is this network's."""
+        return remember(self.memory, self.encoder(x), course, which)
+
+    def pull_remembered(self, x: Tensor, course: Course, which: int) -> tuple[Tensor, Callable[..., None]]:
+        """The same, and the way back: (gradient, where to write those of the encoder, and of the memory)."""
+        latent, pull_encoder = self.encoder.pullback(x, to_input=False)
+        said, pull_memory = remember_pullback(self.memory, latent, course, which)
+
+        def pull(gradient: Tensor, of_encoder: Sequence[Tensor], of_memory: Sequence[Tensor]) -> None:
+            pull_encoder(cast(Tensor, pull_memory(gradient, of_memory)), of_encoder)
+
+        return said, pull
 
 
 class Actor(Network):
     """The policy: its outputs are the parameters of an action distribution."""
 
-    def __init__(self, encoder: EvolvableMLP, head: EvolvableMLP, distribution: ActionDistribution) -> None:
-        super().__init__(encoder, head)
+    def __init__(
+        self, encoder: EvolvableModule, memory: Memory, head: EvolvableMLP, distribution: ActionDistribution
+    ) -> None:
+        super().__init__(encoder, memory, head)
         self.distribution = distribution
 
 
@@ -207,17 +71,17 @@ class Slopes(NamedTuple):
     values: Tensor
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(EvolvableModule[NetworkSpec]):
     """Everything of a member that is learned or counted, but for the optimizer's moments.
 
-    Observations are flat float32 `[…, flat_size(observation_space)]` (see `envs.spaces.encode`) and normalised by the
-    caller, once.
+    Observations are rows `[…, D]` (see `envs.spaces.ObservationEncoding`), normalised by the caller, once. Where they
+    follow each other in time, a `Course` says how; a network without memory does not ask.
     """
 
     def __init__(
         self,
         spec: NetworkSpec,
-        observation_space: gymnasium.Space,
+        encoding: ObservationEncoding,
         action_space: gymnasium.Space,
         *,
         share_encoders: bool,
@@ -229,78 +93,203 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.spec = spec
         self.share_encoders = share_encoders
-        num_inputs = flat_size(observation_space)
         distribution = make_distribution(action_space, log_std=log_std, squash=squash)
-        continuous = isinstance(observation_space, gymnasium.spaces.Box)  # one-hot inputs have their scale already
-        self.observation_norm = RunningNorm(num_inputs) if normalize_observation and continuous else NoNorm()
+        self.observation_norm = row_norm(encoding) if normalize_observation else NoNorm()
         self.value_norm = RunningNorm(1) if normalize_value else NoNorm()
-        encoder = EvolvableMLP(spec.encoder, num_inputs, spec.latent_dim)
-        self.actor = Actor(encoder, EvolvableMLP(spec.head, spec.latent_dim, distribution.num_outputs), distribution)
-        critic_encoder = encoder if share_encoders else EvolvableMLP(spec.encoder, num_inputs, spec.latent_dim)
-        self.critic = Network(critic_encoder, EvolvableMLP(spec.value_head(), spec.latent_dim, 1))
-        encoders = [] if share_encoders else [critic_encoder]
-        modules = [encoder, self.actor.head, distribution, *encoders, self.critic.head]
-        self._bounds = [0, *accumulate(len(list(module.parameters())) for module in modules)]
+        encoder = make_encoder(spec, encoding)
+        memory = make_memory(spec.memory, spec.latent_dim)
+        head = EvolvableMLP(spec.head, memory.num_outputs, distribution.num_outputs)
+        self.actor = Actor(encoder, memory, head, distribution)
+        if not share_encoders:
+            encoder, memory = make_encoder(spec, encoding), make_memory(spec.memory, spec.latent_dim)
+        self.critic = Network(encoder, memory, EvolvableMLP(spec.value_head(), memory.num_outputs, 1))
+        its_own = [] if share_encoders else [encoder, memory]
+        owners = [self.actor.encoder, self.actor.memory, head, distribution, *its_own, self.critic.head]
+        self._bounds = [0, *accumulate(len(list(owner.parameters())) for owner in owners)]
 
     def structure(self) -> Hashable:
         """What must be equal for members to be computed together, as far as members of a population can differ."""
         norms = type(self.observation_norm), type(self.value_norm)
         return self.spec.structure(), self.share_encoders, norms, getattr(self.actor.distribution, "squash", False)
 
-    def reset_(self, generator: torch.Generator) -> None:
-        """Draw initial weights from one stream."""
-        self.actor.encoder.reset_(generator, output_gain=2**0.5)
-        self.actor.head.reset_(generator, output_gain=VANISHING_GAIN if self.spec.head.output_vanish else 1.0)
-        if not self.share_encoders:
-            self.critic.encoder.reset_(generator, output_gain=2**0.5)
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """Shape `(M, K, H)` of what is remembered of an episode: by M memories, in K vectors of H units."""
+        vectors, units = self.actor.memory.state_shape
+        return 1 if self.share_encoders else 2, vectors, units
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether anything is remembered."""
+        return not isinstance(self.actor.memory, Forgetful)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """How precisely weights are stored; distributions and losses are computed as precisely."""
+        return self.critic.head.linear(0).weight.dtype
+
+    def reset_(self, generator: torch.Generator, *, output_gain: float = VANISHING_GAIN) -> None:
+        """Draw initial weights from one stream; `output_gain` is that of the policy's last layer, if it vanishes."""
+        for branch in (self.actor,) if self.share_encoders else (self.actor, self.critic):
+            branch.encoder.reset_(generator, output_gain=2**0.5)
+            branch.memory.reset_(generator, output_gain=1.0)
+            if branch is self.actor:
+                branch.head.reset_(generator, output_gain=output_gain if self.spec.head.output_vanish else 1.0)
         self.critic.head.reset_(generator, output_gain=1.0)
 
-    def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    # -- acting and judging
+
+    def evaluate(self, x: Tensor, course: Course = TIMELESS) -> tuple[Tensor, Tensor]:
         """The policy's outputs `[…, num_outputs]` and the normalised value `[…]` of normalised observations."""
         if self.share_encoders:
-            latent = self.actor.encoder(x)
-            outputs, values = self.actor.head(latent), self.critic.head(latent)
+            said = self.actor.remembered(x, course, ACTOR)
+            outputs, values = self.actor.head(said), self.critic.head(said)
         else:
-            outputs, values = self.actor(x), self.critic(x)
-        return outputs.to(x.dtype), values.to(x.dtype).squeeze(-1)
+            outputs, values = self.actor(x, course, ACTOR), self.critic(x, course, CRITIC)
+        return outputs.to(self.dtype), values.to(self.dtype).squeeze(-1)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The policy's outputs `[…, num_outputs]` for what is seen now, and what is remembered then `[…, M, K, H]`."""
+        if not self.is_recurrent:
+            return self.actor.head(self.actor.encoder(x)).to(self.dtype), state
+        said, after = self.actor.memory.step(self.actor.encoder(x), state[..., ACTOR, :, :])
+        states = [after]
+        if not self.share_encoders:
+            states.append(self.critic.memory.step(self.critic.encoder(x), state[..., CRITIC, :, :])[1])
+        return self.actor.head(said).to(self.dtype), torch.stack(states, -3).to(state.dtype)
+
+    def value(self, x: Tensor, course: Course = TIMELESS) -> Tensor:
+        """The value `[…]` of normalised observations, in the environment's own units of reward."""
+        return self.value_norm.invert(self.critic(x, course, CRITIC).to(self.dtype)).squeeze(-1)
 
     def evaluate_actions(
-        self, x: Tensor, raw: Tensor, mask: Tensor | None
+        self, x: Tensor, course: Course, raw: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Callable[[Slopes, Sequence[Tensor]], None]]:
         """Log-probability and entropy of raw actions, value, all `[P, B]`, and the way back of their gradients.
 
         The way back writes the gradients of all parameters, in their order, where it is told to.
         """
         actor, critic = self.actor, self.critic
-        latent, pull_encoder = actor.encoder.pullback(x, to_input=False)
-        outputs, pull_head = actor.head.pullback(latent, to_input=True)
-        if self.share_encoders:
-            pull_other = pull_encoder
-        else:
-            latent, pull_other = critic.encoder.pullback(x, to_input=False)
-        values, pull_value = critic.head.pullback(latent, to_input=True)
-        # distributions and losses are computed as precisely as weights are stored
-        outputs, values = outputs.to(x.dtype), values.to(x.dtype)
+        said, pull_trunk = actor.pull_remembered(x, course, ACTOR)
+        outputs, pull_head = actor.head.pullback(said, to_input=True)
+        pull_other = pull_trunk
+        if not self.share_encoders:
+            said, pull_other = critic.pull_remembered(x, course, CRITIC)
+        values, pull_value = critic.head.pullback(said, to_input=True)
+        outputs, values = outputs.to(self.dtype), values.to(self.dtype)
         log_probs, entropy, pull_distribution = actor.distribution.pullback(outputs, raw, mask)
 
         def back(slopes: Slopes, into: Sequence[Tensor]) -> None:
-            encoder, head, distribution, *other, critics_head = (into[a:b] for a, b in pairwise(self._bounds))
+            encoder, memory, head, distribution, *other, critics_head = (into[a:b] for a, b in pairwise(self._bounds))
             of_outputs, of_distribution = pull_distribution(slopes.log_probs, slopes.entropy)
             for whole, part in zip(distribution, of_distribution, strict=True):
                 whole.copy_(part)
             from_head = cast(Tensor, pull_head(of_outputs, head))
             from_value = cast(Tensor, pull_value(slopes.values.unsqueeze(-1), critics_head))
             if self.share_encoders:
-                pull_encoder(from_head + from_value, encoder)
+                pull_trunk(from_head + from_value, encoder, memory)
             else:
-                pull_encoder(from_head, encoder)
+                pull_trunk(from_head, encoder, memory)
                 pull_other(from_value, *other)
 
         return log_probs, entropy, values.squeeze(-1), back
 
-    def value(self, x: Tensor) -> Tensor:
-        """The value `[…]` of normalised observations, in the environment's own units of reward."""
-        return self.value_norm.invert(self.critic(x).to(x.dtype)).squeeze(-1)
+    # -- mutations: what its parts say, in names of its own
+
+    @property
+    def parts(self) -> dict[str, EvolvableModule]:
+        """Its evolvable modules by name; what actor and critic share is the actor's."""
+        branches = {"actor": self.actor, "critic": self.critic}
+        shared = ("critic.encoder", "critic.memory") if self.share_encoders else ()
+        everything = {f"{name}.{part}": getattr(branch, part) for name, branch in branches.items() for part in PARTS}
+        return {name: module for name, module in everything.items() if name not in shared}
+
+    def axes(self) -> Axes:
+        return {
+            f"{owner}.{name}": tuple(group and self._group(owner, group) for group in groups)
+            for owner, module in self.parts.items()
+            for name, groups in module.axes().items()
+        }
+
+    def _group(self, owner: str, group: str) -> str:
+        """The network's own name of a part's unit group; where two parts meet, it is that of the first."""
+        branch, _, part = owner.partition(".")
+        if group == "in" and part != "encoder":
+            part, group = "memory" if part == "head" and self.is_recurrent else "encoder", "out"
+            branch = "actor" if self.share_encoders else branch
+        return f"{branch}.{part}.{group}"
+
+    def derived(self, maps: UnitMaps) -> UnitMaps:
+        return {
+            f"{owner}.{group}": unit_map
+            for owner, module in self.parts.items()
+            for group, unit_map in module.derived(_of(owner, maps)).items()
+        }
+
+    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+        if operator in ("add_latent_node", "remove_latent_node"):
+            nodes = int(arguments["nodes"]) * (1 if operator.startswith("add") else -1)
+            return self._qualified("encoder", Alteration({"out": nodes}))
+        part, _, verb = operator.partition(".")
+        if not verb:
+            return Alteration()
+        module = next(module for owner, module in self.parts.items() if owner.endswith(f".{part}"))
+        return self._qualified(part, module.alteration(verb, arguments))
+
+    def _qualified(self, part: str, alteration: Alteration) -> Alteration:
+        """What is done to every module of a part; who reads the end of one is the next part."""
+        units, taps, readers = {}, {}, []
+        for owner in self.parts:
+            if not owner.endswith(f".{part}"):
+                continue
+            units |= {f"{owner}.{group}": change for group, change in alteration.units.items()}
+            taps |= {f"{owner}.{group}": unit_map for group, unit_map in alteration.taps.items()}
+            readers += [(f"{owner}.{before}", f"{owner}.{after}") for before, after in alteration.readers]
+        if alteration.units.get("out", 0) < 0:
+            behind = "memory" if part == "encoder" and self.is_recurrent else "head"
+            outside = [(f"{o}.{r}",) * 2 for o, m in self.parts.items() if o.endswith(behind) for r in m.input_readers]
+            readers += cast(list[tuple[str, str]], outside)
+        return Alteration(units, taps, tuple(readers))
+
+    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+        owner, inner = _owner_and_inner(name)
+        part, _, verb = operator.partition(".")
+        if not verb or not owner.endswith(f".{part}"):
+            return name
+        found = self.parts[owner].origin(inner, verb, arguments)
+        return found and f"{owner}.{found}"
+
+    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+        part, _, verb = operator.partition(".")
+        for owner, module in self.parts.items():
+            if verb and owner.endswith(f".{part}"):
+                module.begin_(verb, arguments, generator)
+
+    def bridge_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
+        part, _, verb = operator.partition(".")
+        for owner, module in self.parts.items():
+            if verb and owner.endswith(f".{part}"):
+                module.bridge_(cast(ActorCritic, parent).parts[owner], verb, arguments)
+
+    def reading(self, name: str, x: Tensor) -> Tensor:
+        """Of normalised observations `[n, D]`, or of sequences `[S, L, D]` of which each begins an episode."""
+        owner, inner = _owner_and_inner(name)
+        branch, course = (self.actor if owner.startswith("actor") else self.critic), self.course_of(x)
+        which = ACTOR if owner.startswith("actor") or self.share_encoders else CRITIC
+        rows = x.reshape(-1, x.shape[-1])
+        if owner.endswith("encoder"):
+            return branch.encoder.reading(inner, rows)
+        if owner.endswith("memory"):
+            return branch.memory.reading(inner, branch.encoder(rows).unflatten(0, course.starts.shape))
+        return branch.head.reading(inner, branch.remembered(rows, course, which))
+
+    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+        owner, inner = _owner_and_inner(name)
+        return self.parts[owner].heard(inner, outputs, inputs)
+
+    def course_of(self, x: Tensor) -> Course:
+        """How observations `[n, D]`, or sequences `[S, L, D]` of which each begins an episode, follow each other."""
+        return Course.beginning(x if x.dim() == 3 else x.unsqueeze(1), self.state_shape, self.dtype)
 
     def advance_fades_(self, share: float) -> None:
         """Move every mutation that fades in a step onward."""
@@ -313,7 +302,7 @@ class ActorCritic(nn.Module):
 
     def settle_(self) -> None:
         """Forget what was faded from, once it is gone (for one member)."""
-        for module in (self.actor.encoder, self.actor.head, self.critic.encoder, self.critic.head):
+        for module in self.parts.values():
             module.settle_()
         self.spec = self.spec.settled()
 
@@ -332,6 +321,47 @@ class NoNorm(nn.Module):
 
     def update_(self, x: Tensor, weight: Tensor) -> None:
         """Learn nothing."""
+
+
+class RowNorm(RunningNorm):
+    """Normalises some numbers of rows and leaves the others, and bytes, as they are."""
+
+    def __init__(self, encoding: ObservationEncoding) -> None:
+        super().__init__(encoding.num_numbers)
+        self.encoding = encoding
+        self.register_buffer("applies", torch.from_numpy(encoding.normalised).float())
+        self.applies: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        numbers = self.encoding.numbers(x)
+        applies = self.applies if self.applies.dim() == 1 else self.applies.unsqueeze(1)
+        normal = torch.where(applies > 0, super().forward(numbers), numbers)
+        if x.is_floating_point():
+            return normal
+        rows = x.clone()
+        self.encoding.numbers(rows).copy_(normal)
+        return rows
+
+    def update_(self, x: Tensor, weight: Tensor) -> None:
+        super().update_(self.encoding.numbers(x), weight)
+
+
+def row_norm(encoding: ObservationEncoding) -> RunningNorm | NoNorm:
+    """The normaliser that suits rows: one-hots have their scale already, and images have their own."""
+    if encoding.normalised.all() and encoding.dtype is torch.float32:
+        return RunningNorm(encoding.size)
+    return RowNorm(encoding) if encoding.normalised.any() else NoNorm()
+
+
+def _owner_and_inner(name: str) -> tuple[str, str]:
+    """Which part a name means, and the part's own name: actor.encoder and linears.0 for actor.encoder.linears.0."""
+    *owner, inner = name.split(".", 2)
+    return ".".join(owner), inner
+
+
+def _of(owner: str, maps: UnitMaps) -> UnitMaps:
+    """The maps of one part's groups, by its own names."""
+    return {name.removeprefix(f"{owner}."): unit_map for name, unit_map in maps.items() if name.startswith(f"{owner}.")}
 
 
 def fades(module: nn.Module) -> list[Activation]:

@@ -24,11 +24,12 @@ from torch import Tensor
 
 from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.episodes import EpisodeTracker
-from agilerl_like.envs.spaces import ObservationEncoding, mask_size
+from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.rollout import BufferPart, Rollout, RolloutBuffer
 from agilerl_like.learning.update import Report
+from agilerl_like.networks.memory import fitted
 from agilerl_like.seeding import Purpose, integers
 
 
@@ -81,13 +82,15 @@ class Collector:
             agent.num_envs = self.envs
             agent.check()
         env.divide(members)
-        self.encoding = ObservationEncoding(env.single_observation_space)
+        self.encoding = first.encoding
         self.since = np.zeros(members, dtype=np.int64)
         self.parts: list[Part] = []
         self.observations = torch.zeros(0)
         """What the members see now, encoded `[P, E, D]`."""
         self.mask: Tensor | None = None
-        """What they may do now, `[P, E, M]`; None if the world has no masks."""
+        """What they may do now, `[P, E, choices]`; None if the world has no masks."""
+        self.state = self._state_before = torch.zeros(0)
+        """What they remember of their episodes, and what they remembered where their rollouts begin, `[P, E, …]`."""
 
     def reset(self, *keys: int) -> None:
         """Begin new episodes everywhere; each block of envs has seeds named by the run's seed, its place and `keys`."""
@@ -107,13 +110,12 @@ class Collector:
             max(2, *(_longest_rollout(agent) for agent in population)),  # one part may be a step ahead
             len(population),
             self.envs,
-            observation_size=self.encoding.size,
+            encoding=self.encoding,
             action_size=population[0].distribution.size,
             action_dtype=population[0].distribution.raw_dtype,
             mask_size=mask_size(env.single_action_space),
             device=population.device,
             arrays=env.arrays,
-            encode=self._encode,
         )
         self.observations = self._by_member(self._encode(observations))
         self.mask = None if mask is None else self._by_member(torch.as_tensor(mask))
@@ -127,6 +129,8 @@ class Collector:
             for place, columns in enumerate(env.columns)
         ]
         population.forget_noise()
+        self.state = population.nothing.repeat(len(population), self.envs, 1, 1, 1)
+        self._state_before = self.state.clone()
         self.since[:] = 0
 
     @property
@@ -158,7 +162,8 @@ class Collector:
         for part in self.parts:
             self._receive(part)
             with clock("act"):
-                raw = population.act(self.observations, self.mask, noise)
+                raw, state = population.act(self.observations, self.state, self.mask, noise)
+                self.state = self._with(part, self.state, self._of(part, state))
                 seen, raw, mask = (self._of(part, whole) for whole in (self.observations, raw, self.mask))
                 part.buffer.put_actions(here, seen, raw, mask)
                 actions = self.env.arrays.actions(population.to_env(raw))
@@ -175,18 +180,21 @@ class Collector:
         with self.clock("act"):
             part.buffer.put_outcome(part.under_way, transition)
             part.episodes.update(transition)
-            self.observations = self._with(part, self.observations, self._encode(transition.obs))
+            self.observations = self._with(part, self.observations, self._by_member(self._encode(transition.obs)))
             if transition.action_mask is not None:
-                self.mask = self._with(part, self.mask, torch.as_tensor(transition.action_mask))
+                mask = self._by_member(torch.as_tensor(transition.action_mask))
+                self.mask = self._with(part, self.mask, mask)
+            if self.state.numel():
+                goes_on = self._by_member(torch.as_tensor(transition.valid & ~transition.ended).unsqueeze(-1))
+                self._of(part, self.state).mul_(goes_on.unsqueeze(-1).unsqueeze(-1))
         part.under_way = None
 
     def _of(self, part: Part, whole: Any) -> Any:
         """A part's share of `[P, E, …]`."""
         return whole if whole is None or len(self.parts) == 1 else whole[:, part.columns]
 
-    def _with(self, part: Part, whole: Tensor | None, rows: Tensor) -> Tensor:
-        """Put a part's rows in their place in `[P, E, …]`; where there was nothing, all is True."""
-        share = self._by_member(rows)
+    def _with(self, part: Part, whole: Tensor | None, share: Tensor) -> Tensor:
+        """Put a part's share in its place in `[P, E, …]`; where there was nothing, all is True."""
         if len(self.parts) == 1:
             return share
         if whole is None:
@@ -203,12 +211,21 @@ class Collector:
         with self.clock("learn"):
             self.env.check()
             reports = self.population.learn(due, self._window)
-        self.since[due] = 0
+        self._begin_rollouts(due)
         return reports
 
     def forget(self, place: int) -> None:
-        """A newcomer lives here: what its predecessor saw is not its own."""
-        self.since[place] = 0
+        """A newcomer lives here: what its predecessor saw and remembered is not its own."""
+        self.state = fitted(self.state, self.population.cohort.state_shape)
+        self.state[place] = 0.0
+        self._begin_rollouts([place])
+
+    def _begin_rollouts(self, places: Iterable[int]) -> None:
+        """What some members learn from next begins here."""
+        self._state_before = fitted(self._state_before, self.state.shape[-3:])
+        for place in places:
+            self.since[place] = 0
+            self._state_before[place] = self.state[place]
 
     def take_scores(self) -> list[float]:
         """Mean return of each member's training episodes that ended since the last call; nan if none did."""
@@ -221,7 +238,7 @@ class Collector:
         return [float(total / count) if count else math.nan for total, count in zip(returns, counts, strict=True)]
 
     def _window(self, places: list[int], steps: int) -> Rollout:
-        return self._buffer.window(places, steps, self.observations)
+        return self._buffer.window(places, steps, self.observations, self._state_before)
 
     def _by_member(self, rows: Tensor) -> Tensor:
         """Rows `[P e, …]` of a part, on the device as `[P, e, …]`."""

@@ -25,7 +25,8 @@ def by_hand(env_id, population, max_steps=10_000):
             env = gym.make(env_id)
             obs, over = env.reset(seed=seed)[0], False
             while not over and lengths[p, k] < max_steps:
-                obs, reward, terminated, truncated, _ = env.step(agent.best_actions(agent.encode(obs), None)[0])
+                action, _ = agent.best_actions(agent.encode(obs), None, agent.nothing)
+                obs, reward, terminated, truncated, _ = env.step(action[0])
                 returns[p, k] += reward
                 lengths[p, k] += 1
                 over = terminated or truncated

@@ -117,11 +117,12 @@ def test_unequal_members_are_computed_together():
     assert population.cohort is not kept
     assert sorted(place for stack in population.cohort.stacks for place in stack) == [0, 1, 2, 3]
     observations = torch.randn(4, 5, 4, generator=torch.Generator().manual_seed(0))
-    raw = population.act(observations)
+    nothing = population.nothing.expand(4, 5, -1, -1, -1)
+    raw, _ = population.act(observations, nothing)
     for place, agent in enumerate(population):
         assert (
             population.to_env(raw).reshape(4, 5)[place].tolist()
-            == agent.best_actions(observations[place], None).tolist()
+            == agent.best_actions(observations[place], None, nothing[place])[0].tolist()
         )
     train(population)
 

@@ -17,6 +17,7 @@ from agilerl_like import (
 from agilerl_like.algorithms.agent import values_of
 from agilerl_like.algorithms.experiences import as_rollout
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings
+from agilerl_like.learning.sequences import SINGLE
 from agilerl_like.learning.update import Update
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
@@ -160,12 +161,12 @@ def test_dones_say_which_step_begins_an_episode():
     begins = [np.array([d]) for d in (1.0, 0.0, 1.0, 0.0)]  # episodes are steps 0, 1 and 2, 3
     zeros = [np.zeros(1)] * 4
     experiences = (states, [np.array([0])] * 4, zeros, rewards, begins, zeros, states[0], np.array([1.0]))
-    rollout, measured = as_rollout(experiences, agent.encode, agent.distribution)
+    rollout, measured = as_rollout(experiences, agent.encode, agent.distribution, state_shape=(2, 0, 0))
     assert rollout.ended[:, 0, 0].tolist() == [0, 1, 0, 1]
     assert measured.values.shape == (4, 1, 1)
     update = Update(agent.cohort.ensemble, values_of([agent]), agent.execution)
     with torch.no_grad():
-        found = update.digest(rollout, measured)[0].numbers[0, :, 1]
+        found = update.digest(rollout, SINGLE, measured)[0].numbers[0, :, 0, 1]
     # advantages 0.5, 1, 0.5, 1 standardised: mean 0.75, deviation 0.25
     torch.testing.assert_close(found, torch.tensor([-1.0, 1, -1, 1]), rtol=1e-4, atol=1e-4)
 
@@ -361,7 +362,5 @@ def test_agilerl_names_are_there():
     assert agent.get_initial_hidden_state(3) == {}
     agent.recompile()
     agent.clean_up()
-    with pytest.raises(ConfigurationError, match="recurrent=True is not supported yet"):
-        agent_of(recurrent=True)
     with pytest.raises(ConfigurationError, match="hidden_state is given"):
-        agent.get_action(np.zeros((1, 4)), hidden_state={})
+        agent.get_action(np.zeros((1, 4)), hidden_state={"actor": torch.zeros(1, 2, 64)})

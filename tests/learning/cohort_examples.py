@@ -6,29 +6,39 @@ import gymnasium
 import numpy as np
 import torch
 
+from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import LastObservations, Rollout
 from agilerl_like.learning.update import Values
-from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
+from agilerl_like.networks.actor_critic import ActorCritic
+from agilerl_like.networks.architecture import NetworkSpec
 
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
 DISCRETE = gymnasium.spaces.Discrete(3)
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,))
 STEPS, ENVS = 12, 4
+STATE = (2, 0, 0)  # of those who remember nothing
 SPEC = NetworkSpec.from_net_config(
     {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 )
 
 
+def builder(action_space, *, share):
+    def build(spec):
+        return ActorCritic(
+            spec,
+            ObservationEncoding(OBSERVATIONS),
+            action_space,
+            share_encoders=share,
+            normalize_observation=True,
+            normalize_value=True,
+        )
+
+    return build
+
+
 def member(seed, action_space=DISCRETE, dtype=torch.float64, *, share=False, spec=SPEC):
-    network = ActorCritic(
-        spec,
-        OBSERVATIONS,
-        action_space,
-        share_encoders=share,
-        normalize_observation=True,
-        normalize_value=True,
-    )
+    network = builder(action_space, share=share)(spec)
     network.reset_(torch.Generator().manual_seed(seed))
     network = network.to(dtype)
     size = sum(p.numel() for p in network.parameters())
@@ -61,6 +71,7 @@ def rollout_of(members, action_space=DISCRETE, dtype=torch.float64, seed=0, *, i
         normal(members, ENVS, 3),
         LastObservations(at[:, 0], at[:, 1], at[:, 2], normal(len(at), 3)),
         None,
+        torch.zeros(members, ENVS, *STATE, dtype=dtype),
     )
 
 
@@ -74,6 +85,7 @@ def only(rollout, i):
         rollout.next_observations[here],
         LastObservations(last.time[mine], torch.zeros_like(last.member[mine]), last.env[mine], last.observations[mine]),
         None,
+        rollout.state[here],
     )
 
 

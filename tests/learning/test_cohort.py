@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cohort_examples import BOX, DIFFERENT, DISCRETE, member, only, pick, rollout_of, shuffle_of, values_of
+from cohort_examples import BOX, DIFFERENT, DISCRETE, STATE, member, only, pick, rollout_of, shuffle_of, values_of
 
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.digest import next_values
@@ -56,6 +56,7 @@ def test_permuting_members_permutes_results():
         rollout.next_observations[order],
         last._replace(member=place[last.member]),
         None,
+        rollout.state[order],
     )
     permuted = Cohort(*zip(*(member(i) for i in order), strict=True))
     permuted.learn(range(3), moved, Values(*(v[order] for v in values)), batch_size=10, shuffle=shuffle_of(order))
@@ -149,6 +150,7 @@ def test_a_truncated_step_bootstraps_from_its_own_last_observation():
         after,
         LastObservations(zero, zero, zero, last[0]),
         None,
+        torch.zeros(1, 1, *STATE),
     )
     (part,) = cohort.ensemble.parts
     stacked = part.stack.module
@@ -156,7 +158,7 @@ def test_a_truncated_step_bootstraps_from_its_own_last_observation():
     norm.count.fill_(1.0)  # statistics are known: mean 0, variance 1
     with torch.no_grad():
         at_here, at_last, at_after = (float(stacked.value(norm(x))) for x in (here, last, after))
-        found = next_values(stacked, rollout, torch.full((1, 1, 1), at_here, dtype=torch.float64))
+        found = next_values(stacked, rollout, torch.full((1, 1, 1), at_here, dtype=torch.float64), rollout.state)
     assert math.isclose(found.item(), at_last)
     assert abs(at_last - at_after) > 1e-3
 

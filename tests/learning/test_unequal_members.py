@@ -7,7 +7,8 @@ from cohort_examples import (
     BOX,
     DIFFERENT,
     DISCRETE,
-    OBSERVATIONS,
+    STATE,
+    builder,
     member,
     only,
     pick,
@@ -23,7 +24,7 @@ from agilerl_like.learning.grouping import FIXED_WORK, Member, arrange
 from agilerl_like.learning.update import Report
 from agilerl_like.modules import MLPSpec
 from agilerl_like.modules.layers import ACTIVATIONS
-from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
+from agilerl_like.networks.architecture import NetworkSpec
 
 NAMES = sorted(ACTIVATIONS)
 STACKS = st.sampled_from(["few", "some"])
@@ -79,20 +80,6 @@ def born(seed, spec, action_space, dtype, *, share):
             moment.copy_(1e-3 * torch.rand(moment.shape, generator=generator))
         adam.steps += 10 * seed
     return network, adam
-
-
-def builder(action_space, *, share):
-    def build(spec):
-        return ActorCritic(
-            spec,
-            OBSERVATIONS,
-            action_space,
-            share_encoders=share,
-            normalize_observation=True,
-            normalize_value=True,
-        )
-
-    return build
 
 
 def cohort_of(members, action_space, *, share, stacks):
@@ -163,7 +150,8 @@ def test_they_act_together_as_they_act_alone(specs, stacks):
     x = torch.randn(len(specs), 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         alone = [network.actor(network.observation_norm(x[i])) for i, (network, _) in enumerate(members)]
-        together = cohort_of(members, BOX, share=False, stacks=stacks).act(x, None, None)
+        nothing = torch.zeros(len(specs), 6, *STATE)
+        together, _ = cohort_of(members, BOX, share=False, stacks=stacks).act(x, nothing, None, None)
         for i, (network, _) in enumerate(members):
             torch.testing.assert_close(together[i], alone[i], rtol=0, atol=1e-12)
             again = network.actor(network.observation_norm(x[i]))  # now that its weights are views

@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec
+from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.networks.actor_critic import ActorCritic
+from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.variation import Builder, Parent
 
 INPUTS = 4
@@ -25,7 +27,7 @@ def blank(
 ) -> ActorCritic:
     return ActorCritic(
         spec,
-        gymnasium.spaces.Box(-np.inf, np.inf, (inputs,)),
+        ObservationEncoding(gymnasium.spaces.Box(-np.inf, np.inf, (inputs,))),
         action_space,
         share_encoders=share,
         normalize_observation=True,

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_examples import BOX, builder, outputs_of, random_parent, states, stream
 
+from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules import MLPSpec, Stack
 from agilerl_like.modules.layers import ACTIVATIONS
-from agilerl_like.networks.actor_critic import ActorCritic, NetworkSpec, NoNorm
+from agilerl_like.networks.actor_critic import ActorCritic, NoNorm
+from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.variation import vary
 
 NAMES = st.sampled_from(sorted(ACTIVATIONS))
@@ -71,7 +73,7 @@ def test_the_encoders_output_activation_is_its_hidden_one_unless_given():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"encoder": {}}, "net_config key='encoder' is unknown; did you mean 'encoder_config'"),
+        ({"encodr": {}}, "net_config key='encodr' is unknown; did you mean 'encoder'"),
         ({"encoder_config": {"hidden": [8]}}, "encoder_config key='hidden' is unknown; did you mean 'hidden_size'"),
         ({"head_config": {"activation": "relu"}}, "head_config: activation='relu' is unknown; did you mean 'ReLU'"),
         ({"encoder_config": [64]}, r"encoder_config=\[64\] must be a mapping"),
@@ -149,7 +151,7 @@ def test_a_value_is_not_bent_by_what_is_asked_of_the_policys_output():
     config = {"head_config": {"output_activation": "Tanh", "activation": "Tanh", "output_layernorm": True}}
     build = builder()
     network = random_parent(build, NetworkSpec.from_net_config(config)).network
-    hidden = network.critic.head.reading(1, network.critic.encoder(states(16)))
+    hidden = network.critic.head.reading("linears.1", network.critic.encoder(states(16)))
     raw = network.critic.head.linear(1)(hidden)
     torch.testing.assert_close(network.critic(states(16)), raw)
     assert float(network.actor(states(16)).abs().max().detach()) <= 1.0
@@ -205,10 +207,10 @@ def test_a_stack_of_pairs_computes_each_pair(share):
 )
 def test_numbers_are_normalised_and_one_hots_are_not(space, normalised):
     switches = {"share_encoders": False, "normalize_value": False}
-    network = ActorCritic(NetworkSpec(), space, BOX, normalize_observation=True, **switches)
+    network = ActorCritic(NetworkSpec(), ObservationEncoding(space), BOX, normalize_observation=True, **switches)
     assert isinstance(network.observation_norm, NoNorm) != normalised
     assert isinstance(network.value_norm, NoNorm)
-    off = ActorCritic(NetworkSpec(), space, BOX, normalize_observation=False, **switches)
+    off = ActorCritic(NetworkSpec(), ObservationEncoding(space), BOX, normalize_observation=False, **switches)
     assert isinstance(off.observation_norm, NoNorm)
 
 

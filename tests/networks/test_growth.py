@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from network_examples import BOX, DISCRETE, INPUTS, builder, outputs_of, random_parent, states, stream
 
 from agilerl_like.modules.layers import ACTIVATIONS
-from agilerl_like.networks.actor_critic import NetworkSpec
+from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.variation import vary
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}

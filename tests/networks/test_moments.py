@@ -7,7 +7,7 @@ from network_examples import builder, fitted_parent, fitted_spec, random_parent,
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.modules import Stack
 from agilerl_like.modules.stack import layout
-from agilerl_like.networks.actor_critic import NetworkSpec
+from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.variation import vary
 
 NORMED = {"hidden_size": [20, 24], "layer_norm": True, "min_mlp_nodes": 4}

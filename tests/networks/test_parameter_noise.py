@@ -7,7 +7,7 @@ import torch
 from network_examples import builder, fitted_parent, fitted_spec, outputs_of, random_parent, states, stream, tensors
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from agilerl_like.networks.actor_critic import NetworkSpec
+from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.variation import NOISE_KL, perturb_
 
 

@@ -20,7 +20,7 @@ from network_examples import (
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from agilerl_like.modules.layers import Activation, LayerNorm
-from agilerl_like.networks.actor_critic import NetworkSpec
+from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.variation import KL_LIMIT, VALUE_LIMIT, Parent, distance, vary
 
 REMOVALS = [

@@ -135,7 +135,7 @@ def test_tensors_and_numpy_give_the_same_rollouts(world):
 def test_last_observations_are_those_of_the_episodes_that_were_cut():
     """A bead that nobody pushes stays where it began, and is cut after 12 steps with its clock at 12 / 12."""
     collector = collector_of(Beads(MEMBERS * ENVS, continuous=True))
-    collector.population.act = lambda seen, mask, noise: torch.zeros(*seen.shape[:2], 1)
+    collector.population.act = lambda seen, state, mask, noise: (torch.zeros(*seen.shape[:2], 1), state)
     collector.collect(25)
     last = collector._window([0, 1], 25).last_observations
     assert last.time.tolist() == [11] * 8 + [23] * 8
@@ -196,7 +196,7 @@ def test_a_world_of_tensors_is_solved(continuous):
     population, _ = train(torch, 1600, continuous=continuous)
     x = np.array([-0.75, -0.5, -0.25, 0.25, 0.5, 0.75], np.float32)
     best = population.best
-    actions = best.best_actions(best.encode(np.stack([x, np.full(6, 0.25, np.float32)], 1)), None)
+    actions, _ = best.best_actions(best.encode(np.stack([x, np.full(6, 0.25, np.float32)], 1)), None, best.nothing)
     push = actions[:, 0] if continuous else 2 * actions - 1
     assert (push * np.sign(x) < -0.5).all()
 

@@ -1,0 +1,284 @@
+"""The architecture of an actor and its critic: an encoder that suits the observations, perhaps a memory, and a head.
+
+`NetworkSpec` is the architecture half of a genome. Actor and critic always have the same shape, so a mutation changes
+both alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+from agilerl_like.envs.spaces import Leaf, ObservationEncoding
+from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.modules.base import Arguments, EvolvableModule, OperatorKind, Spec, check_mapping, check_range
+from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
+from agilerl_like.modules.lstm import LSTMSpec
+from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
+from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
+from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
+
+# from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
+from agilerl_like.networks.memory import NoMemory
+
+LATENT_STEPS = (8, 16, 32)
+"""How many latent nodes a mutation adds or removes (AgileRL's choice)."""
+
+PARTS = ("encoder", "memory", "head")
+"""What a network consists of, in the order in which they read each other."""
+
+
+class Kind(NamedTuple):
+    """A kind of encoder."""
+
+    spec: type[Spec]
+    module: Callable[..., EvolvableModule]
+    reads: Literal["vectors", "image", "parts"]
+
+
+ENCODERS = {
+    "mlp": Kind(MLPSpec, EvolvableMLP, "vectors"),
+    # "simba": Kind(SimBaSpec, EvolvableSimBa, "vectors"),
+    "cnn": Kind(CNNSpec, EvolvableCNN, "image"),
+    "resnet": Kind(ResNetSpec, EvolvableResNet, "image"),
+    "multi_input": Kind(MultiInputSpec, EvolvableMultiInput, "parts"),
+}
+"""Every kind of encoder, by the name that `net_config` may give as `encoder`."""
+
+
+@dataclass(frozen=True)
+class NetworkSpec(Spec):
+    """The architecture of an actor and its critic: encoder, latent layer, memory, head."""
+
+    encoder: Spec = field(default_factory=lambda: MLPSpec(output_activation=MLPSpec.activation))
+    """From the observation to the latent layer."""
+    memory: NoMemory | LSTMSpec = field(default_factory=NoMemory)
+    """What is remembered of the latent layer over an episode."""
+    head: MLPSpec = field(default_factory=MLPSpec)
+    """From there to the outputs."""
+    latent_dim: int = 64
+    """Width of the latent layer, the encoder's output."""
+    min_latent_dim: int = 8
+    max_latent_dim: int = 128
+
+    OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {
+        "add_latent_node": "node",
+        "remove_latent_node": "node",
+        "change_activation": "activation",
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.min_latent_dim <= self.max_latent_dim:
+            raise ConfigurationError(
+                f"min_latent_dim={self.min_latent_dim!r} must be at least 1 "
+                f"and at most max_latent_dim={self.max_latent_dim!r}"
+            )
+        check_range("latent_dim", self.latent_dim, self.min_latent_dim, self.max_latent_dim)
+        if getattr(self.encoder, "output_layernorm", False) and self.min_latent_dim < 2:
+            raise ConfigurationError(
+                "min_latent_dim=1 is too few for output_layernorm=True, which leaves nothing of one"
+            )
+
+    @property
+    def parts(self) -> dict[str, Spec]:
+        """The specs of its parts by name."""
+        return {name: getattr(self, name) for name in PARTS}
+
+    # -- mutations
+
+    @property
+    def operator_kinds(self) -> Mapping[str, OperatorKind]:
+        inner: dict[str, OperatorKind] = {
+            f"{part}.{name}": kind
+            for wanted in ("layer", "node")
+            for part, spec in self.parts.items()
+            for name, kind in spec.operator_kinds.items()
+            if kind == wanted
+        }
+        return {**inner, **self.OPERATORS}
+
+    def choices(self, operator: str) -> tuple[Arguments, ...]:
+        part, _, inner = operator.partition(".")
+        if inner:
+            return self.parts[part].choices(inner)
+        if self.fades:
+            return ()
+        if operator == "change_activation":
+            return tuple({"activation": name} for name in self._activations())
+        sign, limit = (1, self.max_latent_dim) if operator == "add_latent_node" else (-1, self.min_latent_dim)
+        steps = sorted({min(step, sign * (limit - self.latent_dim)) for step in LATENT_STEPS})
+        return tuple({"nodes": nodes} for nodes in steps if nodes > 0)
+
+    def _activations(self) -> tuple[str, ...]:
+        """Those to which some part could change."""
+        choices = (choice for part in self.parts.values() for choice in _activation_choices(part))
+        return tuple(dict.fromkeys(str(choice["activation"]) for choice in choices))
+
+    def apply(self, operator: str, **arguments: int | float | str) -> NetworkSpec:
+        if operator not in self.operator_kinds:
+            raise unknown_name("operator", operator, self.operator_kinds)
+        part, _, inner = operator.partition(".")
+        if inner:
+            return self.evolve(**{part: self.parts[part].apply(inner, **arguments)})
+        if operator == "change_activation":
+            changed = {
+                name: spec.apply(operator, **arguments)
+                for name, spec in self.parts.items()
+                if arguments in _activation_choices(spec)
+            }
+            return self.evolve(**changed)
+        sign = 1 if operator == "add_latent_node" else -1
+        return self.evolve(latent_dim=self.latent_dim + sign * int(arguments["nodes"]))
+
+    def settled(self) -> NetworkSpec:
+        return self.evolve(**{name: spec.settled() for name, spec in self.parts.items()})
+
+    @property
+    def fades(self) -> bool:
+        return any(spec.fades for spec in self.parts.values())
+
+    # -- beside others in a stack
+
+    @property
+    def likeness(self) -> tuple[tuple[str, ...], int]:
+        """What neighbours in a stack should have in common: functions, and then which part is the deeper one.
+
+        So those with a deep encoder come first and those with a deep head last, and each layer's owners in one run.
+        """
+        functions = tuple(name for part in self.parts.values() for name in part.functions)
+        return functions, self.head.depth - self.encoder.depth
+
+    def structure(self) -> Hashable:
+        return tuple((type(spec), spec.structure()) for spec in self.parts.values())
+
+    @classmethod
+    def covering(cls, specs: Sequence[NetworkSpec]) -> NetworkSpec:
+        widest = max(spec.latent_dim for spec in specs)
+        parts = {
+            name: type(spec).covering([other.parts[name] for other in specs]) for name, spec in specs[0].parts.items()
+        }
+        return specs[0].evolve(
+            **parts, latent_dim=widest, max_latent_dim=max(widest, *(spec.max_latent_dim for spec in specs))
+        )
+
+    def multiply_adds(self, cover: NetworkSpec, inputs: Any, num_outputs: int) -> int:
+        """Of an actor."""
+        said = remembered_size(cover)
+        return (
+            self.encoder.multiply_adds(cover.encoder, inputs, cover.latent_dim)
+            + cast(Spec, self.memory).multiply_adds(cover.memory, cover.latent_dim, said)
+            + self.head.multiply_adds(cover.head, said, num_outputs)
+        )
+
+    def value_head(self) -> MLPSpec:
+        """The critic's head: a value is a plain number, which an output activation or normalisation would deform."""
+        fading = (*self.head.fading[:-1], "") if self.head.fading else ()
+        return self.head.evolve(output_activation="Identity", output_layernorm=False, fading=fading)
+
+    # -- in words
+
+    def describe(self) -> str:
+        """One line for tables and logs."""
+        sizes = (self.encoder.describe(), str(self.latent_dim), self.memory.describe(), self.head.describe())
+        activations = dict.fromkeys((*self.encoder.functions[:1], *self.head.functions[:1]))
+        return f"{' | '.join(size for size in sizes if size)} {'/'.join(activations)}"
+
+    @classmethod
+    def from_net_config(
+        cls, net_config: Mapping[str, Any] | None, leaves: Sequence[Leaf] = (), *, recurrent: bool = False
+    ) -> NetworkSpec:
+        """Read AgileRL's `net_config` for observations of these leaves; none are one vector.
+
+        Its keys are `encoder` (a name of `ENCODERS`; left out, the kind that suits the observations), `encoder_config`,
+        `memory_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`; None stands for the default.
+        The encoder's output activation is its hidden one unless given.
+
+        Raises:
+            ConfigurationError: a key is unknown (near ones are named) or a value illegal.
+        """
+        check_mapping("net_config", {} if net_config is None else net_config)
+        config = {key: value for key, value in (net_config or {}).items() if value is not None}
+        allowed = {"encoder", *(f"{part}_config" for part in PARTS), "latent_dim", "min_latent_dim", "max_latent_dim"}
+        for key in config:
+            if key not in allowed and key != "simba":
+                raise unknown_name("net_config key", key, allowed)
+        usual = "simba" if config.pop("simba", False) else usual_encoder(leaves)
+        name = config.pop("encoder", usual)
+        if name not in ENCODERS:
+            raise unknown_name("encoder", name, ENCODERS)
+        encoder, memory, head = (dict(_mapping(f"{part}_config", config.pop(f"{part}_config", {}))) for part in PARTS)
+        if recurrent and "hidden_state_size" in encoder:  # AgileRL's recurrent encoder is a memory and nothing else
+            remembered = {field.name for field in fields(LSTMSpec)} & encoder.keys()
+            memory = {**{key: encoder.pop(key) for key in sorted(remembered)}, **memory}
+        spec = ENCODERS[name].spec
+        if encoder.get("output_activation") is None and hasattr(spec, "output_activation"):
+            encoder["output_activation"] = encoder.get("activation") or getattr(spec, "activation", "ReLU")
+        parts = {"leaves": leaves} if spec is MultiInputSpec else {}
+        return cls(
+            encoder=spec.from_config("encoder_config", encoder, **parts),
+            memory=(LSTMSpec if recurrent else NoMemory).from_config("memory_config", memory),
+            head=MLPSpec.from_config("head_config", head),
+            **config,
+        )
+
+    def to_config(self) -> dict[str, Any]:
+        values = super().to_config()
+        name = next(name for name, kind in ENCODERS.items() if kind.spec is type(self.encoder))
+        return {
+            "encoder": name,
+            **{f"{part}_config": spec.to_config() for part, spec in self.parts.items()},
+            **{key: value for key, value in values.items() if key not in PARTS},
+        }
+
+
+def _mapping(field: str, value: Any) -> Mapping[str, Any]:
+    check_mapping(field, value)
+    return value
+
+
+def _activation_choices(spec: Spec) -> tuple[Arguments, ...]:
+    return spec.choices("change_activation") if "change_activation" in spec.operator_kinds else ()
+
+
+def remembered_size(spec: NetworkSpec) -> int:
+    """How many numbers the head reads."""
+    return spec.latent_dim if isinstance(spec.memory, NoMemory) else spec.memory.hidden_state_size
+
+
+def check_encoder(name: str | None, config: Any) -> None:
+    """Raise ConfigurationError unless a configuration is one of the named kind of encoder, or of the likeliest."""
+    check_mapping("encoder_config", config)
+    known = {kind: {field.name for field in fields(ENCODERS[kind].spec)} & config.keys() for kind in ENCODERS}
+    name = name or max(known, key=lambda kind: len(known[kind]))
+    if name not in ENCODERS:
+        raise unknown_name("encoder", name, ENCODERS)
+    ENCODERS[name].spec.from_config("encoder_config", config)
+
+
+def make_encoder(spec: NetworkSpec, encoding: ObservationEncoding) -> EvolvableModule:
+    """Build the encoder of an architecture for observations of an encoding.
+
+    Raises:
+        ConfigurationError: it is of a kind that cannot read them.
+    """
+    name, kind = next((name, kind) for name, kind in ENCODERS.items() if kind.spec is type(spec.encoder))
+    leaves = encoding.leaves
+    readable = {
+        "vectors": all(leaf.kind != "image" for leaf in leaves),
+        "image": len(leaves) == 1 and leaves[0].kind == "image",
+        "parts": all(leaf.path for leaf in leaves),
+    }
+    if not readable[kind.reads]:
+        allowed = [name for name, kind in ENCODERS.items() if readable[kind.reads]]
+        raise ConfigurationError(f"encoder={name!r} cannot read {encoding.space}; allowed are {', '.join(allowed)}")
+    inputs = {"vectors": encoding.size, "image": leaves[0], "parts": leaves}
+    return kind.module(spec.encoder, inputs[kind.reads], spec.latent_dim)
+
+
+def usual_encoder(leaves: Sequence[Leaf]) -> str:
+    """The name of the kind of encoder that suits what is observed."""
+    if len(leaves) > 1 or any(leaf.path for leaf in leaves):
+        return "multi_input"
+    return "cnn" if leaves and leaves[0].kind == "image" else "mlp"

@@ -1,0 +1,135 @@
+"""What a network remembers of an episode, and how rows follow each other in time.
+
+A network without memory is the case of sequences of length one: it is given a `Course` like any other and looks at
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, Pull, Spec
+from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec
+
+
+class Course(NamedTuple):
+    """How rows `[…, S L, …]` follow each other: S sequences of L steps.
+
+    A state `[…, M, K, H]` is what M memories (an actor's and its critic's) remember: K vectors of H units each.
+    """
+
+    starts: Tensor  # […, S, L], 1 where an episode begins: nothing is remembered from before
+    state: Tensor  # […, S, M, K, H], before the first step
+
+    @classmethod
+    def beginning(cls, sequences: Tensor, shape: tuple[int, int, int], dtype: torch.dtype) -> Course:
+        """Sequences `[…, S, L, D]` of which each begins an episode."""
+        *batch, length, _ = sequences.shape
+        starts = torch.zeros(*batch, length, dtype=dtype, device=sequences.device)
+        starts[..., 0] = 1.0
+        return cls(starts, torch.zeros(*batch, *shape, dtype=dtype, device=sequences.device))
+
+    @property
+    def is_told(self) -> bool:
+        """Whether anybody asks: networks without memory do not."""
+        return self.starts.dim() > 1
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Course:
+        """The course with both tensors changed alike."""
+        return Course(change(self.starts), change(self.state)) if self.is_told else self
+
+
+TIMELESS = Course(torch.zeros(0), torch.zeros(0))
+"""For networks that do not ask."""
+
+
+def fitted(state: Tensor, shape: Sequence[int]) -> Tensor:
+    """A state `[…, M, K, H]` where there is more room, or less: units that are not there remember 0."""
+    _, vectors, units = shape
+    if state.shape[-2:] == (vectors, units):
+        return state
+    missing = (0, max(0, units - state.shape[-1]), 0, max(0, vectors - state.shape[-2]))
+    return F.pad(state[..., :vectors, :units], missing)
+
+
+@dataclass(frozen=True)
+class NoMemory(Spec):
+    """The memory of networks that have none."""
+
+    def choices(self, operator: str) -> tuple[Arguments, ...]:
+        return ()
+
+    def structure(self) -> Hashable:
+        return None
+
+    @classmethod
+    def covering(cls, specs: Sequence[NoMemory]) -> NoMemory:
+        return specs[0]
+
+    def multiply_adds(self, cover: NoMemory, inputs: int, num_outputs: int) -> int:
+        return 0
+
+    def describe(self) -> str:
+        return ""
+
+
+class Forgetful(EvolvableModule[NoMemory]):
+    """Passes everything on and remembers nothing."""
+
+    state_shape = (0, 0)
+
+    def __init__(self, spec: NoMemory, inputs: int) -> None:
+        super().__init__()
+        self.spec, self.inputs, self.num_outputs = spec, inputs, inputs
+
+    def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
+        """There is nothing to draw."""
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step."""
+        return x, state
+
+    def axes(self) -> Axes:
+        return {}
+
+    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+        return Alteration()
+
+
+Memory = Forgetful | EvolvableLSTM
+
+
+def make_memory(spec: NoMemory | LSTMSpec, inputs: int) -> Memory:
+    """Build the memory of a spec; it reads `inputs` numbers and gives `num_outputs`."""
+    return Forgetful(spec, inputs) if isinstance(spec, NoMemory) else EvolvableLSTM(spec, inputs)
+
+
+def remember(memory: Memory, rows: Tensor, course: Course, which: int) -> Tensor:
+    """What a memory says of rows `[…, S L, D]` along their course: `[…, S L, H]`; `which` of the states is its own."""
+    if isinstance(memory, Forgetful):
+        return rows
+    sequences = rows.unflatten(-2, course.starts.shape[-2:])
+    return memory.unroll(sequences, course.starts, course.state[..., which, :, :])[0].flatten(-3, -2)
+
+
+def remember_pullback(memory: Memory, rows: Tensor, course: Course, which: int) -> tuple[Tensor, Pull]:
+    """The same, and the way back of its gradient to the memory's parameters and to the rows."""
+    if isinstance(memory, Forgetful):
+        return rows, _unchanged
+    sequences = rows.unflatten(-2, course.starts.shape[-2:])
+    said, pull_sequences = memory.pullback(sequences, course.starts, course.state[..., which, :, :], to_input=True)
+
+    def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
+        return cast(Tensor, pull_sequences(gradient.view(said.shape), into)).flatten(-3, -2)
+
+    return said.flatten(-3, -2), pull
+
+
+def _unchanged(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
+    return gradient
