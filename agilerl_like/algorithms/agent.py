@@ -37,6 +37,7 @@ from agilerl_like.learning.update import Values
 from agilerl_like.modules.stack import lay_flat_, layout, refresh, views
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.distributions import ActionDistribution
 from agilerl_like.networks.variation import Parent, perturb_, vary
 from agilerl_like.seeding import Purpose, fresh_seed, integer, integers
@@ -485,7 +486,14 @@ class Agent(ABC):
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or its spaces are others.
         """
-        other = type(self).load(path, self.device)
+        documents, tensors = storage.read_folder(path, "agent")
+        other = type(self).from_documents(
+            documents.get("agent"),
+            tensors.get("agent", {}),
+            device=self.device,
+            where=str(path),
+            networks=self.architecture.encoder if isinstance(self.architecture.encoder, CustomSpec) else None,
+        )
         if (other.observation_space, other.action_space) != (self.observation_space, self.action_space):
             raise CheckpointError(
                 f"path={str(path)!r} was saved with {other.observation_space} and {other.action_space}; "
@@ -496,35 +504,57 @@ class Agent(ABC):
 
     @classmethod
     def load(
-        cls: type[AgentT], path: str | os.PathLike[str], device: str | torch.device = "cpu", accelerator: Any = None
+        cls: type[AgentT],
+        path: str | os.PathLike[str],
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        *,
+        actor_network: nn.Module | None = None,
+        critic_network: nn.Module | None = None,
     ) -> AgentT:
         """Load an agent that `save_checkpoint` wrote; nothing else is needed.
 
+        But where it has networks of your own: their code is not in the file, so modules of the same kind must be given
+        again, whatever their weights and architecture are now.
+
         Raises:
-            CheckpointError: the folder is missing, damaged or foreign.
+            CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
         """
         documents, tensors = storage.read_folder(path, "agent")
         device = device if accelerator is None else accelerator.device
-        return cls.from_documents(documents.get("agent"), tensors.get("agent", {}), device=device, where=str(path))
+        networks = custom_networks(actor_network, critic_network)
+        return cls.from_documents(
+            documents.get("agent"), tensors.get("agent", {}), device=device, where=str(path), networks=networks
+        )
 
     @classmethod
     def from_documents(
-        cls: type[AgentT], document: Any, tensors: Mapping[str, Tensor], *, device: str | torch.device, where: str
+        cls: type[AgentT],
+        document: Any,
+        tensors: Mapping[str, Tensor],
+        *,
+        device: str | torch.device,
+        where: str,
+        networks: CustomSpec | None = None,
     ) -> AgentT:
-        """Build the agent that `to_documents` described."""
+        """Build the agent that `to_documents` described; `networks` are the user's own, if it has such."""
         if not isinstance(document, Mapping) or document.get("algorithm") != cls.algo:
             found = document.get("algorithm") if isinstance(document, Mapping) else None
             raise CheckpointError(f"path={where!r} holds algorithm={found!r}; wanted is {cls.algo!r}")
         try:
-            agent = cls._from_document(document, device)
+            agent = cls._from_document(document, device, networks)
             agent._fill(document, tensors)
+        except ConfigurationError as error:
+            raise CheckpointError(f"path={where!r}: {error}") from error
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise CheckpointError(f"path={where!r} does not fit together: {error!r}") from error
         return agent
 
     @classmethod
     @abstractmethod
-    def _from_document(cls: type[AgentT], document: Mapping[str, Any], device: str | torch.device) -> AgentT:
+    def _from_document(
+        cls: type[AgentT], document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
+    ) -> AgentT:
         """An agent of the saved settings, architecture and spaces, without its weights."""
 
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -559,6 +589,13 @@ class Agent(ABC):
     def clean_up(self) -> None:
         """Let go of the state that a finished agent no longer needs."""
         self.recent_observations = torch.zeros(0, 0)
+
+
+def custom_networks(actor_network: nn.Module | None, critic_network: nn.Module | None) -> CustomSpec | None:
+    """The user's own networks, if there are any."""
+    if actor_network is None and critic_network is None:
+        return None
+    return CustomSpec.of(actor_network, critic_network)
 
 
 def values_of(agents: Sequence[Agent]) -> Values:

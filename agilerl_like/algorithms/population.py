@@ -14,10 +14,10 @@ from typing import Any, overload
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl_like import storage
-from agilerl_like.algorithms.agent import Agent, values_of
+from agilerl_like.algorithms.agent import Agent, custom_networks, values_of
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import CheckpointError, ConfigurationError, NoHealthyMember
@@ -27,6 +27,7 @@ from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.update import Report
+from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.seeding import Purpose, generator
 
 NOISE_TICKS = 128
@@ -302,17 +303,33 @@ class Population(Sequence[Agent]):
         return storage.write_folder(path, "population", {**documents, **more}, tensors)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Population:
-        """Load a population that `save_checkpoint` wrote.
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        device: str | torch.device = "cpu",
+        *,
+        actor_network: nn.Module | None = None,
+        critic_network: nn.Module | None = None,
+    ) -> Population:
+        """Load a population that `save_checkpoint` wrote; networks of your own must be given again.
 
         Raises:
-            CheckpointError: the folder is missing, damaged or foreign.
+            CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
         """
-        return cls.from_documents(*storage.read_folder(path, "population"), device=device, where=str(path))
+        networks = custom_networks(actor_network, critic_network)
+        return cls.from_documents(
+            *storage.read_folder(path, "population"), device=device, where=str(path), networks=networks
+        )
 
     @classmethod
     def from_documents(
-        cls, documents: dict[str, Any], tensors: dict[str, dict[str, Tensor]], *, device: str | torch.device, where: str
+        cls,
+        documents: dict[str, Any],
+        tensors: dict[str, dict[str, Tensor]],
+        *,
+        device: str | torch.device,
+        where: str,
+        networks: CustomSpec | None = None,
     ) -> Population:
         """Build the population that `to_documents` described."""
         names = sorted(name for name in documents if name.startswith("member-"))
@@ -321,7 +338,9 @@ class Population(Sequence[Agent]):
             raise CheckpointError(f"path={where!r} does not hold as many members as it says: {json.dumps(facts)[:200]}")
         kind = Agent.kind_named(facts.get("algorithm"), where)
         agents = [
-            kind.from_documents(documents[name], tensors.get(name, {}), device=device, where=f"{where}/{name}")
+            kind.from_documents(
+                documents[name], tensors.get(name, {}), device=device, where=f"{where}/{name}", networks=networks
+            )
             for name in names
         ]
         population = cls(agents)

@@ -32,6 +32,7 @@ from agilerl_like.modules.layers import NoisyLinear
 from agilerl_like.modules.lstm import EvolvableLSTM
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
 from agilerl_like.networks.memory import TIMELESS, Course
 from agilerl_like.seeding import Purpose
 
@@ -53,6 +54,9 @@ class PPO(Agent):
         hp_config: which numbers evolution may change, and in which range.
         net_config: `encoder_config`, `memory_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`,
             and `encoder`, if not the kind that suits the observations (see `NetworkSpec.from_net_config`).
+        actor_network, critic_network: whole networks of your own, both or none, in place of `net_config`. They read
+            what the space says, normalised (see `networks.custom.EvolvableCustom`), and give `get_action_dim` numbers
+            and one value. An `EvolvableModule` has its architecture evolved too.
         mut: label of the last mutation.
         num_envs: envs that this agent acts in at once.
         device: where its tensors live; `accelerator` overrides it.
@@ -135,27 +139,29 @@ class PPO(Agent):
     ) -> None:
         given = locals()
         settings = validated(PPOSettings, {name: given[name] for name in PPOSettings.__dataclass_fields__})
-        for name, value in (
-            ("actor_network", actor_network),
-            ("critic_network", critic_network),
-        ):
-            if value:
-                raise ConfigurationError(f"{name}={value!r} is not supported yet; allowed is None")
         encoding = _encoding(observation_space, settings)
+        if actor_network is None and critic_network is None:
+            architecture = NetworkSpec.from_net_config(net_config, encoding.leaves, recurrent=recurrent)
+        else:
+            architecture = NetworkSpec.custom(CustomSpec.of(actor_network, critic_network))
         self._start(
             observation_space,
             action_space,
             settings=settings,
             index=index,
             hp_config=hp_config,
-            architecture=NetworkSpec.from_net_config(net_config, encoding.leaves, recurrent=recurrent),
+            architecture=architecture,
             encoding=encoding,
             num_envs=num_envs,
             device=device if accelerator is None else accelerator.device,
             seed=seed,
         )
         self.mut = mut or "None"
-        self._own(self.initial_network())
+        network = self.initial_network()
+        for module in network.modules():
+            if isinstance(module, EvolvableCustom):
+                module.check()
+        self._own(network)
 
     def _start(
         self,
@@ -222,6 +228,11 @@ class PPO(Agent):
     def check(self) -> None:
         """Raise ConfigurationError unless the settings as they are now are legal together."""
         validated(PPOSettings, self.settings())
+        for name in ("recurrent", "share_encoders"):
+            if getattr(self, name) and isinstance(self.architecture.encoder, CustomSpec):
+                raise ConfigurationError(
+                    f"{name}=True cannot go with actor_network and critic_network; allowed is False"
+                )
         for name in self.hp_config:
             if name not in NUMERIC:
                 raise ConfigurationError(
@@ -480,19 +491,25 @@ class PPO(Agent):
         return copy
 
     @classmethod
-    def _from_document(cls, document: Mapping[str, Any], device: str | torch.device) -> PPO:
+    def _from_document(
+        cls, document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
+    ) -> PPO:
         agent = cls.__new__(cls)
         space, settings = space_from_json(document["observation_space"]), validated(PPOSettings, document["settings"])
-        encoding = _encoding(space, settings)
+        encoding, config = _encoding(space, settings), document["architecture"]
+        if config["encoder"] != "custom":
+            architecture = NetworkSpec.from_net_config(config, encoding.leaves, recurrent=settings.recurrent)
+        elif networks is not None:
+            architecture = NetworkSpec.custom(networks.evolved(config["encoder_config"]))
+        else:
+            raise ConfigurationError("it has networks of its own; give them as actor_network and critic_network")
         agent._start(
             space,
             space_from_json(document["action_space"]),
             settings=settings,
             index=int(document["index"]),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
-            architecture=NetworkSpec.from_net_config(
-                document["architecture"], encoding.leaves, recurrent=settings.recurrent
-            ),
+            architecture=architecture,
             encoding=encoding,
             num_envs=int(document["num_envs"]),
             device=device,

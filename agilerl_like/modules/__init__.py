@@ -6,6 +6,7 @@ from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
+from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.modules.stack import Stack
 
 __all__ = [
@@ -16,10 +17,12 @@ __all__ = [
     "EvolvableModule",
     "EvolvableMultiInput",
     "EvolvableResNet",
+    "EvolvableSimBa",
     "LSTMSpec",
     "MLPSpec",
     "MultiInputSpec",
     "ResNetSpec",
+    "SimBaSpec",
     "Spec",
     "Stack",
 ]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, OperatorKind, UnitMaps, check_range
+from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.conv import (
     Conv,
     Geometry,
@@ -283,6 +284,13 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
     Raises:
         ConfigurationError: a kernel is larger than its input, or a stride leaves nothing of it; the layer is named.
     """
+
+    add_layer = by_hand("add_layer")
+    remove_layer = by_hand("remove_layer")
+    add_channel = by_hand("add_channel")
+    remove_channel = by_hand("remove_channel")
+    change_kernel = by_hand("change_kernel")
+    change_activation = by_hand("change_activation")
 
     def __init__(self, spec: CNNSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> None:
         super().__init__(spec, inputs, num_outputs)

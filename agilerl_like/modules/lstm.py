@@ -29,6 +29,7 @@ from agilerl_like.modules.base import (
     UnitMaps,
     check_range,
 )
+from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.cells import CELLS, Cell, Memory, Resets
 from agilerl_like.modules.residual import Residual
 
@@ -142,6 +143,11 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
 
     It computes as precisely as its weights are stored, under autocast too, for rounding would add up over the steps.
     """
+
+    add_layer = by_hand("add_layer")
+    remove_layer = by_hand("remove_layer")
+    add_node = by_hand("add_node")
+    remove_node = by_hand("remove_node")
 
     def __init__(self, spec: LSTMSpec, inputs: int) -> None:
         super().__init__()

@@ -27,6 +27,7 @@ from agilerl_like.modules.base import (
     Spec,
     check_range,
 )
+from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.layers import (
     ACTIVATIONS,
     SKIP,
@@ -227,6 +228,12 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
     Raises:
         ConfigurationError: `output_layernorm` is asked for one output, of which normalisation would leave nothing.
     """
+
+    add_layer = by_hand("add_layer")
+    remove_layer = by_hand("remove_layer")
+    add_node = by_hand("add_node")
+    remove_node = by_hand("remove_node")
+    change_activation = by_hand("change_activation")
 
     def __init__(self, spec: MLPSpec, num_inputs: int, num_outputs: int) -> None:
         super().__init__()

@@ -31,6 +31,7 @@ from agilerl_like.modules.base import (
     check_mapping,
     check_range,
 )
+from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.layers import Activation, Linear, check_activation
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
@@ -316,6 +317,10 @@ class EvolvableMultiInput(EvolvableModule[MultiInputSpec]):
         ConfigurationError: the spec has an extractor for a part that is not there, or none for an
             image; or the observations have no parts.
     """
+
+    add_latent_node = by_hand("add_latent_node")
+    remove_latent_node = by_hand("remove_latent_node")
+    change_activation = by_hand("change_activation")
 
     def __init__(self, spec: MultiInputSpec, inputs: Sequence[Leaf], num_outputs: int) -> None:
         super().__init__()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.base import Alteration, Arguments, Axes, OperatorKind, check_range
+from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.conv import (
     Conv,
     Geometry,
@@ -154,6 +155,12 @@ class EvolvableResNet(ImageEncoder[ResNetSpec]):
     Raises:
         ConfigurationError: the stride leaves nothing of the image.
     """
+
+    add_block = by_hand("add_block")
+    remove_block = by_hand("remove_block")
+    add_channel = by_hand("add_channel")
+    remove_channel = by_hand("remove_channel")
+    change_activation = by_hand("change_activation")
 
     def __init__(self, spec: ResNetSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> None:
         super().__init__(spec, inputs, num_outputs)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, OperatorKind, Spec, check_range
+from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.layers import Activation, LayerNorm, Linear, check_activation
 from agilerl_like.modules.residual import Residual
 
@@ -133,6 +134,11 @@ class Block(nn.Module):
 
 class EvolvableSimBa(EvolvableModule[SimBaSpec]):
     """Pre-normalised residual blocks between two linear layers: `[..., inputs] -> [..., num_outputs]`."""
+
+    add_block = by_hand("add_block")
+    remove_block = by_hand("remove_block")
+    add_node = by_hand("add_node")
+    remove_node = by_hand("remove_node")
 
     def __init__(self, spec: SimBaSpec, inputs: int, num_outputs: int) -> None:
         super().__init__()

@@ -145,7 +145,7 @@ class Stack(Generic[ModuleT]):
         cover, numbers = modules[0] if cover is None else cover, next(modules[0].parameters())
         slots = slots or layout(cover)
         flat = numbers.new_zeros(len(modules), slots[-1].stop) if flat is None else flat
-        buffers = {name: numbers.new_zeros(len(modules), *buffer.shape) for name, buffer in cover.named_buffers()}
+        buffers = {name: buffer.new_zeros(len(modules), *buffer.shape) for name, buffer in cover.named_buffers()}
         submodules = dict(cover.named_modules())
         stack = cls(cover, [Tenant.of(module, submodules) for module in modules], flat, buffers, slots)
         for row, module in enumerate(modules):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -29,6 +29,9 @@ class EvolvableWindow(EvolvableLSTM):
     def __init__(self, spec: WindowSpec, inputs: Sequence[int]) -> None:
         super().__init__(spec, inputs[1])
         self.window = tuple(inputs)  # time, features
+
+    def rebuilt(self, spec: Any) -> EvolvableWindow:
+        return EvolvableWindow(spec, self.window)
 
     def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # needs no state
         said, _ = self.unroll(*self._windows(x))

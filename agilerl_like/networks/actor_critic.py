@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
 from agilerl_like.modules.layers import Activation, RunningNorm
-from agilerl_like.modules.mlp import EvolvableMLP
+from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
+from agilerl_like.networks.custom import Branch
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
-from agilerl_like.networks.memory import TIMELESS, Course, Forgetful, Memory, make_memory, remember, remember_pullback
+from agilerl_like.networks.memory import TIMELESS, Course, Memory, make_memory, remember, remember_pullback
+from agilerl_like.networks.passage import Absent, Passage
 
 ACTOR, CRITIC = 0, -1
 """Which of a course's states is whose; where they share their encoder, both are the same."""
@@ -28,10 +30,17 @@ VANISHING_GAIN = 0.01
 """Gain of a policy's last layer: a new policy is near uniform (Andrychowicz et al. 2021)."""
 
 
+Head = EvolvableMLP | Passage
+
+
+def _head(spec: MLPSpec | Absent, inputs: int, num_outputs: int) -> Head:
+    return Passage(spec, inputs) if isinstance(spec, Absent) else EvolvableMLP(spec, inputs, num_outputs)
+
+
 class Network(nn.Module):
     """An encoder, a memory and a head: `[…, observation] -> […, outputs]`."""
 
-    def __init__(self, encoder: EvolvableModule, memory: Memory, head: EvolvableMLP) -> None:
+    def __init__(self, encoder: EvolvableModule, memory: Memory, head: Head) -> None:
         super().__init__()
         self.encoder, self.memory, self.head = encoder, memory, head
 
@@ -56,9 +65,7 @@ class Network(nn.Module):
 class Actor(Network):
     """The policy: its outputs are the parameters of an action distribution."""
 
-    def __init__(
-        self, encoder: EvolvableModule, memory: Memory, head: EvolvableMLP, distribution: ActionDistribution
-    ) -> None:
+    def __init__(self, encoder: EvolvableModule, memory: Memory, head: Head, distribution: ActionDistribution) -> None:
         super().__init__(encoder, memory, head)
         self.distribution = distribution
 
@@ -96,13 +103,17 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         distribution = make_distribution(action_space, log_std=log_std, squash=squash)
         self.observation_norm = row_norm(encoding) if normalize_observation else NoNorm()
         self.value_norm = RunningNorm(1) if normalize_value else NoNorm()
-        encoder = make_encoder(spec, encoding)
-        memory = make_memory(spec.memory, spec.latent_dim)
-        head = EvolvableMLP(spec.head, memory.num_outputs, distribution.num_outputs)
+
+        def trunk(branch: Branch, num_outputs: int) -> tuple[EvolvableModule, Memory]:
+            encoder = make_encoder(spec, encoding, branch, num_outputs)
+            return encoder, make_memory(spec.memory, encoder.num_outputs)
+
+        encoder, memory = trunk("actor", distribution.num_outputs)
+        head = _head(spec.head, memory.num_outputs, distribution.num_outputs)
         self.actor = Actor(encoder, memory, head, distribution)
         if not share_encoders:
-            encoder, memory = make_encoder(spec, encoding), make_memory(spec.memory, spec.latent_dim)
-        self.critic = Network(encoder, memory, EvolvableMLP(spec.value_head(), memory.num_outputs, 1))
+            encoder, memory = trunk("critic", 1)
+        self.critic = Network(encoder, memory, _head(spec.value_head(), memory.num_outputs, 1))
         its_own = [] if share_encoders else [encoder, memory]
         owners = [self.actor.encoder, self.actor.memory, head, distribution, *its_own, self.critic.head]
         self._bounds = [0, *accumulate(len(list(owner.parameters())) for owner in owners)]
@@ -121,12 +132,12 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
     @property
     def is_recurrent(self) -> bool:
         """Whether anything is remembered."""
-        return not isinstance(self.actor.memory, Forgetful)
+        return not isinstance(self.actor.memory, Passage)
 
     @property
     def dtype(self) -> torch.dtype:
         """How precisely weights are stored; distributions and losses are computed as precisely."""
-        return self.critic.head.linear(0).weight.dtype
+        return next(self.parameters()).dtype
 
     def reset_(self, generator: torch.Generator, *, output_gain: float = VANISHING_GAIN) -> None:
         """Draw initial weights from one stream; `output_gain` is that of the policy's last layer, if it vanishes."""
@@ -134,7 +145,8 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
             branch.encoder.reset_(generator, output_gain=2**0.5)
             branch.memory.reset_(generator, output_gain=1.0)
             if branch is self.actor:
-                branch.head.reset_(generator, output_gain=output_gain if self.spec.head.output_vanish else 1.0)
+                vanishes = getattr(self.spec.head, "output_vanish", False)
+                branch.head.reset_(generator, output_gain=output_gain if vanishes else 1.0)
         self.critic.head.reset_(generator, output_gain=1.0)
 
     # -- acting and judging
@@ -229,23 +241,25 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
     def alteration(self, operator: str, arguments: Arguments) -> Alteration:
         if operator in ("add_latent_node", "remove_latent_node"):
             nodes = int(arguments["nodes"]) * (1 if operator.startswith("add") else -1)
-            return self._qualified("encoder", Alteration({"out": nodes}))
+            return self._qualified("encoder", lambda module: Alteration({"out": nodes}))
         part, _, verb = operator.partition(".")
         if not verb:
             return Alteration()
-        module = next(module for owner, module in self.parts.items() if owner.endswith(f".{part}"))
-        return self._qualified(part, module.alteration(verb, arguments))
+        ends = part == "memory" and verb == "remove_layer"  # its layers all speak to the head
+        return self._qualified(part, lambda module: module.alteration(verb, arguments), ends=ends)
 
-    def _qualified(self, part: str, alteration: Alteration) -> Alteration:
-        """What is done to every module of a part; who reads the end of one is the next part."""
+    def _qualified(self, part: str, what: Callable[[EvolvableModule], Alteration], *, ends: bool = False) -> Alteration:
+        """What is done to every module of a part; if at its end, readers are the next part's."""
         units, taps, readers = {}, {}, []
-        for owner in self.parts:
+        for owner, module in self.parts.items():
             if not owner.endswith(f".{part}"):
                 continue
+            alteration = what(module)
+            ends |= alteration.units.get("out", 0) < 0
             units |= {f"{owner}.{group}": change for group, change in alteration.units.items()}
             taps |= {f"{owner}.{group}": unit_map for group, unit_map in alteration.taps.items()}
             readers += [(f"{owner}.{before}", f"{owner}.{after}") for before, after in alteration.readers]
-        if alteration.units.get("out", 0) < 0:
+        if ends:
             behind = "memory" if part == "encoder" and self.is_recurrent else "head"
             outside = [(f"{o}.{r}",) * 2 for o, m in self.parts.items() if o.endswith(behind) for r in m.input_readers]
             readers += cast(list[tuple[str, str]], outside)

@@ -18,9 +18,9 @@ from agilerl_like.modules.lstm import LSTMSpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
-
-# from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
-from agilerl_like.networks.memory import NoMemory
+from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
+from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
+from agilerl_like.networks.passage import Absent
 
 LATENT_STEPS = (8, 16, 32)
 """How many latent nodes a mutation adds or removes (AgileRL's choice)."""
@@ -39,7 +39,7 @@ class Kind(NamedTuple):
 
 ENCODERS = {
     "mlp": Kind(MLPSpec, EvolvableMLP, "vectors"),
-    # "simba": Kind(SimBaSpec, EvolvableSimBa, "vectors"),
+    "simba": Kind(SimBaSpec, EvolvableSimBa, "vectors"),
     "cnn": Kind(CNNSpec, EvolvableCNN, "image"),
     "resnet": Kind(ResNetSpec, EvolvableResNet, "image"),
     "multi_input": Kind(MultiInputSpec, EvolvableMultiInput, "parts"),
@@ -53,10 +53,10 @@ class NetworkSpec(Spec):
 
     encoder: Spec = field(default_factory=lambda: MLPSpec(output_activation=MLPSpec.activation))
     """From the observation to the latent layer."""
-    memory: NoMemory | LSTMSpec = field(default_factory=NoMemory)
+    memory: Absent | LSTMSpec = field(default_factory=Absent)
     """What is remembered of the latent layer over an episode."""
-    head: MLPSpec = field(default_factory=MLPSpec)
-    """From there to the outputs."""
+    head: MLPSpec | Absent = field(default_factory=MLPSpec)
+    """From there to the outputs; absent where the encoder is a whole network of the user's."""
     latent_dim: int = 64
     """Width of the latent layer, the encoder's output."""
     min_latent_dim: int = 8
@@ -103,7 +103,7 @@ class NetworkSpec(Spec):
         part, _, inner = operator.partition(".")
         if inner:
             return self.parts[part].choices(inner)
-        if self.fades:
+        if self.fades or isinstance(self.encoder, CustomSpec):
             return ()
         if operator == "change_activation":
             return tuple({"activation": name} for name in self._activations())
@@ -169,11 +169,13 @@ class NetworkSpec(Spec):
         return (
             self.encoder.multiply_adds(cover.encoder, inputs, cover.latent_dim)
             + cast(Spec, self.memory).multiply_adds(cover.memory, cover.latent_dim, said)
-            + self.head.multiply_adds(cover.head, said, num_outputs)
+            + cast(Spec, self.head).multiply_adds(cover.head, said, num_outputs)
         )
 
-    def value_head(self) -> MLPSpec:
+    def value_head(self) -> MLPSpec | Absent:
         """The critic's head: a value is a plain number, which an output activation or normalisation would deform."""
+        if isinstance(self.head, Absent):
+            return self.head
         fading = (*self.head.fading[:-1], "") if self.head.fading else ()
         return self.head.evolve(output_activation="Identity", output_layernorm=False, fading=fading)
 
@@ -181,13 +183,19 @@ class NetworkSpec(Spec):
 
     def describe(self) -> str:
         """One line for tables and logs."""
+        if isinstance(self.encoder, CustomSpec):
+            return self.encoder.describe()
         sizes = (self.encoder.describe(), str(self.latent_dim), self.memory.describe(), self.head.describe())
         activations = dict.fromkeys((*self.encoder.functions[:1], *self.head.functions[:1]))
         return f"{' | '.join(size for size in sizes if size)} {'/'.join(activations)}"
 
     @classmethod
     def from_net_config(
-        cls, net_config: Mapping[str, Any] | None, leaves: Sequence[Leaf] = (), *, recurrent: bool = False
+        cls,
+        net_config: Mapping[str, Any] | None,
+        leaves: Sequence[Leaf] = (),
+        *,
+        recurrent: bool = False,
     ) -> NetworkSpec:
         """Read AgileRL's `net_config` for observations of these leaves; none are one vector.
 
@@ -218,14 +226,19 @@ class NetworkSpec(Spec):
         parts = {"leaves": leaves} if spec is MultiInputSpec else {}
         return cls(
             encoder=spec.from_config("encoder_config", encoder, **parts),
-            memory=(LSTMSpec if recurrent else NoMemory).from_config("memory_config", memory),
+            memory=(LSTMSpec if recurrent else Absent).from_config("memory_config", memory),
             head=MLPSpec.from_config("head_config", head),
             **config,
         )
 
+    @classmethod
+    def custom(cls, networks: CustomSpec) -> NetworkSpec:
+        """The architecture of whole networks of the user's."""
+        return cls(encoder=networks, head=Absent())
+
     def to_config(self) -> dict[str, Any]:
         values = super().to_config()
-        name = next(name for name, kind in ENCODERS.items() if kind.spec is type(self.encoder))
+        name = next((name for name, kind in ENCODERS.items() if kind.spec is type(self.encoder)), "custom")
         return {
             "encoder": name,
             **{f"{part}_config": spec.to_config() for part, spec in self.parts.items()},
@@ -244,7 +257,7 @@ def _activation_choices(spec: Spec) -> tuple[Arguments, ...]:
 
 def remembered_size(spec: NetworkSpec) -> int:
     """How many numbers the head reads."""
-    return spec.latent_dim if isinstance(spec.memory, NoMemory) else spec.memory.hidden_state_size
+    return spec.latent_dim if isinstance(spec.memory, Absent) else spec.memory.hidden_state_size
 
 
 def check_encoder(name: str | None, config: Any) -> None:
@@ -257,12 +270,16 @@ def check_encoder(name: str | None, config: Any) -> None:
     ENCODERS[name].spec.from_config("encoder_config", config)
 
 
-def make_encoder(spec: NetworkSpec, encoding: ObservationEncoding) -> EvolvableModule:
-    """Build the encoder of an architecture for observations of an encoding.
+def make_encoder(spec: NetworkSpec, encoding: ObservationEncoding, branch: Branch, num_outputs: int) -> EvolvableModule:
+    """Build the encoder of an actor or a critic for observations of an encoding.
+
+    If it is a whole network of the user's, it has `num_outputs`; else as many as the latent layer is wide.
 
     Raises:
         ConfigurationError: it is of a kind that cannot read them.
     """
+    if isinstance(spec.encoder, CustomSpec):
+        return EvolvableCustom(spec.encoder, (encoding, branch), num_outputs)
     name, kind = next((name, kind) for name, kind in ENCODERS.items() if kind.spec is type(spec.encoder))
     leaves = encoding.leaves
     readable = {

@@ -6,16 +6,16 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, Pull, Spec
+from agilerl_like.modules.base import Pull
 from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec
+from agilerl_like.networks.passage import Absent, Passage
 
 
 class Course(NamedTuple):
@@ -58,61 +58,17 @@ def fitted(state: Tensor, shape: Sequence[int]) -> Tensor:
     return F.pad(state[..., :vectors, :units], missing)
 
 
-@dataclass(frozen=True)
-class NoMemory(Spec):
-    """The memory of networks that have none."""
-
-    def choices(self, operator: str) -> tuple[Arguments, ...]:
-        return ()
-
-    def structure(self) -> Hashable:
-        return None
-
-    @classmethod
-    def covering(cls, specs: Sequence[NoMemory]) -> NoMemory:
-        return specs[0]
-
-    def multiply_adds(self, cover: NoMemory, inputs: int, num_outputs: int) -> int:
-        return 0
-
-    def describe(self) -> str:
-        return ""
+Memory = Passage | EvolvableLSTM
 
 
-class Forgetful(EvolvableModule[NoMemory]):
-    """Passes everything on and remembers nothing."""
-
-    state_shape = (0, 0)
-
-    def __init__(self, spec: NoMemory, inputs: int) -> None:
-        super().__init__()
-        self.spec, self.inputs, self.num_outputs = spec, inputs, inputs
-
-    def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
-        """There is nothing to draw."""
-
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One step."""
-        return x, state
-
-    def axes(self) -> Axes:
-        return {}
-
-    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
-        return Alteration()
-
-
-Memory = Forgetful | EvolvableLSTM
-
-
-def make_memory(spec: NoMemory | LSTMSpec, inputs: int) -> Memory:
+def make_memory(spec: Absent | LSTMSpec, inputs: int) -> Memory:
     """Build the memory of a spec; it reads `inputs` numbers and gives `num_outputs`."""
-    return Forgetful(spec, inputs) if isinstance(spec, NoMemory) else EvolvableLSTM(spec, inputs)
+    return Passage(spec, inputs) if isinstance(spec, Absent) else EvolvableLSTM(spec, inputs)
 
 
 def remember(memory: Memory, rows: Tensor, course: Course, which: int) -> Tensor:
     """What a memory says of rows `[…, S L, D]` along their course: `[…, S L, H]`; `which` of the states is its own."""
-    if isinstance(memory, Forgetful):
+    if isinstance(memory, Passage):
         return rows
     sequences = rows.unflatten(-2, course.starts.shape[-2:])
     return memory.unroll(sequences, course.starts, course.state[..., which, :, :])[0].flatten(-3, -2)
@@ -120,8 +76,8 @@ def remember(memory: Memory, rows: Tensor, course: Course, which: int) -> Tensor
 
 def remember_pullback(memory: Memory, rows: Tensor, course: Course, which: int) -> tuple[Tensor, Pull]:
     """The same, and the way back of its gradient to the memory's parameters and to the rows."""
-    if isinstance(memory, Forgetful):
-        return rows, _unchanged
+    if isinstance(memory, Passage):
+        return memory.pullback(rows, to_input=True)
     sequences = rows.unflatten(-2, course.starts.shape[-2:])
     said, pull_sequences = memory.pullback(sequences, course.starts, course.state[..., which, :, :], to_input=True)
 
@@ -129,7 +85,3 @@ def remember_pullback(memory: Memory, rows: Tensor, course: Course, which: int) 
         return cast(Tensor, pull_sequences(gradient.view(said.shape), into)).flatten(-3, -2)
 
     return said.flatten(-3, -2), pull
-
-
-def _unchanged(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-    return gradient

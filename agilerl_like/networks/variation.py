@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.modules.base import Arguments
-from agilerl_like.modules.layers import Linear
 from agilerl_like.modules.morphism import morph_, transplant_moments_
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
@@ -152,7 +151,8 @@ def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: t
 
 def _policy_matrices(network: ActorCritic) -> list[Tensor]:
     owner = network.actor.head if network.share_encoders else network.actor
-    return [layer.weight for layer in owner.modules() if isinstance(layer, Linear)]
+    leaves = ((name.rpartition(".")[2], parameter) for name, parameter in owner.named_parameters())
+    return [parameter for name, parameter in leaves if parameter.dim() > 1 and name.endswith("weight")]
 
 
 def _scale_for(kl: Callable[[float], float], start: float) -> float:

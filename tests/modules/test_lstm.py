@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -254,10 +255,23 @@ def test_under_autocast_it_stays_as_precise_as_its_weights(cell):
 # -- a stack
 
 
-def gradients(module, x, starts, state, slope):
-    into = [torch.zeros_like(parameter) for parameter in module.parameters()]
-    y, pull = module.pullback(x, starts, state, to_input=True)
-    return y, pull(slope, into), dict(zip(dict(module.named_parameters()), into, strict=True))
+class Course(NamedTuple):
+    """All that a memory makes of sequences."""
+
+    y: torch.Tensor
+    state: torch.Tensor
+    step: torch.Tensor
+    of_input: torch.Tensor
+    of_parameters: dict[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, module, its, slope):
+        into = [torch.zeros_like(parameter) for parameter in module.parameters()]
+        y, pull = module.pullback(*its, to_input=True)
+        again, state = module.unroll(*its)
+        torch.testing.assert_close(again, y, rtol=0, atol=1e-12)
+        step, _ = module.step(its.x[..., 0, :], its.state)
+        return cls(y, state, step, pull(slope, into), dict(zip(dict(module.named_parameters()), into, strict=True)))
 
 
 @pytest.mark.usefixtures("way")
@@ -277,32 +291,28 @@ def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
         state[row, :, vectors:] = 0.0
         state[row, :, :, units:] = 0.0
         slope[row, :, :, units:] = 0.0
-    alone = [
-        (
-            *gradients(member, x[i], starts[i], state[i, :, : member.state_shape[0], : member.state_shape[1]],
-                       slope[i, ..., : member.num_outputs]),
-            *member.unroll(x[i], starts[i], state[i, :, : member.state_shape[0], : member.state_shape[1]]),
-        )
-        for i, member in enumerate(members)
-    ]  # fmt: skip
+
+    def by_itself(i):
+        vectors, units = members[i].state_shape
+        its = Sequences(x[i], starts[i], state[i, :, :vectors, :units])
+        return Course.of(members[i], its, slope[i, ..., :units])
+
+    alone = [by_itself(i) for i in range(len(members))]
     stack = Stack.of(members, cover)
-    y, of_input, into = gradients(stack.module, x, starts, state, slope)
-    again, after = stack.module.unroll(x, starts, state)
-    stepped, _ = stack.module.step(x[:, :, 0], state)
-    torch.testing.assert_close(again, y, rtol=0, atol=1e-12)
-    expected, _ = stack.module.unroll(x[:, :, :1], torch.zeros_like(starts[..., :1]), state)
-    torch.testing.assert_close(stepped, expected[:, :, 0], rtol=0, atol=1e-12)
-    flat = torch.cat([part.reshape(len(members), -1) for part in into.values()], 1)
-    for row, (member, (its, its_input, its_into, _, its_after)) in enumerate(zip(members, alone, strict=True)):
+    together = Course.of(stack.module, Sequences(x, starts, state), slope)
+    flat = torch.cat([part.reshape(len(members), -1) for part in together.of_parameters.values()], 1)
+    for row, (member, its) in enumerate(zip(members, alone, strict=True)):
         vectors, units = member.state_shape
-        torch.testing.assert_close(y[row, ..., :units], its, rtol=0, atol=1e-10)
-        torch.testing.assert_close(of_input[row], its_input, rtol=0, atol=1e-10)
-        torch.testing.assert_close(after[row, :, :vectors, :units], its_after, rtol=0, atol=1e-10)
-        assert bool((y[row, ..., units:] == 0).all())
-        assert bool((after[row, :, vectors:] == 0).all())
-        assert bool((after[row, :, :, units:] == 0).all())
+        torch.testing.assert_close(by_itself(row), its, rtol=0, atol=1e-10)  # its tensors are the stack's now
+        for name, corner in (("y", ()), ("step", ()), ("state", (slice(vectors),))):
+            whole, part = getattr(together, name)[row].clone(), getattr(its, name)
+            inside = (..., *corner, slice(units))
+            torch.testing.assert_close(whole[inside], part, rtol=0, atol=1e-10)
+            whole[inside] = 0.0
+            assert bool((whole == 0).all())
+        torch.testing.assert_close(together.of_input[row], its.of_input, rtol=0, atol=1e-10)
         parts, total = stack.parts(flat, row), 0
-        for name, gradient in its_into.items():
+        for name, gradient in its.of_parameters.items():
             torch.testing.assert_close(parts[name], gradient, rtol=1e-9, atol=1e-10)
             total += int((gradient != 0).sum())
         assert int((flat[row] != 0).sum()) == total  # what is not there has a gradient of exactly 0

@@ -1,0 +1,270 @@
+"""Networks of the user's own as actor and critic: any `nn.Module`, or one that is evolvable itself.
+
+A module's weights are cloned, saved, perturbed and learned like any others; its architecture evolves if it is an
+`EvolvableModule`. The one subtlety: nobody knows how to stack what somebody else wrote, so members of a stack are
+computed one after the other, each with its rows of the stacked parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.modules.base import (
+    Alteration,
+    Arguments,
+    Axes,
+    EvolvableModule,
+    OperatorKind,
+    Spec,
+    UnitMaps,
+    check_mapping,
+)
+from agilerl_like.networks.passage import Absent
+
+Branch = Literal["actor", "critic"]
+BRANCHES: tuple[Branch, Branch] = ("actor", "critic")
+
+
+class Prototype:
+    """A module of the user's as an architecture: equal to itself and to nothing else."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = copy.deepcopy(module)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Prototype:
+        """It never changes, so copies of a network may share it."""
+        return self
+
+    def __repr__(self) -> str:
+        return type(self.module).__name__
+
+
+@dataclass(frozen=True)
+class Design(Spec):
+    """One network of the user's: its module, and what of it evolves."""
+
+    prototype: Prototype
+    spec: Spec
+    """Absent if its architecture cannot evolve."""
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Design:
+        """The design of a module as it is given."""
+        return cls(Prototype(module), module.spec if isinstance(module, EvolvableModule) else Absent())
+
+    def build(self) -> nn.Module:
+        """A module of this architecture, with the weights that were given where they fit it."""
+        module = self.prototype.module
+        if isinstance(module, EvolvableModule) and self.spec != module.spec:
+            return module.rebuilt(self.spec)
+        return copy.deepcopy(module)
+
+
+@dataclass(frozen=True)
+class CustomSpec(Spec):
+    """The architecture of an actor and a critic that the user gave."""
+
+    actor: Design
+    critic: Design
+
+    @classmethod
+    def of(cls, actor_network: Any, critic_network: Any) -> CustomSpec:
+        """Take both networks as they are given.
+
+        Raises:
+            ConfigurationError: one of them is missing, or is no `nn.Module`.
+        """
+        for name, network in (("actor_network", actor_network), ("critic_network", critic_network)):
+            if not isinstance(network, nn.Module):
+                raise ConfigurationError(
+                    f"{name}={network!r} must be an nn.Module where the other network is one; allowed are both or none"
+                )
+        return cls(Design.of(actor_network), Design.of(critic_network))
+
+    def to_config(self) -> dict[str, Any]:
+        return {branch: self._design(branch).spec.to_config() for branch in BRANCHES}
+
+    def evolved(self, config: Mapping[str, Any]) -> CustomSpec:
+        """The same networks with the architectures that `to_config` wrote."""
+        check_mapping("encoder_config", config)
+        found = {}
+        for branch in BRANCHES:
+            design = self._design(branch)
+            spec = type(design.spec).from_config(f"{branch}_network", config.get(branch, {}))
+            found[branch] = design.evolve(spec=spec)
+        return self.evolve(**found)
+
+    def _design(self, branch: str) -> Design:
+        return getattr(self, branch)
+
+    @property
+    def operator_kinds(self) -> Mapping[str, OperatorKind]:
+        return {
+            f"{branch}.{name}": kind
+            for branch in BRANCHES
+            for name, kind in self._design(branch).spec.operator_kinds.items()
+            if kind != "activation"
+        }
+
+    def choices(self, operator: str) -> tuple[Arguments, ...]:
+        branch, _, inner = operator.partition(".")
+        return self._design(branch).spec.choices(inner)
+
+    def apply(self, operator: str, **arguments: int | float | str) -> CustomSpec:
+        branch, _, inner = operator.partition(".")
+        design = self._design(branch)
+        return self.evolve(**{branch: design.evolve(spec=design.spec.apply(inner, **arguments))})
+
+    @property
+    def fades(self) -> bool:
+        return self.actor.spec.fades or self.critic.spec.fades
+
+    def settled(self) -> CustomSpec:
+        designs = {branch: self._design(branch) for branch in BRANCHES}
+        return self.evolve(**{branch: one.evolve(spec=one.spec.settled()) for branch, one in designs.items()})
+
+    def structure(self) -> Hashable:
+        return self
+
+    @classmethod
+    def covering(cls, specs: Sequence[CustomSpec]) -> CustomSpec:
+        return specs[0]
+
+    def multiply_adds(self, cover: CustomSpec, inputs: Any, num_outputs: int) -> int:
+        """About as many as the actor has weights."""
+        return sum(parameter.numel() for parameter in self.actor.build().parameters())
+
+    def describe(self) -> str:
+        words = [f"{design.prototype} {design.spec.describe()}".strip() for design in (self.actor, self.critic)]
+        return "/".join(dict.fromkeys(words))
+
+
+class EvolvableCustom(EvolvableModule[CustomSpec]):
+    """One of the user's networks on rows of observations: `[…, D] -> […, num_outputs]`.
+
+    The network is given what the space says, normalised: a batch of vectors `[B, *shape]`, images `[B, C, H, W]`,
+    one-hot categories `[B, n]`, or a dict or tuple of these; it returns `[B, num_outputs]`.
+    """
+
+    def __init__(self, spec: CustomSpec, inputs: tuple[ObservationEncoding, Branch], num_outputs: int) -> None:
+        super().__init__()
+        self.spec, self.inputs, self.num_outputs = spec, inputs, num_outputs
+        self.encoding, self.branch = inputs
+        self.net = getattr(spec, self.branch).build()
+        self._dims = [parameter.dim() for parameter in self.net.parameters()][:1]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> EvolvableCustom:
+        twin = type(self)(self.spec, self.inputs, self.num_outputs)
+        twin.net = copy.deepcopy(self.net, memo)
+        return twin.train(self.training)
+
+    def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
+        """The weights are those that the user gave."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if [parameter.dim() for parameter in self.net.parameters()][:1] == self._dims:
+            return self.net(self._observed(x.reshape(-1, x.shape[-1]))).reshape(*x.shape[:-1], self.num_outputs)
+        tensors = [*self.net.named_parameters(), *self.net.named_buffers()]
+        members = (
+            functional_call(self.net, {name: tensor[row] for name, tensor in tensors}, (self._observed(x[row]),))
+            for row in range(len(x))
+        )
+        return torch.stack([outputs.reshape(-1, self.num_outputs) for outputs in members])
+
+    def _observed(self, rows: Tensor) -> Any:
+        """What the space says that rows `[B, D]` are."""
+        leaves = {leaf.path: leaf for leaf in self.encoding.leaves}
+
+        def walk(space: gymnasium.Space, path: tuple[str | int, ...]) -> Any:
+            if isinstance(space, gymnasium.spaces.Dict):
+                return {key: walk(part, (*path, key)) for key, part in space.spaces.items()}
+            if isinstance(space, gymnasium.spaces.Tuple):
+                return tuple(walk(part, (*path, place)) for place, part in enumerate(space.spaces))
+            leaf = leaves[path]
+            seen = leaf.read(rows)
+            return seen.unflatten(-1, leaf.given_shape) if leaf.kind == "vector" and leaf.given_shape else seen
+
+        return walk(self.encoding.space, ())
+
+    def check(self) -> None:
+        """Try the network on two observations.
+
+        Raises:
+            ConfigurationError: it cannot read them, or does not give `[2, num_outputs]`.
+        """
+        trial, field = copy.deepcopy(self.net).eval(), f"{self.branch}_network"
+        rows = self.encoding.imagine(2, torch.Generator().manual_seed(0))
+        try:
+            with torch.no_grad():
+                outputs = trial(self._observed(rows))
+        except Exception as error:  # whatever the user's code raises
+            raise ConfigurationError(
+                f"{field}={type(self.net).__name__} cannot read {self.encoding.space}: {error!r}"
+            ) from error
+        if not isinstance(outputs, Tensor) or outputs.shape not in (
+            (2, self.num_outputs),
+            (2,) * (self.num_outputs == 1),
+        ):
+            found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise ConfigurationError(
+                f"{field}={type(self.net).__name__} gives {found} for 2 observations; "
+                f"allowed is a tensor of shape {(2, self.num_outputs)}"
+            )
+
+    # -- mutations: what the user's own evolvable module says, behind the name "net"
+
+    def _evolvable(self, operator: str) -> tuple[EvolvableModule, str] | None:
+        branch, _, inner = operator.partition(".")
+        return (cast(EvolvableModule, self.net), inner) if branch == self.branch else None
+
+    def axes(self) -> Axes:
+        if not isinstance(self.net, EvolvableModule):
+            return {}
+        return {f"net.{name}": groups for name, groups in self.net.axes().items()}
+
+    def derived(self, maps: UnitMaps) -> UnitMaps:
+        return self.net.derived(maps) if isinstance(self.net, EvolvableModule) else {}
+
+    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+        found = self._evolvable(operator)
+        if found is None:
+            return Alteration()
+        alteration = found[0].alteration(found[1], arguments)
+        readers = tuple((f"net.{before}", f"net.{after}") for before, after in alteration.readers)
+        return alteration._replace(readers=readers)
+
+    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+        found = self._evolvable(operator)
+        if found is None:
+            return name
+        origin = found[0].origin(name.removeprefix("net."), found[1], arguments)
+        return origin and f"net.{origin}"
+
+    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+        if (found := self._evolvable(operator)) is not None:
+            found[0].begin_(found[1], arguments, generator)
+
+    def bridge_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
+        if (found := self._evolvable(operator)) is not None:
+            found[0].bridge_(cast(EvolvableModule, cast(EvolvableCustom, parent).net), found[1], arguments)
+
+    def reading(self, name: str, x: Tensor) -> Tensor:
+        return cast(EvolvableModule, self.net).reading(name.removeprefix("net."), self._observed(x))
+
+    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+        return cast(EvolvableModule, self.net).heard(name.removeprefix("net."), outputs, inputs)
+
+    def settle_(self) -> None:
+        if isinstance(self.net, EvolvableModule):
+            self.net.settle_()
+        self.spec = self.spec.settled()

@@ -1,0 +1,66 @@
+"""The part that is not there: what stands in the place of a memory, or of a head, where a network has none."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, Pull, Spec
+
+
+@dataclass(frozen=True)
+class Absent(Spec):
+    """The architecture of a part that is not there."""
+
+    def choices(self, operator: str) -> tuple[Arguments, ...]:
+        return ()
+
+    def structure(self) -> Hashable:
+        return None
+
+    @classmethod
+    def covering(cls, specs: Sequence[Any]) -> Absent:
+        return cls()
+
+    def multiply_adds(self, cover: Any, inputs: Any, num_outputs: int) -> int:
+        return 0
+
+    def describe(self) -> str:
+        return ""
+
+
+class Passage(EvolvableModule[Absent]):
+    """Passes everything on, and remembers nothing."""
+
+    state_shape = (0, 0)
+
+    def __init__(self, spec: Absent, inputs: int, num_outputs: int | None = None) -> None:
+        super().__init__()
+        self.spec, self.inputs, self.num_outputs = spec, inputs, inputs
+
+    def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
+        """There is nothing to draw."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of a memory."""
+        return x, state
+
+    def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
+        return x, _unchanged
+
+    def axes(self) -> Axes:
+        return {}
+
+    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+        return Alteration()
+
+
+def _unchanged(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
+    return gradient
