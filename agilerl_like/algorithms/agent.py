@@ -34,6 +34,7 @@ from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.update import Values
+from agilerl_like.modules.base import UnitMaps
 from agilerl_like.modules.stack import lay_flat_, layout, refresh, views
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
@@ -67,6 +68,8 @@ class Agent(ABC):
     batch_size: int
     share_encoders: bool
     squash_output: bool
+    normalize_images: bool
+    swap_channels: bool
     normalize_observation: bool
     normalize_value: bool
     network: ActorCritic
@@ -105,6 +108,7 @@ class Agent(ABC):
         self.recent_observations = torch.zeros(0, 0)  # encoded states of the last rollout, see `networks.variation`
         self.encoding = encoding
         self._hooks: list[Callable[[Any], None]] = []
+        self._pasts: list[tuple[NetworkSpec, UnitMaps]] = []  # memories it had, and what became of their units
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -254,6 +258,22 @@ class Agent(ABC):
         """Encode observations as rows `[B, D]` on the device; a single observation becomes a batch of one."""
         return self._rows(observation)[0]
 
+    def see(self, space: gymnasium.Space, *, swap_channels: bool) -> None:
+        """Observe another space from now on, that is the same to the networks: images with their channels behind.
+
+        Raises:
+            ConfigurationError: the networks would see something else.
+        """
+        encoding = ObservationEncoding(space, swap_channels=swap_channels, normalize_images=self.normalize_images)
+        if [leaf.shape for leaf in encoding.leaves] != [leaf.shape for leaf in self.encoding.leaves]:
+            raise ConfigurationError(
+                f"swap_channels={swap_channels!r}: {space} is not {self.observation_space} with its channels behind"
+            )
+        self.observation_space, self.encoding, self.swap_channels = space, encoding, swap_channels
+        optimizer, network = self.optimizer, self.build(self.architecture).to(self.device)
+        network.load_state_dict(self.network.state_dict())
+        self.adopt(network, optimizer)
+
     def _rows(self, observation: Any) -> tuple[Tensor, bool]:
         """Encoded observations, and whether it was a single one."""
         batch, single = self.encoding.batched(observation)
@@ -329,6 +349,8 @@ class Agent(ABC):
             torch.cat([named[name].reshape(-1) for name in names]).unsqueeze(0)
             for named in (result.first, result.second)
         ]
+        if change.operator.startswith("memory."):
+            self._pasts.append((self.architecture, result.maps))
         self.adopt(result.network, Adam(rows[0], rows[1], optimizer.steps.clone(), epsilon=optimizer.epsilon))
         return Mutation(change.kind, change.operator, result.arguments)
 
@@ -338,6 +360,17 @@ class Agent(ABC):
             return self.network.observation_norm(self.recent_observations.to(self.device))
         rows = self.encoding.imagine(SAMPLE_STATES, generator).to(self.device)
         return rows.unflatten(0, (-1, SAMPLE_STEPS)) if self.network.is_recurrent else rows
+
+    def carry_state(self, state: Tensor) -> Tensor:
+        """What it remembered of running episodes `[…, M, K, H]` before its last mutations, as it would remember it now.
+
+        To be asked once after a mutation; newborn units remember nothing.
+        """
+        steps, self._pasts = self._pasts, []
+        heirs = [*(architecture for architecture, _ in steps[1:]), self.architecture]
+        for (before, maps), after in zip(steps, heirs, strict=True):
+            state = self.network.carry_state(state, before.memory, after.memory, maps)
+        return state
 
     def settle(self) -> None:
         """Let go of what a finished mutation faded from."""
@@ -422,18 +455,22 @@ class Agent(ABC):
 
         It is appended to `fitness`. The policy does not explore and nothing is learned. The env is reset, and again
         at the end of each episode. `max_steps` cuts longer episodes; `callback(score, {"episode_length": …})` hears
-        of each. `swap_channels` and `vectorized` are accepted for AgileRL's sake: images are not there yet, and what
-        kind of env it is can be seen.
+        of each. `swap_channels` says that the env's images have their channels behind, though the agent was made for
+        them in front. `vectorized` is accepted for AgileRL's sake: what kind of env it is can be seen.
         """
         if loop < 1:
             raise ConfigurationError(f"loop={loop!r} must be at least 1")
+        player = self
+        if swap_channels and not self.swap_channels:
+            player = self.clone()
+            player.see(getattr(env, "single_observation_space", env.observation_space), swap_channels=True)
         if isinstance(env, gymnasium.vector.VectorEnv):
             vector = env
         else:
             vector = gymnasium.vector.SyncVectorEnv(
                 [lambda: env], copy=False, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
             )
-        episodes = self.play(TransitionEnv(vector), integers(loop, self.seed, Purpose.EVALUATION_ENVS), max_steps)
+        episodes = player.play(TransitionEnv(vector), integers(loop, self.seed, Purpose.EVALUATION_ENVS), max_steps)
         for score, length in zip(episodes.returns[0], episodes.lengths[0], strict=True):
             if callback is not None:
                 callback(float(score), {"episode_length": int(length)})

@@ -346,9 +346,10 @@ def _check_vector_env(env: object) -> None:
 
 
 def _policy_of(space: gym.Space) -> gym.Space:
-    """Return what a policy sees: of Isaac Lab's spaces, which may have one for the critic too, the part of that name."""
-    isaac_labs = isinstance(space, gym.spaces.Dict) and "policy" in space.spaces and set(space) <= {"policy", "critic"}
-    return space["policy"] if isaac_labs else space
+    """Return what a policy sees: of spaces like Isaac Lab's, in which a critic may see more, its own part."""
+    if isinstance(space, gym.spaces.Dict) and "policy" in space.spaces and space.keys() <= {"policy", "critic"}:
+        return space["policy"]
+    return space
 
 
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:

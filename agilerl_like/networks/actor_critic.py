@@ -16,11 +16,20 @@ from torch import Tensor, nn
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
 from agilerl_like.modules.layers import Activation, RunningNorm
+from agilerl_like.modules.lstm import LSTMSpec, carry_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
 from agilerl_like.networks.custom import Branch
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
-from agilerl_like.networks.memory import TIMELESS, Course, Memory, make_memory, remember, remember_pullback
+from agilerl_like.networks.memory import (
+    TIMELESS,
+    Course,
+    Memory,
+    fitted,
+    make_memory,
+    remember,
+    remember_pullback,
+)
 from agilerl_like.networks.passage import Absent, Passage
 
 ACTOR, CRITIC = 0, -1
@@ -300,6 +309,17 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
     def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         owner, inner = _owner_and_inner(name)
         return self.parts[owner].heard(inner, outputs, inputs)
+
+    def carry_state(self, state: Tensor, old: LSTMSpec | Absent, new: LSTMSpec | Absent, maps: UnitMaps) -> Tensor:
+        """What running episodes remember `[…, M, K, H]`, after a mutation of the memories.
+
+        `maps` say which of the parent's units each of the child's was.
+        """
+        if isinstance(old, Absent) or isinstance(new, Absent):
+            return state
+        owners = [owner for owner in self.parts if owner.endswith("memory")]
+        pairs = zip(owners, fitted(state, (len(owners), *old.state_shape)).unbind(-3), strict=True)
+        return torch.stack([carry_state(one, old, new, _of(owner, maps)) for owner, one in pairs], -3)
 
     def course_of(self, x: Tensor) -> Course:
         """How observations `[n, D]`, or sequences `[S, L, D]` of which each begins an episode, follow each other."""

@@ -36,10 +36,16 @@ BRANCHES: tuple[Branch, Branch] = ("actor", "critic")
 
 
 class Prototype:
-    """A module of the user's as an architecture: equal to itself and to nothing else."""
+    """A module of the user's as an architecture: equal to those of the same module, and to nothing else."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = copy.deepcopy(module)
+        self.source, self.module = module, copy.deepcopy(module)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Prototype) and self.source is other.source
+
+    def __hash__(self) -> int:
+        return id(self.source)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Prototype:
         """It never changes, so copies of a network may share it."""

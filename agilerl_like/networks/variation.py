@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.modules.base import Arguments
+from agilerl_like.modules.base import Arguments, UnitMaps
 from agilerl_like.modules.morphism import morph_, transplant_moments_
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
@@ -47,6 +48,8 @@ class Variation(NamedTuple):
     second: Moments
     arguments: Arguments
     """What was really done: fewer nodes than asked for where the gate refused, nothing at all if "refused" is there."""
+    maps: UnitMaps = MappingProxyType({})
+    """Which unit of the parent each unit of the child was, in every group that changed."""
 
 
 class Parent(NamedTuple):
@@ -194,4 +197,4 @@ def _child(
     transplant_moments_(second, parent.second, heritage, new_is_mean=True)
     for name in heritage.refitted:
         first[name].zero_()
-    return Variation(child, first, second, dict(arguments))
+    return Variation(child, first, second, dict(arguments), heritage.maps)

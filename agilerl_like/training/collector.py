@@ -214,10 +214,12 @@ class Collector:
         self._begin_rollouts(due)
         return reports
 
-    def forget(self, place: int) -> None:
-        """A newcomer lives here: what its predecessor saw and remembered is not its own."""
+    def welcome(self, place: int, *, of_predecessor: bool = False) -> None:
+        """A newcomer lives here: what was seen is not its own, nor what was remembered, but by a parent of its."""
+        before = self.state[place]
         self.state = fitted(self.state, self.population.cohort.state_shape)
-        self.state[place] = 0.0
+        after = self.population[place].carry_state(before) if of_predecessor else torch.zeros_like(before)
+        self.state[place] = fitted(after, self.state.shape[-3:])
         self._begin_rollouts([place])
 
     def _begin_rollouts(self, places: Iterable[int]) -> None:

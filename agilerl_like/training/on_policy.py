@@ -76,8 +76,9 @@ def train_on_policy(
     `run_dir` is a folder for metrics.csv, lineage.jsonl, the last population and the best agent; without it nothing
     is written but what `checkpoint_path` and `save_elite` ask for. `env_name` and `algo` are labels and inferred when
     left out; `init_hp` and `mut_p` are AgileRL's dictionaries for its logs, recorded with the run's settings.
-    `reporters` are more sinks for what happens. `swap_channels` is for images, which are not there yet; `accelerator`
-    is where the population's device came from and needs nothing more here.
+    `reporters` are more sinks for what happens. `swap_channels` says that the env's images have their channels behind,
+    though the agents were made for them in front; `accelerator` is where the population's device came from and needs
+    nothing more here.
 
     Raises:
         ConfigurationError: before anything is trained.
@@ -89,6 +90,9 @@ def train_on_policy(
     if selection_strategy is not None and tournament is not None:
         raise ConfigurationError("selection_strategy and tournament mean the same; pass one of them")
     population = pop if isinstance(pop, Population) else Population(pop)
+    if swap_channels:
+        for agent in population:
+            agent.see(env.single_observation_space, swap_channels=True)
     run_dir = None if run_dir is None else Path(run_dir)
     name = env_name or _name_of(env)
     sinks: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-import torch
 
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
-from agilerl_like.envs.probes import KnownAction, KnownValue, Probe
+from agilerl_like.envs.probes import KnownAction, KnownValue, Observation, Probe, describe, observed
+from agilerl_like.envs.spaces import tree_map
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.envs.vector import make_vect_envs
 from agilerl_like.training.collector import Clock, Collector
@@ -28,6 +28,8 @@ SETTINGS = {"lr": 5e-3, "learn_step": 512, "batch_size": 256}
 """Quick enough for seconds; everything else is as it is for everybody."""
 EXPLORING = {"ent_coef": 0.3}
 """For categories: a choice that was given up too early is never tried again, and some probes want one changed late."""
+REMEMBERING = {"recurrent": True, "max_seq_len": 8}
+"""For probes that need memory; no episode of theirs is longer than such a sequence."""
 VALUE_TOLERANCE = 0.1
 """Of the value, and of 1 where it is smaller: several times closer than the answers that the bugs would give."""
 
@@ -37,7 +39,7 @@ class Answer:
     """What an agent said about one observation, and what is right."""
 
     what: Literal["value", "action"]
-    obs: tuple[float, ...]
+    asked: str
     known: tuple[float, ...]
     found: tuple[float, ...]
     tolerance: float
@@ -68,10 +70,15 @@ def solve(probe: Probe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
     start = perf_counter()
     with closing(make_vect_envs(probe.make, num_envs=NUM_ENVS)) as env:
         continuous = isinstance(env.single_action_space, gymnasium.spaces.Box)
-        given = {**SETTINGS, **({} if continuous else EXPLORING), "gamma": probe.gamma, **settings}
+        given = {**SETTINGS, **({} if continuous else EXPLORING), **_needed(probe), "gamma": probe.gamma, **settings}
         agent = PPO(env.single_observation_space, env.single_action_space, seed=seed, **given)
         steps = _train(Population([agent]), TransitionEnv(env), probe.steps)
-    return ProbeRecord(probe, tuple(_ask(agent, (*probe.values, *probe.actions))), steps, perf_counter() - start)
+    return ProbeRecord(probe, tuple(_ask(agent, probe.questions)), steps, perf_counter() - start)
+
+
+def _needed(probe: Probe) -> dict[str, Any]:
+    memory = REMEMBERING if probe.needs == "memory" else {}
+    return {**memory, "swap_channels": True} if probe.channels_last else dict(memory)
 
 
 def _train(population: Population, env: TransitionEnv, steps: int) -> int:
@@ -87,14 +94,27 @@ def _train(population: Population, env: TransitionEnv, steps: int) -> int:
 def _ask(agent: PPO, questions: Iterable[KnownValue | KnownAction]) -> Iterable[Answer]:
     agent.set_training_mode(False)
     for known in questions:
-        obs = np.array([known.obs], dtype=np.float32)
+        asked = describe(known)
         if isinstance(known, KnownValue):
-            value = float(agent.get_action(obs)[3][0])
-            yield Answer("value", known.obs, (known.value,), (value,), VALUE_TOLERANCE * max(1.0, abs(known.value)))
+            _, value = _reply(agent, (*known.past, known.obs))
+            tolerance = VALUE_TOLERANCE * max(1.0, abs(known.value))
+            yield Answer("value", asked, (known.value,), _numbers(value), tolerance)
         else:
-            mask = torch.tensor([known.mask]) if known.mask else None
-            action = agent.best_actions(agent.encode(obs), mask)[0]
-            yield Answer("action", known.obs, _numbers(known.action), _numbers(action), known.tolerance)
+            action, _ = _reply(agent, (*known.past, known.obs), known.mask)
+            yield Answer("action", asked, _numbers(known.action), _numbers(action), known.tolerance)
+
+
+def _reply(agent: PPO, episode: Iterable[Observation], mask: tuple[bool, ...] = ()) -> tuple[Any, Any]:
+    """Return what the agent does last in an episode that it sees from the start, and what it thinks that is worth."""
+    reply: tuple[Any, ...] = ()
+    for obs in episode:
+        batch = tree_map(lambda leaf: np.asarray(leaf)[None], observed(obs))
+        memory = reply[4:]  # nothing, if the agent has none
+        reply = agent.get_action(batch, np.array([mask]) if mask else None, *memory)
+    action, _, _, value = reply[:4]
+    if isinstance(agent.action_space, gymnasium.spaces.Box):
+        action = np.clip(action, agent.action_space.low, agent.action_space.high)
+    return action[0], value[0]
 
 
 def _numbers(action: Any) -> tuple[float, ...]:

@@ -143,7 +143,7 @@ class Run:
         for place, parent_place in mend(self.population, reports, self.next_index):
             heir, parent = self.population[place], self.population[parent_place]
             self.next_index = heir.index + 1
-            self.collector.forget(place)
+            self.collector.welcome(place)
             self.reports[place].clear()
             birth = Birth(self.generation, place, heir.index, parent.index, parent_place, heir.genome)
             self._tell((record_of(birth, parent, "replaced: loss or weights are not finite"),))
@@ -208,7 +208,7 @@ class Run:
             self.next_index = max(self.next_index, *(birth.uid + 1 for birth in births))
             for birth in births:
                 if not birth.survives:
-                    self.collector.forget(birth.slot)
+                    self.collector.welcome(birth.slot, of_predecessor=birth.parent_slot == birth.slot)
         reasons = ["" if math.isfinite(score) else f"replaced: fitness is {score}" for score in population.fitness]
         population.fitness = [population.fitness[birth.parent_slot] for birth in births]
         self._tell(

@@ -1,0 +1,98 @@
+"""Modules that are mutated by hand, in place: every kind by the names that AgileRL's users know."""
+
+import pytest
+import torch
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.modules import (
+    CNNSpec,
+    EvolvableCNN,
+    EvolvableLSTM,
+    EvolvableMLP,
+    EvolvableResNet,
+    EvolvableSimBa,
+    LSTMSpec,
+    MLPSpec,
+    ResNetSpec,
+    SimBaSpec,
+)
+
+IMAGE = (2, 7, 7)
+KINDS = {
+    "mlp": lambda: EvolvableMLP(MLPSpec((20, 20)), 3, 4),
+    "simba": lambda: EvolvableSimBa(SimBaSpec(hidden_size=32, num_blocks=2), 3, 4),
+    "cnn": lambda: EvolvableCNN(CNNSpec((16, 16), (3, 3), (1, 1)), IMAGE, 4),
+    "resnet": lambda: EvolvableResNet(ResNetSpec(channel_size=16, num_blocks=2), IMAGE, 4),
+}
+GROWTH = {
+    "mlp": ["add_layer", "add_node"],
+    "simba": ["add_block", "add_node"],
+    "cnn": ["add_layer", "add_channel", "change_kernel"],
+    "resnet": ["add_block", "add_channel"],
+}
+
+
+def made(kind):
+    module = KINDS[kind]().double()
+    module.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
+    return module
+
+
+def seen(module, count=64):
+    shape = (module.inputs,) if isinstance(module.inputs, int) else module.inputs
+    return torch.randn(count, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(("kind", "operator"), [(kind, name) for kind, names in GROWTH.items() for name in names])
+def test_growth_by_hand_changes_the_module_and_not_what_it_says(kind, operator):
+    module = made(kind)
+    x, spec = seen(module), module.spec
+    before = module(x)
+    done = getattr(module, operator)(seed=3)
+    assert module.spec == spec.apply(operator, **done) != spec
+    torch.testing.assert_close(module(x), before, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_added_by_hand_is_removed_by_hand(kind):
+    module = made(kind)
+    x, before = seen(module, 512), made(kind)(seen(module, 512))
+    add, remove = (f"{verb}_{GROWTH[kind][-1].split('_')[1]}" for verb in ("add", "remove"))
+    add, remove = ("add_channel", "remove_channel") if "kernel" in add else (add, remove)
+    spec = module.spec
+    done = getattr(module, add)()
+    getattr(module, remove)(states=x, **done)
+    assert module.spec == spec
+    error = (module(x) - before).square().mean() / before.var()
+    assert error < 0.02  # newborn units were silent, so the ones that go are they, or as good
+
+
+def test_a_memory_grows_by_hand_and_its_hooks_stay():
+    lstm, heard = EvolvableLSTM(LSTMSpec(hidden_state_size=16), 3), []
+    lstm.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
+    lstm.register_forward_hook(lambda module, inputs, outputs: heard.append(module.num_outputs))
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+    before, _ = lstm(x, torch.zeros(5, *lstm.state_shape))
+    assert lstm.add_node(nodes=16) == {"nodes": 16}
+    after, state = lstm(x, torch.zeros(5, *lstm.state_shape))
+    assert heard == [16, 32]
+    assert state.shape[-1] == 32
+    torch.testing.assert_close(after[:, :16], before)
+
+
+def test_the_same_seed_draws_the_same_mutation():
+    first, second, other = (made("mlp") for _ in range(3))
+    assert first.add_node(seed=1) == second.add_node(seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert [other.add_node(seed=s) for s in range(2, 6)] != [first.add_node(seed=1)] * 4
+
+
+def test_what_is_not_legal_is_refused():
+    module = made("mlp")
+    with pytest.raises(
+        ConfigurationError, match=r"add_node with {'layer': 7} is not legal .* allowed are \[{'layer': 0"
+    ):
+        module.add_node(layer=7)
+    module.remove_layer()
+    with pytest.raises(ConfigurationError, match="allowed are none, for it would leave a bound"):
+        module.remove_layer()

@@ -1,0 +1,248 @@
+"""Networks of the user's own: any module, and one that evolves."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter
+from agilerl_like.algorithms import Population
+from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.hpo import Mutation
+from agilerl_like.modules import EvolvableMLP, MLPSpec
+from agilerl_like.networks.custom import CustomSpec
+
+SPACE = gymnasium.spaces.Box(-1.0, 1.0, (4,))
+ACTIONS = gymnasium.spaces.Discrete(3)
+
+
+class Squashed(EvolvableMLP):
+    """A user's own evolvable network: an MLP that sees its input through a tanh."""
+
+    def forward(self, x):
+        return super().forward(torch.tanh(x))
+
+    def reading(self, name, x):
+        return super().reading(name, torch.tanh(x))
+
+
+def sequential(outputs, inputs=4):
+    torch_stream = torch.Generator().manual_seed(5)
+    net = nn.Sequential(nn.Linear(inputs, 8), nn.Tanh(), nn.Linear(8, outputs))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=torch_stream) * 0.5)
+    return net
+
+
+def squashed(outputs):
+    net = Squashed(MLPSpec((16,)), 4, outputs)
+    net.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
+    return net
+
+
+def agent_of(make=sequential, **kwargs):
+    kwargs = {"seed": 1, "num_envs": 2, "learn_step": 16, "batch_size": 8, **kwargs}
+    return PPO(SPACE, ACTIONS, actor_network=make(3), critic_network=make(1), **kwargs)
+
+
+def observations(count=6):
+    return np.random.default_rng(0).uniform(-1, 1, (count, 4)).astype(np.float32)
+
+
+def experiences(agent, steps=8):
+    obs = observations(steps * 2).reshape(steps, 2, 4)
+    actions, log_probs, _, values = zip(*(agent.get_action(row) for row in obs), strict=True)
+    rewards = np.random.default_rng(1).normal(size=(steps, 2))
+    dones = np.zeros((steps, 2))
+    return list(obs), actions, log_probs, list(rewards), list(dones), values, obs[-1], dones[0]
+
+
+def test_it_says_what_the_users_network_says_of_normalised_observations():
+    agent, net = agent_of(normalize_observation=False), sequential(3)
+    outputs = net(torch.from_numpy(observations()))
+    _, log_prob, _, value = agent.get_action(observations())
+    agent.set_training_mode(False)
+    action, *_ = agent.get_action(observations())
+    assert action.tolist() == outputs.argmax(1).tolist()
+    assert log_prob.max() < 0
+    np.testing.assert_allclose(value, sequential(1)(torch.from_numpy(observations()))[:, 0].detach(), rtol=1e-5)
+
+
+def test_members_of_a_population_learn_together_as_they_learn_alone():
+    population = PPO.population(
+        3,
+        SPACE,
+        ACTIONS,
+        actor_network=sequential(3),
+        critic_network=sequential(1),
+        seed=1,
+        num_envs=2,
+        learn_step=16,
+        batch_size=8,
+    )
+    assert len(population.cohort.stacks) == 1
+    twins = [agent.clone() for agent in population]
+    for agent, twin in zip(population, twins, strict=True):
+        stuff = experiences(twin.clone())
+        agent.learn(stuff)
+        twin.learn(stuff)
+        for mine, its in zip(agent.network.parameters(), twin.network.parameters(), strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(population[0].actor.encoder.net[0].weight, sequential(3)[0].weight)
+
+
+@pytest.mark.parametrize("make", [sequential, squashed])
+def test_it_is_cloned_saved_and_loaded(make, tmp_path):
+    agent = agent_of(make)
+    agent.learn(experiences(agent))
+    clone = agent.clone()
+    agent.save_checkpoint(tmp_path / "agent")
+    with pytest.raises(CheckpointError, match="it has networks of its own; give them as actor_network"):
+        PPO.load(tmp_path / "agent")
+    loaded = PPO.load(tmp_path / "agent", actor_network=make(3), critic_network=make(1))
+    other = agent_of(make)
+    other.load_checkpoint(tmp_path / "agent")
+    for twin in (clone, loaded, other):
+        np.testing.assert_array_equal(twin.get_action(observations())[3], agent.get_action(observations())[3])
+    stuff = experiences(agent.clone())
+    assert agent.learn(stuff) == loaded.learn(stuff)
+
+
+def test_a_population_is_saved_and_loaded(tmp_path):
+    networks = {"actor_network": squashed(3), "critic_network": squashed(1)}
+    population = PPO.population(2, SPACE, ACTIONS, seed=1, **networks)
+    population.save_checkpoint(tmp_path / "population")
+    loaded = Population.load(tmp_path / "population", **networks)
+    assert [agent.index for agent in loaded] == [0, 1]
+
+
+@pytest.mark.parametrize("operator", ["encoder.actor.add_node", "encoder.critic.add_node", "encoder.actor.add_layer"])
+def test_an_evolvable_one_grows_and_changes_no_output(operator):
+    agent = agent_of(squashed)
+    agent.learn(experiences(agent))
+    obs = observations()
+    agent.set_training_mode(False)
+    action, log_prob, _, value = agent.get_action(obs)
+    spec, details = agent.architecture.mutate(operator, np.random.default_rng(0))
+    done = agent.become(agent.genome.replace(architecture=spec), (Mutation("architecture", operator, details),))
+    assert [change.operator for change in done] == [operator]
+    assert agent.architecture == spec
+    assert agent.parameter_count > 4 * 16 + 16
+    found = agent.get_action(obs)
+    np.testing.assert_array_equal(found[0], action)
+    np.testing.assert_allclose(found[1], log_prob, atol=1e-5)
+    np.testing.assert_allclose(found[3], value, atol=1e-5)
+
+
+def test_an_evolved_one_is_loaded_with_its_architecture(tmp_path):
+    agent = agent_of(squashed)
+    operator = "encoder.actor.add_node"
+    spec, details = agent.architecture.mutate(operator, np.random.default_rng(0))
+    agent.become(agent.genome.replace(architecture=spec), (Mutation("architecture", operator, details),))
+    agent.save_checkpoint(tmp_path / "agent")
+    loaded = PPO.load(tmp_path / "agent", actor_network=squashed(3), critic_network=squashed(1))
+    assert loaded.architecture.to_config() == agent.architecture.to_config()
+    np.testing.assert_array_equal(loaded.get_action(observations())[3], agent.get_action(observations())[3])
+
+
+def test_a_removal_from_it_is_refitted_or_refused():
+    agent = agent_of(lambda outputs: squashed(outputs).double().float())
+    agent.learn(experiences(agent))
+    grow, shrink = "encoder.actor.add_node", "encoder.actor.remove_node"
+    genome = agent.genome
+    spec = genome.architecture.apply(grow, layer=0, nodes=16)
+    agent.become(genome.replace(architecture=spec), (Mutation("architecture", grow, {"layer": 0, "nodes": 16}),))
+    back = spec.apply(shrink, layer=0, nodes=16)
+    (done,) = agent.become(
+        agent.genome.replace(architecture=back), (Mutation("architecture", shrink, {"layer": 0, "nodes": 16}),)
+    )
+    assert done.details["kl"] < 1e-3  # newborn units were silent
+    assert agent.architecture == back
+
+
+def test_one_that_cannot_grow_is_perturbed_and_has_its_numbers_evolved():
+    ranges = HyperparameterConfig(lr=RLParameter(min=1e-5, max=1e-2))
+    agent = agent_of(hp_config=ranges)
+    agent.learn(experiences(agent))
+    assert agent.architecture.operators("layer") == agent.architecture.operators("node") == ()
+    before = agent.actor.encoder.net[0].weight.clone()
+    only = {"no_mutation": 0, "architecture": 0, "activation": 0, "rl_hp": 0}
+    agent.mutate(Mutations(**{**only, "parameters": 1}), np.random.default_rng(0))
+    assert not torch.equal(agent.actor.encoder.net[0].weight, before)
+    lr = agent.lr
+    agent.mutate(Mutations(**{**only, "parameters": 0, "rl_hp": 1}), np.random.default_rng(0))
+    assert agent.lr != lr
+
+
+def test_running_statistics_are_each_members_own():
+    def normed(outputs):
+        return nn.Sequential(nn.BatchNorm1d(4), *sequential(outputs))
+
+    population = PPO.population(
+        2, SPACE, ACTIONS, actor_network=normed(3), critic_network=normed(1), seed=1, learn_step=16, batch_size=8
+    )
+    population[0].num_envs = population[1].num_envs = 2
+    population[0].learn(experiences(population[0].clone()))
+    counts = [agent.actor.encoder.net[0].num_batches_tracked.item() for agent in population]
+    assert counts[0] > 0
+    assert counts[1] == 0
+
+
+WRONG = {
+    "one alone": ({"actor_network": sequential(3)}, "critic_network=None must be an nn.Module"),
+    "no module": ({"actor_network": 3, "critic_network": sequential(1)}, "actor_network=3 must be an nn.Module"),
+    "inputs": (
+        {"actor_network": sequential(3, inputs=5), "critic_network": sequential(1)},
+        "actor_network=Sequential cannot read Box",
+    ),
+    "outputs": (
+        {"actor_network": sequential(2), "critic_network": sequential(1)},
+        r"actor_network=Sequential gives \(2, 2\) for 2 observations; allowed is a tensor of shape \(2, 3\)",
+    ),
+    "values": (
+        {"actor_network": sequential(3), "critic_network": sequential(2)},
+        r"critic_network=Sequential gives \(2, 2\) .* allowed is a tensor of shape \(2, 1\)",
+    ),
+    "memory": (
+        {"actor_network": sequential(3), "critic_network": sequential(1), "recurrent": True},
+        "recurrent=True cannot go with actor_network",
+    ),
+    "shared": (
+        {"actor_network": sequential(3), "critic_network": sequential(1), "share_encoders": True},
+        "share_encoders=True cannot go with actor_network",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG.values(), ids=WRONG)
+def test_what_does_not_fit_is_told_at_once(arguments, message):
+    with pytest.raises(ConfigurationError, match=message):
+        PPO(SPACE, ACTIONS, seed=1, **arguments)
+
+
+def test_a_dict_world_is_given_as_a_dict():
+    space = gymnasium.spaces.Dict(
+        {"image": gymnasium.spaces.Box(0, 255, (1, 4, 4), np.uint8), "place": gymnasium.spaces.Box(-1, 1, (2,))}
+    )
+
+    class Both(nn.Module):
+        def __init__(self, outputs):
+            super().__init__()
+            self.linear = nn.Linear(18, outputs)
+
+        def forward(self, seen):
+            return self.linear(torch.cat([seen["image"].flatten(1), seen["place"]], 1))
+
+    agent = PPO(space, ACTIONS, actor_network=Both(3), critic_network=Both(1), seed=1, normalize_observation=False)
+    obs = {"image": np.full((5, 1, 4, 4), 51, np.uint8), "place": np.full((5, 2), 0.5, np.float32)}
+    value = agent.get_action(obs)[3]
+    linear = agent.critic.encoder.net.linear
+    expected = linear(torch.tensor([0.2] * 16 + [0.5] * 2)).item()  # 51 / 255
+    np.testing.assert_allclose(value, [expected] * 5, rtol=1e-5)
+
+
+def test_the_architecture_of_two_networks_is_equal_to_itself_alone():
+    one, other = (CustomSpec.of(sequential(3), sequential(1)) for _ in range(2))
+    assert one == one.evolve() != other
