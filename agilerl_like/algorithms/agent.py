@@ -27,7 +27,7 @@ from agilerl_like.envs.spaces import (
 )
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations
+from agilerl_like.hpo import Birth, Genome, HyperparameterConfig, Mutation, Mutations
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Adam
@@ -74,6 +74,7 @@ class Agent(ABC):
     normalize_value: bool
     network: ActorCritic
     row: int
+    _borrows: bool
     _cohort: Cohort | None
     _optimizer: Adam
 
@@ -198,7 +199,7 @@ class Agent(ABC):
         lay_flat_(network)
         self.network, self._optimizer = network.train(self.training), optimizer
         self.architecture = network.spec
-        self._cohort, self.row = None, 0
+        self._cohort, self.row, self._borrows = None, 0, False
 
     def join(self, cohort: Cohort, row: int) -> None:
         """Live in a cohort, as its member number `row`."""
@@ -328,6 +329,7 @@ class Agent(ABC):
         generator = torch_generator(torch.device("cpu"), self.seed, Purpose.MORPHISM, self.index, self.updates)
         states = self._states(generator)
         if change.kind == "parameters":
+            self._move_out()
             training, _ = self.network.training, self.network.eval()
             details = perturb_(self.network, states, float(change.details["sd"]), generator)
             self.network.train(training)
@@ -389,27 +391,47 @@ class Agent(ABC):
         With another `index` its random streams are its own; without one it is a twin that would act alike. `wrap` is
         accepted for AgileRL's sake.
         """
-        copy = self._blank(self.index if index is None else index)
+        copy = self._heir(self.index if index is None else index)
+        copy._move_out()
+        return copy
+
+    def bear(self: AgentT, birth: Birth) -> tuple[AgentT, tuple[Mutation, ...]]:
+        """Return a child, and the mutations that were really carried out on it."""
+        child = self._heir(birth.uid)
+        done = child.become(birth.genome, birth.mutations)
+        child._move_out()
+        return child, done
+
+    def _heir(self: AgentT, index: int) -> AgentT:
+        """A copy that still uses this agent's own network: a mutation may be about to give it another one."""
+        copy = self._blank(index)
         copy._inherit(self)
         return copy
 
+    def _move_out(self) -> None:
+        """Get a network of its own, if it uses its parent's."""
+        if not self._borrows:
+            return
+        network = self.build(self.architecture).to(self.device)
+        with torch.no_grad():
+            for kind in ("parameters", "buffers"):
+                for mine, theirs in zip(getattr(network, kind)(), getattr(self.network, kind)(), strict=True):
+                    mine.copy_(theirs)
+        refresh(network)
+        self.adopt(network, self._optimizer)
+
     @abstractmethod
     def _blank(self: AgentT, index: int) -> AgentT:
-        """An agent of the same settings and architecture whose weights are not drawn."""
+        """An agent of the same settings and architecture, without a network."""
 
     def _inherit(self, other: Agent) -> None:
-        with torch.no_grad():
-            for mine, theirs in zip(self.network.parameters(), other.network.parameters(), strict=True):
-                mine.copy_(theirs)
-            for mine, theirs in zip(self.network.buffers(), other.network.buffers(), strict=True):
-                mine.copy_(theirs)
-        self._optimizer = other.optimizer.copy()
-        refresh(self.network)
+        self.network, self._borrows, self._cohort, self.row = other.network, True, None, 0
+        self._optimizer = other._optimizer.copy() if other._cohort is None else other.optimizer
         self.mut, self.updates, self.draws = other.mut, other.updates, other.draws
         self.fitness, self.scores, self.steps = list(other.fitness), list(other.scores), list(other.steps)
         self.recent_observations = other.recent_observations
         self._hooks = list(other._hooks)
-        self.set_training_mode(other.training)
+        self.training = other.training
 
     # -- testing
 

@@ -235,8 +235,7 @@ class Population(Sequence[Agent]):
                 heirs.append(parent)
                 done.append(birth)
                 continue
-            child = parent.clone(index=birth.uid)
-            changes = child.become(birth.genome, birth.mutations)
+            child, changes = parent.bear(birth)
             heirs.append(child)
             done.append(_as_done(birth, child, changes))
         self._take_over(heirs)

@@ -486,8 +486,6 @@ class PPO(Agent):
             device=self.device,
             seed=self.seed,
         )
-        network = copy.build(copy.architecture).to(copy.device)
-        copy._own(network)
         return copy
 
     @classmethod

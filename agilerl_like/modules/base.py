@@ -80,6 +80,11 @@ class Spec:
             check_kind(field.name, getattr(self, field.name), str(field.type))
 
     @classmethod
+    def config_keys(cls) -> set[str]:
+        """The keys that `from_config` knows."""
+        return {field.name for field in fields(cls) if field.init}
+
+    @classmethod
     def from_config(cls: type[SpecT], field: str, config: Mapping[str, Any]) -> SpecT:
         """Build a spec from a plain mapping: lists become tuples, and None stands for the default, as in AgileRL.
 
@@ -87,10 +92,9 @@ class Spec:
             ConfigurationError: `config` is no mapping, has an unknown key (near ones are named) or an illegal value.
         """
         check_mapping(field, config)
-        known = {f.name for f in fields(cls) if f.init}
         for key in config:
-            if key not in known:
-                raise unknown_name(f"{field} key", key, known)
+            if key not in cls.config_keys():
+                raise unknown_name(f"{field} key", key, cls.config_keys())
         given = {key: value for key, value in config.items() if value is not None}
         try:
             return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})

@@ -51,7 +51,7 @@ def morph_(
     ours, theirs = _tensors(child), _tensors(parent)
     origins = {name: child.origin(name, operator, arguments) for name in ours}
     sources = {name: origin for name, origin in origins.items() if origin}
-    heritage = Heritage(sources, child.axes(), _unit_maps(parent, alteration, heard))
+    heritage = Heritage(sources, child.axes(), _unit_maps(parent, theirs, alteration, heard))
     transplant_(ours, theirs, heritage, generator=generator)
     child.begin_(operator, arguments, generator)
     if not alteration.readers:
@@ -86,9 +86,11 @@ class _Heard(NamedTuple):
         return cls(inputs, linear.matrix(), torch.addmm(linear.bias.flatten(), inputs, linear.matrix().T))
 
 
-def _unit_maps(parent: EvolvableModule, alteration: Alteration, heard: Mapping[str, _Heard]) -> dict[str, Tensor]:
+def _unit_maps(
+    parent: EvolvableModule, tensors: Mapping[str, Tensor], alteration: Alteration, heard: Mapping[str, _Heard]
+) -> dict[str, Tensor]:
     """Which unit of the parent each unit of the child is, in every group that gets wider or narrower."""
-    axes, tensors = parent.axes(), _tensors(parent)
+    axes = parent.axes()
     widths = {
         group: size
         for name, tensor in tensors.items()

@@ -36,6 +36,7 @@ from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.layers import Activation, Linear, check_activation
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
+from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.modules.window import EvolvableWindow, WindowSpec
 
 LATENT_STEPS = (8, 16, 32)
@@ -56,8 +57,11 @@ EXTRACTORS = {
     "lstm": Kind(WindowSpec, lambda spec, inputs, _: EvolvableWindow(spec, inputs), "window"),
     "cnn": Kind(CNNSpec, EvolvableCNN, "image"),
     "resnet": Kind(ResNetSpec, EvolvableResNet, "image"),
+    "simba": Kind(SimBaSpec, EvolvableSimBa, "numbers"),
 }
 """Every kind of extractor, by the name that a configuration may give as `encoder`."""
+USUAL = ("cnn", "mlp", "lstm")
+"""Those that parts get for which none is named, as `cnn_config`, `mlp_config` and `lstm_config` have them."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,10 @@ class MultiInputSpec(Spec):
     # -- configurations
 
     @classmethod
+    def config_keys(cls) -> set[str]:
+        return super().config_keys() | {"vector_space_mlp", "init_dicts", *(f"{kind}_config" for kind in USUAL)}
+
+    @classmethod
     def from_config(cls, field: str, config: Mapping[str, Any], leaves: Sequence[Leaf] = ()) -> MultiInputSpec:
         """Build a spec from a plain mapping, for observations of these leaves.
 
@@ -124,7 +132,7 @@ class MultiInputSpec(Spec):
         """
         check_mapping(field, config)
         given = {key: value for key, value in config.items() if value is not None}
-        usual = {kind: given.pop(f"{kind}_config") for kind in ("cnn", "mlp", "lstm") if f"{kind}_config" in given}
+        usual = {kind: given.pop(f"{kind}_config") for kind in USUAL if f"{kind}_config" in given}
         mlp_for_vectors = given.pop("vector_space_mlp", False)
         if not isinstance(mlp_for_vectors, bool):
             raise ConfigurationError(f"{field}: vector_space_mlp={mlp_for_vectors!r} must be True or False")

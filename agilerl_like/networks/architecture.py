@@ -263,7 +263,7 @@ def remembered_size(spec: NetworkSpec) -> int:
 def check_encoder(name: str | None, config: Any) -> None:
     """Raise ConfigurationError unless a configuration is one of the named kind of encoder, or of the likeliest."""
     check_mapping("encoder_config", config)
-    known = {kind: {field.name for field in fields(ENCODERS[kind].spec)} & config.keys() for kind in ENCODERS}
+    known = {name: kind.spec.config_keys() & config.keys() for name, kind in ENCODERS.items()}
     name = name or max(known, key=lambda kind: len(known[kind]))
     if name not in ENCODERS:
         raise unknown_name("encoder", name, ENCODERS)

@@ -77,26 +77,32 @@ def vary(parent: Parent, operator: str, arguments: Arguments, build: Builder, ge
     half and a quarter of its nodes. If that is too far too, the parent's own network and moments come back, with
     "refused" among the arguments.
     """
-    attempt = dict(arguments)
-    training = parent.network.training
-    gated = bool(parent.network.alteration(operator, arguments).readers)
-    with evaluating(parent.network):
-        child = _child(parent, operator, attempt, build, generator)
-        while gated:
-            kl, value_error = distance(parent.network, child.network, parent.observations)
-            if kl <= KL_LIMIT and value_error <= VALUE_LIMIT:
-                child.arguments.update(kl=kl, value_error=value_error)
-                break
-            amount = next((name for name in AMOUNTS if name in arguments), "")
-            fewer = int(attempt.get(amount, 0)) // 2
-            if fewer < max(1, int(arguments.get(amount, 0)) // 4):
-                refused = {**arguments, "refused": f"kl={kl:.4f}, value_error={value_error:.4f}"}
-                return Variation(parent.network, parent.first, parent.second, refused)
-            attempt[amount] = fewer
-            child = _child(parent, operator, attempt, build, generator)
-    if child.network.training != training:
-        child.network.train(training)
+    if not parent.network.alteration(operator, arguments).readers:
+        child = _child(parent, operator, arguments, build, generator)
+    else:
+        with evaluating(parent.network):
+            child = _gated(parent, operator, arguments, build, generator)
+    child.network.train(parent.network.training)
     return child
+
+
+def _gated(
+    parent: Parent, operator: str, arguments: Arguments, build: Builder, generator: torch.Generator
+) -> Variation:
+    """Carry out a removal, or less of it, or nothing."""
+    attempt = dict(arguments)
+    amount = next((name for name in AMOUNTS if name in arguments), "")
+    while True:
+        child = _child(parent, operator, attempt, build, generator)
+        kl, value_error = distance(parent.network, child.network, parent.observations)
+        if kl <= KL_LIMIT and value_error <= VALUE_LIMIT:
+            child.arguments.update(kl=kl, value_error=value_error)
+            return child
+        fewer = int(attempt.get(amount, 0)) // 2
+        if fewer < max(1, int(arguments.get(amount, 0)) // 4):
+            refused = {**arguments, "refused": f"kl={kl:.4f}, value_error={value_error:.4f}"}
+            return Variation(parent.network, parent.first, parent.second, refused)
+        attempt[amount] = fewer
 
 
 @contextmanager

@@ -1,0 +1,142 @@
+"""Images and dictionaries through a whole agent: bytes in, channels in front or behind, the encoder that suits."""
+
+from typing import ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like import PPO
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.modules import EvolvableCNN, EvolvableMLP, EvolvableMultiInput, EvolvableResNet, EvolvableSimBa
+
+FRONT = gymnasium.spaces.Box(0, 255, (3, 6, 5), np.uint8)
+BEHIND = gymnasium.spaces.Box(0, 255, (6, 5, 3), np.uint8)
+VECTOR = gymnasium.spaces.Box(-1.0, 1.0, (4,))
+BOTH = gymnasium.spaces.Dict({"image": FRONT, "place": VECTOR})
+ACTIONS = gymnasium.spaces.Discrete(3)
+CNN = {"encoder_config": {"channel_size": [16], "kernel_size": [3], "stride_size": [1]}, "latent_dim": 16}
+
+
+class Pictures(gymnasium.Env):
+    """Random pictures of one's own seed, worth how bright they are; one observation for each of four steps."""
+
+    metadata: ClassVar = {"render_modes": []}
+
+    def __init__(self, space=FRONT):
+        self.observation_space, self.action_space = space, ACTIONS
+
+    def _see(self):
+        image = self.np_random.integers(0, 256, FRONT.shape, np.uint8)
+        return image if self.observation_space == FRONT else np.moveaxis(image, 0, -1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left, self.seen = 4, self._see()
+        return self.seen, {}
+
+    def step(self, action):
+        reward, self.left, self.seen = float(self.seen.mean() * (action == 1)), self.left - 1, self._see()
+        return self.seen, reward, self.left == 0, False, {}
+
+
+def agent_of(space, **kwargs):
+    return PPO(space, ACTIONS, seed=1, num_envs=2, learn_step=16, batch_size=8, **kwargs)
+
+
+def pictures(count=5):
+    return np.random.default_rng(0).integers(0, 256, (count, *FRONT.shape), np.uint8)
+
+
+def test_the_encoder_is_the_kind_that_suits_and_may_be_named():
+    kinds = {
+        EvolvableMLP: agent_of(VECTOR),
+        EvolvableSimBa: agent_of(VECTOR, net_config={"encoder": "simba"}),
+        EvolvableCNN: agent_of(FRONT, net_config=CNN),
+        EvolvableResNet: agent_of(FRONT, net_config={"encoder": "resnet"}),
+        EvolvableMultiInput: agent_of(BOTH),
+    }
+    for kind, agent in kinds.items():
+        assert type(agent.actor.encoder) is kind
+        assert type(agent.critic.encoder) is kind
+    assert type(agent_of(VECTOR, net_config={"simba": True}).actor.encoder) is EvolvableSimBa  # as AgileRL says it
+
+
+@pytest.mark.parametrize(
+    ("space", "encoder", "allowed"),
+    [(FRONT, "mlp", "cnn, resnet"), (VECTOR, "cnn", "mlp, simba"), (BOTH, "cnn", "multi_input")],
+)
+def test_an_encoder_that_cannot_read_them_is_refused(space, encoder, allowed):
+    with pytest.raises(ConfigurationError, match=f"encoder='{encoder}' cannot read .*; allowed are {allowed}$"):
+        agent_of(space, net_config={"encoder": encoder})
+
+
+def test_a_kernel_larger_than_its_input_is_refused():
+    with pytest.raises(ConfigurationError, match="kernel"):
+        agent_of(FRONT, net_config={"encoder_config": {"channel_size": [16], "kernel_size": [8], "stride_size": [1]}})
+
+
+def test_rollouts_are_kept_as_bytes():
+    agent = agent_of(FRONT, net_config=CNN)
+    assert agent.encode(pictures()).dtype == torch.uint8
+    np.testing.assert_array_equal(agent.encode(pictures())[:, : FRONT.low.size].numpy(), pictures().reshape(5, -1))
+
+
+def test_channels_behind_are_the_same_picture():
+    front, behind = agent_of(FRONT, net_config=CNN), agent_of(BEHIND, net_config=CNN, swap_channels=True)
+    given = np.moveaxis(pictures(), 1, -1)
+    np.testing.assert_allclose(front.get_action(pictures())[3], behind.get_action(given)[3], rtol=1e-5)
+    by_hand = front.actor.encoder(front.encode(pictures()))
+    scaled = torch.from_numpy(pictures()).float() / 255
+    plain = agent_of(FRONT, net_config=CNN, normalize_images=False)
+    torch.testing.assert_close(by_hand, front.actor.encoder(front.encode(pictures())))
+    first = front.actor.encoder.convs[0]
+    expected = torch.nn.functional.conv2d(scaled, first.weight, first.bias)
+    raw = torch.nn.functional.conv2d(255 * scaled, first.weight, first.bias)
+    torch.testing.assert_close(
+        front.actor.encoder.reading("output", front.encode(pictures())), expected.relu().flatten(1)
+    )
+    torch.testing.assert_close(
+        plain.actor.encoder.reading("output", plain.encode(pictures())), raw.relu().flatten(1), rtol=1e-4, atol=1e-3
+    )
+
+
+def test_an_agent_is_tested_where_channels_stand_behind():
+    agent = agent_of(FRONT, net_config=CNN)
+    front = gymnasium.vector.SyncVectorEnv([Pictures] * 2)
+    behind = gymnasium.vector.SyncVectorEnv([lambda: Pictures(BEHIND)] * 2)
+    score = agent.test(front, loop=3)
+    assert agent.test(behind, swap_channels=True, loop=3) == score
+    assert agent.observation_space == FRONT  # it is what it was
+    agent.see(BEHIND, swap_channels=True)
+    assert agent.test(behind, loop=3) == score
+    with pytest.raises(ConfigurationError, match=r"is not Box.* with its channels behind"):
+        agent.see(FRONT, swap_channels=True)
+
+
+def test_a_picture_of_another_size_is_refused():
+    with pytest.raises(ConfigurationError, match=r"observation has shape \(5, 3, 6, 6\); allowed are \(3, 6, 5\)"):
+        agent_of(FRONT, net_config=CNN).get_action(np.zeros((5, 3, 6, 6), np.uint8))
+
+
+@pytest.mark.parametrize("space", [FRONT, BOTH], ids=["image", "dict"])
+def test_it_is_saved_and_loaded(space, tmp_path):
+    agent = agent_of(space, net_config=CNN if space is FRONT else None, recurrent=True, max_seq_len=4)
+    agent.save_checkpoint(tmp_path / "agent")
+    loaded = PPO.load(tmp_path / "agent")
+    obs = pictures(2) if space is FRONT else {"image": pictures(2), "place": np.zeros((2, 4), np.float32)}
+    for found, kept in zip(loaded.get_action(obs)[:4], agent.get_action(obs)[:4], strict=True):
+        np.testing.assert_array_equal(found, kept)
+
+
+def test_only_vectors_are_normalised_by_running_statistics():
+    agent = agent_of(BOTH)
+    norm = agent.network.observation_norm
+    rows = agent.encode({"image": pictures(4), "place": np.arange(16, dtype=np.float32).reshape(4, 4)})
+    norm.update_(rows, torch.ones(4))
+    place = agent.encoding.numbers(norm(rows))
+    torch.testing.assert_close(place.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(place.std(0, unbiased=False), torch.ones(4))
+    image = slice(16, 16 + FRONT.low.size)  # behind four numbers of four bytes
+    assert torch.equal(norm(rows)[:, image], rows[:, image])
