@@ -274,7 +274,7 @@ def _row(record: ProbeRecord) -> Iterable[str]:
 
 def _known(answer: Answer) -> str:
     what = "V" if answer.what == "value" else "a"
-    return f"{what}({_list(answer.obs)}) = {_list(answer.known)}"
+    return f"{what}({answer.asked}) = {_list(answer.known)}"
 
 
 def _found(answer: Answer) -> str:

@@ -1,6 +1,7 @@
 """Every benchmark of the engine in a sensible order, each into its section of benchmarks/README.md.
 
-What evolution reaches (`python -m benchmarks.evolution`, about an hour) has to be asked for.
+What is reached at the end of training (`python -m benchmarks.evolution`, `python -m benchmarks.networks`: hours) has to
+be asked for.
 
     python -m benchmarks
     python -m benchmarks --quick                  # tiny sizes, to the terminal: does everything still run?
@@ -13,8 +14,17 @@ import sys
 import time
 import traceback
 
-from benchmarks import evolution_cost, floor, gpu, memory, mixed, scaling, throughput
-from benchmarks.tables import SCRIPTS
+from benchmarks import (
+    evolution_cost,
+    floor,
+    gpu,
+    memory,
+    mixed,
+    mutation_cost,
+    network_speed,
+    scaling,
+    throughput,
+)
 
 MAINS = {
     "throughput": throughput.main,
@@ -23,6 +33,8 @@ MAINS = {
     "floor": floor.main,
     "evolution_cost": evolution_cost.main,
     "memory": memory.main,
+    "network_speed": network_speed.main,
+    "mutation_cost": mutation_cost.main,
     "gpu": gpu.main,
 }
 
@@ -32,20 +44,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SCRIPTS)} (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MAINS)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to the terminal")
     for name in ("threads", "repetitions", "seed", "patience", "output"):
         parser.add_argument(f"--{name}", help="for every script; default: each script's own")
     options = parser.parse_args()
     unknown = set(options.names) - MAINS.keys()
     if unknown:
-        parser.error(f"unknown {', '.join(sorted(unknown))}; there are {', '.join(SCRIPTS)}")
+        parser.error(f"unknown {', '.join(sorted(unknown))}; there are {', '.join(MAINS)}")
     shared = ["--quick"] if options.quick else []
     for name in ("threads", "repetitions", "seed", "patience", "output"):
         if getattr(options, name) is not None:
             shared += [f"--{name}", getattr(options, name)]
     start, failed = time.monotonic(), []
-    for name in options.names or SCRIPTS:
+    for name in options.names or MAINS:
         print(f"{(time.monotonic() - start) / 60:.1f} min: {name}", file=sys.stderr, flush=True)
         try:
             MAINS[name](shared)

@@ -26,6 +26,14 @@ GRADIENT_NORM = 0.5
 
 ENVS = ("CartPole-v1", "LunarLander-v3")
 
+POSITIONS = "CartPole-v1 without velocities"
+BREAKOUT = "MinAtar/Breakout-v1"
+NETWORK_ENVS = (POSITIONS, BREAKOUT)
+"""Worlds for networks with memory and for images (see ``worlds.py``)."""
+SEQUENCE = 16  # steps through which gradients flow back
+CHANNELS = (16, 32)  # of convolutions of 3 by 3, stride 1
+IMAGE_LATENT = 128
+
 
 @dataclass(frozen=True)
 class Work:
@@ -92,10 +100,10 @@ class Measurement:
         return json.dumps(asdict(self))
 
 
-def parse_work(description: str, argv: Sequence[str] | None = None) -> Work:
+def parse_work(description: str, argv: Sequence[str] | None = None, *, envs: Sequence[str] = ENVS) -> Work:
     """Read the options that all throughput scripts share."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--env", choices=ENVS, default=ENVS[0])
+    parser.add_argument("--env", choices=envs, default=envs[0])
     parser.add_argument("--members", type=int, default=1, metavar="P", help="agents in the population")
     parser.add_argument(
         "--steps-per-member",

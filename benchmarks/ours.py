@@ -1,7 +1,7 @@
 """Populations of `agilerl_like` for the work of `measurement.py`: how they are made, trained, evolved and counted."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,8 @@ from agilerl_like.hpo import next_generation
 from agilerl_like.training.collector import Clock, Collector
 from benchmarks import measurement as m
 
+World = str | Callable[..., Any]
+"""What `make_vect_envs` makes envs of."""
 CARTPOLE = m.ENVS[0]
 
 RANGES = HyperparameterConfig(
@@ -62,7 +64,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def build_population(
-    env_name: str, members: int, seed: int, *, networks: Sequence[Mapping[str, Any]] = (), **changes: Any
+    env_name: World, members: int, seed: int, *, networks: Sequence[Mapping[str, Any]] = (), **changes: Any
 ) -> Population:
     """Make members of the common work but for `changes`; `networks` gives each a `net_config` of its own."""
     env = make_vect_envs(env_name, num_envs=m.ENVS_PER_MEMBER)
@@ -76,7 +78,7 @@ def build_population(
 
 
 @contextmanager
-def collecting(population: Population, env_name: str) -> Iterator[Collector]:
+def collecting(population: Population, env_name: World) -> Iterator[Collector]:
     """Give a population its envs, reset, for as long as the `with` block lasts."""
     env = make_vect_envs(env_name, num_envs=m.ENVS_PER_MEMBER * len(population))
     try:

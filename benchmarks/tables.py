@@ -12,7 +12,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "benchmarks" / "README.md"
 
-SCRIPTS = ("throughput", "scaling", "mixed", "floor", "evolution_cost", "memory", "gpu")
+SCRIPTS = (
+    "throughput",
+    "scaling",
+    "mixed",
+    "floor",
+    "evolution_cost",
+    "memory",
+    "network_speed",
+    "mutation_cost",
+    "gpu",
+    "networks",
+)
 """The order in which goals are listed."""
 
 

@@ -40,8 +40,8 @@ PEERS = {
     peer.name: peer
     for peer in (
         # peft: agilerl.algorithms imports it, though agilerl does not ask for it
-        Peer("agilerl", ("agilerl==2.58.0", "peft", "gymnasium[box2d]==1.4.0")),
-        Peer("sb3", ("stable-baselines3==2.9.2", "gymnasium[box2d]==1.4.0")),
+        Peer("agilerl", ("agilerl==2.58.0", "peft", "gymnasium[box2d]==1.4.0", "minatar==1.0.15")),
+        Peer("sb3", ("stable-baselines3==2.9.2", "gymnasium[box2d]==1.4.0", "minatar==1.0.15")),
     )
 }
 

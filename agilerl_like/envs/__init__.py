@@ -5,8 +5,9 @@ What is named here is loaded when it is first asked for: a worker process needs 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agilerl_like.lazy import lazily
 
 if TYPE_CHECKING:
     from agilerl_like.envs.episodes import EpisodeTracker, FinishedEpisodes
@@ -71,16 +72,4 @@ _HOMES = (
     "episodes",
 )  # where these names live, the lightest first: those before "spaces" do without torch
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is asked for."""
-    if name in __all__:
-        for home in _HOMES:
-            module = import_module(f"{__name__}.{home}")
-            if hasattr(module, name):
-                return globals().setdefault(name, getattr(module, name))
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, __all__, _HOMES)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import entry_points
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import gymnasium as gym
@@ -352,6 +353,10 @@ def _spec(env_id: str) -> EnvSpec:
     try:
         return gym.registry[name]
     except KeyError as fault:
+        namespace = name.partition("/")[0]
+        if namespace in _EXTRAS and not _is_registered(namespace):
+            install = f"pip install 'agilerl-like[{_EXTRAS[namespace]}]'"
+            raise ConfigurationError(f"env_name={env_id!r} needs a package: {install}") from None
         error = unknown_name("env_name", env_id, gym.registry)
         raise ConfigurationError(f"{error}; an id of another package is written 'package:Env-v0'") from fault
 
@@ -365,6 +370,8 @@ def _resolve_source(env: EnvSource) -> EnvSource:
         module = _module("env_name", env, module_name)
         if name not in gym.registry and hasattr(module, name):
             return getattr(module, name)
+    if "/" in name:
+        _load_plugin(name.partition("/")[0])
     if name not in gym.registry:
         versions = [spec for spec in gym.registry.values() if name == spec.id.rpartition("-v")[0]]
         if versions:
@@ -372,6 +379,25 @@ def _resolve_source(env: EnvSource) -> EnvSource:
             return f"{module_name}:{newest}" if module_name else newest
     _spec(env)
     return env
+
+
+_EXTRAS = {"MinAtar": "minatar"}  # namespace of ids -> what installs them
+
+
+def _load_plugin(namespace: str) -> None:
+    """Let an installed package register its envs in the way of gymnasium before 1.0, which asked all of them itself."""
+    plugins = () if _is_registered(namespace) else entry_points(group="gymnasium.envs", name=namespace)
+    for plugin in plugins:
+        try:
+            plugin.load()()
+        except ImportError as fault:
+            raise ConfigurationError(
+                f"envs of {namespace!r} cannot be registered by {plugin.value}: {fault}"
+            ) from fault
+
+
+def _is_registered(namespace: str) -> bool:
+    return any(spec.namespace == namespace for spec in gym.registry.values())
 
 
 def _module(field_name: str, value: str, module_name: str) -> Any:

@@ -26,7 +26,7 @@ from agilerl_like.training.collector import Clock, Collector
 NUM_ENVS = 32
 SETTINGS = {"lr": 5e-3, "learn_step": 512, "batch_size": 256}
 """Quick enough for seconds; everything else is as it is for everybody."""
-EXPLORING = {"ent_coef": 0.3}
+EXPLORING = {"ent_coef": 1.0}
 """For categories: a choice that was given up too early is never tried again, and some probes want one changed late."""
 REMEMBERING = {"recurrent": True, "max_seq_len": 8}
 """For probes that need memory; no episode of theirs is longer than such a sequence."""

@@ -11,7 +11,7 @@ import time
 
 import torch
 from agilerl.algorithms import PPO
-from agilerl.rollouts import collect_rollouts
+from agilerl.rollouts import collect_rollouts, collect_rollouts_recurrent
 from agilerl.utils.mutation_utils import set_global_seed
 from agilerl.utils.utils import make_vect_envs
 from gymnasium.vector import VectorEnv
@@ -47,13 +47,14 @@ def build_population(env: VectorEnv, members: int) -> list[PPO]:
 
 def train_one_turn(agent: PPO, env: VectorEnv, updates: int) -> None:
     """Do what ``train_on_policy`` does with one agent before it turns to the next."""
+    collect = collect_rollouts_recurrent if agent.recurrent else collect_rollouts
     n_steps = m.UPDATE_STEPS // m.ENVS_PER_MEMBER
     agent.set_training_mode(True)
     agent.init_training_step(False)
     finished: list[float] = []
     carried = dict.fromkeys(("last_obs", "last_done", "last_scores", "last_info"))
     for _ in range(updates):
-        scores, *state = collect_rollouts(agent, env, n_steps=n_steps, **carried)
+        scores, *state = collect(agent, env, n_steps=n_steps, **carried)
         carried = dict(zip(carried, state, strict=True))
         agent.learn()
         finished += scores

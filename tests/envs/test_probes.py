@@ -2,6 +2,8 @@
 
 import itertools
 from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -18,10 +20,27 @@ from agilerl_like.envs import (
     check_observation_space,
     make_vect_envs,
     mask_size,
+    tree_map,
 )
+from agilerl_like.envs.probes import KnownAction, KnownValue, describe, observed
 from agilerl_like.errors import EnvironmentFault
 
-Key = tuple[float, ...]
+Situation = tuple[Hashable, ...]
+"""What an agent can tell apart: the last observation or, with memory, all of the episode so far."""
+
+
+def key(obs: Any) -> Hashable:
+    """One observation, so that equal ones are equal."""
+    if isinstance(obs, Mapping):
+        return tuple((name, key(part)) for name, part in obs.items())
+    if isinstance(obs, tuple):
+        return tuple(map(key, obs))
+    array = np.asarray(obs)
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def asked(known: KnownValue | KnownAction) -> Situation:
+    return tuple(key(observed(obs)) for obs in (*known.past, known.obs))
 
 
 def candidates(space: gym.Space) -> list[Any]:
@@ -37,38 +56,47 @@ def candidates(space: gym.Space) -> list[Any]:
     return list(itertools.product(*np.linspace(space.low, space.high, points).T))
 
 
-def explore(probe: Probe) -> dict[Key, dict[Any, tuple[float, Key | None]]]:
-    """Try every action at every observation: obs -> action -> (reward, what follows; None at an end).
+def explore(probe: Probe) -> dict[Situation, dict[Any, tuple[float, Situation | None]]]:
+    """Try every action in every situation: situation -> action -> (reward, what follows; None at an end).
 
     A truncation is no end: what follows it is what is seen last.
     """
     env = probe.make()
-    moves: dict[Key, dict[Any, tuple[float, Key | None]]] = defaultdict(dict)
+    moves: dict[Situation, dict[Any, tuple[float, Situation | None]]] = defaultdict(dict)
     for action in candidates(env.action_space):
-        for seed in range(12):
-            obs, over = env.reset(seed=seed)[0], False
+        for seed in range(25):
+            now, over = (key(env.reset(seed=seed)[0]),), False
             while not over:
-                after, reward, terminated, truncated, _ = env.step(np.asarray(action, dtype=env.action_space.dtype))
-                moves[tuple(obs.tolist())][action] = (float(reward), None if terminated else tuple(after.tolist()))
-                obs, over = after, terminated or truncated
+                obs, reward, terminated, truncated, _ = env.step(np.asarray(action, dtype=env.action_space.dtype))
+                after = ((*now, key(obs)) if probe.needs == "memory" else (key(obs),)) if not terminated else None
+                moves[now][action] = (float(reward), after)
+                now, over = after or (), terminated or truncated
     return moves
 
 
-def solve(probe: Probe) -> dict[Key, dict[Any, float]]:
-    """Value iteration: obs -> action -> what the action is worth, with the best afterwards; masked actions left out."""
-    masks = {known.obs: known.mask for known in probe.actions if known.mask}
+def solve(probe: Probe) -> dict[Situation, dict[Any, float]]:
+    """Value iteration: situation -> action -> its worth, with the best afterwards; masked actions left out.
+
+    The last observation before a time limit of a world with memory is never acted upon, and worth what it was before:
+    such worlds pay the same for ever.
+    """
+    masks = {asked(known): known.mask for known in probe.actions if known.mask}
     moves = {
-        obs: {a: move for a, move in there.items() if obs not in masks or masks[obs][a]}
-        for obs, there in explore(probe).items()
+        now: {a: move for a, move in there.items() if now not in masks or masks[now][a]}
+        for now, there in explore(probe).items()
     }
-    values: dict[Key, float] = defaultdict(float)
-    worth: dict[Key, dict[Any, float]] = {}
+    values: dict[Situation, float] = defaultdict(float)
+    worth: dict[Situation, dict[Any, float]] = {}
+
+    def follows(after: Situation) -> float:
+        return values[after if after in moves else after[:-1]]
+
     for _ in range(400):
         worth = {
-            obs: {a: r + probe.gamma * (0.0 if after is None else values[after]) for a, (r, after) in there.items()}
-            for obs, there in moves.items()
+            now: {a: r + probe.gamma * (0.0 if after is None else follows(after)) for a, (r, after) in there.items()}
+            for now, there in moves.items()
         }
-        values.update({obs: max(there.values()) for obs, there in worth.items()})
+        values.update({now: max(there.values()) for now, there in worth.items()})
     return worth
 
 
@@ -76,17 +104,34 @@ def solve(probe: Probe) -> dict[Key, dict[Any, float]]:
 def test_the_known_answers_solve_the_world(name):
     probe = PROBES[name]
     worth = solve(probe)
-    assert probe.values or probe.actions
-    for obs, value in probe.values:
-        assert max(worth[obs].values()) == pytest.approx(value, abs=1e-6)
+    assert probe.questions
+    for known in probe.values:
+        assert max(worth[asked(known)].values()) == pytest.approx(known.value, abs=1e-6)
         # actions change nothing here, so the value holds however random the policy still is
-        assert min(worth[obs].values()) == pytest.approx(value, abs=1e-6)
+        assert min(worth[asked(known)].values()) == pytest.approx(known.value, abs=1e-6)
     for known in probe.actions:
-        ranked = sorted(worth[known.obs], key=lambda action: worth[known.obs][action])
+        there = worth[asked(known)]
+        ranked = sorted(there, key=lambda action: there[action])
         np.testing.assert_allclose(ranked[-1], known.action, atol=1e-6)
-        assert worth[known.obs][ranked[-2]] < worth[known.obs][ranked[-1]]  # and no other is as good
-    asked = {known.obs for known in (*probe.values, *probe.actions)}
-    assert asked == set(worth), "every observation of the world is asked for"
+        assert there[ranked[-2]] < there[ranked[-1]]  # and no other is as good
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_whatever_matters_is_asked_for(name):
+    probe = PROBES[name]
+    unasked = solve(probe)
+    for known in probe.questions:
+        unasked.pop(asked(known), None)
+    if probe.needs == "memory":  # while nothing happens any action will do, and values say nothing new
+        assert all(len(set(there.values())) == 1 for there in unasked.values())
+    else:
+        assert not unasked
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_every_question_has_a_name_of_its_own(name):
+    names = [describe(known) for known in PROBES[name].questions]
+    assert len(set(names)) == len(names)
 
 
 # gymnasium recommends [-1, 1]; ContinuousBounds is about other bounds
@@ -97,6 +142,8 @@ def test_probes_are_proper_gymnasium_envs_that_agents_accept(name):
     check_env(env, skip_render_check=True, skip_close_check=True)
     check_observation_space(env.observation_space)
     check_action_space(env.action_space)
+    for known in PROBES[name].questions:
+        assert env.observation_space.contains(observed(known.obs))
     for known in PROBES[name].actions:
         assert len(known.mask) in (0, mask_size(env.action_space))
         assert env.action_space.contains(np.array(known.action, dtype=env.action_space.dtype))
@@ -106,15 +153,63 @@ def test_probes_are_proper_gymnasium_envs_that_agents_accept(name):
 def test_every_observation_turns_up_in_a_vector_env(name):
     probe = PROBES[name]
     env = TransitionEnv(make_vect_envs(probe.make, 4))
-    obs = env.reset(0)
-    seen = set(map(tuple, obs.tolist()))
+    seen = set()
+
+    def look(obs: Any) -> None:
+        seen.update(key(tree_map(lambda leaf, row=row: leaf[row], obs)) for row in range(4))
+
+    look(env.reset(0))
     for _ in range(20):
         action = env.env.action_space.sample()
         if env.action_mask is not None:
             action = env.action_mask.argmax(axis=1)
-        seen |= set(map(tuple, env.step(action).obs.tolist()))
-    assert seen >= {known.obs for known in (*probe.values, *probe.actions)}
+        look(env.step(action).obs)
+    assert seen >= {key(observed(known.obs)) for known in PROBES[name].questions}
     env.close()
+
+
+def best_of(probe: Probe, view: Callable[[Any], Any]) -> float:
+    """The best mean reward in a world of one step for an agent that sees no more than a view of each observation."""
+    moves, rewards = explore(probe), defaultdict(list)
+    for known in probe.actions:
+        rewards[key(view(observed(known.obs)))].append([moves[asked(known)][action][0] for action in (0, 1)])
+    return sum(np.sum(there, axis=0).max() for there in rewards.values()) / len(probe.actions)
+
+
+def test_only_the_whole_picture_tells_what_to_do():
+    for name in ("ImagePosition", "ImageOfBits"):
+        assert best_of(PROBES[name], lambda image: image) == 1
+        rows, columns = (1, 2) if name == "ImagePosition" else (0, 1)
+        for view in (partial(np.sum, axis=rows), partial(np.sum, axis=columns), partial(np.sort, axis=None)):
+            assert best_of(PROBES[name], view) == 0.5
+
+
+def test_only_both_parts_tell_what_to_do():
+    assert best_of(PROBES["SightAndTouch"], lambda obs: obs) == 1
+    for part in ("sight", "touch"):
+        assert best_of(PROBES["SightAndTouch"], lambda obs, part=part: obs[part]) == 0.5
+
+
+def test_either_part_of_a_tuple_is_worth_nothing_by_itself():
+    known = {(obs[0], obs[1]["number"][0]): value for obs, value, *_ in PROBES["TupleProduct"].values}
+    assert sorted(known) == [(5, -1), (5, 1), (6, -1), (6, 1), (7, -1), (7, 1)]
+    for part in (0, 1):
+        for seen in {obs[part] for obs in known}:
+            assert sum(value for obs, value in known.items() if obs[part] == seen) == 0
+
+
+def test_without_memory_no_policy_gets_more_than_half_of_the_cue():
+    env = PROBES["MemoryCue"].make()
+    for answers in itertools.product((0, 1), repeat=3):  # to the cues -1 and 1 and to a blank
+        policy, total = dict(zip((-1.0, 0.0, 1.0), answers, strict=True)), {}
+        for seed in range(10):
+            obs, over = env.reset(seed=seed)[0], False
+            cue, pay = float(obs[0]), 0.0
+            while not over:
+                obs, reward, terminated, truncated, _ = env.step(policy[float(obs[0])])
+                pay, over = pay + float(reward), terminated or truncated
+            total[cue] = pay
+        assert sum(total.values()) / len(total) == 0.5
 
 
 def test_the_wrong_answers_that_a_bug_gives_lie_far_from_the_known_ones():
@@ -122,6 +217,14 @@ def test_the_wrong_answers_that_a_bug_gives_lie_far_from_the_known_ones():
     wrong = np.mean([(1 - 0.9**k) / 0.1 for k in range(1, 9)])
     assert wrong == pytest.approx(3.6, abs=0.1)
     assert PROBES["EndlessTruncation"].values[0].value == pytest.approx(1 / (1 - 0.9))
+    # MemoryTruncation: a blank without memory is worth the mean of both cues, 0, so the last step gets its reward alone
+    right = {known.name: known.value for known in PROBES["MemoryTruncation"].values}
+    assert right == {"-1": -2, "-1, then 5 blanks": -2, "+1": 2, "+1, then 5 blanks": 2}
+    # MemoryValue: without memory a blank is worth the mean of the three, 0, and not the cue
+    right = {known.name: known.value for known in PROBES["MemoryValue"].values}
+    assert right["+1, then 5 blanks"] == -right["-1, then 5 blanks"] == 1
+    assert right["+1"] == -right["-1"] == pytest.approx(0.59049)  # 0.9^5
+    assert right["+0"] == right["+0, then 5 blanks"] == 0
 
 
 def test_actions_outside_the_space_are_faults():
@@ -137,4 +240,4 @@ def test_the_forbidden_action_would_pay_most():
     moves = explore(probe)
     for known in probe.actions:
         forbidden = known.mask.index(False)
-        assert max(moves[known.obs], key=lambda a: moves[known.obs][a][0]) == forbidden
+        assert max(moves[asked(known)], key=lambda a: moves[asked(known)][a][0]) == forbidden

@@ -5,20 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agilerl_like.envs.probes import PROBES
+from agilerl_like.envs.probes import PROBES, describe
 from agilerl_like.training.probe import VALUE_TOLERANCE, Answer, solve
 
 KINDS = [
     *(pytest.param(name, {}, id=name) for name in PROBES),
     *(
         pytest.param(name, {"share_encoders": True}, id=f"{name}-shared-encoders")
-        for name in ("DiscountedReward", "ActionByObservation", "ActionMask")
+        for name in ("DiscountedReward", "ActionByObservation", "ActionMask", "ImagePosition", "SightAndTouch")
     ),
     *(
         pytest.param(name, {"normalize_observation": False, "normalize_value": False}, id=f"{name}-not-normalised")
         for name in ("ObservationReward", "ActionByObservation")
     ),
     pytest.param("ContinuousBounds", {"squash_output": True}, id="ContinuousBounds-squashed"),
+    pytest.param("MemoryCue", {"net_config": {"memory_config": {"cell": "GRU"}}}, id="MemoryCue-GRU"),
+    pytest.param("MemoryTruncation", {"share_encoders": True}, id="MemoryTruncation-shared-encoders"),
+    pytest.param("MemoryValue", {"max_seq_len": None}, id="MemoryValue-whole-episodes"),
 ]
 
 
@@ -28,8 +31,7 @@ def test_is_solved(name, kind):
     for answer in record.answers:  # near enough is said here once more, apart from what the record thinks of itself
         np.testing.assert_allclose(answer.found, answer.known, rtol=0, atol=answer.tolerance, err_msg=answer.what)
     assert record.solved
-    asked = [known.obs for known in (*PROBES[name].values, *PROBES[name].actions)]
-    assert [answer.obs for answer in record.answers] == asked
+    assert [answer.asked for answer in record.answers] == [describe(known) for known in PROBES[name].questions]
     assert record.env_steps < 1.01 * PROBES[name].steps
 
 
@@ -38,14 +40,29 @@ def test_who_does_not_learn_is_found_out(name):
     assert not solve(replace(PROBES[name], steps=2_000), seed=1, lr=1e-12).solved
 
 
+@pytest.mark.parametrize("name", [name for name in PROBES if PROBES[name].needs == "memory"])
+def test_without_memory_a_probe_that_needs_it_is_not_solved(name):
+    assert not solve(replace(PROBES[name], needs="", steps=10_000), seed=1).solved
+
+
+def test_without_memory_a_blank_is_worth_what_it_is_on_average():
+    # of the cues -1, 0 and 1, so 0; with memory the last ones are worth -1, 0 and 1
+    answers = solve(replace(PROBES["MemoryValue"], needs=""), seed=1).answers
+    blanks = {answer.asked: answer.found[0] for answer in answers if answer.asked not in ("-1", "+1")}
+    assert len(blanks) == 4
+    assert max(map(abs, blanks.values())) < 0.25
+    assert len(set(blanks.values())) == 1
+
+
 def test_values_must_be_nearer_than_the_answers_of_known_bugs():
     # a limit taken for an end gives 3.6 and not 10 (EndlessTruncation), a leak gives 9 and not 0 (AutoresetLeak), an
-    # end that is one step late gives 1 + 0.5 * 0.5 and not 1 (DiscountedReward)
-    for right, wrong in ((10.0, 3.6), (0.0, 9.0), (1.0, 1.25)):
+    # end that is one step late gives 1 + 0.5 * 0.5 and not 1 (DiscountedReward), a limit behind which nothing is
+    # remembered gives 1 and not 2 (MemoryTruncation)
+    for right, wrong in ((10.0, 3.6), (0.0, 9.0), (1.0, 1.25), (2.0, 1.0)):
         assert abs(right - wrong) > 2 * VALUE_TOLERANCE * max(1.0, abs(right))
 
 
 def test_every_number_of_an_answer_has_to_be_right():
-    assert Answer("action", (0.0,), (0.5, -0.5), (0.4, -0.6), tolerance=0.11).right
-    assert not Answer("action", (0.0,), (0.5, -0.5), (0.4, -0.65), tolerance=0.11).right
-    assert not Answer("value", (0.0,), (1.0,), (float("nan"),), tolerance=0.1).right
+    assert Answer("action", "0", (0.5, -0.5), (0.4, -0.6), tolerance=0.11).right
+    assert not Answer("action", "0", (0.5, -0.5), (0.4, -0.65), tolerance=0.11).right
+    assert not Answer("value", "0", (1.0,), (float("nan"),), tolerance=0.1).right

@@ -1,0 +1,97 @@
+"""Other views of what an env observes: only some of its entries, or a number as a picture. They go into `wrappers`.
+
+A world without its velocities asks for memory, and one whose angle is drawn for a network that reads images and vectors
+together; both are worlds that everybody knows:
+
+    environment:
+      id: CartPole-v1
+      wrappers: [{name: "agilerl_like.envs.views:KeepEntries", entries: [0, 2]}]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict
+from gymnasium.utils import RecordConstructorArgs
+
+from agilerl_like.errors import ConfigurationError, unknown_name
+
+
+class KeepEntries(gym.ObservationWrapper, RecordConstructorArgs):
+    """Shows some entries of a vector, given by their places, or some parts of a Dict, given by their names.
+
+    The order is the given one for a vector and the space's own for a Dict.
+
+    Raises:
+        ConfigurationError: an entry that is not there or is given twice, no entry at all, or another kind of space.
+    """
+
+    def __init__(self, env: gym.Env, entries: Sequence[int] | Sequence[str]) -> None:
+        RecordConstructorArgs.__init__(self, entries=entries)
+        gym.ObservationWrapper.__init__(self, env)
+        space = env.observation_space
+        _check(space, entries)
+        if isinstance(space, Dict):
+            self._names = [name for name in space.spaces if name in entries]
+            self.observation_space = Dict({name: space[name] for name in self._names})
+        elif isinstance(space, Box):
+            self._places = np.array(entries)
+            low, high = space.low[self._places], space.high[self._places]
+            self.observation_space = Box(low, high, dtype=space.dtype.type)
+
+    def observation(self, observation: Any) -> Any:
+        """Return what is left of an observation."""
+        if isinstance(observation, Mapping):
+            return {name: observation[name] for name in self._names}
+        return observation[self._places]
+
+
+class DrawnPole(gym.ObservationWrapper, RecordConstructorArgs):
+    """CartPole whose pole is drawn: {"cart": its place and speed, "pole": a picture of the angle}.
+
+    Neither is enough. The pole's speed need not be seen: the cart's speed tells of it. The picture is uint8
+    (1, size, size), magnified sideways: the pole's tip leaves it a little beyond the angle at which the episode ends. A
+    pole between two pixels lights both, so small angles can be told too.
+    """
+
+    EDGE = 0.25  # the angle at which the tip stands at the border, in rad; the episode ends at 0.21
+
+    def __init__(self, env: gym.Env, size: int = 16) -> None:
+        RecordConstructorArgs.__init__(self, size=size)
+        gym.ObservationWrapper.__init__(self, env)
+        space = env.observation_space
+        if not isinstance(space, Box) or space.shape != (4,):
+            raise ConfigurationError(f"observation_space={space} is not CartPole's; allowed is a Box of 4 numbers")
+        if not isinstance(size, int) or size < 4:
+            raise ConfigurationError(f"size={size!r} must be an integer of at least 4")
+        # places in 255ths of a pixel, so that a distance is what a pixel lacks of full light
+        self._columns = 255 * (np.arange(size) - (size - 1) / 2)  # [size]
+        self._reach = self._columns[-1] / self.EDGE * np.linspace(1.0, 0.0, size)[:, None]  # [size, 1], tip first
+        cart, pole = Box(space.low[:2], space.high[:2]), Box(0, 255, (1, size, size), dtype=np.uint8)
+        self.observation_space = Dict({"cart": cart, "pole": pole})
+
+    def observation(self, observation: Any) -> dict[str, np.ndarray]:
+        """Draw the angle."""
+        light = 255.5 - np.abs(self._columns - self._reach * observation[2])  # [size, size], half for rounding
+        return {"cart": observation[:2], "pole": np.maximum(light, 0).astype(np.uint8)[None]}
+
+
+def _check(space: gym.Space, entries: Sequence[int] | Sequence[str]) -> None:
+    if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
+        raise ConfigurationError(f"entries={entries!r} must be a list of at least one place or name")
+    if len(set(entries)) < len(entries):
+        raise ConfigurationError(f"entries={entries!r} names one twice; allowed is each once")
+    if isinstance(space, Dict):
+        for entry in entries:
+            if entry not in space.spaces:
+                raise unknown_name("entries", entry, space.spaces)
+    elif isinstance(space, Box) and len(space.shape) == 1:
+        for entry in entries:
+            if isinstance(entry, bool) or not isinstance(entry, int) or not 0 <= entry < space.shape[0]:
+                raise ConfigurationError(f"entries: {entry!r} is no place; allowed are 0 to {space.shape[0] - 1}")
+    else:
+        raise ConfigurationError(f"observation_space={space} has no entries to keep; allowed are vectors and Dict")

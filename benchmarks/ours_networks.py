@@ -1,0 +1,44 @@
+"""Env steps per second of `agilerl_like` with networks that remember, or that see images, without evolution.
+
+The worlds are those of the peers. A recurrent network of ours reads the observation with a layer before its LSTM, which
+AgileRL's has not; no step of an episode is left out.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks import measurement as m
+from benchmarks.ours import build_population, collecting, net_config, train
+from benchmarks.worlds import make
+
+
+def networks(env_name: str) -> dict[str, Any]:
+    """Return the arguments of `PPO` that say what the network is."""
+    if env_name == m.POSITIONS:
+        memory = {"memory_config": {"hidden_state_size": m.WIDTH}}
+        return {"recurrent": True, "max_seq_len": m.SEQUENCE, "net_config": {**net_config(), **memory}}
+    convolutions = {
+        "channel_size": list(m.CHANNELS),
+        "kernel_size": [3] * len(m.CHANNELS),
+        "stride_size": [1] * len(m.CHANNELS),
+        "activation": "ReLU",
+    }
+    return {"net_config": {**net_config(latent=m.IMAGE_LATENT), "encoder_config": convolutions}}
+
+
+def main() -> None:
+    work = m.parse_work(__doc__ or "", envs=m.NETWORK_ENVS)
+    torch.set_num_threads(work.threads)
+    world = partial(make, work.env)
+    population = build_population(world, work.members, work.seed, **networks(work.env))
+    with collecting(population, world) as collector:
+        train(collector, m.UPDATE_STEPS)
+        seconds = train(collector, work.steps_per_member)
+    network = [str(layer) for layer in population[0].network.modules() if not list(layer.children())]
+    print(m.Measurement.of("agilerl_like", "agilerl-like", work, seconds, network).to_json())
+
+
+if __name__ == "__main__":
+    main()

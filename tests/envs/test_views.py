@@ -1,0 +1,143 @@
+"""Views of an env's observations: what is left of them, under every backend and in evaluation."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict
+
+from agilerl_like.config import load
+from agilerl_like.envs import EnvRecipe, evaluation_env, make_vect_envs
+from agilerl_like.envs.views import DrawnPole, KeepEntries
+from agilerl_like.errors import ConfigurationError
+
+KEEP = {"name": "agilerl_like.envs.views:KeepEntries"}
+POSITIONS = {**KEEP, "entries": [0, 2]}
+DRAWN = "agilerl_like.envs.views:DrawnPole"
+
+
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_cartpole_without_velocities_is_cartpole_but_for_what_is_seen(backend):
+    whole = make_vect_envs("CartPole-v1", 3, backend="sync")
+    partial = make_vect_envs("CartPole-v1", 3, backend=backend, wrappers=[POSITIONS])
+    space, seen = whole.single_observation_space, partial.single_observation_space
+    assert isinstance(space, Box)
+    assert seen == Box(space.low[[0, 2]], space.high[[0, 2]])
+    np.testing.assert_array_equal(whole.reset(seed=5)[0][:, [0, 2]], partial.reset(seed=5)[0])
+    for step in range(40):  # long enough for falls, so for resets
+        actions = np.array([step % 2, 1, 0])
+        full, *outcome, _ = whole.step(actions)
+        some, *same, _ = partial.step(actions)
+        np.testing.assert_array_equal(full[:, [0, 2]], some)
+        np.testing.assert_array_equal(outcome, same)
+    whole.close()
+    partial.close()
+
+
+def test_pendulum_without_velocity():
+    env = make_vect_envs("Pendulum-v1", 2, backend="sync", wrappers=[{**KEEP, "entries": [1, 0]}])
+    assert env.single_observation_space == Box(-1.0, 1.0, (2,))
+    sine, cosine = env.reset(seed=1)[0].T  # in the order of the entries
+    np.testing.assert_allclose(sine**2 + cosine**2, 1, atol=1e-6)
+    whole = make_vect_envs("Pendulum-v1", 2, backend="sync")
+    np.testing.assert_array_equal(whole.reset(seed=1)[0][:, 1], sine)
+
+
+def test_a_view_holds_in_evaluation_and_in_files(tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        "environment:\n  id: CartPole-v1\n"
+        "  wrappers: [{name: 'agilerl_like.envs.views:KeepEntries', entries: [0, 2]}]\n"
+    )
+    recipe = load(tmp_path / "run.yaml").environment.recipe
+    assert EnvRecipe.from_json(recipe.to_json()) == recipe
+    env = evaluation_env(recipe.make(), 2)
+    np.testing.assert_array_equal(
+        env.reset(seed=3)[0], make_vect_envs("CartPole-v1", 2, backend="sync").reset(seed=3)[0][:, [0, 2]]
+    )
+
+
+def test_a_view_can_be_made_again_from_its_spec():
+    env = KeepEntries(DrawnPole(gym.make("CartPole-v1"), size=8), ["pole"])
+    spec = env.spec
+    assert spec is not None
+    assert gym.make(spec).observation_space == env.observation_space == Dict(pole=Box(0, 255, (1, 8, 8), np.uint8))
+
+
+def drawn(angle, size=16):
+    env = DrawnPole(gym.make("CartPole-v1"), size)
+    return env.observation(np.array([0.1, 0.2, angle, 0.3], dtype=np.float32))
+
+
+class TestDrawnPole:
+    def test_stays_in_its_space_to_the_end_of_an_episode(self):
+        env, over = DrawnPole(gym.make("CartPole-v1")), False
+        obs, _ = env.reset(seed=0)
+        while not over:  # pushed one way, it falls fast
+            assert env.observation_space.contains(obs)
+            obs, _, over, _, _ = env.step(1)
+        assert env.observation_space.contains(obs)
+
+    def test_tells_of_the_cart_alone(self):
+        np.testing.assert_array_equal(drawn(0.1)["cart"], np.array([0.1, 0.2], np.float32))
+
+    def test_an_upright_pole_stands_between_the_two_middle_columns(self):
+        picture = drawn(0.0)["pole"]
+        expected = np.zeros((1, 16, 16), np.uint8)
+        expected[..., 7:9] = 128  # half of 255, rounded to even
+        np.testing.assert_array_equal(picture, expected)
+
+    def test_the_tip_is_at_the_border_at_the_edge_and_the_foot_stays(self):
+        for angle, column in ((DrawnPole.EDGE, 15), (-DrawnPole.EDGE, 0)):
+            picture = drawn(angle)["pole"][0]
+            assert picture[0].argmax() == column
+            assert picture[0, column] == 255
+            np.testing.assert_array_equal(picture[-1], drawn(0.0)["pole"][0, -1])
+
+    def test_every_row_has_the_light_of_one_pixel_and_the_pole_is_straight(self):
+        size, angle = 16, 0.13
+        picture = drawn(angle)["pole"][0].astype(float)
+        np.testing.assert_allclose(picture.sum(axis=1), 255, atol=1)
+        centres = (picture * np.arange(size)).sum(axis=1) / picture.sum(axis=1)
+        np.testing.assert_allclose(centres, np.linspace(7.5 + 7.5 * angle / 0.25, 7.5, size), atol=0.01)
+
+    def test_the_angle_can_be_read_from_the_picture_to_a_thousandth(self):
+        for angle in (-0.2, -0.01, 0.0, 0.003, 0.21):
+            tip = drawn(angle)["pole"][0, 0].astype(float)
+            assert ((tip * np.arange(16)).sum() / tip.sum() - 7.5) * 0.25 / 7.5 == pytest.approx(angle, abs=1e-3)
+
+    def test_either_part_can_be_left_out(self):
+        whole = make_vect_envs("CartPole-v1", 2, wrappers=[DRAWN], backend="sync")
+        for part in ("cart", "pole"):
+            env = make_vect_envs("CartPole-v1", 2, wrappers=[DRAWN, {**KEEP, "entries": [part]}], backend="sync")
+            assert list(env.single_observation_space) == [part]
+            np.testing.assert_array_equal(env.reset(seed=2)[0][part], whole.reset(seed=2)[0][part])
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("entries", "message"),
+        [
+            ([0, 4], "4 is no place; allowed are 0 to 3"),
+            ([-1], "-1 is no place"),
+            ([True], "True is no place"),
+            (["x"], "'x' is no place"),
+            ([0, 0], "names one twice"),
+            ([], "at least one"),
+            ("0", "must be a list"),
+            (2, "must be a list"),
+        ],
+    )
+    def test_of_a_vector(self, entries, message):
+        with pytest.raises(ConfigurationError, match=message):
+            make_vect_envs("CartPole-v1", wrappers=[{**KEEP, "entries": entries}])
+
+    def test_of_a_dict(self):
+        with pytest.raises(ConfigurationError, match="'pol' is unknown; did you mean 'pole'"):
+            make_vect_envs("CartPole-v1", wrappers=[DRAWN, {**KEEP, "entries": ["pol"]}])
+
+    def test_of_other_spaces(self):
+        with pytest.raises(ConfigurationError, match="has no entries to keep; allowed are vectors and Dict"):
+            make_vect_envs("Taxi-v4", wrappers=[POSITIONS])
+        with pytest.raises(ConfigurationError, match="is not CartPole's"):
+            make_vect_envs("Pendulum-v1", wrappers=[DRAWN])
+        with pytest.raises(ConfigurationError, match="size=3 must be an integer of at least 4"):
+            make_vect_envs("CartPole-v1", wrappers=[{"name": DRAWN, "size": 3}])
