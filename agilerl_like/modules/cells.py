@@ -189,16 +189,16 @@ class Cell(nn.Module):
         return said.detach(), pull
 
 
-class LSTMMoment(NamedTuple):
-    """What an LSTM computes at one step; all `[P, S, H]` but `opening`."""
+class LSTMTrace(NamedTuple):
+    """What an LSTM computed along sequences, all `[L, P, S, H]`: a step is one piece of memory."""
 
-    said: Tensor
+    output: Tensor  # how far the gates are open
+    write: Tensor
+    keep: Tensor
+    half: Tensor  # what is new, as the sigmoid of twice its sum: tanh(z) = 2 sigmoid(2 z) - 1
     kept: Tensor
-    heard: Tensor  # what was said before
-    before: Tensor  # what was kept before
-    opening: Tensor  # [P, S, 3 H], how far the gates of output, input and memory are open
-    new: Tensor
     bent: Tensor  # tanh of what is kept
+    said: Tensor
 
 
 class LSTMCell(Cell):
@@ -227,15 +227,13 @@ class LSTMCell(Cell):
         """Start with open forget gates, so that memory lasts (Jozefowicz et al. 2015)."""
         self.gates.bias.zero_()[2] = 1.0
 
-    def advance(self, z: Tensor, memory: Memory, recurrent: Tensor) -> LSTMMoment:
+    def advance(self, z: Tensor, memory: Memory, recurrent: Tensor) -> Memory:
         heard, before = memory
         units = heard.shape[-1]
         z = torch.baddbmm(z, heard, recurrent.transpose(1, 2))
-        opening, new = torch.sigmoid(z[..., : 3 * units]), _tanh(z[..., 3 * units :])
-        output, write, keep = opening.chunk(3, -1)
-        kept = torch.addcmul(write * new, keep, before)
-        bent = _tanh(kept)
-        return LSTMMoment(output * bent, kept, heard, before, opening, new, bent)
+        output, write, keep = torch.sigmoid(z[..., : 3 * units]).chunk(3, -1)
+        kept = torch.addcmul(write * _tanh(z[..., 3 * units :]), keep, before)
+        return output * _tanh(kept), kept
 
     def pullback(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Tensor, Pull]:
         """As for every cell, in whichever way is faster."""
@@ -246,40 +244,67 @@ class LSTMCell(Cell):
 
     @torch.no_grad()
     def _pullback_by_hand(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Tensor, Pull]:
-        """All members at once; every product but the recurrent one is taken over all steps."""
-        moments = list(self.walk(x, resets, memory))
+        """All members at once; only what one step needs of the one before is done step by step."""
+        trace = self._trace(x, resets, memory)
 
         @torch.no_grad()
         def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-            slopes = self._pull_gates(moments, gradient, resets).flatten(1, 2)  # [P, L * S, 4 H]
-            heard = torch.stack([moment.heard for moment in moments], 1).flatten(1, 2)
-            of_recurrent, of_bias = pull_affine(heard, self.recurrent, slopes)
+            heard, before = (
+                torch.cat([first.unsqueeze(0), later[:-1]]).masked_fill_(resets.at.transpose(0, 1), 0.0)
+                for first, later in zip(memory, (trace.said, trace.kept), strict=True)
+            )
+            slopes = self._pull_gates(trace, before, gradient.transpose(0, 1), resets)
+            slopes = slopes.transpose(0, 1).flatten(1, 2)  # [P, L * S, 4 H]
+            of_recurrent, of_bias = pull_affine(heard.transpose(0, 1).flatten(1, 2), self.recurrent, slopes)
             of_weight, _ = pull_affine(x.flatten(1, 2), self.gates.matrices, slopes)
             for whole, part in zip(into, (of_recurrent, of_weight, of_bias), strict=True):
                 whole.copy_(part.reshape(whole.shape))
             return torch.bmm(slopes, self.gates.matrices).view(x.shape) if to_input else None
 
-        return torch.stack([moment.said for moment in moments], 1), pull
+        return trace.said.transpose(0, 1), pull
 
-    def _pull_gates(self, moments: Sequence[LSTMMoment], gradient: Tensor, resets: Resets) -> Tensor:
-        """From the gradient of what was said to that of what the gates read, `[P, L, S, 4 H]`."""
-        slopes, units = gradient.new_empty(*gradient.shape[:-1], 4 * gradient.shape[-1]), gradient.shape[-1]
-        recurrent, of_said, carried = self.recurrent, gradient[:, -1], torch.zeros_like(gradient[:, -1])
-        for t in reversed(range(len(moments))):
-            here, (_, _, _, before, opening, new, bent) = slopes[:, t], moments[t]
-            output, write, keep = opening.chunk(3, -1)
-            of_output, of_write, of_keep, of_new = here.chunk(4, -1)
-            of_kept = carried.add_(torch.ops.aten.tanh_backward(of_said * output, bent))
-            torch.mul(of_said, bent, out=of_output)
-            torch.mul(of_kept, new, out=of_write)
-            torch.mul(of_kept, before, out=of_keep)
-            of_opening = here[..., : 3 * units]
-            torch.ops.aten.sigmoid_backward(of_opening, opening, grad_input=of_opening)
-            torch.ops.aten.tanh_backward(of_kept * write, new, grad_input=of_new)
+    def _trace(self, x: Tensor, resets: Resets, memory: Memory) -> LSTMTrace:
+        """Go along `[P, L, S, in]`: seven kernels a step, for on a CPU their number decides."""
+        z = self.gates(x.flatten(1, 2)).unflatten(1, x.shape[1:3]).transpose(0, 1).contiguous()  # [L, P, S, 4 H]
+        recurrent = self.recurrent.transpose(1, 2).clone(memory_format=torch.contiguous_format)
+        units = recurrent.shape[1]
+        for sums in (z, recurrent):
+            sums[..., 3 * units :].mul_(2.0)
+        gates = z.unflatten(-1, (4, units)).unbind(-2)
+        trace = LSTMTrace(
+            *gates, *(torch.empty_like(gates[0], memory_format=torch.contiguous_format) for _ in range(3))
+        )
+        steps = zip(z, *trace, strict=True)
+        for t, (sums, output, write, keep, half, kept, bent, said) in enumerate(steps):
+            heard, before = (resets.empty(t, vector) for vector in memory)
+            sums.baddbmm_(heard, recurrent).sigmoid_()
+            torch.mul(keep, before, out=kept)
+            kept.sub_(write).addcmul_(write, half, value=2.0)
+            torch.tanh(kept, out=bent)
+            torch.mul(output, bent, out=said)
+            memory = said, kept
+        return trace
+
+    def _pull_gates(self, trace: LSTMTrace, before: Tensor, gradient: Tensor, resets: Resets) -> Tensor:
+        """From the gradient of what was said to that of what the gates read, `[L, P, S, 4 H]`: five kernels a step."""
+        output, write, keep, half, _, bent, _ = trace
+        new = 2 * half - 1
+        by_said = bent * output * (1 - output)  # of the output gate's sum
+        to_kept = output * (1 - bent.square())
+        by_kept = torch.stack(  # of the sums of write, keep and what is new
+            [new * write * (1 - write), before * keep * (1 - keep), write * (1 - new.square())], -2
+        )
+        slopes = gradient.new_empty(*gradient.shape[:-1], 4, gradient.shape[-1])
+        recurrent, of_said, carried = self.recurrent, gradient[-1], torch.zeros_like(gradient[-1])
+        for t in reversed(range(len(gradient))):
+            here = slopes[t]  # [P, S, 4, H]
+            of_kept = torch.addcmul(carried, of_said, to_kept[t])
+            torch.mul(of_said, by_said[t], out=here[..., 0, :])
+            torch.mul(of_kept.unsqueeze(-2), by_kept[t], out=here[..., 1:, :])
             if t > 0:
-                of_said = torch.baddbmm(gradient[:, t - 1], resets.empty(t, here), recurrent)
-                carried = resets.empty(t, of_kept * keep)
-        return slopes
+                of_said = torch.baddbmm(gradient[t - 1], resets.empty(t, here.flatten(-2)), recurrent)
+                carried = resets.empty(t, of_kept * keep[t])
+        return slopes.flatten(-2)
 
     @torch.no_grad()
     def _pullback_fused(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Tensor, Pull]:
