@@ -126,7 +126,7 @@ def test_hpo_knows_no_torch():
 
 def test_importing_loads_no_extra_and_costs_little():
     code = (
-        "import time, torch; start = time.perf_counter(); from agilerl_like import *; import sys; end = time.perf_counter(); "
+        "import sys, time, torch; start = time.perf_counter(); from agilerl_like import *; end = time.perf_counter(); "
         f"print(end - start, [m for m in {(*OPTIONAL, 'accelerate', 'pettingzoo', 'Box2D')!r} if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split(

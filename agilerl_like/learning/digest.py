@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agilerl_like.learning.gae import gae, next_of
 from agilerl_like.learning.rollout import Rollout
-from agilerl_like.learning.sequences import Cut
+from agilerl_like.learning.sequences import SINGLE, Cut
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.memory import TIMELESS, Course, fitted
 
@@ -85,10 +85,12 @@ def digest(
 ) -> Digest:
     """Turn a rollout of a stack's members into samples; `gamma` and `gae_lambda` are `[P]`.
 
+    `cut` counts for networks with memory; to all others each step is a sequence.
     The observation statistics move after the update that learned from them, for the policy acted under the old
     ones; only the very first batch, taken before there were any, is learned from under its own.
     """
     steps, members, envs, _ = rollout.observations.shape
+    cut = cut if network.is_recurrent else SINGLE
     raw = _by_member(rollout.observations)  # [P, N, D]
     weight = _by_member(rollout.valid)  # [P, N]
     norm = network.observation_norm
@@ -123,7 +125,7 @@ def digest(
     batch = batch._replace(masks=None if masks is None else cut.of(masks, steps))
     if network.is_recurrent:
         states = fitted(past.states[:, :-1], rollout.state.shape[-3:])
-        batch = batch._replace(course=Course(cut.of(_by_member(rollout.starts), steps), cut.beginnings(states)))
+        batch = batch._replace(course=Course(cut.of(_by_member(_starts(rollout)), steps), cut.beginnings(states)))
         batch.numbers[..., -1] *= cut.inside(steps, x.device).unsqueeze(0).repeat_interleave(envs, 1)
     return Digest(batch, explained)
 
@@ -158,8 +160,8 @@ def _remembered(
     network: ActorCritic, x: Tensor, rollout: Rollout, pieces: Sequence[slice]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs, normalised values and states along a rollout: what is seen at once, what is remembered step by step."""
-    steps, _, envs = rollout.starts.shape
-    goes_on = (1 - rollout.starts).unsqueeze(-1).unsqueeze(-1)  # [T, P, E, 1, 1]
+    steps, _, envs = rollout.rewards.shape
+    goes_on = (1 - _starts(rollout)).unsqueeze(-1).unsqueeze(-1)  # [T, P, E, 1, 1]
     beginning = fitted(rollout.state, network.state_shape)
     said, states = [], []
     for which, branch in enumerate([network.actor] if network.share_encoders else [network.actor, network.critic]):
@@ -175,11 +177,23 @@ def _remembered(
     return outputs.to(network.dtype), values.to(network.dtype).squeeze(-1), torch.stack(states, -3)
 
 
+def _starts(rollout: Rollout) -> Tensor:
+    """1 where an episode begins, `[T, P, E]`.
+
+    It does not in a row in which nobody acted: that one shows what the episode before it led to, and what this was
+    worth is to be judged with what was remembered.
+    """
+    return rollout.starts * rollout.valid
+
+
 def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: Tensor) -> Tensor:
-    """The value of the state that each step truly led to, `[T, P, E]`; `states` as in `Past`."""
+    """The value of the state that each step truly led to, `[T, P, E]`; `states` as in `Past`.
+
+    Of the next episode's first state nobody asks: a step that terminated has no successor, and one that was truncated
+    either has a last observation of its own, or led to what is seen in the next row.
+    """
     norm, recurrent = network.observation_norm, network.is_recurrent
-    over = 1 - rollout.goes_on[-1]  # [P, E]
-    course = Course(over.unsqueeze(-1), states[:, -1]) if recurrent else TIMELESS
+    course = Course(torch.zeros_like(values[-1]).unsqueeze(-1), states[:, -1]) if recurrent else TIMELESS
     result = next_of(values, network.value(norm(rollout.next_observations), course))
     last = rollout.last_observations
     if len(last.time):

@@ -33,8 +33,12 @@ class Cut(NamedTuple):
     @classmethod
     def of_kind(cls, kind: BPTTSequenceType, length: int) -> Cut:
         """The cut for sequences of a kind and of so many steps."""
-        strides = {BPTTSequenceType.CHUNKED: length, BPTTSequenceType.MAXIMUM: 1}
-        return cls(length, strides.get(kind, max(1, length // 2)))
+        strides = {
+            BPTTSequenceType.CHUNKED: length,
+            BPTTSequenceType.MAXIMUM: 1,
+            BPTTSequenceType.FIFTY_PERCENT_OVERLAP: max(1, length // 2),
+        }
+        return cls(length, strides[BPTTSequenceType(kind)])
 
     def times(self, steps: int) -> Tensor:
         """The step `[C, L]` that stands at each place of a sequence; beyond `steps` there is none."""

@@ -6,7 +6,6 @@ With `share_encoders` they also have the same encoder and the same memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple, cast
 
@@ -124,14 +123,9 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         if not share_encoders:
             encoder, memory = trunk("critic", 1)
         self.critic = Network(encoder, memory, _head(spec.value_head(), memory.num_outputs, 1))
-
-    @cached_property
-    def _bounds(self) -> list[int]:
-        """Where the parameters of each part begin, in the order of all."""
-        actor, critic = self.actor, self.critic
-        trunk = [] if self.share_encoders else [critic.encoder, critic.memory]
-        owners = [actor.encoder, actor.memory, actor.head, actor.distribution, *trunk, critic.head]
-        return [0, *accumulate(len(list(owner.parameters())) for owner in owners)]
+        its_own = [] if share_encoders else [encoder, memory]
+        owners = [self.actor.encoder, self.actor.memory, head, distribution, *its_own, self.critic.head]
+        self._bounds = [0, *accumulate(len(list(owner.parameters())) for owner in owners)]
 
     def structure(self) -> Hashable:
         """What must be equal for members to be computed together, as far as members of a population can differ."""

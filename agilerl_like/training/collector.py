@@ -141,6 +141,7 @@ class Collector:
 
     def collect(self, ticks: int, *, asked_to_stop: Callable[[], bool] = lambda: False) -> int:
         """Take so many steps in every env, or fewer if asked to stop; return how many were taken."""
+        self._make_room()
         taken = 0
         while taken < ticks and not (taken and asked_to_stop()):
             self._send_all()
@@ -205,6 +206,8 @@ class Collector:
     def learn(self) -> Mapping[int, Report]:
         """Let everybody learn whose rollout is full."""
         needed = [agent.rollout_steps for agent in self.population]
+        if self.state.numel():  # one that became shorter begins where nobody knows what was remembered
+            self._begin_rollouts(place for place, steps in enumerate(needed) if self.since[place] > steps)
         due = [place for place, steps in enumerate(needed) if self.since[place] >= steps]
         if not due:
             return {}
@@ -217,14 +220,19 @@ class Collector:
     def welcome(self, place: int, *, of_predecessor: bool = False) -> None:
         """A newcomer lives here: what was seen is not its own, nor what was remembered, but by a parent of its."""
         before = self.state[place]
-        self.state = fitted(self.state, self.population.cohort.state_shape)
+        self._make_room()
         after = self.population[place].carry_state(before) if of_predecessor else torch.zeros_like(before)
         self.state[place] = fitted(after, self.state.shape[-3:])
         self._begin_rollouts([place])
 
+    def _make_room(self) -> None:
+        """Members may have come to remember more; where they remember less, nobody else is made to forget."""
+        sizes = zip(self.state.shape[-3:], self.population.cohort.state_shape, strict=True)
+        room = [max(pair) for pair in sizes]
+        self.state, self._state_before = (fitted(state, room) for state in (self.state, self._state_before))
+
     def _begin_rollouts(self, places: Iterable[int]) -> None:
         """What some members learn from next begins here."""
-        self._state_before = fitted(self._state_before, self.state.shape[-3:])
         for place in places:
             self.since[place] = 0
             self._state_before[place] = self.state[place]

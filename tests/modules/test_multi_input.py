@@ -200,7 +200,10 @@ def test_a_wrong_config_is_told_what_is_wrong(changes, message):
     [
         (MultiInputSpec(), "extractors has no entry for 'eye', which is an image"),
         (spec_of(extractors={"eye": {"encoder": "mlp"}}), r"\['eye'\]=MLPSpec does not suit .*allowed.* cnn, resnet"),
-        (spec_of(extractors={"body.0": {"encoder": "cnn"}}), r"\['body.0'\]=CNNSpec does not suit .*allowed.* mlp, simba$"),
+        (
+            spec_of(extractors={"body.0": {"encoder": "cnn"}}),
+            r"\['body.0'\]=CNNSpec does not suit .*allowed.* mlp, simba$",
+        ),
         (
             spec_of(extractors={"body.0": {"encoder": "lstm"}}),
             r"\['body.0'\]=WindowSpec does not suit .*allowed.* mlp, simba$",

@@ -1,0 +1,459 @@
+"""Agents that remember: within an episode and not across, while they act, learn, are tested, mutated and saved."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from recurrent_worlds import Walk
+
+from agilerl_like import PPO, ConfigurationError, make_vect_envs
+from agilerl_like.algorithms.experiences import as_rollout
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.hpo import Birth, Mutation
+from agilerl_like.learning.digest import digest
+from agilerl_like.learning.sequences import Cut
+from agilerl_like.modules.stack import Stack
+from agilerl_like.networks.memory import Course
+from agilerl_like.training.collector import Clock, Collector
+
+ENVS, STEPS = 4, 12
+MODES = {mode.name: mode for mode in AutoresetMode}
+MLP = {"hidden_size": [16], "activation": "Tanh"}
+SIZES = {"encoder_config": MLP, "head_config": {**MLP, "output_vanish": False}, "latent_dim": 16}
+LSTM = {"hidden_state_size": 16}
+
+
+def world(*, truncates=True):
+    return partial(Walk, truncates=truncates)
+
+
+def settings_of(memory=LSTM, **kwargs):
+    usual = {"seed": 3, "num_envs": ENVS, "learn_step": ENVS * STEPS, "batch_size": 24, "lr": 1e-2, "recurrent": True}
+    return {**usual, "net_config": {**SIZES, "memory_config": memory}, **kwargs}
+
+
+SPACES = Walk.observation_space, Walk.action_space
+
+
+def agent_of(**kwargs):
+    return PPO(*SPACES, **settings_of(**kwargs))
+
+
+def population_of(size=2, **kwargs):
+    return PPO.population(size, *SPACES, **settings_of(**kwargs))
+
+
+def collector_of(population, env):
+    collector = Collector(population, TransitionEnv(env), Clock(("act", "env", "learn")))
+    collector.reset()
+    return collector
+
+
+def sync(members=2, *, mode=AutoresetMode.SAME_STEP, **kwargs):
+    return SyncVectorEnv([world(**kwargs)] * (members * ENVS), autoreset_mode=mode)
+
+
+def at_start(observations):
+    return observations[..., 0] == 0
+
+
+def over(observations):
+    """Where the last observation of an episode is seen, and the next action is ignored."""
+    return observations[..., 0] == observations[..., 1]
+
+
+# -- while acting
+
+
+@pytest.mark.parametrize("truncates", [False, True], ids=["terminates", "truncates"])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
+@pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
+def test_memory_begins_where_an_episode_does(mode, truncates, share):
+    population = population_of(share_encoders=share)
+    collector = collector_of(population, sync(mode=mode, truncates=truncates))
+    expected, starts, overs = collector.state.clone(), 0, 0
+    for _ in range(30):
+        seen = collector.observations
+        starts, overs = starts + int(at_start(seen).sum()), overs + int(over(seen).sum())
+        expected[at_start(seen)] = 0.0
+        counts = ~over(seen)
+        torch.testing.assert_close(collector.state[counts], expected[counts], rtol=1e-5, atol=1e-6)
+        with torch.no_grad():
+            for place, agent in enumerate(population):
+                x = agent.network.observation_norm(seen[place])
+                expected[place] = agent.network.step(x, collector.state[place])[1]
+        collector.tick()
+    assert starts > 2 * ENVS * 5
+    assert (overs > 0) == (mode is AutoresetMode.NEXT_STEP)
+
+
+@pytest.mark.parametrize("mode", ["SAME_STEP", "NEXT_STEP"])
+def test_in_two_parts_memory_is_the_same_to_the_last_bit(mode):
+    whole, parted = (
+        collector_of(
+            population_of(share_encoders=True),
+            make_vect_envs(world(), 2 * ENVS, backend=backend, autoreset=MODES[mode], num_workers=workers),
+        )
+        for backend, workers in (("sync", None), ("workers", 2))
+    )
+    assert (len(whole.parts), len(parted.parts)) == (1, 2)
+    for ticks in (1, STEPS - 1, 7, STEPS - 7):
+        for collector in (whole, parted):
+            collector.collect(ticks)
+        assert torch.equal(whole.state, parted.state)
+        assert torch.equal(whole._state_before, parted._state_before)
+        for collector in (whole, parted):
+            assert (len(collector.learn()) > 0) == (collector.since[0] == 0)
+    for mine, its in zip(whole.population, parted.population, strict=True):
+        assert all(torch.equal(*pair) for pair in zip(mine.network.parameters(), its.network.parameters(), strict=True))
+    parted.env.close()
+
+
+def test_a_rollout_begins_with_what_was_remembered_before_its_first_step():
+    population = population_of(size=3)
+    for agent, steps in zip(population, (12, 5, 8), strict=True):
+        agent.learn_step, agent.batch_size = ENVS * steps, 8
+    collector = collector_of(population, sync(3))
+    before, checked = [], 0
+    for _ in range(40):
+        before.append(collector.state.clone())
+        collector.tick()
+        for place, agent in enumerate(population):
+            if collector.since[place] == agent.rollout_steps:
+                rollout = collector._window([place], agent.rollout_steps)
+                assert torch.equal(rollout.state[0], before[-agent.rollout_steps][place])
+                checked += 1
+        collector.learn()
+    assert checked == 40 // 12 + 40 // 5 + 40 // 8
+
+
+def test_a_rollout_that_is_shortened_under_way_begins_anew():
+    """Nobody knows what was remembered where the shorter one would begin."""
+    population = population_of()
+    collector = collector_of(population, sync())
+    collector.collect(7)
+    population[0].learn_step, population[0].batch_size = 5 * ENVS, 8
+    assert collector.learn() == {}
+    assert collector.since.tolist() == [0, 7]
+    begins = collector.state[0].clone()
+    collector.collect(5)
+    assert torch.equal(collector._window([0], 5).state[0], begins)
+    assert [*collector.learn()] == [0, 1]
+
+
+# -- through births
+
+
+def born(population, slot, parent, uid, *mutations):
+    """A birth with these mutations, as evolution would write it down."""
+    agent = population[parent]
+    genome = agent.genome
+    for change in mutations:
+        genome = genome.replace(architecture=genome.architecture.apply(change.operator, **change.details))
+    return Birth(1, slot, uid, agent.index, parent, genome, mutations)
+
+
+def change(operator, **details):
+    return Mutation("architecture", operator, details)
+
+
+def deafen(agent, units):
+    """Let nobody listen to some units of its memories."""
+    with torch.no_grad():
+        for branch in (agent.network.actor, agent.network.critic):
+            for cell in branch.memory.cells:
+                cell.recurrent_weight[..., units] = 0.0
+            branch.head.linears[0].weight[:, units] = 0.0
+
+
+CHANGES = {
+    "wider": change("memory.add_node", nodes=32),
+    "deeper": change("memory.add_layer", layer=1),
+    "elsewhere": change("encoder.add_node", layer=0, nodes=16),
+}
+
+
+@pytest.mark.parametrize("done", CHANGES.values(), ids=CHANGES.keys())
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_who_survives_a_mutation_remembers_what_it_did(done, cell):
+    population = population_of(memory={"cell": cell, "hidden_state_size": 40})
+    deafen(population[0], torch.arange(3, 19))
+    collector = collector_of(population, sync())
+    collector.collect(STEPS)
+    collector.learn()
+    deafen(population[0], torch.arange(3, 19))  # it has learned to listen
+    collector.collect(5)
+    old, before = [agent.clone() for agent in population], [collector.state, collector._state_before]
+    population.evolve([born(population, 0, 0, 0, done), born(population, 1, 1, 1)])
+    assert population[0].mut == done.operator
+    assert collector.collect(0) == 0
+    assert collector.since.tolist() == [5, 5]
+    x = collector.observations
+    with torch.no_grad():
+        for then, now in zip(before, (collector.state, collector._state_before), strict=True):
+            assert then[:, ~at_start(x)[0]].any()
+            for place, (parent, heir) in enumerate(zip(old, population, strict=True)):
+                seen = parent.network.observation_norm(x[place])
+                room, its_room = parent.network.state_shape, heir.network.state_shape
+                its = then[place][..., : room[1], : room[2]], now[place][..., : its_room[1], : its_room[2]]
+                outputs = [agent.network.step(seen, state)[0] for agent, state in zip((parent, heir), its, strict=True)]
+                torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-6)
+    assert not collector.state[1, ..., 40:].any()
+    collector.collect(STEPS - 5)
+    assert [*collector.learn()] == [0, 1]
+
+
+def test_a_newcomer_begins_with_nothing_and_the_others_keep_what_they_have():
+    population = population_of(size=3)
+    collector = collector_of(population, sync(3))
+    collector.collect(STEPS)
+    collector.learn()
+    collector.collect(5)
+    kept = collector.state.clone(), collector._state_before.clone()
+    wider = born(population, 1, 0, 7, change("memory.add_layer", layer=1), change("memory.add_node", nodes=16))
+    population.evolve([born(population, 0, 0, 0), wider, born(population, 2, 2, 2)])
+    collector.welcome(1)
+    for state, before in zip((collector.state, collector._state_before), kept, strict=True):
+        assert state.shape[-2:] == (4, 32)
+        assert not state[1].any()
+        assert torch.equal(state[[0, 2], ..., :2, :16], before[[0, 2]])
+        assert not state[[0, 2], ..., 2:, :].any()
+        assert not state[[0, 2], ..., 16:].any()
+    assert collector.since.tolist() == [5, 0, 5]
+    # what was carried over once is not carried over again
+    collector.collect(1)
+    state = collector.state[1].clone()
+    population.evolve(
+        [
+            born(population, i, i, agent.index, *([CHANGES["elsewhere"]] if i else []))
+            for i, agent in enumerate(population)
+        ]
+    )
+    collector.collect(0)
+    assert torch.equal(collector.state[1], state)
+
+
+# -- by hand
+
+
+def loop(agent, steps=6, batch=3, seed=0):
+    """What an agent does by hand on random observations, as (observation, memory before, reply)."""
+    rng, hidden, found = np.random.default_rng(seed), agent.get_initial_hidden_state(batch), []
+    for _ in range(steps):
+        obs = rng.normal(size=(batch, 2)).astype(np.float32)
+        reply = agent.get_action(obs, hidden_state=hidden)
+        found.append((obs, hidden, reply))
+        hidden = reply[4]
+    return found
+
+
+KINDS = {
+    "LSTM": {"memory": LSTM},
+    "shared": {"memory": LSTM, "share_encoders": True},
+    "GRU of two layers": {"memory": {**LSTM, "cell": "GRU", "num_layers": 2}},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+def test_stepping_by_hand_is_going_along(kind):
+    agent = agent_of(**kind)
+    found = loop(agent)
+    first = found[0][1]
+    assert not any(state.any() for state in first.values())
+    assert [*first] == (["shared"] if kind.get("share_encoders") else ["actor", "critic"])
+    for obs, hidden, (action, *said, _) in found:
+        again = agent.evaluate_actions(obs, action, hidden_state=hidden)
+        for mine, its in zip(said, again, strict=True):
+            np.testing.assert_allclose(mine, its.detach().numpy(), rtol=1e-5, atol=1e-5)
+    rows = torch.from_numpy(np.stack([obs for obs, *_ in found], 1)).flatten(0, 1)  # [3 L, D]
+    course = Course.beginning(torch.zeros(3, 6, 2), agent.network.state_shape, torch.float32)
+    with torch.no_grad():
+        values = agent.network.value(agent.network.observation_norm(rows), course).view(3, 6)
+    np.testing.assert_allclose(np.stack([reply[3] for *_, reply in found], 1), values, rtol=1e-5, atol=1e-5)
+    forgetful = [agent.get_action(obs)[3] for obs, *_ in found]
+    np.testing.assert_allclose(forgetful[0], found[0][2][3], rtol=1e-5, atol=1e-5)
+    assert np.abs(forgetful[-1] - found[-1][2][3]).max() > 1e-3
+
+
+def test_gradients_flow_from_evaluate_actions():
+    agent = agent_of()
+    obs, hidden, reply = loop(agent)[-1]
+    log_prob, _, value = agent.evaluate_actions(obs, reply[0], hidden_state=hidden)
+    (log_prob.sum() + value.sum()).backward()
+    for branch in (agent.network.actor, agent.network.critic):
+        assert all(parameter.grad.any() for parameter in branch.memory.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+def test_predict_starts_anew_where_it_is_told_to(kind):
+    agent = agent_of(**kind)
+    agent.set_training_mode(False)
+    obs, (_, state, _) = np.ones((3, 2), np.float32), loop(agent)[-1]
+    action, after = agent.predict(obs, state, deterministic=True)
+    reply = agent.get_action(obs, hidden_state=state)
+    np.testing.assert_array_equal(action, reply[0])
+    assert all(torch.equal(after[name], reply[4][name]) for name in after)
+    _, mixed = agent.predict(obs, state, episode_start=np.array([True, False, True]), deterministic=True)
+    _, fresh = agent.predict(obs, deterministic=True)
+    for name, its in mixed.items():
+        torch.testing.assert_close(its[[0, 2]], fresh[name][[0, 2]])
+        torch.testing.assert_close(its[1], after[name][1])
+        assert (its[0] - after[name][0]).abs().max() > 1e-3
+    single, its_state = agent.predict(obs[0], {name: its[:1] for name, its in state.items()}, deterministic=True)
+    assert single == action[0]
+    torch.testing.assert_close(
+        *(torch.cat([*its.values()]) for its in (its_state, {n: v[:1] for n, v in after.items()}))
+    )
+
+
+def wrong_memories(agent):
+    right = agent.get_initial_hidden_state(3)
+    return {
+        "another batch": agent.get_initial_hidden_state(2),
+        "no critic": {"actor": right["actor"]},
+        "another size": {**right, "critic": right["critic"][..., :-1]},
+        "a name of another": {"shared": right["actor"]},
+    }
+
+
+@pytest.mark.parametrize("what", wrong_memories(agent_of()))
+def test_a_wrong_memory_is_refused(what):
+    agent, obs = agent_of(), np.zeros((3, 2), np.float32)
+    hidden = wrong_memories(agent)[what]
+    for ask in (
+        lambda: agent.get_action(obs, hidden_state=hidden),
+        lambda: agent.evaluate_actions(obs, np.zeros(3), hidden_state=hidden),
+        lambda: agent.predict(obs, hidden),
+    ):
+        with pytest.raises(ConfigurationError, match=r"hidden_state has shapes .* allowed is \(3, 2, 16\) for each"):
+            ask()
+
+
+def test_who_has_no_memory_takes_none():
+    agent = PPO(*SPACES, **{**settings_of(recurrent=False), "net_config": SIZES})
+    assert agent.get_initial_hidden_state(3) == {}
+    with pytest.raises(ConfigurationError, match="hidden_state is given, but this agent is not recurrent"):
+        agent.get_action(np.zeros((3, 2), np.float32), hidden_state=agent_of().get_initial_hidden_state(3))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_seq_len": 0}, r"max_seq_len=0"),
+        ({"max_seq_len": -3}, r"max_seq_len=-3"),
+        ({"bptt_sequence_type": "half"}, r"bptt_sequence_type='half'"),
+        ({"memory": {"hidden_size": 16}}, "'hidden_size' is unknown"),
+    ],
+)
+def test_wrong_settings_are_named(given, message):
+    with pytest.raises(ConfigurationError, match=message):
+        agent_of(**given)
+
+
+def experiences_of(agent, seed=0, steps=STEPS):
+    """A loop by hand that forgets where an episode ends."""
+    rng, columns = np.random.default_rng(seed), [[] for _ in range(6)]
+    hidden, begins = agent.get_initial_hidden_state(ENVS), np.ones(ENVS)
+    for _ in range(steps):
+        obs = rng.normal(size=(ENVS, 2)).astype(np.float32)
+        hidden = {name: state * torch.from_numpy(1 - begins).float().view(-1, 1, 1) for name, state in hidden.items()}
+        action, log_prob, _, value, hidden = agent.get_action(obs, hidden_state=hidden)
+        for column, entry in zip(columns, (obs, action, log_prob, rng.normal(size=ENVS), begins, value), strict=True):
+            column.append(entry)
+        begins = (rng.random(ENVS) < 0.2).astype(float)
+    return (*columns, rng.normal(size=(ENVS, 2)), begins)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+def test_a_loop_by_hand_thinks_what_an_update_thinks_of_it(kind):
+    agent = agent_of(normalize_observation=False, normalize_value=False, **kind)
+    rollout, measured = as_rollout(
+        experiences_of(agent), agent.encode, agent.distribution, state_shape=agent.network.state_shape
+    )
+    network, one = Stack.of([agent.clone().network]).module, torch.ones(1)
+    numbers = digest(network, rollout, cut=Cut(STEPS, STEPS), gamma=one, gae_lambda=one).batch.numbers[0]  # [E, T, 5]
+    torch.testing.assert_close(numbers[..., 0].T, measured.log_probs[:, 0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(numbers[..., 3].T, measured.values[:, 0], rtol=1e-4, atol=1e-5)
+
+
+# -- copies, files, tests
+
+EVERYTHING = {
+    "memory": {**LSTM, "cell": "GRU", "num_layers": 2, "dropout": 0.2},
+    "max_seq_len": 5,
+    "bptt_sequence_type": "fifty_percent_overlap",
+    "share_encoders": True,
+}
+
+
+def test_copies_and_loaded_ones_go_on_to_the_same_bits(tmp_path):
+    agent = agent_of(**EVERYTHING)
+    agent.learn(experiences_of(agent))
+    others = [PPO.load(agent.save_checkpoint(tmp_path / "agent")), agent.clone(), agent_of(**EVERYTHING)]
+    others[2].load_checkpoint(tmp_path / "agent")
+    for seed in (1, 2):
+        loss = agent.learn(experiences_of(agent, seed))
+        assert [other.learn(experiences_of(other, seed)) for other in others] == [loss] * 3
+    for other in others:
+        assert other.settings() == agent.settings()
+        assert other.cut == agent.cut == Cut(5, 2)
+        assert all(
+            torch.equal(*pair)
+            for pair in zip(agent.to_documents()[1].values(), other.to_documents()[1].values(), strict=True)
+        )
+
+
+def stubborn(agent, seed):
+    """Give an agent large weights; with some seeds what it remembers then decides what it does."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in agent.network.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return agent
+
+
+def scores_by_hand(agent, seeds, *, forgets=False):
+    scores = []
+    agent.set_training_mode(False)
+    for seed in seeds:
+        env, score, over, hidden = Walk(), 0.0, False, agent.get_initial_hidden_state(1)
+        obs, _ = env.reset(seed=seed)
+        while not over:
+            action, *_, after = agent.get_action(obs[None], hidden_state=hidden)
+            hidden = hidden if forgets else after
+            obs, reward, terminated, truncated, _ = env.step(action[0])
+            score, over = score + reward, terminated or truncated
+        scores.append(score)
+    return scores
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
+def test_memory_lasts_for_a_tested_episode_and_no_longer(mode):
+    population, seeds = population_of(), list(range(10))
+    for agent, seed in zip(population, (4, 7), strict=True):
+        stubborn(agent, seed)
+    expected = [scores_by_hand(agent.clone(), seeds) for agent in population]
+    assert expected[0] != scores_by_hand(population[0].clone(), seeds, forgets=True)
+    env = TransitionEnv(sync(mode=mode))  # 4 envs of each member: three rounds
+    np.testing.assert_array_equal(population.play(env, seeds).returns, expected)
+    np.testing.assert_array_equal(population[1].play(env, seeds).returns[0], expected[1])
+
+
+def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
+    population = population_of(**{**EVERYTHING, "share_encoders": False})
+    population.evolve([born(population, 0, 0, 0), born(population, 1, 1, 1, change("memory.add_node", nodes=16))])
+    collector = collector_of(population, sync())
+    for _ in range(2):
+        collector.collect(STEPS)
+        collector.learn()
+    loaded = type(population).load(population.save_checkpoint(tmp_path / "population"))
+    weights = []
+    for each in (population, loaded):
+        collector = collector_of(each, sync())
+        for _ in range(2):
+            collector.collect(STEPS)
+            collector.learn()
+        weights.append(torch.cat([p.flatten() for agent in each for p in agent.network.parameters()]))
+    assert torch.equal(*weights)
