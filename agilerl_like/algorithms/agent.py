@@ -197,7 +197,9 @@ class Agent(ABC):
     def adopt(self, network: ActorCritic, optimizer: Adam) -> None:
         """Make a network and its moments `[1, N]` this agent's own; it leaves the cohort that it lived in."""
         lay_flat_(network)
-        self.network, self._optimizer = network.train(self.training), optimizer
+        if network.training != self.training:  # to walk through all modules takes as long as to copy their weights
+            network.train(self.training)
+        self.network, self._optimizer = network, optimizer
         self.architecture = network.spec
         self._cohort, self.row, self._borrows = None, 0, False
 
@@ -227,6 +229,10 @@ class Agent(ABC):
         # drawn on the CPU, so that a seed means the same weights on every device
         network.reset_(torch_generator(torch.device("cpu"), self.seed, Purpose.INITIAL_WEIGHTS, self.index))
         return network.to(self.device)
+
+    def _build_here(self, architecture: NetworkSpec) -> ActorCritic:
+        network = self.build(architecture)
+        return network if self.device.type == "cpu" else network.to(self.device)
 
     def set_training_mode(self, training: bool) -> None:
         """Switch between exploring (True) and acting as well as it can (False)."""
@@ -337,13 +343,10 @@ class Agent(ABC):
         if change.kind not in ("architecture", "activation"):
             return change
 
-        def build(spec: NetworkSpec) -> ActorCritic:
-            return self.build(spec).to(self.device)
-
         slots, optimizer = layout(self.network), self.optimizer
         first, second = (views(m[0], slots) for m in (optimizer.exp_avg, optimizer.exp_avg_sq))
         parent = Parent(self.network, first, second, states)
-        result = vary(parent, change.operator, dict(change.details), build, generator)
+        result = vary(parent, change.operator, dict(change.details), self._build_here, generator)
         if "refused" in result.arguments:
             return Mutation("none", change.operator, {"wanted": change.kind, **result.arguments})
         names = [slot.name for slot in layout(result.network)]
@@ -412,7 +415,7 @@ class Agent(ABC):
         """Get a network of its own, if it uses its parent's."""
         if not self._borrows:
             return
-        network = self.build(self.architecture).to(self.device)
+        network = self._build_here(self.architecture)
         with torch.no_grad():
             for kind in ("parameters", "buffers"):
                 for mine, theirs in zip(getattr(network, kind)(), getattr(self.network, kind)(), strict=True):

@@ -290,6 +290,14 @@ def check_mapping(field: str, value: object) -> None:
         raise ConfigurationError(f"{field}={value!r} must be a mapping from names to values")
 
 
+def check_limits(spec: Spec, low: str, high: str) -> None:
+    """Raise ConfigurationError unless, of two fields of a spec, 1 <= low <= high."""
+    if not 1 <= getattr(spec, low) <= getattr(spec, high):
+        raise ConfigurationError(
+            f"{low}={getattr(spec, low)!r} must be at least 1 and at most {high}={getattr(spec, high)!r}"
+        )
+
+
 def check_range(field: str, value: float, low: float, high: float) -> None:
     """Raise ConfigurationError unless `low <= value <= high`."""
     if not low <= value <= high:

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, OperatorKind, UnitMaps, check_range
+from agilerl_like.modules.base import (
+    Alteration,
+    Arguments,
+    Axes,
+    EvolvableModule,
+    OperatorKind,
+    UnitMaps,
+    check_limits,
+    check_range,
+)
 from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.conv import (
     Conv,
@@ -27,7 +36,6 @@ from agilerl_like.modules.conv import (
     ImageSpec,
     Parts,
     activated,
-    check_limits,
     compose,
     image_of,
     normalised,

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import Arguments, EvolvableModule, Spec, UnitMaps
+from agilerl_like.modules.base import Arguments, EvolvableModule, Spec, UnitMaps, check_limits
 from agilerl_like.modules.layers import ACTIVATIONS, AT_REST, SKIP, Activation, LayerNorm, Linear, check_activation
 
 CHANNEL_STEPS = (8, 16, 32)
@@ -387,11 +387,3 @@ class ImageEncoder(EvolvableModule[ImageSpecT]):
 
     def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         return self.output_activation(outputs.clone(), inputs) if name == "output" else outputs
-
-
-def check_limits(spec: Spec, low: str, high: str) -> None:
-    """Raise ConfigurationError unless, of two fields of a spec, 1 <= low <= high."""
-    if not 1 <= getattr(spec, low) <= getattr(spec, high):
-        raise ConfigurationError(
-            f"{low}={getattr(spec, low)!r} must be at least 1 and at most {high}={getattr(spec, high)!r}"
-        )

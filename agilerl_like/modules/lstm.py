@@ -27,6 +27,7 @@ from agilerl_like.modules.base import (
     Pull,
     Spec,
     UnitMaps,
+    check_limits,
     check_range,
 )
 from agilerl_like.modules.by_hand import by_hand
@@ -72,10 +73,7 @@ class LSTMSpec(Spec):
         if self.cell not in CELLS:
             raise unknown_name("cell", self.cell, CELLS)
         for low, high in (("min_hidden_state_size", "max_hidden_state_size"), ("min_layers", "max_layers")):
-            if not 1 <= getattr(self, low) <= getattr(self, high):
-                raise ConfigurationError(
-                    f"{low}={getattr(self, low)!r} must be at least 1 and at most {high}={getattr(self, high)!r}"
-                )
+            check_limits(self, low, high)
         check_range("hidden_state_size", self.hidden_state_size, self.min_hidden_state_size, self.max_hidden_state_size)
         check_range("num_layers", self.num_layers, self.min_layers, self.max_layers)
         if not 0 <= self.dropout < 1:

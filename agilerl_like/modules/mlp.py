@@ -25,6 +25,7 @@ from agilerl_like.modules.base import (
     OperatorKind,
     Pull,
     Spec,
+    check_limits,
     check_range,
 )
 from agilerl_like.modules.by_hand import by_hand
@@ -91,10 +92,7 @@ class MLPSpec(Spec):
     def __post_init__(self) -> None:
         super().__post_init__()
         for low, high in (("min_hidden_layers", "max_hidden_layers"), ("min_mlp_nodes", "max_mlp_nodes")):
-            if not 1 <= getattr(self, low) <= getattr(self, high):
-                raise ConfigurationError(
-                    f"{low}={getattr(self, low)!r} must be at least 1 and at most {high}={getattr(self, high)!r}"
-                )
+            check_limits(self, low, high)
         layers = len(self.hidden_size)
         check_range("number of layers in hidden_size", layers, self.min_hidden_layers, self.max_hidden_layers)
         for nodes in self.hidden_size:

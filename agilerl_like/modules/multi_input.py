@@ -28,6 +28,7 @@ from agilerl_like.modules.base import (
     OperatorKind,
     Spec,
     UnitMaps,
+    check_limits,
     check_mapping,
     check_range,
 )
@@ -100,11 +101,7 @@ class MultiInputSpec(Spec):
             if type(spec) not in {kind.spec for kind in EXTRACTORS.values()}:
                 allowed = ", ".join(kind.spec.__name__ for kind in EXTRACTORS.values())
                 raise ConfigurationError(f"extractors[{name!r}]={spec!r} is no extractor; allowed are {allowed}")
-        if not 1 <= self.min_latent_dim <= self.max_latent_dim:
-            raise ConfigurationError(
-                f"min_latent_dim={self.min_latent_dim!r} must be at least 1 "
-                f"and at most max_latent_dim={self.max_latent_dim!r}"
-            )
+        check_limits(self, "min_latent_dim", "max_latent_dim")
         check_range("latent_dim", self.latent_dim, self.min_latent_dim, self.max_latent_dim)
         check_activation("activation", self.activation)
         check_activation("output_activation", self.output_activation)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import Alteration, Arguments, Axes, OperatorKind, check_range
+from agilerl_like.modules.base import Alteration, Arguments, Axes, OperatorKind, check_limits, check_range
 from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.conv import (
     Conv,
@@ -25,7 +25,6 @@ from agilerl_like.modules.conv import (
     ImageSpec,
     Parts,
     activated,
-    check_limits,
     image_of,
 )
 from agilerl_like.modules.layers import SKIP, Activation

@@ -12,7 +12,15 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from agilerl_like.envs.spaces import Leaf, ObservationEncoding
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import Arguments, EvolvableModule, OperatorKind, Spec, check_mapping, check_range
+from agilerl_like.modules.base import (
+    Arguments,
+    EvolvableModule,
+    OperatorKind,
+    Spec,
+    check_limits,
+    check_mapping,
+    check_range,
+)
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.lstm import LSTMSpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
@@ -70,11 +78,7 @@ class NetworkSpec(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.min_latent_dim <= self.max_latent_dim:
-            raise ConfigurationError(
-                f"min_latent_dim={self.min_latent_dim!r} must be at least 1 "
-                f"and at most max_latent_dim={self.max_latent_dim!r}"
-            )
+        check_limits(self, "min_latent_dim", "max_latent_dim")
         check_range("latent_dim", self.latent_dim, self.min_latent_dim, self.max_latent_dim)
         if getattr(self.encoder, "output_layernorm", False) and self.min_latent_dim < 2:
             raise ConfigurationError(

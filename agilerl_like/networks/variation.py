@@ -82,7 +82,8 @@ def vary(parent: Parent, operator: str, arguments: Arguments, build: Builder, ge
     else:
         with evaluating(parent.network):
             child = _gated(parent, operator, arguments, build, generator)
-    child.network.train(parent.network.training)
+    if child.network.training != parent.network.training:
+        child.network.train(parent.network.training)
     return child
 
 
