@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -372,9 +373,9 @@ class Agent(ABC):
         To be asked once after a mutation; newborn units remember nothing.
         """
         steps, self._pasts = self._pasts, []
-        heirs = [*(architecture for architecture, _ in steps[1:]), self.architecture]
-        for (before, maps), after in zip(steps, heirs, strict=True):
-            state = self.network.carry_state(state, before.memory, after.memory, maps)
+        memories = [*(before.memory for before, _ in steps), self.architecture.memory]
+        for (old, new), (_, maps) in zip(pairwise(memories), steps, strict=True):
+            state = self.network.carry_state(state, old, new, maps)
         return state
 
     def settle(self) -> None:

@@ -159,11 +159,12 @@ class Population(Sequence[Agent]):
         Members with rollouts and minibatches of equal size learn together. Returns a report `[1]` for each place.
         """
         reports: dict[int, Report] = {}
-        due: dict[tuple[int, int, Cut], list[int]] = {}
+        due: dict[tuple[int, int, Cut, bool], list[int]] = {}
         for place in places:
             agent = self.agents[place]
-            due.setdefault((agent.rollout_steps, agent.batch_size, agent.cut), []).append(place)
-        for (steps, batch_size, cut), together in due.items():
+            alike = (agent.rollout_steps, agent.batch_size, agent.cut, agent.network.is_recurrent)
+            due.setdefault(alike, []).append(place)
+        for (steps, batch_size, cut, _), together in due.items():
             agents = [self.agents[place] for place in together]
             rollout = window(together, steps)
 

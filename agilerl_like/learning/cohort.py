@@ -110,8 +110,8 @@ class Cohort:
     @property
     def state_shape(self) -> tuple[int, int, int]:
         """Shape `(M, K, H)` in which there is room for what any member remembers."""
-        shapes = [network.state_shape for network in self.networks]
-        return shapes[0][0], max(k for _, k, _ in shapes), max(h for *_, h in shapes)
+        memories, vectors, units = map(max, zip(*(network.state_shape for network in self.networks), strict=True))
+        return memories, vectors, units
 
     @torch.no_grad()
     def act(

@@ -125,7 +125,7 @@ def digest(
     batch = batch._replace(masks=None if masks is None else cut.of(masks, steps))
     if network.is_recurrent:
         states = fitted(past.states[:, :-1], rollout.state.shape[-3:])
-        batch = batch._replace(course=Course(cut.of(_by_member(_starts(rollout)), steps), cut.beginnings(states)))
+        batch = batch._replace(course=Course(cut.of(_by_member(rollout.starts), steps), cut.beginnings(states)))
         batch.numbers[..., -1] *= cut.inside(steps, x.device).unsqueeze(0).repeat_interleave(envs, 1)
     return Digest(batch, explained)
 
@@ -161,7 +161,7 @@ def _remembered(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs, normalised values and states along a rollout: what is seen at once, what is remembered step by step."""
     steps, _, envs = rollout.rewards.shape
-    goes_on = (1 - _starts(rollout)).unsqueeze(-1).unsqueeze(-1)  # [T, P, E, 1, 1]
+    goes_on = (1 - rollout.starts).unsqueeze(-1).unsqueeze(-1)  # [T, P, E, 1, 1]
     beginning = fitted(rollout.state, network.state_shape)
     said, states = [], []
     for which, branch in enumerate([network.actor] if network.share_encoders else [network.actor, network.critic]):
@@ -175,15 +175,6 @@ def _remembered(
         states.append(torch.stack(its_states, 1))
     outputs, values = network.actor.head(said[0]), network.critic.head(said[-1])
     return outputs.to(network.dtype), values.to(network.dtype).squeeze(-1), torch.stack(states, -3)
-
-
-def _starts(rollout: Rollout) -> Tensor:
-    """1 where an episode begins, `[T, P, E]`.
-
-    It does not in a row in which nobody acted: that one shows what the episode before it led to, and what this was
-    worth is to be judged with what was remembered.
-    """
-    return rollout.starts * rollout.valid
 
 
 def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: Tensor) -> Tensor:

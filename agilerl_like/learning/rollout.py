@@ -57,8 +57,12 @@ class Rollout(NamedTuple):
 
     @property
     def starts(self) -> Tensor:
-        """1 where nothing may be remembered from the step before, `[T, P, E]`; `state` knows about the first."""
-        return torch.cat([torch.zeros_like(self.ended[:1]), 1 - self.goes_on[:-1]])
+        """1 where nothing may be remembered from the step before, `[T, P, E]`; `state` knows about the first.
+
+        A row in which nobody acted begins no episode: it shows what the one before it led to, and what this was worth
+        is to be judged with what was remembered.
+        """
+        return torch.cat([torch.zeros_like(self.ended[:1]), (1 - self.goes_on[:-1]) * self.valid[1:]])
 
     def of_members(self, rows: Tensor) -> Rollout:
         """The part of some members, in this order."""

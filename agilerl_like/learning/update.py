@@ -140,7 +140,9 @@ class Update:
         """Take a step on every minibatch of the sequences in an order `[P, S]`; return means of what they report."""
         shuffled = batch.reordered(order)
         paces = self.ensemble.optimizer.paces(self.values.lr, len(bounds) - 1)
-        step = self.execution.compiled(minibatch_step, order.device)
+        step = minibatch_step
+        if all(stack.module.is_dense for _, stack in self.ensemble.parts):
+            step = self.execution.compiled(minibatch_step, order.device)
         ends = pairwise(bounds)
         steps = [step(self, shuffled.sequences(slice(*end)), pace) for end, pace in zip(ends, paces, strict=True)]
         return torch.stack(steps).mean(0)

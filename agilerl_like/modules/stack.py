@@ -145,7 +145,10 @@ class Stack(Generic[ModuleT]):
         cover, numbers = modules[0] if cover is None else cover, next(modules[0].parameters())
         slots = slots or layout(cover)
         flat = numbers.new_zeros(len(modules), slots[-1].stop) if flat is None else flat
-        buffers = {name: buffer.new_zeros(len(modules), *buffer.shape) for name, buffer in cover.named_buffers()}
+        buffers = {  # as precise as the members' numbers, which the cover's need not be; counters stay counters
+            name: (numbers if buffer.is_floating_point() else buffer).new_zeros(len(modules), *buffer.shape)
+            for name, buffer in cover.named_buffers()
+        }
         submodules = dict(cover.named_modules())
         stack = cls(cover, [Tenant.of(module, submodules) for module in modules], flat, buffers, slots)
         for row, module in enumerate(modules):

@@ -144,6 +144,11 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         return not isinstance(self.actor.memory, Passage)
 
     @property
+    def is_dense(self) -> bool:
+        """Whether it is linear layers and nothing else: what the compiler is known to differentiate rightly."""
+        return all(isinstance(module, EvolvableMLP | Passage) for module in self.parts.values())
+
+    @property
     def dtype(self) -> torch.dtype:
         """How precisely weights are stored; distributions and losses are computed as precisely."""
         return next(self.parameters()).dtype

@@ -51,11 +51,11 @@ TIMELESS = Course(torch.zeros(0), torch.zeros(0))
 
 def fitted(state: Tensor, shape: Sequence[int]) -> Tensor:
     """A state `[…, M, K, H]` where there is more room, or less: units that are not there remember 0."""
-    _, vectors, units = shape
-    if state.shape[-2:] == (vectors, units):
+    if state.shape[-3:] == tuple(shape):
         return state
-    missing = (0, max(0, units - state.shape[-1]), 0, max(0, vectors - state.shape[-2]))
-    return F.pad(state[..., :vectors, :units], missing)
+    memories, vectors, units = shape
+    missing = (number for axis in (-1, -2, -3) for number in (0, max(0, shape[axis] - state.shape[axis])))
+    return F.pad(state[..., :memories, :vectors, :units], tuple(missing))
 
 
 Memory = Passage | EvolvableLSTM

@@ -27,6 +27,7 @@ from agilerl_like.envs.episodes import EpisodeTracker
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import BufferPart, Rollout, RolloutBuffer
 from agilerl_like.learning.update import Report
 from agilerl_like.networks.memory import fitted
@@ -91,6 +92,8 @@ class Collector:
         """What they may do now, `[P, E, choices]`; None if the world has no masks."""
         self.state = self._state_before = torch.zeros(0)
         """What they remember of their episodes, and what they remembered where their rollouts begin, `[P, E, …]`."""
+        self._remembers: Cohort | None = None
+        """Whose memory that is: another one's, as soon as anybody was mutated."""
 
     def reset(self, *keys: int) -> None:
         """Begin new episodes everywhere; each block of envs has seeds named by the run's seed, its place and `keys`."""
@@ -131,6 +134,7 @@ class Collector:
         population.forget_noise()
         self.state = population.nothing.repeat(len(population), self.envs, 1, 1, 1)
         self._state_before = self.state.clone()
+        self._remembers = None
         self.since[:] = 0
 
     @property
@@ -141,7 +145,7 @@ class Collector:
 
     def collect(self, ticks: int, *, asked_to_stop: Callable[[], bool] = lambda: False) -> int:
         """Take so many steps in every env, or fewer if asked to stop; return how many were taken."""
-        self._make_room()
+        self._carry_memories()
         taken = 0
         while taken < ticks and not (taken and asked_to_stop()):
             self._send_all()
@@ -217,19 +221,23 @@ class Collector:
         self._begin_rollouts(due)
         return reports
 
-    def welcome(self, place: int, *, of_predecessor: bool = False) -> None:
-        """A newcomer lives here: what was seen is not its own, nor what was remembered, but by a parent of its."""
-        before = self.state[place]
-        self._make_room()
-        after = self.population[place].carry_state(before) if of_predecessor else torch.zeros_like(before)
-        self.state[place] = fitted(after, self.state.shape[-3:])
+    def welcome(self, place: int) -> None:
+        """A newcomer lives here: what was seen and remembered is not its own."""
+        self._carry_memories()
+        self.state[place] = 0.0
         self._begin_rollouts([place])
 
-    def _make_room(self) -> None:
-        """Members may have come to remember more; where they remember less, nobody else is made to forget."""
-        sizes = zip(self.state.shape[-3:], self.population.cohort.state_shape, strict=True)
-        room = [max(pair) for pair in sizes]
-        self.state, self._state_before = (fitted(state, room) for state in (self.state, self._state_before))
+    def _carry_memories(self) -> None:
+        """Let everybody remember what they did before they were mutated, in the units that they have now."""
+        cohort = self.population.cohort
+        if cohort is self._remembers:
+            return
+        both = torch.stack([self.state, self._state_before], 1)  # [P, 2, E, M, K, H]
+        carried = [
+            fitted(agent.carry_state(its), cohort.state_shape) for agent, its in zip(self.population, both, strict=True)
+        ]
+        self.state, self._state_before = torch.stack(carried, 1).unbind(0)
+        self._remembers = cohort
 
     def _begin_rollouts(self, places: Iterable[int]) -> None:
         """What some members learn from next begins here."""

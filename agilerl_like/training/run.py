@@ -208,7 +208,7 @@ class Run:
             self.next_index = max(self.next_index, *(birth.uid + 1 for birth in births))
             for birth in births:
                 if not birth.survives:
-                    self.collector.welcome(birth.slot, of_predecessor=birth.parent_slot == birth.slot)
+                    self.collector.welcome(birth.slot)
         reasons = ["" if math.isfinite(score) else f"replaced: fitness is {score}" for score in population.fitness]
         population.fitness = [population.fitness[birth.parent_slot] for birth in births]
         self._tell(

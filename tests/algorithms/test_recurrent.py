@@ -8,7 +8,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from recurrent_worlds import Walk
 
-from agilerl_like import PPO, ConfigurationError, make_vect_envs
+from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs
 from agilerl_like.algorithms.experiences import as_rollout
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.hpo import Birth, Mutation
@@ -16,6 +16,7 @@ from agilerl_like.learning.digest import digest
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.modules.stack import Stack
 from agilerl_like.networks.memory import Course
+from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Clock, Collector
 
 ENVS, STEPS = 4, 12
@@ -171,6 +172,7 @@ def deafen(agent, units):
 CHANGES = {
     "wider": change("memory.add_node", nodes=32),
     "deeper": change("memory.add_layer", layer=1),
+    "narrower": change("memory.remove_node", nodes=16),
     "elsewhere": change("encoder.add_node", layer=0, nodes=16),
 }
 
@@ -457,3 +459,36 @@ def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
             collector.learn()
         weights.append(torch.cat([p.flatten() for agent in each for p in agent.network.parameters()]))
     assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [{"share_encoders": True}, {}],
+        [{}, {"share_encoders": True}],
+        [{"max_seq_len": 1}, {"recurrent": False}],
+        [{"recurrent": False}, {"memory": {**LSTM, "cell": "GRU"}}],
+    ],
+    ids=["shared and not", "not and shared", "one step and none", "none and GRU"],
+)
+def test_members_of_different_kinds_live_together_as_each_alone(kinds):
+    def agent(place):
+        given = settings_of(**kinds[place])
+        if not given["recurrent"]:
+            given["net_config"] = SIZES
+        return PPO(*SPACES, index=place, **given)
+
+    together = Population([agent(0), agent(1)])
+    collectors = [collector_of(together, sync())]
+    for place in (0, 1):
+        env = sync(1)
+        alone = Collector(Population([agent(place)]), TransitionEnv(env), Clock(("act", "env", "learn")))
+        alone.begin(integers(ENVS, together.seed, Purpose.TRAINING_ENVS, place))
+        collectors.append(alone)
+    for collector in collectors:
+        for _ in range(2):
+            collector.collect(STEPS)
+            collector.learn()
+    for member, alone in zip(together, collectors[1:], strict=True):
+        for mine, its in zip(member.network.parameters(), alone.population[0].network.parameters(), strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-5)

@@ -11,8 +11,8 @@ from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.execution import Execution
 
 
-def learned(action_space, how, dtype=torch.float32, members=2):
-    together = zip(*(member(i, action_space, dtype, share=True) for i in range(members)), strict=True)
+def learned(action_space, how, dtype=torch.float32, members=2, *, share=True):
+    together = zip(*(member(i, action_space, dtype, share=share) for i in range(members)), strict=True)
     cohort = Cohort(*together, execution=how)
     rows = range(members)
     rollout, values = rollout_of(members, action_space, dtype), values_of(members, dtype)
@@ -33,10 +33,11 @@ def whole_graphs(monkeypatch):
     return compiled
 
 
+@pytest.mark.parametrize("share", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize("action_space", [DISCRETE, BOX], ids=["discrete", "box"])
-def test_a_captured_step_learns_the_same(action_space, whole_graphs):
-    plain, _ = learned(action_space, Execution())
-    captured, _ = learned(action_space, Execution(compile=True))
+def test_a_captured_step_learns_the_same(action_space, share, whole_graphs):
+    plain, _ = learned(action_space, Execution(), share=share)
+    captured, _ = learned(action_space, Execution(compile=True), share=share)
     assert whole_graphs
     torch.testing.assert_close(captured, plain, rtol=1e-5, atol=1e-6)
 
