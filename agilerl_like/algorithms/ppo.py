@@ -342,6 +342,10 @@ class PPO(Agent):
             before = self._now(state if self.recurrent else None, len(x)).state
             if self.recurrent and episode_start is not None:
                 starts = torch.as_tensor(np.atleast_1d(episode_start), device=self.device).to(before.dtype)
+                if starts.shape != (len(x),):
+                    raise ConfigurationError(
+                        f"episode_start has shape {tuple(starts.shape)}; allowed is {(len(x),)}, one for each episode"
+                    )
                 before = before * (1 - starts).view(-1, 1, 1, 1)
             outputs, after = self.network.step(x, before)
             raw = (
@@ -375,12 +379,19 @@ class PPO(Agent):
 
     def _now(self, hidden_state: Mapping[str, Tensor] | None, batch: int) -> Course:
         """One step of each of a batch's episodes."""
-        if hidden_state and not self.recurrent:
+        given = {} if hidden_state is None else hidden_state
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(
+                f"hidden_state is a {type(given).__name__}; allowed is a mapping as get_initial_hidden_state gives it"
+            )
+        if given and not self.recurrent:
             raise ConfigurationError("hidden_state is given, but this agent is not recurrent; allowed is None")
         if not self.recurrent:
             return TIMELESS._replace(state=self.nothing)
         shape = (batch, *self.network.state_shape[1:])
-        named = hidden_state or self.get_initial_hidden_state(batch)
+        named = {
+            name: torch.as_tensor(state) for name, state in (given or self.get_initial_hidden_state(batch)).items()
+        }
         found = {name: tuple(named[name].shape) if name in named else None for name in self._memories}
         if set(found.values()) != {shape}:
             raise ConfigurationError(f"hidden_state has shapes {found}; allowed is {shape} for each")

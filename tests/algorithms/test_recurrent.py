@@ -333,6 +333,17 @@ def test_a_wrong_memory_is_refused(what):
             ask()
 
 
+def test_what_is_no_memory_at_all_is_refused():
+    agent = agent_of()
+    obs = np.zeros((3, *agent.observation_space.shape), np.float32)
+    with pytest.raises(ConfigurationError, match="hidden_state is a Tensor; allowed is a mapping"):
+        agent.get_action(obs, hidden_state=torch.zeros(3, 2, 16))
+    with pytest.raises(ConfigurationError, match=r"episode_start has shape \(2,\); allowed is \(3,\), one for each"):
+        agent.predict(obs, episode_start=np.zeros(2, bool))
+    numbers = {name: state.numpy() for name, state in agent.get_initial_hidden_state(3).items()}
+    agent.get_action(obs, hidden_state=numbers)  # numpy will do
+
+
 def test_who_has_no_memory_takes_none():
     agent = PPO(*SPACES, **{**settings_of(recurrent=False), "net_config": SIZES})
     assert agent.get_initial_hidden_state(3) == {}
