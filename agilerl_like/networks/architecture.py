@@ -224,6 +224,8 @@ class NetworkSpec(Spec):
         if recurrent and "hidden_state_size" in encoder:  # AgileRL's recurrent encoder is a memory and nothing else
             remembered = {field.name for field in fields(LSTMSpec)} & encoder.keys()
             memory = {**{key: encoder.pop(key) for key in sorted(remembered)}, **memory}
+        if memory and not recurrent:
+            raise ConfigurationError(f"memory_config={memory!r} has no meaning without recurrent=True; leave it out")
         spec = ENCODERS[name].spec
         if encoder.get("output_activation") is None and hasattr(spec, "output_activation"):
             encoder["output_activation"] = encoder.get("activation") or getattr(spec, "activation", "ReLU")

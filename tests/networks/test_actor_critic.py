@@ -80,6 +80,7 @@ def test_the_encoders_output_activation_is_its_hidden_one_unless_given():
         ({"head_config": 64}, "head_config=64 must be a mapping"),
         ("big", "net_config='big' must be a mapping"),
         ({"latent_dim": 4}, r"latent_dim=4 is outside its range \[8, 128\]"),
+        ({"memory_config": {"hidden_state_size": 32}}, "memory_config=.* has no meaning without recurrent=True"),
         ({"latent_dim": 32.5}, "latent_dim=32.5 must be an integer"),
         ({"min_latent_dim": 0}, "min_latent_dim=0 must be at least 1 and at most max_latent_dim=128"),
         ({"min_latent_dim": 200}, "min_latent_dim=200 must be at least 1 and at most max_latent_dim=128"),
