@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.modules.base import Pull
-from agilerl_like.modules.layers import affine, pull_affine
+from agilerl_like.modules.layers import affine, as_built, pull_affine
 
 Memory = tuple[Tensor, ...]
 """What a layer remembers, each `[P, S, H]`; the first is also what it says."""
@@ -95,7 +95,7 @@ class GateMap(nn.Module):
 
     def __init__(self, gates: int, num_inputs: int, num_units: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(gates, num_units, num_inputs))
+        self.weight = nn.Parameter(as_built(gates, num_units, num_inputs, fan_in=num_inputs))
         self.bias = nn.Parameter(torch.zeros(gates, num_units))
 
     def matrix(self) -> Tensor:
@@ -122,7 +122,7 @@ class Cell(nn.Module):
 
     def __init__(self, num_inputs: int, num_units: int) -> None:
         super().__init__()
-        self.recurrent_weight = nn.Parameter(torch.empty(self.GATES, num_units, num_units))
+        self.recurrent_weight = nn.Parameter(as_built(self.GATES, num_units, num_units, fan_in=num_units))
         self.gates = GateMap(self.GATES, num_inputs, num_units)
         self.reset_bias_()
 

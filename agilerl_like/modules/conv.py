@@ -19,7 +19,16 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import Arguments, EvolvableModule, Spec, UnitMaps, check_limits
-from agilerl_like.modules.layers import ACTIVATIONS, AT_REST, SKIP, Activation, LayerNorm, Linear, check_activation
+from agilerl_like.modules.layers import (
+    ACTIVATIONS,
+    AT_REST,
+    SKIP,
+    Activation,
+    LayerNorm,
+    Linear,
+    as_built,
+    check_activation,
+)
 
 CHANNEL_STEPS = (8, 16, 32)
 """How many channels a mutation adds or removes (AgileRL's choice)."""
@@ -94,7 +103,9 @@ class Conv(nn.Module):
     def __init__(self, num_inputs: int, num_outputs: int, geometry: Geometry) -> None:
         super().__init__()
         self.geometry = geometry
-        self.weight = nn.Parameter(torch.empty(num_outputs, num_inputs, *geometry.kernel))
+        self.weight = nn.Parameter(
+            as_built(num_outputs, num_inputs, *geometry.kernel, fan_in=num_inputs * prod(geometry.kernel))
+        )
         self.bias = nn.Parameter(torch.zeros(num_outputs))
 
     def reset_(self, gain: float, generator: torch.Generator) -> None:

@@ -59,12 +59,20 @@ def check_activation(field: str, name: str) -> None:
         raise unknown_name(field, name, ACTIVATIONS)
 
 
+def as_built(*shape: int, fan_in: int) -> Tensor:
+    """Weights of a layer that nobody has drawn yet: usable, the same every time, and from no global generator."""
+    bound = fan_in**-0.5
+    return torch.empty(shape, device="cpu").uniform_(
+        -bound, bound, generator=torch.Generator("cpu").manual_seed(fan_in)
+    )
+
+
 class Linear(nn.Module):
     """An affine map: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_outputs, num_inputs))
+        self.weight = nn.Parameter(as_built(num_outputs, num_inputs, fan_in=num_inputs))
         self.bias = nn.Parameter(torch.zeros(num_outputs))
 
     def reset_(self, gain: float, generator: torch.Generator) -> None:

@@ -70,6 +70,8 @@ def remember(memory: Memory, rows: Tensor, course: Course, which: int) -> Tensor
     """What a memory says of rows `[…, S L, D]` along their course: `[…, S L, H]`; `which` of the states is its own."""
     if isinstance(memory, Passage):
         return rows
+    if not course.is_told:  # every row begins an episode of its own
+        return memory.step(rows, rows.new_zeros(*rows.shape[:-1], *memory.state_shape))[0]
     sequences = rows.unflatten(-2, course.starts.shape[-2:])
     return memory.unroll(sequences, course.starts, course.state[..., which, :, :])[0].flatten(-3, -2)
 

@@ -333,6 +333,13 @@ def test_a_wrong_memory_is_refused(what):
             ask()
 
 
+def test_a_network_that_is_told_of_no_course_takes_each_row_for_a_first_step():
+    agent = agent_of()
+    rows = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    expected, _ = agent.network.evaluate(rows, agent.network.course_of(rows))
+    torch.testing.assert_close(agent.actor(rows), expected)
+
+
 def test_what_is_no_memory_at_all_is_refused():
     agent = agent_of()
     obs = np.zeros((3, *agent.observation_space.shape), np.float32)

@@ -43,6 +43,16 @@ def seen(module, count=64):
     return torch.randn(count, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_module_can_be_used_as_it_was_built(kind):
+    first, second = KINDS[kind](), KINDS[kind]()
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+        assert one.abs().max() <= 1
+    x = seen(first).float()
+    assert first(x).var(0).min() > 0
+
+
 @pytest.mark.parametrize(("kind", "operator"), [(kind, name) for kind, names in GROWTH.items() for name in names])
 def test_growth_by_hand_changes_the_module_and_not_what_it_says(kind, operator):
     module = made(kind)
