@@ -78,6 +78,9 @@ class PPOSettings:
     do without. 10 to 30 s for every new shape, so for long runs of fixed architectures; one for all members."""
     precision: Precision = "float32"
     """Type of the networks' products: float32, or bfloat16 by automatic mixed precision; one for all members."""
+    per_member: bool = False
+    """Compute every member by itself, so that its bits do not depend on who shares its process; slower; one for all
+    members."""
 
 
 NUMERIC = tuple(

@@ -22,10 +22,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from agilerl_like.envs import envpool
 from agilerl_like.envs.arrays import Array, Arrays, HostArrays, arrays_of
+from agilerl_like.envs.cartpole import SeededCartPole
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.masks import ActionMasks
 from agilerl_like.envs.spaces import Tree, tree_map
-from agilerl_like.envs.trials import SeededCartPole
 from agilerl_like.envs.workers import WorkerVectorEnv
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 

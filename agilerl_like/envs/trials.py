@@ -5,18 +5,15 @@ A step that nobody counts costs as much as any other; with members of unequal st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.utils import seeding
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from agilerl_like.envs.vector import EnvRecipe, evaluation_env
+from agilerl_like.envs.cartpole import is_cartpole, seeded_env
+from agilerl_like.envs.vector import evaluation_env
 from agilerl_like.envs.workers import WorkerVectorEnv
 
 
@@ -29,10 +26,8 @@ def trial_env(env: VectorEnv, num_envs: int) -> VectorEnv:
     Raises:
         ConfigurationError: as `evaluation_env`.
     """
-    recipe = getattr(env, "recipe", None)
-    if isinstance(recipe, EnvRecipe) and type(env) is CartPoleVectorEnv:
-        kwargs = {"max_episode_steps": env.max_episode_steps, **recipe.env_kwargs}
-        return replace(recipe, env=SeededCartPole, env_kwargs=kwargs).make(num_envs)
+    if is_cartpole(env):
+        return seeded_env(env, num_envs)
     trial = evaluation_env(env, num_envs)
     if isinstance(trial, SyncVectorEnv):
         trial.envs = [OneEpisode(single) for single in trial.envs]
@@ -67,21 +62,3 @@ class OneEpisode(gym.Wrapper):
 
 def _one_episode(make: Callable[[], gym.Env]) -> gym.Env:
     return OneEpisode(make())
-
-
-class SeededCartPole(CartPoleVectorEnv):
-    """gymnasium's CartPole in numpy, whose rows can begin as single ones do with seeds of their own.
-
-    The steps of both are the same computation, so an episode is the same too; only what follows its end is not.
-    """
-
-    def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin new episodes; with one seed for each row, or one for all, or none."""
-        if seed is None or isinstance(seed, int):
-            return super().reset(seed=seed, options=options)
-        _, info = super().reset(seed=int(seed[0]), options=options)
-        starts = [seeding.np_random(int(one))[0].uniform(self.low, self.high, size=4) for one in seed]
-        self.state = np.stack(starts, axis=1)
-        return self.state.T.astype(np.float32), info

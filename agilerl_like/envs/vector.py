@@ -248,6 +248,21 @@ def backend_of(env: VectorEnv) -> str:
     return f"{recipe.backend}, because {choice.why}" if choice.why else recipe.backend
 
 
+def recipe_of(env: VectorEnv) -> EnvRecipe:
+    """How an env was made, so that another process can make it.
+
+    Raises:
+        ConfigurationError: nothing tells.
+    """
+    recipe = _recipe(env)
+    if recipe is None:
+        raise ConfigurationError(
+            f"env={env} cannot be made by other processes, because nothing tells how it was made; allowed are envs of "
+            "make_vect_envs(…) and gymnasium.make_vec(…)"
+        )
+    return recipe
+
+
 def widen(env: VectorEnv, num_envs: int, *, backend: Backend | None = None) -> VectorEnv:
     """Make a fresh env like this one with another number of copies.
 

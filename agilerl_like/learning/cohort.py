@@ -70,6 +70,11 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.networks)
 
+    @property
+    def homes(self) -> list[Cohort]:
+        """The cohort that each member lives in: this one."""
+        return [self] * len(self)
+
     def train(self, training: bool) -> None:
         """Switch between exploring and acting as well as they can."""
         self.ensemble.train(training)

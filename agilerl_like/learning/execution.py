@@ -1,8 +1,8 @@
-"""How the arithmetic is run, which changes no result beyond rounding: compiled or not, and in which precision.
+"""How the arithmetic is run, which changes no result beyond rounding: compiled or not, in which precision, or alone.
 
-Neither is needed for correctness. `compile` turns a minibatch step into a few fused kernels (on a GPU one CUDA graph):
-that takes some 10 to 30 seconds for every new combination of shapes, and a C++ compiler on a CPU, so it pays in long
-runs whose architectures stay. Where the limit on recompilations is reached, new shapes run uncompiled.
+None of it is needed for correctness. `compile` turns a minibatch step into a few fused kernels (on a GPU one CUDA
+graph): that takes some 10 to 30 seconds for every new combination of shapes, and a C++ compiler on a CPU, so it pays in
+long runs whose architectures stay. Where the limit on recompilations is reached, new shapes run uncompiled.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class Execution:
     compile: bool = False
     precision: Precision = "float32"
     """Type of the products in the networks; weights, moments, losses and statistics are float32 always."""
+    per_member: bool = False
+    """Every member by itself (see `apart`)."""
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         """Where the networks are to be computed."""

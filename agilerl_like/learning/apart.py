@@ -1,0 +1,114 @@
+"""Members that are computed one by one, so that the bits of each do not depend on who the others are.
+
+To be computed together costs a member nothing but its last bits: a product of more rows may be added up in another
+order. Everything that a member's own cohort gets is therefore a copy, in the shape that it would have alone: where in
+memory a number lies, and at what distance from the next, decides how it is computed, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from agilerl_like.learning.cohort import Cohort
+from agilerl_like.learning.digest import Experience
+from agilerl_like.learning.ensemble import Ensemble
+from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.sequences import SINGLE, Cut
+from agilerl_like.learning.update import Report, Shuffle, Values
+from agilerl_like.networks.actor_critic import ActorCritic
+from agilerl_like.networks.memory import fitted
+
+
+class Apart:
+    """P members of which each has a cohort of its own; it does what one `Cohort` of them would do, but slower."""
+
+    def __init__(self, homes: Sequence[Cohort]) -> None:
+        self.homes = list(homes)
+        """The cohort that each member lives in."""
+
+    def __len__(self) -> int:
+        return len(self.homes)
+
+    @property
+    def networks(self) -> list[ActorCritic]:
+        """The members' own."""
+        return [cohort.networks[0] for cohort in self.homes]
+
+    @property
+    def stacks(self) -> list[list[int]]:
+        """The members of each stack: one."""
+        return [[place] for place in range(len(self))]
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """Shape `(M, K, H)` in which there is room for what any member remembers."""
+        memories, vectors, units = map(max, zip(*(cohort.state_shape for cohort in self.homes), strict=True))
+        return memories, vectors, units
+
+    def train(self, training: bool) -> None:
+        """Switch between exploring and acting as well as they can."""
+        for cohort in self.homes:
+            cohort.train(training)
+
+    def moments(self, place: int) -> Adam:
+        """One member's moments, `[1, N]`: a copy."""
+        return self.homes[place].moments(0)
+
+    def keep(self, place: int) -> Ensemble:
+        """A copy of everything that is one member's, for `put_back`."""
+        return self.homes[place].keep(0)
+
+    def put_back(self, place: int, kept: Ensemble) -> None:
+        """Make a member what it was when it was kept."""
+        self.homes[place].put_back(0, kept)
+
+    def act(
+        self, observations: Tensor, state: Tensor, noise: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """As `Cohort.act`."""
+        found = []
+        for i, cohort in enumerate(self.homes):
+            own = fitted(state[i : i + 1], cohort.state_shape)
+            drawn, allowed = (x if x is None else _copy(x[i : i + 1]) for x in (noise, mask))
+            actions, after = cohort.act(_copy(observations[i : i + 1]), _copy(own), drawn, allowed)
+            found.append((actions, fitted(after, state.shape[-3:])))
+        actions, states = zip(*found, strict=True)
+        return torch.cat(actions), torch.cat(states)
+
+    def learn(
+        self,
+        places: Sequence[int],
+        rollout: Rollout,
+        values: Values,
+        *,
+        batch_size: int,
+        shuffle: Shuffle,
+        cut: Cut = SINGLE,
+        measured: Experience | None = None,
+    ) -> Report:
+        """As `Cohort.learn`."""
+        order, reports = cache(shuffle), []
+        for i, place in enumerate(places):
+            cohort = self.homes[place]
+            own = rollout.of_members(torch.tensor([i], device=rollout.rewards.device))
+            reports.append(
+                cohort.learn(
+                    [0],
+                    own._replace(state=_copy(fitted(own.state, cohort.state_shape))),
+                    Values(*(number[i : i + 1] for number in values)),
+                    batch_size=batch_size,
+                    shuffle=lambda *key, i=i: order(*key)[i : i + 1],
+                    cut=cut,
+                    measured=None if measured is None else Experience(*(x[:, i : i + 1] for x in measured)),
+                )
+            )
+        return Report(*(torch.cat(numbers) for numbers in zip(*reports, strict=True)))
+
+
+def _copy(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)

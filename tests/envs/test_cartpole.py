@@ -1,0 +1,109 @@
+"""CartPole in numpy, of which each row lives by a seed of its own."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from agilerl_like.envs import TransitionEnv, make_vect_envs
+from agilerl_like.envs.cartpole import AHEAD, SeededCartPole, is_cartpole, seeded_env
+from agilerl_like.envs.trials import trial_env
+from agilerl_like.envs.vector import backend_of, widen
+from agilerl_like.errors import ConfigurationError
+
+STEPS = 2000
+
+
+def played(env, seeds, *, rows=slice(None), steps=STEPS):
+    """Everything that some rows of a wide env of 9 would be told after random actions, step by step."""
+    actions = np.random.default_rng(5).integers(0, 2, (steps, 9))[:, rows]
+    observations = [env.reset(seed=seeds)[0]]
+    outcomes = []
+    for action in actions:
+        observation, *outcome, _ = env.step(action)
+        observations.append(observation)
+        outcomes.append(np.array(outcome, dtype=np.float64))
+    return np.array(observations), np.array(outcomes)
+
+
+def test_a_row_does_not_know_who_steps_beside_it():
+    seeds, limit = list(range(100, 109)), 13  # some fall, some do not
+    whole = played(SeededCartPole(9, limit), seeds)
+    ends = whole[1][:, 1:].sum(axis=(0, 1))
+    assert ends.min() > AHEAD  # beginnings were drawn more than once
+    assert (whole[1][:, 1:].sum(axis=(0, 2)) > 100).all()  # terminated, truncated
+    for rows in (slice(0, 2), slice(2, 9), slice(4, 5), slice(None, None, -1)):
+        part = played(SeededCartPole(len(seeds[rows]), limit), seeds[rows], rows=rows)
+        np.testing.assert_array_equal(part[0], whole[0][:, rows])
+        np.testing.assert_array_equal(part[1], whole[1][:, :, rows])
+
+
+@pytest.mark.parametrize("limit", [500, 12])
+def test_a_row_is_gymnasiums_single_cartpole_with_its_seed(limit):
+    def single():
+        return gym.make("CartPole-v1", max_episode_steps=limit)
+
+    theirs = SyncVectorEnv([single] * 9, autoreset_mode=AutoresetMode.NEXT_STEP)
+    for seeds in ([3, 1, 4, 1, 5, 9, 2, 6, 5], 7):
+        for ours, expected in zip(
+            played(SeededCartPole(9, limit), seeds, steps=500), played(theirs, seeds, steps=500), strict=True
+        ):
+            np.testing.assert_array_equal(ours, expected)
+
+
+def test_without_a_seed_a_row_goes_on_in_its_stream():
+    first, again = SeededCartPole(3), SeededCartPole(3)
+    begun = [[env.reset(seed=[1, 2, 3])[0], env.reset()[0], env.reset()[0]] for env in (first, again)]
+    np.testing.assert_array_equal(*begun)
+    assert len(np.unique(begun[0])) == 3 * 3 * 4
+    unseeded = [SeededCartPole(3).reset()[0] for _ in range(2)]
+    assert len(np.unique(unseeded)) == 2 * 3 * 4
+    low, high = 0.1, 0.2
+    obs, _ = first.reset(options={"low": low, "high": high})
+    assert ((obs > low) & (obs < high)).all()
+
+
+def tilted(num_envs):
+    """A native CartPole of the user's own."""
+    env = CartPoleVectorEnv(num_envs, max_episode_steps=30)
+    env.gravity = 12.0
+    return env
+
+
+@pytest.mark.parametrize(
+    ("make", "limit", "told"),
+    [
+        (lambda: make_vect_envs("CartPole-v1", 2), 500, "vector, because gymnasium has one for this env"),
+        (lambda: make_vect_envs("CartPole-v1", 2, backend="vector", max_episode_steps=40), 40, "vector"),
+        (lambda: gym.make_vec("CartPole-v0", 2, vectorization_mode="vector_entry_point"), 200, "vector"),
+        (lambda: make_vect_envs(tilted, 2, backend="vector"), 30, "vector"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*CartPole-v0 is out of date")
+def test_a_native_cartpole_is_seeded_and_stays_what_it_is(make, limit, told):
+    env = make()
+    assert is_cartpole(env)
+    seeded = seeded_env(env, 3)
+    for one in (seeded, seeded_env(seeded, 3), trial_env(env, 3), trial_env(seeded, 3)):
+        assert type(one) is SeededCartPole
+        assert (one.num_envs, one.max_episode_steps, one.gravity) == (3, limit, getattr(env, "gravity", 9.8))
+        assert backend_of(one) == told
+        assert one.recipe.env_kwargs == seeded.recipe.env_kwargs
+        speaker = TransitionEnv(one)
+        alone = SeededCartPole(1, max_episode_steps=limit)
+        np.testing.assert_array_equal(speaker.reset([8, 9, 7])[1], alone.reset(seed=[9])[0][0])
+    wide = widen(seeded, 5)
+    assert (type(wide), wide.num_envs, wide.max_episode_steps) == (CartPoleVectorEnv, 5, limit)
+
+
+def test_other_envs_are_made_again_as_they_are():
+    env = make_vect_envs("CartPole-v1", 2, backend="sync")
+    assert not is_cartpole(env)
+    wide = seeded_env(env, 3)
+    assert isinstance(wide, SyncVectorEnv)
+    assert wide.num_envs == 3
+    for made in (wide, env):
+        made.close()
+    with pytest.raises(ConfigurationError, match="cannot be made again"):
+        seeded_env(CartPoleVectorEnv(2), 4)
