@@ -3,29 +3,86 @@
 A stored folder holds JSON documents, safetensors files and a manifest with the schema and each file's size and
 SHA-256. It is written beside its place, synced, and renamed into it. Reading never executes anything: no pickle, no
 `torch.load`.
+
+The subtlety is that what a stranger wrote must not cost memory or time before it is judged. So a file is read when it
+is asked for, and not before; a tensor's shape can be compared (`facts_of`) when only the file's header has been read;
+and every reader has a limit. What is handed out lies in this process's memory, whatever becomes of the file.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
+import stat
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
-from agilerl_like.errors import CheckpointError
+from agilerl_like.errors import CheckpointError, ConfigurationError
 
 SCHEMA = "agilerl-like/1"
 MANIFEST = "manifest.json"
-MAX_JSON_BYTES = 64 * 2**20
+
+MAX_JSON_BYTES = 8 * 2**20
+MAX_JSON_COMMAS = 500_000
+MAX_JSON_CONTAINERS = 100_000
+MAX_JSON_DEPTH = 64
+"""What one document may hold: a few bytes of JSON can become dozens of Python's."""
+MAX_HEADER_BYTES = 2**20
+"""Of a safetensors file: ten thousand tensors."""
+MAX_SIZE = 2**48
+"""Of one axis of a tensor."""
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""What weights, moments, buffers and observations are made of, by safetensors's names."""
+
+CHUNK = 2**20
+FILE_NAME = re.compile(r"[\w-]+\.(json|safetensors)")
+STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+LEVELS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+UNSYNCABLE = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
+"""Errors that say that this file system does not sync folders, rather than that syncing one has failed."""
+
+READ_PLAIN = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+
+
+class UnknownSchema(CheckpointError):
+    """A folder is of a schema that this version does not read; nothing says that it is damaged."""
+
+
+class TensorFacts(NamedTuple):
+    """What is known of a tensor without reading it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+# -- writing
 
 
 def write_folder(
@@ -34,110 +91,66 @@ def write_folder(
     """Write a folder of `kind` and return its path.
 
     `documents[name]` becomes `name.json` and `tensors[name]` becomes `name.safetensors`.
-    A folder that this package wrote before is replaced; until the last moment it stays as it was.
+    A folder that this package wrote before is replaced; until the last moment it stays as it was. What writers that
+    were killed have left beside it is removed, so at one place only one may write at a time.
 
     Raises:
         CheckpointError: something else is at `path`, or the disk does not take it (what was there before is still
-            there).
+            there), or it is more than a reader would accept.
     """
     path = Path(path)
     _check_place(path)
-    aside = path.with_name(f".{path.name}.tmp-{uuid.uuid4().hex}")
+    aside = _beside(path, "tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_parents(path)
+        _sweep(path, "tmp")
         aside.mkdir()
-        contents = {f"{name}.json": _to_json(document) for name, document in documents.items()}
-        for name, named in tensors.items():
-            contents[f"{name}.safetensors"] = safetensors.torch.save(
-                {k: t.detach().cpu().contiguous() for k, t in named.items()}
-            )
-        files = {
-            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in contents.items()
-        }
-        contents[MANIFEST] = _to_json({"schema": SCHEMA, "kind": kind, "files": files})
-        for name, data in contents.items():
-            with open(aside / name, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+        files = {name: _write(aside / name, data) for name, data in _contents(documents, tensors)}
+        _write(aside / MANIFEST, _to_json(MANIFEST, {"schema": SCHEMA, "kind": kind, "files": files}))
         _sync_folder(aside)
-        _swap(aside, path)
-        _sync_folder(path.parent)
+        _put(aside, path)
     except OSError as error:
         raise CheckpointError(
             f"path={str(path)!r} could not be written ({error}); what was saved there before is untouched"
         ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+    _sweep(path, "old")
     return path
 
 
-def read_folder(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """Return the documents and the tensors of a folder of `kind`, by name.
-
-    Raises:
-        CheckpointError: the folder is missing, damaged, of another kind, or of a schema that this version does not
-            know.
-    """
-    path = Path(path)
-    manifest = _manifest(path)
-    if manifest.get("schema") != SCHEMA:
-        raise CheckpointError(
-            f"path={str(path)!r} has schema {manifest.get('schema')!r}; this version reads {SCHEMA!r}"
-        )
-    if manifest.get("kind") != kind:
-        raise CheckpointError(f"path={str(path)!r} holds a {manifest.get('kind')!r}; what is wanted is a {kind!r}")
-    documents: dict[str, Any] = {}
-    tensors: dict[str, dict[str, Tensor]] = {}
-    files = manifest.get("files")
-    if not isinstance(files, dict):
-        raise CheckpointError(f"path={str(path)!r} has a manifest without files")
-    for name, facts in files.items():
-        data = _verified(path, name, facts)
-        if name.endswith(".json"):
-            documents[name.removesuffix(".json")] = _from_json(path / name, data)
-            continue
-        try:
-            tensors[name.removesuffix(".safetensors")] = safetensors.torch.load(data)
-        except safetensors.SafetensorError as error:
-            raise CheckpointError(f"path={str(path / name)!r} is not a valid safetensors file: {error}") from error
-    return documents, tensors
+def remove_folder(path: Path) -> None:
+    """Remove a stored folder so that nobody ever finds half of it."""
+    aside = _beside(path, "tmp")
+    os.replace(path, aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
-def kind_of(path: str | os.PathLike[str]) -> str:
-    """Return what kind of folder lies at a path."""
-    return str(_manifest(Path(path)).get("kind"))
+def _contents(documents: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> Iterator[tuple[str, bytes]]:
+    """The files by name, made one at a time: a population need not lie in memory once more."""
+    for name, document in documents.items():
+        yield _file_name(f"{name}.json"), _to_json(name, document)
+    for name, named in tensors.items():
+        plain = {key: tensor.detach().cpu().contiguous() for key, tensor in named.items()}
+        for key, tensor in plain.items():
+            if tensor.dtype not in DTYPES.values():
+                raise ConfigurationError(f"{name}: tensor {key!r} has dtype {tensor.dtype}, which is not saved")
+        yield _file_name(f"{name}.safetensors"), safetensors.torch.save(plain)
 
 
-def _manifest(path: Path) -> dict[str, Any]:
-    file = path / MANIFEST
-    if not path.exists():
-        raise CheckpointError(f"path={str(path)!r} does not exist")
-    if not file.is_file():
-        raise CheckpointError(f"path={str(path)!r} is not a checkpoint: it has no {MANIFEST}")
-    if file.stat().st_size > MAX_JSON_BYTES:
-        raise CheckpointError(f"path={str(file)!r} is larger than {MAX_JSON_BYTES} bytes")
-    manifest = _from_json(file, file.read_bytes())
-    if not isinstance(manifest, dict):
-        raise CheckpointError(f"path={str(file)!r} does not hold a manifest")
-    return manifest
+def _file_name(name: str) -> str:
+    if not FILE_NAME.fullmatch(name) or name == MANIFEST:
+        raise ConfigurationError(f"{name!r} cannot name a file of a checkpoint; allowed are letters, digits, _ and -")
+    return name
 
 
-def _verified(folder: Path, name: str, facts: Any) -> bytes:
-    file = folder / name
-    if Path(name).name != name or not name.endswith((".json", ".safetensors")) or not isinstance(facts, dict):
-        raise CheckpointError(
-            f"path={str(folder)!r} has a manifest with the file name {name!r}; "
-            "only plain .json and .safetensors are read"
-        )
-    if file.is_symlink() or not file.is_file():
-        raise CheckpointError(f"path={str(file)!r} is missing")
-    if file.stat().st_size != facts.get("bytes"):
-        raise CheckpointError(f"path={str(file)!r} has {file.stat().st_size} bytes; written were {facts.get('bytes')}")
-    data = file.read_bytes()
-    if hashlib.sha256(data).hexdigest() != facts.get("sha256"):
-        raise CheckpointError(f"path={str(file)!r} was changed after it was written (its SHA-256 differs)")
-    return data
+def _write(file: Path, data: bytes) -> dict[str, Any]:
+    """Write a file to the disk itself, and return what a manifest says of it."""
+    with open(file, "wb") as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def _check_place(path: Path) -> None:
@@ -147,38 +160,327 @@ def _check_place(path: Path) -> None:
         raise CheckpointError(f"path={str(path)!r} exists and is not a checkpoint; it is not overwritten")
 
 
-def _swap(aside: Path, path: Path) -> None:
-    """Put a folder into its place; a folder cannot be renamed onto a full one, so the old one steps aside first."""
-    if not path.exists():
-        os.replace(aside, path)
-        return
-    old = path.with_name(f".{path.name}.old-{uuid.uuid4().hex}")
-    os.replace(path, old)
+def _make_parents(path: Path) -> None:
+    missing = [folder for folder in path.parents if not folder.exists()]
+    if missing:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        _sync_folder(folder.parent)
+
+
+def _put(aside: Path, path: Path) -> None:
+    """Put a folder into its place for good; one that is there steps aside first, for nothing is renamed onto it."""
+    old = _beside(path, "old")
+    if replaces := path.exists():
+        os.replace(path, old)
     try:
         os.replace(aside, path)
+        _sync_folder(path.parent)
     except OSError:
-        os.replace(old, path)
+        if path.exists():
+            os.replace(path, aside)
+        if replaces:
+            os.replace(old, path)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+
+
+def _beside(path: Path, role: str) -> Path:
+    return path.with_name(f".{path.name}.{role}-{uuid.uuid4().hex}")
+
+
+def _left_beside(path: Path, role: str) -> list[Path]:
+    if not path.parent.is_dir():
+        return []
+    return sorted(other for other in path.parent.iterdir() if other.name.startswith(f".{path.name}.{role}-"))
+
+
+def _sweep(path: Path, role: str) -> None:
+    for other in _left_beside(path, role):
+        shutil.rmtree(other, ignore_errors=True)
 
 
 def _sync_folder(path: Path) -> None:
-    with contextlib.suppress(OSError):  # not every file system lets a folder be synced
+    try:
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+    except OSError as error:
+        if error.errno not in UNSYNCABLE:
+            raise
 
 
-def _to_json(document: Any) -> bytes:
-    return json.dumps(document, indent=1, sort_keys=True).encode()
+# -- reading
+
+
+def read_folder(
+    path: str | os.PathLike[str], kind: str
+) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Tensor]]]:
+    """Return the documents and the tensors of a folder of `kind`, by name.
+
+    The manifest and the files' sizes are checked now. A document, and all tensors of a file, are read and verified
+    when one is first asked for, which then raises CheckpointError too; `facts_of` costs a file's header alone. If a
+    crash came while the folder was replaced, its predecessor is what is read.
+
+    Raises:
+        CheckpointError: the folder is missing, damaged, of another kind, or of a schema that this version does not
+            know.
+    """
+    files = _files(Path(path), kind)
+    documents = {file.path.stem: file for file in files if file.path.suffix == ".json"}
+    tensors = {file.path.stem: StoredTensors(file) for file in files if file.path.suffix == ".safetensors"}
+    return StoredDocuments(documents), tensors
+
+
+def verify_folder(path: str | os.PathLike[str], kind: str) -> None:
+    """Raise CheckpointError unless every byte of a folder of `kind` is as it was written."""
+    for file in _files(Path(path), kind):
+        file.verify()
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """Return what kind of folder lies at a path."""
+    return str(_manifest(_found(Path(path))).get("kind"))
+
+
+def facts_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorFacts]:
+    """Return the shape and dtype of each tensor; of tensors that are stored, without reading them."""
+    if isinstance(tensors, StoredTensors):
+        return tensors.facts
+    return {name: TensorFacts(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+
+
+class StoredFile(NamedTuple):
+    """A file as the manifest describes it."""
+
+    path: Path
+    size: int
+    sha256: str
+
+    def read(self) -> bytes:
+        """Its bytes, if they are as they were written."""
+        if self.path.suffix == ".json" and self.size > MAX_JSON_BYTES:
+            raise CheckpointError(f"path={str(self.path)!r} is larger than {MAX_JSON_BYTES} bytes")
+        with _open(self.path) as handle:
+            data = handle.read(self.size + 1)
+        self._compare(hashlib.sha256(data).hexdigest())
+        return data
+
+    def verify(self) -> None:
+        """Raise CheckpointError unless its bytes are as they were written; only a few are in memory at a time."""
+        digest = hashlib.sha256()
+        with _open(self.path) as handle:
+            while data := handle.read(CHUNK):
+                digest.update(data)
+        self._compare(digest.hexdigest())
+
+    def _compare(self, sha256: str) -> None:
+        if sha256 != self.sha256:
+            raise CheckpointError(f"path={str(self.path)!r} was changed after it was written (its SHA-256 differs)")
+
+
+class StoredDocuments(Mapping[str, Any]):
+    """Documents by name, each read when it is first asked for."""
+
+    def __init__(self, files: Mapping[str, StoredFile]) -> None:
+        self._files = files
+        self._known: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._known:
+            file = self._files[name]
+            self._known[name] = _from_json(file.path, file.read())
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+class StoredTensors(Mapping[str, Tensor]):
+    """The tensors of one file: their names, shapes and dtypes for the price of its header, all else on demand."""
+
+    def __init__(self, file: StoredFile) -> None:
+        self._file = file
+
+    @cached_property
+    def facts(self) -> dict[str, TensorFacts]:
+        """Shape and dtype of each tensor."""
+        with _open(self._file.path) as handle:
+            size = int.from_bytes(handle.read(8), "little")
+            if size > min(MAX_HEADER_BYTES, self._file.size - 8):
+                raise self._invalid(f"its header would have {size} bytes")
+            header = _from_json(self._file.path, handle.read(size))
+        try:
+            return _facts(header, self._file.size - 8 - size)
+        except ValueError as error:
+            raise self._invalid(str(error)) from None
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        facts = self.facts
+        try:
+            tensors = safetensors.torch.load(self._file.read())
+        except (safetensors.SafetensorError, ValueError, KeyError) as error:
+            raise self._invalid(str(error)) from error
+        if facts_of(tensors) != facts:
+            raise self._invalid("it was exchanged while it was read")
+        return tensors
+
+    def _invalid(self, why: str) -> CheckpointError:
+        return CheckpointError(f"path={str(self._file.path)!r} is not a valid safetensors file: {why:.200}")
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.facts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.facts)
+
+    def __len__(self) -> int:
+        return len(self.facts)
+
+
+def _facts(header: Any, size: int) -> dict[str, TensorFacts]:
+    """What a header says of each tensor; ValueError unless they fill `size` bytes, one behind the other."""
+    if not isinstance(header, dict):
+        raise ValueError("its header is no table of tensors")
+    facts: dict[str, TensorFacts] = {}
+    places: list[tuple[int, int]] = []
+    for name, entry in header.items():
+        facts[name], place = _fact(entry)
+        places.append(place)
+    end = 0
+    for start, stop in sorted(places):
+        if start != end:
+            raise ValueError("its tensors overlap, or leave gaps")
+        end = stop
+    if end != size:
+        raise ValueError(f"its tensors have {end} bytes; there are {size}")
+    return facts
+
+
+def _fact(entry: Any) -> tuple[TensorFacts, tuple[int, int]]:
+    """One tensor's shape, dtype and place."""
+    match entry:
+        case {"dtype": str(name), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if name in DTYPES:
+            sizes_are_whole = all(type(size) is int and 0 <= size <= MAX_SIZE for size in shape)
+            if len(shape) <= 8 and sizes_are_whole:
+                dtype = DTYPES[name]
+                if stop - start == math.prod(shape) * dtype.itemsize:
+                    return TensorFacts(tuple(shape), dtype), (start, stop)
+    raise ValueError(f"its header has {entry!r:.100} for a tensor")
+
+
+def _files(path: Path, kind: str) -> list[StoredFile]:
+    """The files of a folder of `kind`, all of which are there in the size that they were written in."""
+    path = _found(path)
+    manifest = _manifest(path)
+    if manifest.get("schema") != SCHEMA:
+        raise UnknownSchema(
+            f"path={str(path)!r} has schema {manifest.get('schema')!r:.100}; this version reads {SCHEMA!r}: read it "
+            "with the version of agilerl-like that wrote it, or with a newer one"
+        )
+    if manifest.get("kind") != kind:
+        raise CheckpointError(f"path={str(path)!r} holds a {manifest.get('kind')!r:.100}; what is wanted is a {kind!r}")
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise CheckpointError(f"path={str(path)!r} has a manifest without files")
+    return [_file(path, name, facts) for name, facts in files.items()]
+
+
+def _file(folder: Path, name: str, facts: Any) -> StoredFile:
+    if not FILE_NAME.fullmatch(name):
+        raise CheckpointError(
+            f"path={str(folder)!r} has a manifest with the file name {name!r:.100}; "
+            "only plain .json and .safetensors are read"
+        )
+    file = folder / name
+    with _open(file) as handle:
+        size = os.fstat(handle.fileno()).st_size
+    match facts:
+        case {"bytes": int(written), "sha256": str(sha256)}:
+            if size != written:
+                raise CheckpointError(f"path={str(file)!r} has {size} bytes; written were {written}")
+            return StoredFile(file, size, sha256)
+    raise CheckpointError(f"path={str(folder)!r} has a manifest that does not say what {name!r} is: {facts!r:.100}")
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    file = path / MANIFEST
+    if not os.path.lexists(file):
+        raise CheckpointError(f"path={str(path)!r} is not a checkpoint: it has no {MANIFEST}")
+    with _open(file) as handle:
+        manifest = _from_json(file, handle.read(MAX_JSON_BYTES + 1))
+    if not isinstance(manifest, dict):
+        raise CheckpointError(f"path={str(file)!r} does not hold a manifest")
+    return manifest
+
+
+def _found(path: Path) -> Path:
+    """Where the folder of a path is: there, or aside, if a crash kept its successor from taking the place."""
+    if path.exists():
+        return path
+    for old in _left_beside(path, "old"):
+        return old
+    raise CheckpointError(f"path={str(path)!r} does not exist")
+
+
+def _open(file: Path) -> BinaryIO:
+    """Open a plain file to read: no link that leads elsewhere, no pipe that keeps its reader waiting."""
+    try:
+        handle = os.open(file, READ_PLAIN)
+    except OSError as error:
+        raise CheckpointError(f"path={str(file)!r} is missing, or cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise CheckpointError(f"path={str(file)!r} is missing: what is there is not a plain file")
+    return os.fdopen(handle, "rb")
+
+
+# -- JSON
+
+
+def _to_json(name: str, document: Any) -> bytes:
+    data = json.dumps(document, indent=1, sort_keys=True).encode()
+    try:
+        _refuse_excess(data)
+    except ValueError as error:
+        raise CheckpointError(f"{name}={document!r:.100} could not be read again: {error}") from None
+    return data
 
 
 def _from_json(file: Path, data: bytes) -> Any:
-    if len(data) > MAX_JSON_BYTES:
-        raise CheckpointError(f"path={str(file)!r} is larger than {MAX_JSON_BYTES} bytes")
     try:
-        return json.loads(data)
+        _refuse_excess(data)
+        text = data.decode()
+        del data  # a large document should not lie here three times
+        return json.loads(text, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"path={str(file)!r} is not valid JSON: {type(error).__name__}") from error
+        raise CheckpointError(f"path={str(file)!r} is not valid JSON: {error!s:.200}") from error
+
+
+def _refuse_excess(data: bytes) -> None:
+    """Raise ValueError unless JSON is of a size that is safe to read."""
+    if len(data) > MAX_JSON_BYTES:
+        raise ValueError(f"it is larger than {MAX_JSON_BYTES} bytes")
+    if data.count(b",") > MAX_JSON_COMMAS or data.count(b"[") + data.count(b"{") > MAX_JSON_CONTAINERS:
+        raise ValueError(f"it has more than {MAX_JSON_COMMAS} values, or than {MAX_JSON_CONTAINERS} lists and tables")
+    brackets = STRINGS.sub(b"", data).translate(None, NOT_BRACKETS)
+    if max(accumulate(map(LEVELS.__getitem__, brackets)), default=0) > MAX_JSON_DEPTH:
+        raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels")
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a key is there twice")
+    return table

@@ -35,7 +35,7 @@ def population_of(env):
 
 def collector_of(env):
     collector = Collector(population_of(env), TransitionEnv(env), Clock(("act", "env", "learn")))
-    collector.reset()
+    collector.reset(range(len(collector.population)))
     return collector
 
 

@@ -66,7 +66,7 @@ def population_of(env, **settings):
 
 def collector_of(env, **settings):
     collector = Collector(population_of(env, **settings), TransitionEnv(env), Clock(("act", "env", "learn")))
-    collector.reset()
+    collector.reset(range(len(collector.population)))
     return collector
 
 

@@ -1,0 +1,181 @@
+"""The checkpoints of one run: folders from which it goes on as if nothing had happened, few of which are kept.
+
+There is no pointer to the newest and no index: a folder is a checkpoint if all of it is as it was written, and what
+decides whether it is kept stands in itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from agilerl_like import storage
+from agilerl_like.errors import CheckpointError, ConfigurationError
+
+KIND = "checkpoint"
+MILESTONE = "milestone"
+"""Name of the document that says what a checkpoint is among the others."""
+FOLDER = re.compile(r"gen-(\d{6,})")
+ROOM = 2.5
+"""Free space that a run should have, in checkpoints."""
+
+
+class Checkpoint(NamedTuple):
+    """What was written at the end of a generation; read when it is asked for (see `storage.read_folder`)."""
+
+    path: Path
+    generation: int
+    documents: Mapping[str, Any]
+    tensors: Mapping[str, Mapping[str, Tensor]]
+
+
+class Milestone(NamedTuple):
+    """What decides whether a checkpoint is kept."""
+
+    generation: int
+    ordinal: int
+    """How many checkpoints the run had written with this one."""
+    score: float | None
+    """Fitness of its best member; None if that is no number."""
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """Higher is better; of equal ones the first."""
+        return -math.inf if self.score is None else self.score, -self.ordinal
+
+    @property
+    def is_power_of_two(self) -> bool:
+        """Whether it is the first, second, fourth, eighth and so on."""
+        return self.ordinal & (self.ordinal - 1) == 0
+
+    @classmethod
+    def of(cls, documents: Mapping[str, Any], path: Path) -> Milestone:
+        """Read a checkpoint's own.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        match documents.get(MILESTONE):
+            case {"generation": int(generation), "ordinal": int(ordinal), "score": int() | float() | None as score}:
+                if min(generation, ordinal) >= 0:
+                    return cls(generation, ordinal, score)
+        raise CheckpointError(f"path={str(path)!r} is not the checkpoint of a run: it does not say of which generation")
+
+
+def read(path: Path) -> Checkpoint:
+    """Read one checkpoint's folder, wherever it lies.
+
+    Raises:
+        CheckpointError: it is missing, damaged, foreign, or of a schema that this version does not read.
+    """
+    documents, tensors = storage.read_folder(path, KIND)
+    return Checkpoint(path, Milestone.of(documents, path).generation, documents, tensors)
+
+
+class Checkpoints:
+    """The checkpoints of one run, in folders gen-000010, gen-000020 and so on.
+
+    Kept are the last `keep`, the one with the best score, and the first, second, fourth, eighth … that was written.
+
+    Raises:
+        ConfigurationError: `keep` is below 1.
+    """
+
+    def __init__(self, folder: Path, *, keep: int = 3) -> None:
+        if keep < 1:
+            raise ConfigurationError(f"keep={keep!r} must be at least 1")
+        self.folder, self.keep = folder, keep
+        self._warned = False
+
+    def write(
+        self,
+        generation: int,
+        documents: Mapping[str, Any],
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        *,
+        score: float,
+    ) -> Path:
+        """Write a checkpoint and, once it is safe, forget those that need not be kept; return its folder.
+
+        `score` is the fitness of the best member. Checkpoints of later generations are forgotten too: a run that
+        writes this one has not come so far. One of the same generation is replaced.
+
+        Raises:
+            CheckpointError: the disk does not take it; all former checkpoints are as they were.
+        """
+        path = self.folder / f"gen-{generation:06d}"
+        ordinal = 1 + max((its.ordinal for its in self._milestones() if its.generation < generation), default=0)
+        milestone = Milestone(generation, ordinal, score if math.isfinite(score) else None)
+        if path.is_dir() and not (path / storage.MANIFEST).is_file():  # what is left of one: nobody can read it
+            storage.remove_folder(path)
+        storage.write_folder(path, KIND, {**documents, MILESTONE: milestone._asdict()}, tensors)
+        self._forget(generation)
+        return path
+
+    def newest(self, warn: Callable[[str], None]) -> Checkpoint | None:
+        """The newest checkpoint of which every byte is as it was written; None if there are no checkpoints.
+
+        If newer ones are not, `warn` is told once, with what is wrong with the newest.
+
+        Raises:
+            CheckpointError: there are some, and none is whole; or one is of a schema that this version does not read.
+        """
+        damage: CheckpointError | None = None
+        for path in reversed(self._folders()):
+            try:
+                storage.verify_folder(path, KIND)
+                checkpoint = read(path)
+            except storage.UnknownSchema:  # it is not damaged, and to go on from an older one would waste it
+                raise
+            except CheckpointError as error:
+                damage = damage or error
+                continue
+            if damage is not None:
+                warn(f"{damage}; the run goes on from {path.name}, the newest checkpoint that is whole")
+            return checkpoint
+        if damage is not None:
+            raise CheckpointError(f"path={str(self.folder)!r} has no checkpoint that is whole; of the newest: {damage}")
+        return None
+
+    def warn_if_tight(self, warn: Callable[[str], None]) -> None:
+        """Warn, once, if the disk has not room for a few more checkpoints like the last one."""
+        folders = self._folders()
+        if self._warned or not folders:
+            return
+        needed = int(ROOM * sum(file.stat().st_size for file in folders[-1].iterdir()))
+        free = shutil.disk_usage(self.folder).free
+        if free < needed:
+            self._warned = True
+            warn(f"path={str(self.folder)!r}: the next checkpoints need {needed} bytes; the disk has {free} left")
+
+    def _folders(self) -> list[Path]:
+        """The folders by generation, whatever is in them."""
+        if not self.folder.is_dir():
+            return []
+        named = ((FOLDER.fullmatch(path.name), path) for path in self.folder.iterdir())
+        return [path for _, path in sorted((int(match[1]), path) for match, path in named if match)]
+
+    def _milestones(self) -> dict[Milestone, Path]:
+        """Those that can be read; what cannot is left alone, for it might be readable another day."""
+        found: dict[Milestone, Path] = {}
+        for path in self._folders():
+            with contextlib.suppress(CheckpointError):
+                found[Milestone.of(storage.read_folder(path, KIND)[0], path)] = path
+        return found
+
+    def _forget(self, generation: int) -> None:
+        found = self._milestones()
+        past = sorted(its for its in found if its.generation <= generation)
+        kept = {*past[-self.keep :], max(past, key=lambda its: its.rank), *(its for its in past if its.is_power_of_two)}
+        for its in found.keys() - kept:
+            with contextlib.suppress(OSError):  # what cannot be removed costs room, and nothing else
+                storage.remove_folder(found[its])
+        for leftover in self.folder.glob(".gen-*"):
+            shutil.rmtree(leftover, ignore_errors=True)

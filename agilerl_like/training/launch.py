@@ -1,0 +1,281 @@
+"""Starts the other processes of a run on this machine; the calling one is rank 0, and none of them outlives it.
+
+The others are new interpreters that import the caller's script, so a script must not start them while it is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from multiprocessing.reduction import ForkingPickler
+from threading import Thread
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+
+from agilerl_like.errors import ConfigurationError
+
+STARTUP = 120.0
+"""Seconds that a process has for its imports."""
+GRACE = 5.0
+"""Seconds that a process has for leaving by itself when something went wrong, and again after SIGTERM."""
+JOIN = 60.0
+"""Seconds that a process has for leaving by itself when all went well."""
+
+_CHILD_OF = "AGILERL_LIKE_CHILD_OF"
+_UNGUARDED = 79  # the exit code of a child whose script starts processes while it is imported
+_SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
+
+
+class Fallen(NamedTuple):
+    """A process that ended otherwise than by finishing its work."""
+
+    rank: int
+    pid: int
+    exitcode: int
+    signal: str
+    """The name of the signal that ended it, "" if none did."""
+
+    def __str__(self) -> str:
+        return f"was killed by {self.signal}" if self.signal else f"ended with exit code {self.exitcode}"
+
+
+class Crew:
+    """The processes with rank 1 and higher."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, SpawnProcess] = {}
+
+    def fallen(self) -> list[Fallen]:
+        """Return who has fallen so far."""
+        return [
+            Fallen(rank, process.pid or 0, process.exitcode, _signal_name(process.exitcode))
+            for rank, process in self._processes.items()
+            if process.exitcode
+        ]
+
+    def cause(self, rank: int) -> str:
+        """Say how this rank ended, for a `Watch`; "" if it lives, or has finished its work."""
+        return next((str(fallen) for fallen in self.fallen() if fallen.rank == rank), "")
+
+    def start(self, processes: int, target: Callable[..., object], arguments: Sequence[Any], port: int) -> None:
+        """Start them, and return when each has imported what it needs."""
+        context = multiprocessing.get_context("spawn")
+        threads = torch.get_num_threads()
+        arrivals: dict[int, Connection] = {}
+        for rank in range(1, processes):
+            arrivals[rank], its_end = context.Pipe(duplex=False)
+            work = (its_end, threads, target, rank, *arguments)
+            process = context.Process(target=_serve, args=work, name=f"rank {rank}")
+            with _environment(rank, processes, port, threads), _deaf_to_interrupts():
+                process.start()
+            self._processes[rank] = process
+            its_end.close()
+        self._await(arrivals)
+
+    def _await(self, arrivals: dict[int, Connection]) -> None:
+        end = time.monotonic() + STARTUP
+        with contextlib.ExitStack() as stack:
+            for pipe in arrivals.values():
+                stack.enter_context(pipe)
+            for rank, pipe in arrivals.items():
+                wait([pipe, self._processes[rank].sentinel], max(0.0, end - time.monotonic()))
+                if not _has_arrived(pipe):
+                    raise ConfigurationError(self._why_not(rank, len(arrivals) + 1))
+
+    def _why_not(self, rank: int, processes: int) -> str:
+        process = self._processes[rank]
+        process.join(GRACE)
+        if process.exitcode == _UNGUARDED:
+            return (
+                f"processes={processes} runs this script again in each new process, where it must not start processes "
+                f"too; what it does when run belongs under: if __name__ == '__main__':"
+            )
+        which = f"processes={processes}: rank {rank} (pid {process.pid})"
+        if process.exitcode is None:
+            return f"{which} had not finished its imports after {STARTUP:g} s"
+        how = Fallen(rank, process.pid or 0, process.exitcode, _signal_name(process.exitcode))
+        return f"{which} {how} before its work began; what it wrote above may say why"
+
+    def dismiss(self, patience: float) -> None:
+        """Wait until all have left by themselves, and end those that have not."""
+        try:
+            self._join(patience)
+            for process in self._processes.values():
+                process.terminate()
+            self._join(GRACE)
+        finally:  # also when somebody is tired of waiting
+            for process in self._processes.values():
+                process.kill()
+            self._join(GRACE)
+
+    def _join(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        for process in self._processes.values():
+            process.join(max(0.0, end - time.monotonic()))
+
+
+@contextmanager
+def launched(processes: int, target: Callable[..., object], arguments: Sequence[Any] = ()) -> Iterator[Crew]:
+    """Run `target(rank, *arguments)` in new processes for the ranks from 1 on, while the caller is rank 0.
+
+    As long as the block lasts, the caller's environment variables are those of rank 0, as torchrun sets them. When it
+    ends, so have the processes.
+
+    Raises:
+        ConfigurationError: the target or an argument cannot be sent to another process, or one could not start.
+    """
+    _check(processes, target, arguments)
+    crew = Crew()
+    if processes == 1:
+        yield crew
+        return
+    port, threads = _free_port(), torch.get_num_threads()
+    patience = 0.0
+    try:
+        crew.start(processes, target, arguments, port)
+        patience = GRACE
+        with _environment(0, processes, port, threads):
+            yield crew
+        patience = JOIN
+    finally:
+        crew.dismiss(patience)
+
+
+def _check(processes: int, target: Callable[..., object], arguments: Sequence[Any]) -> None:
+    if os.environ.get(_CHILD_OF) == str(os.getppid()):
+        raise SystemExit(_UNGUARDED)  # found by the parent, which says it once for all
+    if processes < 1:
+        raise ConfigurationError(f"processes={processes!r} must be at least 1")
+    if processes == 1:
+        return
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ConfigurationError(
+            f"processes={processes} cannot be started by one of WORLD_SIZE={os.environ['WORLD_SIZE']} processes that a "
+            f"launcher has started already; allowed under a launcher is processes=1"
+        )
+    for name, value in (("target", target), *((f"arguments[{i}]", value) for i, value in enumerate(arguments))):
+        try:
+            _Courier(io.BytesIO()).dump(value)
+        except Exception as error:  # whatever the value's own __reduce__ raises
+            raise ConfigurationError(
+                f"processes={processes}: {name}={value!r} cannot be sent to another process ({error}); "
+                f"allowed is what can be pickled, such as a function that stands by itself in a file"
+            ) from error
+
+
+class _Courier(ForkingPickler):
+    """Refuses also what another process would look for in vain: what a notebook or a prompt defines."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.Tensor):
+            return int, ()  # can be sent; what torch does for it is not for a trial
+        if isinstance(obj, (FunctionType, type)) and obj.__module__ == "__main__" and not _has_main_file():
+            raise ConfigurationError(f"{obj.__qualname__} is defined in no file that another process could import")
+        return NotImplemented
+
+
+def _has_main_file() -> bool:
+    main = sys.modules["__main__"]
+    return getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", None) or "")
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextmanager
+def _environment(rank: int, processes: int, port: int, threads: int) -> Iterator[None]:
+    """Have the environment variables of a rank for a while, as torchrun sets them."""
+    values = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": processes,
+        "LOCAL_WORLD_SIZE": processes,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": threads,
+        **({_CHILD_OF: os.getpid()} if rank else {}),
+    }
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update({name: str(value) for name, value in values.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Have processes start with Ctrl-C held back, which they ignore as soon as they run; it is for the parent."""
+    resource_tracker.ensure_running()  # else it is started meanwhile, and lifts what is held back
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _signal_name(exitcode: int | None) -> str:
+    if exitcode is None or exitcode >= 0:
+        return ""
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:
+        return f"signal {-exitcode}"
+
+
+def _has_arrived(pipe: Connection) -> bool:
+    try:
+        return pipe.poll() and pipe.recv()
+    except EOFError:
+        return False
+
+
+# -- in a new process
+
+
+def _serve(arrival: Connection, threads: int, target: Callable[..., object], rank: int, *arguments: Any) -> None:
+    """Run the target, but not on without the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    del os.environ[_CHILD_OF]
+    torch.set_num_threads(threads)
+    Thread(target=_end_with_parent, daemon=True).start()
+    if sys.platform == "linux":  # wakes it if it stands still when its parent dies, so that it can see that
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGCONT)
+    try:
+        arrival.send(True)
+    except OSError:  # the parent has given up already
+        raise SystemExit(1) from None
+    target(rank, *arguments)
+
+
+def _end_with_parent() -> None:
+    """End this process soon after its parent's end, when its `Watch` has had the time to speak."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    while os.getppid() == parent.pid and not wait([parent.sentinel], 1.0):
+        pass
+    time.sleep(GRACE)
+    os._exit(1)

@@ -1,0 +1,335 @@
+"""Sees that another process of a run is dead or stands still, and ends this one too, with one message for them all.
+
+Every rank tells the others each second that it lives, through a store that rank 0 keeps. This takes two threads: a call
+to a store whose process was stopped returns never, whatever timeout was set, so one thread talks and another sees
+whether the first still gets answers. Both end the process by themselves, for its main thread may wait in a collective
+for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Lock, Thread
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn
+
+import psutil
+from torch.distributed import DistError, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # documented there
+
+PATIENCE = 20.0
+"""Seconds without a sign of life after which a rank counts as dead."""
+INTERVAL = 1.0
+"""Seconds between two signs of life."""
+GRACE = 5.0
+"""Seconds that the others have for leaving before the rank that speaks for all."""
+
+
+def open_store(host: str, port: int, rank: int, size: int, timeout: float = 60.0) -> TCPStore:
+    """Open the store of a watch: rank 0 keeps it, and with port 0 chooses one, found in the store's `port`."""
+    seconds = timedelta(seconds=timeout)
+    return TCPStore(host, port, size, is_master=rank == 0, timeout=seconds, wait_for_workers=False)
+
+
+class Unwatched:
+    """The watch of a process that is alone: the same methods, and nothing to see.
+
+    `asked` is the signal that asked all ranks to stop, 0 if none did.
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._advice = "No generation is saved yet."
+
+    def __enter__(self) -> Unwatched:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        done = error is None or (isinstance(error, SystemExit) and not error.code)
+        self.leave("" if done else " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":"))
+
+    def note(self, generation: int, resume_command: str) -> None:
+        """Remember the last generation that is saved, and how to go on from it."""
+        self._advice = f"The last saved generation is {generation}; to go on: {resume_command}"
+
+    def ask_to_stop(self, signal: int) -> None:
+        """Let every rank find this signal in `asked` within two seconds; a signal handler may call it."""
+        self.asked = self.asked or signal
+
+    def find_cause(self) -> None:
+        """Wait until the watch knows whether another rank's end made a collective fail.
+
+        If so it ends this process; if the call returns, the failure has another cause.
+        """
+
+    def leave(self, error: str = "") -> None:
+        """Stop watching and being watched; with an error, the others end soon and say it."""
+
+
+class Sign(NamedTuple):
+    """What a rank tells the others, each time with another `beat`."""
+
+    pid: int
+    host: str
+    machine: str
+    beat: int = 0
+    stop: int = 0
+    """The signal that asks all ranks to stop."""
+    left: bool = False
+    error: str = ""
+    """Why it left, if not because its work was done."""
+    lost: tuple[int, ...] = ()
+    """The ranks because of whose end it left."""
+
+
+class Peer:
+    """Another rank, as far as it can be seen from here."""
+
+    def __init__(self, rank: int, machine: str) -> None:
+        self.rank, self.machine = rank, machine
+        self.sign = Sign(0, "", "")
+        self.silence = 0.0
+        self._told = b""
+        self._process: psutil.Process | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its pid means anything on this machine."""
+        return self.sign.machine == self.machine
+
+    def hear(self, told: bytes, seconds: float) -> None:
+        """Take what it told last, so many seconds after the time before."""
+        if told == self._told:
+            self.silence += seconds
+            return
+        self._told, self.silence = told, 0.0
+        self.sign = Sign(*json.loads(told))
+        if self.is_here and self._process is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._process = psutil.Process(self.sign.pid)
+
+    def state(self) -> str:
+        """Return psutil's word for the state of a process on this machine, "unknown" for one elsewhere."""
+        if not self.is_here:
+            return "unknown"
+        try:
+            return self._process.status() if self._process and self._process.is_running() else psutil.STATUS_DEAD
+        except psutil.NoSuchProcess:
+            return psutil.STATUS_DEAD
+        except psutil.Error:
+            return "unknown"
+
+    def is_gone(self) -> bool:
+        """Whether its process has ended, as far as one can know."""
+        return self.state() in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)
+
+    def describe(self, cause: str) -> str:
+        """Say in words who it is and what became of it; `cause` is what its parent knows."""
+        where = f" (pid {self.sign.pid} on {self.sign.host})" if self.sign.pid else ""
+        return f"rank {self.rank}{where} {self._fate(cause)}"
+
+    def _fate(self, cause: str) -> str:
+        if not self.sign.pid:
+            return "has never given a sign of life"
+        if self.sign.error:
+            return f"left with {self.sign.error}"
+        if cause:
+            return cause
+        if self.is_gone():
+            return "is gone without a word (SIGKILL, out of memory, or a crash)"
+        if self.state() == psutil.STATUS_STOPPED:
+            return "was stopped by a signal (SIGSTOP)"
+        return f"has given no sign of life for {self.silence:.0f} s"
+
+
+class Watch(Unwatched):
+    """Watches the other ranks of a run while its `with` block lasts, and is watched by them.
+
+    If one dies, stands still for `patience` seconds or leaves with an error, the lowest of the others writes one
+    message to stderr, and all of them end with exit code `code`. `cause` may know more of a rank's end than can be
+    seen from here, as the parent of its process does; it returns "" if not.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        *,
+        code: int,
+        patience: float = PATIENCE,
+        interval: float = INTERVAL,
+        cause: Callable[[int], str] = lambda rank: "",
+    ) -> None:
+        super().__init__()
+        self.store, self.rank, self.code, self.patience, self.interval = store, rank, code, patience, interval
+        self.cause = cause
+        machine = _machine()
+        self._sign = Sign(os.getpid(), socket.gethostname(), machine)
+        self.peers = [Peer(other, machine) for other in range(size) if other != rank]  # as they are seen from here
+        self._keys = [_key(peer.rank) for peer in self.peers]
+        self._rounds = 0
+        self._error = ""
+        self._leaving, self._over, self._ending = Event(), Event(), Lock()
+        self._awake = _Awake(interval, patience)
+        self._threads = [Thread(target=work, daemon=True, name=work.__name__) for work in (self._talk, self._guard)]
+
+    def __enter__(self) -> Watch:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def find_cause(self) -> None:
+        self._over.wait(self.patience + GRACE + 2 * self.interval)
+
+    def leave(self, error: str = "") -> None:
+        if not self._leaving.is_set():
+            self._error = error
+            self._leaving.set()
+            self._over.wait(self.patience + GRACE)
+            self._over.set()
+            for thread in self._threads:
+                thread.join(GRACE)
+
+    # -- the thread that talks
+
+    def _talk(self) -> None:
+        try:
+            for peer in self.peers:  # so that nobody waits for a rank that never came
+                self.store.compare_set(_key(peer.rank), "", json.dumps(peer.sign))
+            awake = _Awake(self.interval, self.patience)
+            self._converse(0.0)
+            while not self._leaving.wait(self.interval):
+                self._converse(awake.seconds())
+            self._bid_farewell()
+        except (DistError, ConnectionError):
+            self._end_without_store()
+        self._over.set()
+
+    def _converse(self, seconds: float) -> None:
+        """Tell that this rank lives, hear the others, and end if one of them has ended."""
+        gone = {peer.rank for peer in self.peers if peer.is_gone()}  # before one hears whether they left a word
+        if 0 in gone:
+            raise ConnectionError("the store has gone with rank 0")  # torch would write pages about it
+        self._tell(stop=self.asked)
+        self._hear(seconds)
+        for peer in self.peers:
+            self.ask_to_stop(peer.sign.stop)
+        staying = [peer for peer in self.peers if not peer.sign.left]
+        lost = {peer.rank for peer in staying if peer.rank in gone or peer.silence >= self.patience}
+        if not self._error:  # of one's own, which others may share
+            lost |= {peer.rank for peer in self.peers if peer.sign.error}
+            lost.update(*(peer.sign.lost for peer in self.peers))
+        if lost:
+            self._end(lost, told=True)
+
+    def _tell(self, **news: Any) -> None:
+        self._sign = self._sign._replace(beat=self._sign.beat + 1, **news)
+        self.store.set(_key(self.rank), json.dumps(self._sign))
+
+    def _hear(self, seconds: float) -> None:
+        for peer, told in zip(self.peers, self.store.multi_get(self._keys), strict=True):
+            peer.hear(told, seconds)
+        self._rounds += 1
+
+    def _bid_farewell(self) -> None:
+        if self._error:
+            self._over.wait(self.interval)  # another's end may be behind the error, and be seen only now
+            self._converse(self.interval)
+        self._tell(left=True, error=self._error, stop=self.asked)
+        if self.rank == 0:  # the store goes with this process
+            self._outlast(self.peers, self.patience, told=True)
+
+    # -- the thread that sees whether the other one gets answers
+
+    def _guard(self) -> None:
+        rounds, silence = 0, 0.0
+        while not self._over.wait(self.interval):
+            seconds = self._awake.seconds()
+            rounds, silence = self._rounds, silence + seconds if rounds == self._rounds else 0.0
+            if silence >= self.patience:
+                self.peers[0].silence = silence
+                self._end_without_store()
+
+    # -- the end
+
+    def _end_without_store(self) -> None:
+        """End this process unless rank 0 took the store along when its work was done."""
+        if self.rank == 0 or not self.peers[0].sign.left:
+            self._end({0}, told=False)
+
+    def _end(self, lost: set[int], *, told: bool) -> NoReturn:
+        """End this process because those are lost; `told` says that the others can be told so through the store.
+
+        Who speaks leaves last: whoever had not seen yet what happened must not take the others' leaving for the cause.
+        Without the store this holds on each machine by itself, where one process can see the others.
+        """
+        if self._ending.acquire(timeout=2 * GRACE):  # if not, the other thread is at it, and the store hangs
+            others = [peer for peer in self.peers if peer.rank not in lost and not peer.sign.left]
+            if not told:
+                others = [peer for peer in others if peer.is_here and not peer.is_gone()]
+            given_up = self.rank in lost or self._awake.was_away()  # by the others, for it stood still itself
+            speaks = not given_up and all(self.rank < peer.rank for peer in others)
+            with contextlib.suppress(Exception):  # whatever a store or a stderr raises that has gone
+                if told:
+                    self._tell(lost=tuple(lost), left=not speaks)
+                if speaks:
+                    self._speak(lost)
+                    self._outlast(others, GRACE, told=told)
+        os._exit(self.code)
+
+    def _speak(self, lost: set[int]) -> None:
+        fates = [peer.describe(self.cause(peer.rank)) for peer in self.peers if peer.rank in lost]
+        sys.stderr.write(f"\nagilerl-like: {'; '.join(fates)}, so all ranks end.\n{self._advice}\n")
+        sys.stderr.flush()
+        sys.stdout.flush()
+
+    def _outlast(self, others: Iterable[Peer], seconds: float, *, told: bool) -> None:
+        """Stay until those have left, but no longer than so many seconds."""
+        end = time.monotonic() + seconds
+        pause = Event()
+        while not all(peer.sign.left or peer.is_gone() for peer in others) and time.monotonic() < end:
+            pause.wait(self.interval / 10)
+            if told:
+                self._hear(0.0)
+
+
+class _Awake:
+    """How long a thread has looked on: time in which its whole process stood still does not count."""
+
+    def __init__(self, interval: float, patience: float) -> None:
+        self.interval, self.patience = interval, patience
+        self._last, self._woke = time.monotonic(), -math.inf
+
+    def seconds(self) -> float:
+        """Return the seconds since the call before, two intervals at most."""
+        now = time.monotonic()
+        seconds, self._last = now - self._last, now
+        if seconds >= self.patience:
+            self._woke = now
+        return min(seconds, 2 * self.interval)
+
+    def was_away(self) -> bool:
+        """Whether the process stood still so long, and so lately, that the others have given it up."""
+        self.seconds()
+        return time.monotonic() - self._woke < self.patience
+
+
+def _key(rank: int) -> str:
+    return f"agilerl_like/watch/{rank}"
+
+
+def _machine() -> str:
+    """Name the table of processes in which this one's pid stands: each machine and each container has its own."""
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
+    return " ".join(parts)

@@ -1,0 +1,363 @@
+"""R2 and R9: a checkpoint is whole or not there, whatever happens while it is written, and enough of them are kept."""
+
+import builtins
+import itertools
+import math
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from agilerl_like import storage
+from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.training.checkpoint import Checkpoints, read
+
+
+def silent(text):
+    raise AssertionError(text)
+
+
+def contents(generation):
+    """Two documents and two files of tensors that belong to one generation and no other."""
+    documents = {"run": {"generation": generation}, "member-000": {"steps": [generation] * 3}}
+    weights = torch.arange(50.0) + generation
+    return documents, {"member-000": {"w": weights}, "member-001": {"w": -weights, "n": torch.tensor(generation)}}
+
+
+def write(checkpoints, generation):
+    return checkpoints.write(generation, *contents(generation), score=0.0)
+
+
+def write_scores(checkpoints, scores):
+    """Checkpoints of generations 1, 2, … with nothing in them."""
+    for generation, score in enumerate(scores, 1):
+        checkpoints.write(generation, {}, {}, score=score)
+
+
+def check(checkpoint, generation):
+    documents, tensors = contents(generation)
+    assert checkpoint.generation == generation
+    assert {name: checkpoint.documents[name] for name in documents} == documents
+    assert {name: {k: t.tolist() for k, t in named.items()} for name, named in checkpoint.tensors.items()} == {
+        name: {k: t.tolist() for k, t in named.items()} for name, named in tensors.items()
+    }
+
+
+def kept(checkpoints):
+    """The generations in the folder, in which nothing else may be."""
+    return sorted(int(path.name.removeprefix("gen-")) for path in checkpoints.folder.iterdir())
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    return Checkpoints(tmp_path / "run" / "checkpoints")
+
+
+# -- a disk that is watched, and that stops at the k-th operation
+
+
+class Crash(BaseException):
+    """The process is gone: nothing that it would have done afterwards happens."""
+
+
+class Disk:
+    """Counts what is done to the disk; at operation `stop` it raises `fault`, a Crash from then on always."""
+
+    WATCHED = ("mkdir", "open", "fsync", "replace", "unlink", "rmdir")
+
+    def __init__(self, monkeypatch, stop=-1, fault=None):
+        self.log, self.stop, self.fault = [], stop, fault
+        self._paths = {}
+        for name in self.WATCHED:
+            monkeypatch.setattr(os, name, self._watch(name, getattr(os, name)))
+        monkeypatch.setattr(storage, "open", self._open, raising=False)
+
+    def _step(self, name, path):
+        dead = isinstance(self.fault, Crash) and 0 <= self.stop < len(self.log)
+        self.log.append((name, str(path)))
+        if dead or len(self.log) - 1 == self.stop:
+            raise self.fault
+
+    def _watch(self, name, function):
+        def watched(path, *args, **kwargs):
+            if name == "open" and not os.path.isdir(path):  # files that are read
+                return function(path, *args, **kwargs)
+            self._step(name, self._paths.get(path, path))
+            result = function(path, *args, **kwargs)
+            if name == "open":
+                self._paths[result] = path
+            return result
+
+        return watched
+
+    def _open(self, path, mode):
+        self._step("create", path)
+        return Watched(builtins.open(path, mode), self, path)
+
+
+class Watched:
+    """A file whose every write goes to the disk in two halves."""
+
+    def __init__(self, file, disk, path):
+        self.file, self.disk, self.path = file, disk, path
+        disk._paths[file.fileno()] = path
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+
+    def write(self, data):
+        self.disk._step("write", self.path)
+        self.file.write(data[: len(data) // 2])
+        self.file.flush()
+        self.disk._step("write", self.path)
+        self.file.write(data[len(data) // 2 :])
+
+    def flush(self):
+        self.file.flush()
+
+    def fileno(self):
+        return self.file.fileno()
+
+
+BEFORE = {
+    "nothing": [],
+    "one": [8],
+    "so many that one is forgotten": [*range(1, 9)],
+    "this one": [8, 9],  # a run that goes on from the one before comes to it again
+}
+"""What was written before generation 9 is."""
+
+
+@pytest.fixture(params=BEFORE)
+def before(request, tmp_path):
+    return prepared(tmp_path, request.param)
+
+
+def prepared(tmp_path, case):
+    """A function that gives fresh checkpoints, of which some are written."""
+    origin, places = Checkpoints(tmp_path / "origin", keep=2), itertools.count()
+    origin.folder.mkdir()
+    for generation in BEFORE[case]:
+        write(origin, generation)
+    return lambda: Checkpoints(shutil.copytree(origin.folder, tmp_path / f"copy-{next(places)}"), keep=2)
+
+
+def operations(before):
+    """What the disk is asked to do for one more checkpoint."""
+    checkpoints = before()
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch)
+        write(checkpoints, 9)
+    return disk.log, checkpoints.folder
+
+
+def test_a_crash_at_any_operation_leaves_this_checkpoint_or_the_one_before(before):
+    log, folder = operations(before)
+    found = []
+    for stop in range(len(log)):
+        checkpoints = before()
+        last = kept(checkpoints)[-1:]
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+            Disk(patch, stop, Crash())
+            write(checkpoints, 9)
+        survivor = Checkpoints(checkpoints.folder).newest(silent)
+        found.append(0 if survivor is None else survivor.generation)
+        if survivor is not None:
+            check(survivor, survivor.generation)
+        if stop % 3 == 0:
+            write(checkpoints, 9)  # the run goes on, and cleans up
+            assert kept(checkpoints) == kept(Checkpoints(folder))
+            check(checkpoints.newest(silent), 9)
+    assert len(found) > 20
+    assert found[-1] == 9
+    if last == [9]:  # it is there, then aside for a moment, then there again
+        assert found.count(8) == 1
+    else:
+        assert found == sorted(found)
+        assert set(found) == {*(last or [0]), 9}
+
+
+def test_files_are_on_the_disk_before_their_folder_has_its_name_and_that_before_others_go(tmp_path):
+    log, checkpoints = operations(prepared(tmp_path, "so many that one is forgotten"))
+    aside = next(Path(path) for name, path in log if name == "mkdir")
+    assert aside.name.startswith(".gen-000009.tmp-")
+    last = {place: i for i, place in enumerate(log)}
+    (renamed,) = (i for i, (name, path) in enumerate(log) if name == "replace" and Path(path) == aside)
+    files = {path for name, path in log if name == "create"}
+    assert {Path(path).name for path in files} == {
+        "manifest.json",
+        "run.json",
+        "member-000.json",
+        "milestone.json",
+        "member-000.safetensors",
+        "member-001.safetensors",
+    }
+    for file in files:
+        assert last["write", file] < last["fsync", file] < last["fsync", str(aside)] < renamed
+    assert renamed < last["fsync", str(checkpoints)]
+    removed = [i for i, (name, path) in enumerate(log) if "gen-000009" not in path and name in ("replace", "unlink")]
+    assert removed
+    assert min(removed) > last["fsync", str(checkpoints)]
+
+
+def test_a_full_disk_at_any_operation_leaves_all_former_checkpoints_and_nothing_else(before):
+    log, _ = operations(before)
+    writing = max(i for i, (name, _) in enumerate(log) if name == "fsync") + 1  # behind it others are forgotten
+    for stop in range(writing):
+        checkpoints = before()
+        former = kept(checkpoints)
+        with pytest.MonkeyPatch.context() as patch:
+            Disk(patch, stop, OSError(28, "No space left on device"))
+            with pytest.raises(CheckpointError, match=r"No space left on device.*was saved there before is untouched"):
+                write(checkpoints, 9)
+        assert kept(checkpoints) == former  # nothing is left beside them either
+        if former:
+            check(checkpoints.newest(silent), former[-1])
+
+
+# -- damage
+
+
+def test_every_flipped_byte_is_found_and_the_one_before_is_used_with_one_warning(checkpoints):
+    write(checkpoints, 1)
+    newest = write(checkpoints, 2)
+    rng = random.Random(0)
+    files = sorted(newest.iterdir())
+    for _ in range(200):
+        file = rng.choice(files)
+        whole = file.read_bytes()
+        place, bit = rng.randrange(len(whole)), 1 << rng.randrange(8)
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+        warnings = []
+        try:
+            checkpoint = checkpoints.newest(warnings.append)
+        except storage.UnknownSchema as error:  # the flip was in the schema's own name
+            assert file.name == "manifest.json", error
+        else:
+            same = file.name == "manifest.json" and not warnings  # a blank became another one
+            assert len(warnings) == (not same)
+            check(checkpoint, 2 if same else 1)
+        file.write_bytes(whole)
+    check(checkpoints.newest(silent), 2)
+
+
+def test_every_truncation_is_found(checkpoints):
+    write(checkpoints, 1)
+    newest = write(checkpoints, 2)
+    rng = random.Random(1)
+    files = sorted(newest.iterdir())
+    for _ in range(100):
+        file = rng.choice(files)
+        whole = file.read_bytes()
+        file.write_bytes(whole[: rng.randrange(len(whole))])
+        warnings = []
+        check(checkpoints.newest(warnings.append), 1)
+        (warning,) = warnings
+        assert file.name in warning
+        assert "goes on from gen-000001" in warning
+        file.write_bytes(whole)
+
+
+def test_the_warning_is_about_the_newest(checkpoints):
+    paths = [write(checkpoints, generation) for generation in (1, 2, 3)]
+    (paths[1] / "run.json").unlink()
+    shutil.rmtree(paths[2])
+    paths[2].mkdir()
+    warnings = []
+    check(checkpoints.newest(warnings.append), 1)
+    assert len(warnings) == 1
+    assert "gen-000003" in warnings[0]
+    assert "has no manifest.json" in warnings[0]
+    write(checkpoints, 3)  # what is left of a checkpoint does not stand in the way
+    check(checkpoints.newest(silent), 3)
+
+
+def test_none_and_none_that_is_whole_are_two_things(checkpoints):
+    assert checkpoints.newest(silent) is None
+    path = write(checkpoints, 1)
+    os.truncate(path / "member-000.safetensors", 10)
+    with pytest.raises(CheckpointError, match=r"no checkpoint that is whole; .*member-000.safetensors.* has 10 bytes"):
+        checkpoints.newest(silent)
+
+
+def test_a_newer_schema_is_no_damage(checkpoints):
+    write(checkpoints, 1)
+    manifest = write(checkpoints, 2) / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("agilerl-like/1", "agilerl-like/2"))
+    with pytest.raises(CheckpointError, match="has schema 'agilerl-like/2'; this version reads 'agilerl-like/1'"):
+        checkpoints.newest(silent)
+    for generation in range(3, 9):
+        write(checkpoints, generation)
+    assert 2 in kept(checkpoints)  # nobody removes what he cannot read
+
+
+def test_one_checkpoint_is_read_wherever_it_lies(checkpoints, tmp_path):
+    path = write(checkpoints, 12)
+    check(read(path), 12)
+    check(read(shutil.copytree(path, tmp_path / "mine")), 12)
+    with pytest.raises(CheckpointError, match="holds a 'other'"):
+        read(storage.write_folder(tmp_path / "other", "other", {}, {}))
+    with pytest.raises(CheckpointError, match="is not the checkpoint of a run"):
+        read(storage.write_folder(tmp_path / "bare", "checkpoint", {"milestone": {"generation": -1}}, {}))
+
+
+# -- which are kept
+
+
+def test_the_last_the_best_and_the_powers_of_two_are_kept(checkpoints):
+    for place in range(1, 21):  # the 11th, of generation 110, is the best
+        checkpoints.write(10 * place, {}, {}, score=-abs(place - 11))
+    assert kept(checkpoints) == [10, 20, 40, 80, 110, 160, 180, 190, 200]
+
+
+def test_a_resumed_run_keeps_the_same_ones(tmp_path):
+    for generation in range(1, 21):  # the 7th is the best; each is written as if by a process of its own
+        Checkpoints(tmp_path, keep=2).write(generation, {}, {}, score=-abs(generation - 7))
+    assert kept(Checkpoints(tmp_path)) == [1, 2, 4, 7, 8, 16, 19, 20]
+
+
+def test_a_score_that_is_no_number_is_the_lowest(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    write_scores(checkpoints, [math.nan, math.inf, -1e9, math.nan, math.nan, math.nan])
+    assert kept(checkpoints) == [1, 2, 3, 4, 6]
+    assert checkpoints.newest(silent).documents["milestone"] == {"generation": 6, "ordinal": 6, "score": None}
+
+
+def test_a_future_that_did_not_happen_is_forgotten(checkpoints):
+    for generation in (5, 10, 15, 20):
+        write(checkpoints, generation)
+    write(checkpoints, 12)
+    assert kept(checkpoints) == [5, 10, 12]
+    assert read(checkpoints.folder / "gen-000012").documents["milestone"]["ordinal"] == 3
+
+
+def test_at_least_one_is_kept(tmp_path):
+    with pytest.raises(ConfigurationError, match="keep=0 must be at least 1"):
+        Checkpoints(tmp_path, keep=0)
+
+
+# -- room
+
+
+def test_a_tight_disk_is_told_of_once(checkpoints, monkeypatch):
+    usage = shutil.disk_usage(checkpoints.folder.parents[1])
+    warnings = []
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+    free = 0
+    checkpoints.warn_if_tight(warnings.append)
+    assert warnings == []  # nothing was written yet
+    size = sum(file.stat().st_size for file in write(checkpoints, 1).iterdir())
+    free = int(2.5 * size)
+    checkpoints.warn_if_tight(warnings.append)
+    assert warnings == []
+    free -= 1
+    for _ in range(2):
+        checkpoints.warn_if_tight(warnings.append)
+    (warning,) = warnings
+    assert f"need {int(2.5 * size)} bytes; the disk has {free} left" in warning

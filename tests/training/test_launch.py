@@ -1,0 +1,227 @@
+"""Real processes: what they are given, how they end, and that none is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+import torch
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.training import launch
+from agilerl_like.training.launch import Fallen, launched
+
+LONG = 60.0  # seconds
+VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMP_NUM_THREADS",
+)
+
+
+def wait_until(true):
+    deadline, pause = time.monotonic() + LONG, threading.Event()
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        pause.wait(0.02)
+
+
+def variables():
+    return {name: os.environ.get(name) for name in VARIABLES}
+
+
+def report(rank, folder, tensor):
+    found = {"threads": torch.get_num_threads(), "tensor": tensor.tolist(), "pid": os.getpid(), **variables()}
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+
+
+def fall(rank):
+    if rank == 1:
+        raise SystemExit(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_ever(rank):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Event().wait()
+
+
+def children():
+    """Those of this process, but for multiprocessing's own helper."""
+    return [one for one in psutil.Process().children() if "resource_tracker" not in " ".join(one.cmdline())]
+
+
+def test_each_rank_has_its_variables_and_arguments_and_the_parent_gets_its_own_back(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "of old")
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    before = variables()
+    with launched(3, report, (tmp_path, torch.arange(2))) as crew:
+        mine = variables()
+    assert variables() == before
+    assert crew.fallen() == []
+    assert not children()
+    port, threads = mine["MASTER_PORT"], torch.get_num_threads()
+    assert int(port) > 0
+    for rank in (1, 2):
+        theirs = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert theirs.pop("pid") != os.getpid()
+        assert theirs == {"threads": threads, "tensor": [0, 1], **mine, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    assert mine == {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "3",
+        "LOCAL_WORLD_SIZE": "3",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": str(threads),
+    }
+
+
+def test_who_falls_is_named_with_exit_code_or_signal():
+    with launched(3, fall) as crew:
+        wait_until(lambda: len(crew.fallen()) == 2)
+        first, second = crew.fallen()
+        assert first == Fallen(1, first.pid, 3, "")
+        assert second == Fallen(2, second.pid, -9, "SIGKILL")
+        assert [crew.cause(rank) for rank in range(3)] == ["", "ended with exit code 3", "was killed by SIGKILL"]
+
+
+def test_nobody_is_left_when_the_parent_fails_though_they_will_not_end(monkeypatch):
+    monkeypatch.setattr(launch, "GRACE", 0.5)
+    with pytest.raises(ZeroDivisionError), launched(2, wait_for_ever) as crew:
+        raise ZeroDivisionError
+    assert not children()
+    assert [fallen.signal for fallen in crew.fallen()] == ["SIGKILL"]
+
+
+class Fatal:
+    def __reduce__(self):
+        return sys.exit, (4,)
+
+
+def test_who_dies_before_the_work_begins_is_named():
+    message = r"processes=2: rank 1 \(pid \d+\) ended with exit code 4 before its work began"
+    with pytest.raises(ConfigurationError, match=message), launched(2, fall, (Fatal(),)):
+        pass
+    assert not children()
+
+
+def test_one_process_is_the_caller_alone():
+    before = variables()
+    with launched(1, lambda rank: None) as crew:
+        assert variables() == before
+        assert crew.fallen() == []
+        assert crew.cause(0) == ""
+
+
+@pytest.mark.parametrize(
+    ("processes", "target", "arguments", "message"),
+    [
+        (0, fall, (), "processes=0 must be at least 1"),
+        (2, lambda rank: None, (), r"processes=2: target=<function <lambda> at .* cannot be sent"),
+        (2, fall, (1, threading.Lock()), r"processes=2: arguments\[1\]=<unlocked .* cannot be sent"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_before_anything_starts(processes, target, arguments, message):
+    with pytest.raises(ConfigurationError, match=message), launched(processes, target, arguments):
+        pass
+    assert not children()
+
+
+def test_a_launcher_s_processes_start_no_others(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with (
+        pytest.raises(ConfigurationError, match=r"processes=2 .* WORLD_SIZE=2 .* allowed .* processes=1"),
+        launched(2, fall),
+    ):
+        pass
+
+
+# ---- scripts of their own
+
+
+def script(*lines, body="pause.wait()"):
+    return textwrap.dedent(
+        f"""
+        import os, signal, sys, threading
+        from agilerl_like.errors import ConfigurationError
+        from agilerl_like.training import launch
+        pause = threading.Event()
+
+        def work(rank):
+            print(os.getpid(), flush=True)
+            pause.wait()
+
+        def main():
+            launch.GRACE = 1.0
+            try:
+                with launch.launched(2, work):
+                    print("up", flush=True)
+                    {body}
+            except ConfigurationError as error:
+                print("refused:", error, flush=True)
+        """
+    ) + "\n".join(lines)
+
+
+GUARDED = 'if __name__ == "__main__": main()'
+
+
+def spawn(*command):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, *command], text=True, start_new_session=True, **pipes)
+
+
+def until_up(process):
+    """Return the other ranks, when they and the parent have said that they are there."""
+    lines = [process.stdout.readline().strip() for _ in range(2)]
+    assert "up" in lines
+    return [psutil.Process(int(line)) for line in lines if line != "up"]
+
+
+def test_they_end_soon_after_a_parent_that_was_killed_even_one_that_stands_still(tmp_path):
+    (tmp_path / "run.py").write_text(script(GUARDED))
+    with spawn(tmp_path / "run.py") as parent:
+        others = until_up(parent)
+        others[0].suspend()
+        parent.kill()
+        _, alive = psutil.wait_procs(others, launch.GRACE + 10.0)
+        assert not alive
+        assert parent.stderr.read() == ""
+
+
+def test_ctrl_c_is_heard_by_the_parent_alone(tmp_path):
+    (tmp_path / "run.py").write_text(script(GUARDED))
+    with spawn(tmp_path / "run.py") as parent:
+        others = until_up(parent)
+        os.killpg(parent.pid, signal.SIGINT)
+        assert parent.wait(LONG) == -signal.SIGINT
+        assert not any(map(psutil.Process.is_running, others))
+        assert parent.stderr.read().count("Traceback") == 1
+
+
+def test_a_script_that_starts_processes_while_it_is_imported_is_told_what_to_do(tmp_path):
+    (tmp_path / "run.py").write_text(script("main()"))
+    out, errors = spawn(tmp_path / "run.py").communicate(timeout=LONG)
+    assert out.count("refused:") == 1
+    assert "processes=2 runs this script again in each new process" in out
+    assert "if __name__ == '__main__':" in out
+    assert errors == ""
+
+
+def test_what_a_prompt_or_notebook_defines_is_refused():
+    out, errors = spawn("-c", script(GUARDED)).communicate(timeout=LONG)
+    assert "refused: processes=2: target=<function work at" in out
+    assert "work is defined in no file" in out
+    assert errors == ""

@@ -1,0 +1,125 @@
+"""R16: two runs cannot share a folder, and a dead one does not keep it."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import platform
+import signal
+from typing import NamedTuple
+
+import pytest
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.training.lock import RunLock
+
+# from 3.12 on forking is warned of where there are threads; these children use none of theirs
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+def silent(text):
+    raise AssertionError(text)
+
+
+class Rival(NamedTuple):
+    """Another process that wants the lock."""
+
+    pid: int
+    said: str
+
+
+@contextlib.contextmanager
+def rival_for(folder):
+    hears, tells = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with RunLock(folder, warn=silent):
+                os.write(tells, b"locked")
+                signal.pause()
+        except ConfigurationError as error:
+            os.write(tells, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(tells)
+    try:
+        yield Rival(pid, os.read(hears, 1000).decode())
+    finally:
+        os.close(hears)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_killed_owner_leaves_nothing_behind_that_blocks(tmp_path):
+    folder = tmp_path / "runs" / "mine"
+    with rival_for(folder) as owner:
+        assert owner.said == "locked"
+        with pytest.raises(ConfigurationError) as refused, RunLock(folder, warn=silent):
+            pass
+        assert f"folder={str(folder)!r} is in use by another run" in str(refused.value)
+        assert f"process {owner.pid} on {platform.node()}" in str(refused.value)
+    with RunLock(folder, warn=silent):  # it was killed, and had no time for anything
+        pass
+
+
+def test_another_process_is_told_who_has_it(tmp_path):
+    with RunLock(tmp_path, warn=silent), rival_for(tmp_path) as rival:
+        assert f"in use by another run (process {os.getpid()} on {platform.node()})" in rival.said
+    with rival_for(tmp_path) as rival:
+        assert rival.said == "locked"
+
+
+def test_one_process_cannot_have_it_twice(tmp_path):
+    with RunLock(tmp_path, warn=silent):
+        with pytest.raises(ConfigurationError, match=f"process {os.getpid()} "), RunLock(tmp_path, warn=silent):
+            pass
+        with pytest.raises(ConfigurationError), RunLock(tmp_path, warn=silent):  # the refused one took nothing away
+            pass
+    with RunLock(tmp_path, warn=silent):
+        pass
+
+
+def test_a_child_that_outlives_its_run_does_not_keep_the_lock(tmp_path):
+    """An env worker that was forked has all of its parent's open files."""
+    reading, writing = os.pipe()
+    lock = RunLock(tmp_path, warn=silent)
+    with lock:
+        child = os.fork()
+        if child == 0:
+            lock.__exit__(None, None, None)  # nor does it sign off for its parent
+            os.read(reading, 1)
+            os._exit(0)
+        with pytest.raises(ConfigurationError, match=f"process {os.getpid()} "), RunLock(tmp_path, warn=silent):
+            pass
+    with RunLock(tmp_path, warn=silent):
+        pass
+    os.write(writing, b".")
+    assert os.waitpid(child, 0) == (child, 0)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_it_is_given_back_when_a_run_fails(tmp_path):
+    with pytest.raises(ZeroDivisionError), RunLock(tmp_path, warn=silent):
+        raise ZeroDivisionError
+    with RunLock(tmp_path, warn=silent):
+        pass
+
+
+def test_who_owns_it_may_be_unknown(tmp_path):
+    with RunLock(tmp_path, warn=silent):
+        for text in ("", "[", '{"pid": "none"}'):
+            (tmp_path / ".lock").write_text(text)
+            with pytest.raises(ConfigurationError, match="a process that has just begun"), RunLock(tmp_path):
+                pass
+
+
+def test_where_there_are_no_locks_the_run_goes_on_and_says_so(tmp_path, monkeypatch):
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    warnings = []
+    with RunLock(tmp_path, warn=warnings.append):
+        (warning,) = warnings
+    assert "cannot be locked ([Errno 37] No locks available): do not start a second run in it" in warning

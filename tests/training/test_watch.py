@@ -1,0 +1,297 @@
+"""Real processes that are killed, stopped, or leave: how the others end, and what they say."""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from datetime import timedelta
+from multiprocessing.connection import wait
+
+import psutil
+import pytest
+import torch.distributed as dist
+
+from agilerl_like.errors import EnvironmentFault
+from agilerl_like.training.watch import Unwatched, Watch, open_store
+
+CODE, PATIENCE, INTERVAL, SLACK, LONG = 75, 1.5, 0.1, 6.0, 60.0  # all but the first in seconds
+ADVICE = "The last saved generation is 7; to go on: agilerl-like resume runs/lander"
+
+processes = multiprocessing.get_context("forkserver")  # torch is loaded once
+processes.set_forkserver_preload(["agilerl_like.training.watch", "pytest"])
+
+
+# ---- in each process
+
+
+def live(rank, size, folder, pipe, cause="", elsewhere=False):
+    """One rank, which does as it is told through a pipe and stands in `recv` else."""
+    os.dup2(os.open(folder / f"{rank}.err", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
+    if elsewhere:
+        socket.gethostname = lambda: f"machine-{rank}"
+    store = open_store("127.0.0.1", 0, rank, size) if rank == 0 else None
+    pipe.send(store.port if store else 0)
+    store = open_store("127.0.0.1", pipe.recv(), rank, size) if store is None else (pipe.recv(), store)[1]
+    watch = Watch(store, rank, size, code=CODE, patience=PATIENCE, interval=INTERVAL, cause=lambda lost: cause)
+    with watch:
+        watch.note(7, "agilerl-like resume runs/lander")
+        while (order := pipe.recv()) != "end":
+            pipe.send(ORDERS[order](watch, folder))
+
+
+def meet(watch, folder):
+    wait_until(lambda: all(peer.sign.pid for peer in watch.peers))
+
+
+def fail(watch, folder):
+    raise EnvironmentFault("the env returned\nNaN")
+
+
+def ask(watch, folder):
+    watch.ask_to_stop(signal.SIGTERM)
+
+
+def hear(watch, folder):
+    wait_until(lambda: watch.asked)
+    return watch.asked
+
+
+def see_0_leave(watch, folder):
+    wait_until(lambda: watch.peers[0].sign.left)
+
+
+def hold_the_interpreter(watch, folder):
+    ctypes.PyDLL(None).usleep(int(0.6 * PATIENCE * 1e6))  # meanwhile no thread of this process runs any Python
+
+
+def join(watch, folder):
+    size, name = len(watch.peers) + 1, f"file://{folder}/group"
+    dist.init_process_group("gloo", name, rank=watch.rank, world_size=size, timeout=timedelta(seconds=LONG))
+    dist.barrier()
+
+
+def barrier(watch, folder):
+    try:
+        dist.barrier()
+    except RuntimeError:
+        watch.find_cause()
+        raise
+
+
+ORDERS = {do.__name__: do for do in (meet, fail, ask, hear, see_0_leave, hold_the_interpreter, join, barrier)}
+
+
+def wait_until(true):
+    deadline, pause = time.monotonic() + LONG, threading.Event()
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        pause.wait(0.01)
+
+
+# ---- in the test's own
+
+
+class Ranks:
+    def __init__(self, size, folder, started=None, **how):
+        self.folder, self.pipes, self.processes = folder, [], []
+        with ExitStack() as self.stack:
+            for rank in range(started or size):
+                pipe, its_end = processes.Pipe()
+                process = processes.Process(target=live, args=(rank, size, folder, its_end), kwargs=how)
+                process.start()
+                self.stack.callback(process.join, LONG)
+                self.stack.callback(process.kill)
+                its_end.close()
+                self.pipes.append(pipe)
+                self.processes.append(process)
+            ports = [self.hear(rank) for rank in range(len(self.pipes))]
+            for pipe in self.pipes:
+                pipe.send(ports[0])
+            self.stack = self.stack.pop_all()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+    def hear(self, rank):
+        assert self.pipes[rank].poll(LONG)
+        return self.pipes[rank].recv()
+
+    def order(self, order, *ranks):
+        for rank in ranks:
+            self.pipes[rank].send(order)
+
+    def do(self, order, *ranks):
+        self.order(order, *ranks)
+        return [self.hear(rank) for rank in ranks]
+
+    def signal(self, number, *ranks):
+        for rank in ranks:
+            os.kill(self.processes[rank].pid, number)
+
+    def name(self, rank, host=None):
+        return f"rank {rank} (pid {self.processes[rank].pid} on {host or socket.gethostname()})"
+
+    def codes(self, *ranks):
+        for rank in ranks:
+            self.processes[rank].join(LONG)
+        return [self.processes[rank].exitcode for rank in ranks]
+
+    def run_on(self, seconds):
+        """Say whether all are still there so many seconds later."""
+        return not wait([process.sentinel for process in self.processes], seconds)
+
+    def said(self):
+        """(rank, first line, second line) of each message."""
+        for rank in range(len(self.processes)):
+            lines = (self.folder / f"{rank}.err").read_text().splitlines()
+            for number, line in enumerate(lines):
+                if line.startswith("agilerl-like: "):
+                    yield rank, line.removeprefix("agilerl-like: "), lines[number + 1]
+
+
+@pytest.fixture
+def start(tmp_path):
+    with ExitStack() as stack:
+        yield lambda size, **how: stack.enter_context(Ranks(size, tmp_path, **how))
+
+
+GONE = "is gone without a word (SIGKILL, out of memory, or a crash), so all ranks end."
+STOPPED = "was stopped by a signal (SIGSTOP), so all ranks end."
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_killed_rank_ends_the_others_at_once_though_they_wait_in_a_collective(start, victim):
+    ranks, others = start(3), [rank for rank in range(3) if rank != victim]
+    ranks.do("join", 0, 1, 2)
+    ranks.do("meet", 0, 1, 2)
+    ranks.order("barrier", *others)
+    began = time.monotonic()
+    ranks.signal(signal.SIGKILL, victim)
+    assert ranks.codes(*others) == [CODE, CODE]
+    assert time.monotonic() - began < PATIENCE + SLACK
+    assert list(ranks.said()) == [(others[0], f"{ranks.name(victim)} {GONE}", ADVICE)]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_rank_ends_the_others_when_their_patience_does_and_then_leaves_quietly(start, victim):
+    ranks, others = start(3), [rank for rank in range(3) if rank != victim]
+    ranks.do("join", 0, 1, 2)
+    ranks.do("meet", 0, 1, 2)
+    ranks.order("barrier", *others)
+    began = time.monotonic()
+    ranks.signal(signal.SIGSTOP, victim)
+    assert ranks.codes(*others) == [CODE, CODE]
+    assert PATIENCE - 2 * INTERVAL < time.monotonic() - began < PATIENCE + SLACK
+    assert list(ranks.said()) == [(others[0], f"{ranks.name(victim)} {STOPPED}", ADVICE)]
+    ranks.signal(signal.SIGCONT, victim)
+    assert ranks.codes(victim) == [CODE]
+    assert len(list(ranks.said())) == 1
+
+
+def test_a_rank_on_another_machine_is_missed_when_it_falls_silent(start):
+    ranks = start(3, elsewhere=True)
+    ranks.do("meet", 0, 1, 2)
+    ranks.signal(signal.SIGKILL, 1)
+    assert ranks.codes(0, 2) == [CODE, CODE]
+    silent = "has given no sign of life for 2 s, so all ranks end."  # 1.5 and up to an interval
+    assert list(ranks.said()) == [(0, f"{ranks.name(1, 'machine-1')} {silent}", ADVICE)]
+
+
+def test_without_the_store_one_rank_speaks_on_each_machine(start):
+    ranks = start(3, elsewhere=True)
+    ranks.do("meet", 0, 1, 2)
+    ranks.signal(signal.SIGKILL, 0)
+    assert ranks.codes(1, 2) == [CODE, CODE]
+    assert [(rank, said.partition(" has ")[0]) for rank, said, _ in ranks.said()] == [
+        (1, ranks.name(0, "machine-0")),
+        (2, ranks.name(0, "machine-0")),
+    ]
+
+
+def test_a_rank_that_never_came_is_missed(start):
+    ranks = start(3, started=2)
+    assert ranks.codes(0, 1) == [CODE, CODE]
+    assert list(ranks.said()) == [(0, "rank 2 has never given a sign of life, so all ranks end.", ADVICE)]
+
+
+def test_the_parent_knows_the_true_cause(start):
+    ranks = start(2, cause="was killed by SIGKILL")
+    ranks.do("meet", 0, 1)
+    ranks.signal(signal.SIGKILL, 1)
+    assert ranks.codes(0) == [CODE]
+    assert list(ranks.said()) == [(0, f"{ranks.name(1)} was killed by SIGKILL, so all ranks end.", ADVICE)]
+
+
+@pytest.mark.parametrize(("faulty", "speaker"), [(0, 1), (1, 0)])
+def test_an_error_ends_the_others_who_say_it(start, faulty, speaker):
+    ranks = start(3)
+    ranks.order("fail", faulty)
+    assert ranks.codes(faulty, speaker, 2) == [1, CODE, CODE]
+    error = "left with EnvironmentFault: the env returned NaN, so all ranks end."
+    assert list(ranks.said()) == [(speaker, f"{ranks.name(faulty)} {error}", ADVICE)]
+
+
+def test_an_error_of_all_ranks_is_everybody_s_own(start):
+    ranks = start(2)
+    ranks.order("fail", 0, 1)
+    assert ranks.codes(0, 1) == [1, 1]
+    assert list(ranks.said()) == []
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_nobody_mourns_a_rank_whose_work_is_done(start, first):
+    ranks, others = start(3), [rank for rank in range(3) if rank != first]
+    ranks.do("meet", 0, 1, 2)
+    ranks.order("end", first)
+    if first == 0:
+        ranks.do("see_0_leave", *others)  # it waits for the others as long as its patience lasts, and goes
+    assert ranks.codes(first) == [0]
+    assert not wait([ranks.processes[rank].sentinel for rank in others], PATIENCE + 5 * INTERVAL)
+    ranks.order("end", *others)
+    assert ranks.codes(*others) == [0, 0]
+    assert list(ranks.said()) == []
+
+
+def test_a_wish_to_stop_reaches_every_rank(start):
+    ranks = start(3)
+    ranks.do("ask", 2)
+    assert ranks.do("hear", 0, 1, 2) == [signal.SIGTERM] * 3
+    ranks.order("end", 0, 1, 2)
+    assert ranks.codes(0, 1, 2) == [0, 0, 0]
+
+
+def test_nobody_is_given_up_who_holds_the_interpreter_or_when_all_are_stopped(start):
+    ranks = start(2)
+    ranks.do("meet", 0, 1)
+    ranks.do("hold_the_interpreter", 0, 1)
+    ranks.do("hold_the_interpreter", 1)
+    ranks.signal(signal.SIGSTOP, 0, 1)
+    wait_until(lambda: all(psutil.Process(one.pid).status() == psutil.STATUS_STOPPED for one in ranks.processes))
+    assert ranks.run_on(PATIENCE + 5 * INTERVAL)
+    ranks.signal(signal.SIGCONT, 0, 1)
+    assert ranks.run_on(PATIENCE)
+    ranks.order("end", 0, 1)
+    assert ranks.codes(0, 1) == [0, 0]
+    assert list(ranks.said()) == []
+
+
+def test_a_process_alone_has_the_same_methods_and_nobody_to_wait_for():
+    with Unwatched() as watch:
+        watch.note(1, "")
+        watch.find_cause()
+        assert watch.asked == 0
+        watch.ask_to_stop(signal.SIGINT)
+        watch.ask_to_stop(signal.SIGTERM)
+        assert watch.asked == signal.SIGINT  # the first one counts
+    methods = {name for name in vars(Unwatched) if not name.startswith("__")}
+    assert methods == {"note", "ask_to_stop", "find_cause", "leave"}
+    assert {name for name in vars(Watch) if not name.startswith("_")} <= methods
