@@ -1,4 +1,4 @@
-"""The command `agilerl-like`: train, eval, probe, plot.
+"""The command `agilerl-like`: train, resume, eval, probe, plot.
 
 What follows a YAML file overrides it in the file's own words, so both are judged together, by the same code. tyro reads
 the other commands and writes every help page.
@@ -11,7 +11,7 @@ import importlib.util
 import re
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -35,7 +35,14 @@ from agilerl_like.config import Config, build, load
 from agilerl_like.envs.probes import PROBES
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.envs.vector import EnvRecipe, evaluation_env
-from agilerl_like.errors import CheckpointError, ConfigurationError, EnvironmentFault, NoHealthyMember, unknown_name
+from agilerl_like.errors import (
+    CheckpointError,
+    ConfigurationError,
+    EnvironmentFault,
+    ExitCode,
+    NoHealthyMember,
+    unknown_name,
+)
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import METRICS, CsvReporter, LineageReporter
 from agilerl_like.reporting.plot import plot_run
@@ -43,7 +50,9 @@ from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
 from agilerl_like.seeding import Purpose, fresh_seed, integers
-from agilerl_like.training.on_policy import evolve_on_policy
+from agilerl_like.training.archive import Finished
+from agilerl_like.training.conduct import evolve_on_policy, joined
+from agilerl_like.training.distributed import Alone, World, is_launched
 from agilerl_like.training.probe import Answer, ProbeRecord, solve
 from agilerl_like.training.run import Outcome
 from agilerl_like.training.schedule import Places
@@ -53,19 +62,17 @@ DESCRIPTION = "Populations of PPO agents that find their hyperparameters and arc
 CONFIG = "config.yaml"
 EVALUATION_ENVS = 32
 
-DONE, UNSOLVED, MISTAKE, FAULT, DISK = 0, 1, 2, 70, 74  # the last two are sysexits.h's EX_SOFTWARE and EX_IOERR
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; what a user can mend is said in one line."""
     try:
         return _command(list(sys.argv[1:] if arguments is None else arguments))
     except ConfigurationError as error:
-        return _say_wrong(error, MISTAKE)
+        return _say_wrong(error, ExitCode.MISTAKE)
     except (CheckpointError, OSError) as error:
-        return _say_wrong(error, DISK)
+        return _say_wrong(error, ExitCode.DISK)
     except (EnvironmentFault, NoHealthyMember) as error:
-        return _say_wrong(error, FAULT)
+        return _say_wrong(error, ExitCode.FAULT)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
@@ -73,8 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(arguments: list[str]) -> int:
     if arguments[:1] == ["train"]:
         return train(arguments[1:])
+    if arguments[:1] == ["resume"]:
+        return resume(arguments[1:])
     torch.set_num_threads(1)
-    commands = {"train": Train, "eval": evaluate, "probe": probe, "plot": plot}
+    commands = {"train": Train, "resume": Resume, "eval": evaluate, "probe": probe, "plot": plot}
     markers = (PositionalMetavarFromFieldName, AvoidSubcommands)
     return tyro.extras.subcommand_cli_from_dict(
         commands, prog=PROGRAM, description=DESCRIPTION, args=arguments, config=markers
@@ -105,44 +114,99 @@ class Train:
     """Print the whole configuration and do nothing."""
 
 
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run that was interrupted, broke off or was killed, from its newest checkpoint, as if nothing was.
+
+    Settings may be given as to train: a larger --training.max-steps lets a run go on that has ended.
+    """
+
+    run: Positional[Path]
+    """Folder of the run."""
+    settings: Annotated[FlagConversionOff[Config], tyro.conf.arg(name="")]
+
+
 def train(arguments: Sequence[str]) -> int:
     """Do what `Train` describes; `config` reads its settings, for tyro has no words for a new hyperparameter."""
     rest = [argument for argument in arguments if argument not in ("-h", "--help", "--print-config")]
-    file, overrides = (rest[0], rest[1:]) if rest and not rest[0].startswith("--") else ("", rest)
+    file, overrides = _first(rest)
     if len(rest) < len(arguments) and "--print-config" not in arguments:
-        return _help(file, overrides)
+        return _help("train", Train, file, overrides)
     if not file:
         raise ConfigurationError(f"file is missing; allowed is {PROGRAM} train FILE.yaml [--section.name VALUE ...]")
-    config = load(file, overrides).seeded()
+    config = load(file, overrides)
     if "--print-config" in arguments:
-        sys.stdout.write(config.to_yaml())
-        return DONE
-    torch.set_num_threads(config.run.threads)
-    return _train(config)
+        sys.stdout.write(config.seeded().to_yaml())
+        return ExitCode.DONE
+    with _launched(config) as world:
+        config = config.seeded(world.agree(fresh_seed()))
+        if world.is_main:
+            _check_name(config)
+        return _conduct(config, world, lambda: _make_run_dir(config), resume=False)
 
 
-def _help(file: str, overrides: Sequence[str]) -> int:
-    default: dict[str, Any] = {"default": Train(Path(file), load(file, overrides))} if file else {}
+def resume(arguments: Sequence[str]) -> int:
+    """Do what `Resume` describes."""
+    rest = [argument for argument in arguments if argument not in ("-h", "--help")]
+    folder, overrides = _first(rest)
+    file = str(Path(folder) / CONFIG) if folder else ""
+    if len(rest) < len(arguments):
+        return _help("resume", Resume, file, overrides)
+    if not folder:
+        raise ConfigurationError(f"run is missing; allowed is {PROGRAM} resume FOLDER [--section.name VALUE ...]")
+    if not Path(file).is_file():
+        raise ConfigurationError(f"run={folder!r} has no {CONFIG}; allowed is the folder of a run of {PROGRAM} train")
+    config = load(file, overrides)
+    with _launched(config) as world:
+        return _conduct(config, world, lambda: Path(folder), resume=True)
+
+
+def _first(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """What stands before the options, and the options."""
+    named = bool(arguments) and not arguments[0].startswith("--")
+    return (arguments[0], arguments[1:]) if named else ("", arguments)
+
+
+def _help(command: str, kind: type[Train] | type[Resume], file: str, overrides: Sequence[str]) -> int:
+    default: dict[str, Any] = {"default": kind(Path(file), load(file, overrides))} if file else {}
     markers = (PositionalMetavarFromFieldName, AvoidSubcommands)
-    tyro.cli(Train, prog=f"{PROGRAM} train", args=["--help"], config=markers, **default)
-    return DONE
+    tyro.cli(kind, prog=f"{PROGRAM} {command}", args=["--help"], config=markers, **default)
+    return ExitCode.DONE
 
 
-def _train(config: Config) -> int:
-    _check_name(config)
+def _launched(config: Config) -> contextlib.AbstractContextManager[World]:
+    """The processes that somebody started together with this one; mostly there are none."""
+    torch.set_num_threads(config.run.threads)
+    return joined(cpu=not torch.cuda.is_available()) if is_launched() else contextlib.nullcontext(Alone())
+
+
+def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, resume: bool) -> int:
+    """Train, from the beginning or from the newest checkpoint; only the main process has a folder."""
     setup = build(config)
     with contextlib.closing(setup.env):
-        run_dir = _make_run_dir(config)
-        (run_dir / CONFIG).write_text(
-            f"# {PROGRAM} train {CONFIG} does this run again\n{config.to_yaml()}", encoding="utf-8"
-        )
-        outcome = evolve_on_policy(
-            **setup._asdict(),
-            places=Places(run_dir=run_dir),
-            reporters=Reporters(_sinks(config, run_dir)),
-            name=run_dir.name,
-        )
-    if config.run.plot and importlib.util.find_spec("matplotlib") is not None:
+        run_dir = find_folder() if world.is_main else None
+        if run_dir is not None:
+            (run_dir / CONFIG).write_text(
+                f"# {PROGRAM} train {CONFIG} does this run again\n{config.to_yaml()}", encoding="utf-8"
+            )
+        command = f"{PROGRAM} resume {run_dir}"
+        try:
+            outcome = evolve_on_policy(
+                setup.env,
+                setup.population,
+                setup.plan(name="" if run_dir is None else run_dir.name, resume=command),
+                places=Places(run_dir=run_dir),
+                reporters=Reporters([] if run_dir is None else _sinks(config, run_dir)),
+                world=world,
+                processes=config.run.processes,
+                resume=resume,
+            )
+        except Finished as end:
+            _print(f"{end}; a larger --training.max-steps lets it go on")
+            return ExitCode.DONE
+        except (EnvironmentFault, NoHealthyMember) as error:
+            return _say_wrong(type(error)(f"{error}; to go on: {command}"), ExitCode.FAULT)
+    if run_dir is not None and config.run.plot and importlib.util.find_spec("matplotlib") is not None:
         _draw(run_dir)
     return _exit_code(outcome)
 
@@ -187,13 +251,13 @@ def _draw(run_dir: Path) -> None:
     try:
         _print(f"drawn in {plot_run(run_dir)}")
     except (ConfigurationError, OSError) as error:  # what was trained is saved, whatever becomes of its picture
-        _say_wrong(error, DONE)
+        _say_wrong(error, ExitCode.DONE)
 
 
 def _exit_code(outcome: Outcome) -> int:
     if outcome.summary.reason == "interrupted":
         return 128 + outcome.signal
-    return DISK if outcome.unsaved else DONE
+    return ExitCode.DISK if outcome.unsaved else ExitCode.DONE
 
 
 # -- eval
@@ -227,7 +291,7 @@ def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = N
         f"mean return {scores.mean():.2f} ± {scores.std():.2f} over {episodes} episodes "
         f"(from {scores.min():.2f} to {scores.max():.2f}, {played.lengths.mean():.0f} steps on average, seed {seed})"
     )
-    return DONE
+    return ExitCode.DONE
 
 
 def _recipe(run: Path, env: str) -> EnvRecipe:
@@ -261,7 +325,7 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0) -> int:
             records.append(record)
             table.add_row(*_row(record))
             live.refresh()
-    return DONE if all(record.solved for record in records) else UNSOLVED
+    return ExitCode.DONE if all(record.solved for record in records) else ExitCode.UNSOLVED
 
 
 def _row(record: ProbeRecord) -> Iterable[str]:
@@ -296,7 +360,7 @@ def plot(run: Positional[Path], /) -> int:
         run: Folder of the run.
     """
     _print(str(plot_run(run)))
-    return DONE
+    return ExitCode.DONE
 
 
 def _print(text: str) -> None:

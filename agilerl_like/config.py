@@ -11,6 +11,7 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -38,6 +39,7 @@ from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder
 from agilerl_like.seeding import fresh_seed
+from agilerl_like.training.conduct import STILL, Plan
 from agilerl_like.training.schedule import Schedule
 
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
@@ -258,7 +260,17 @@ class RunConfig(Section):
     plot: bool = True
     """Draw the run as evolution.png at its end, if matplotlib is installed."""
     threads: Count = 1
-    """Threads of torch; nets of this size are slower on more."""
+    """Threads of torch in each process; nets of this size are slower on more."""
+    processes: Count = 1
+    """Processes on this machine among which the members are divided; not for `accelerate launch`, which says it."""
+
+
+class Contradictions(ConfigurationError):
+    """Settings of which each is legal by itself, and which do not go together."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
 
 
 class Config(Section):
@@ -301,13 +313,25 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Config:
+        problems = []
+        for check in (self._check_selection, self._check_agent):
+            try:
+                check()
+            except ConfigurationError as error:
+                problems.append(str(error))
+        if problems:
+            raise Contradictions(problems)
+        return self
+
+    def _check_selection(self) -> None:
         if self.mutation is not None:
             self.selection.strategy.validate(self.population.size)
+
+    def _check_agent(self) -> None:
         anything = gymnasium.spaces.Box(-1.0, 1.0, (1,))
         arguments = self.agent_arguments()
         net_config = {**arguments["net_config"], "encoder": "mlp", "encoder_config": {}}  # what is seen is unknown yet
         PPO(anything, anything, **{**arguments, "net_config": net_config})
-        return self
 
     def agent_arguments(self) -> dict[str, Any]:
         """The arguments of `PPO` besides its spaces."""
@@ -320,9 +344,10 @@ class Config(Section):
             "seed": self.seed,
         }
 
-    def seeded(self) -> Config:
-        """This configuration with a seed: the one given, or a new one."""
-        return self if self.seed is not None else self.model_copy(update={"seed": fresh_seed()})
+    def seeded(self, seed: int | None = None) -> Config:
+        """This configuration with a seed: its own, else the one given, else a new one."""
+        new = fresh_seed() if seed is None else seed
+        return self if self.seed is not None else self.model_copy(update={"seed": new})
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with every default."""
@@ -334,7 +359,7 @@ class Config(Section):
 
 
 class Setup(NamedTuple):
-    """What a configuration describes: arguments of `evolve_on_policy`."""
+    """What a configuration describes."""
 
     env: gymnasium.vector.VectorEnv
     population: Population
@@ -342,6 +367,10 @@ class Setup(NamedTuple):
     selection: Selection | None
     mutations: Mutations | None
     settings: Mapping[str, Any]
+
+    def plan(self, *, name: str = "", resume: str = "") -> Plan:
+        """What to do with them."""
+        return Plan(self.schedule, self.selection, self.mutations or STILL, name, self.settings, resume)
 
 
 def build(config: Config) -> Setup:
@@ -423,15 +452,27 @@ class Draft:
     def judge(self) -> Config:
         """Return the configuration, or raise ConfigurationError with every problem."""
         try:
-            return Config.model_validate(self.data)
+            config, problems = Config.model_validate(self.data), []
         except ValidationError as error:
-            problems = [self._problem(found) for found in error.errors(include_url=False)]
-            raise ConfigurationError("; ".join(problems)) from None
+            config, problems = None, [self._problem(found) for found in error.errors(include_url=False)]
+        if config is None or (problems := [*self._flags_for_numbers(config)]):
+            raise ConfigurationError("; ".join(problems))
+        return config
+
+    def _flags_for_numbers(self, config: Config) -> Iterator[str]:
+        """What pydantic lets pass, for to Python true is 1."""
+        read = config.to_json()
+        for path in self.places:
+            written, understood = (reduce(_entry, path, data) for data in (self.data, read))
+            if isinstance(written, bool) and type(understood) in (int, float):
+                yield f"{'.'.join(path)}={written!r}: input should be a number, not a flag{self._place(path)}"
 
     def _problem(self, found: Any) -> str:
         """Say in this project's words what pydantic found."""
         loc = tuple(str(part) for part in found["loc"])
         own = found.get("ctx", {}).get("error")
+        if isinstance(own, Contradictions):
+            return "; ".join(self._own_problem(loc, problem) for problem in own.problems)
         if isinstance(own, ConfigurationError):
             return self._own_problem(loc, str(own))
         name, value = ".".join(loc), found["input"]
@@ -536,6 +577,10 @@ def _value(option: str, texts: list[str]) -> Any:
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigurationError(f"{option}={' '.join(texts)!r}{_explain(error)}") from error
     return values[0] if len(values) == 1 else values
+
+
+def _entry(section: Any, name: str) -> Any:
+    return section.get(name) if isinstance(section, Mapping) else None
 
 
 def _near(loc: tuple[str, ...]) -> list[str]:

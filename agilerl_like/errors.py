@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How the command ends; after a signal it is 128 + its number (130 for SIGINT, 143 for SIGTERM).
+
+    The numbers above 63 are those of sysexits.h.
+    """
+
+    DONE = 0
+    UNSOLVED = 1
+    """A probe was not solved."""
+    MISTAKE = 2
+    """The configuration or the arguments are wrong."""
+    DISK = 74
+    """Something could not be read or written."""
+    FAULT = 75
+    """The run broke off, and may be resumed: an env, a process of it, or the numbers of all members failed."""
 
 
 class ConfigurationError(ValueError):
-    """A setting is wrong: the message names the field, its value and what is allowed (exit code 2 of the CLI)."""
+    """A setting is wrong: the message names the field, its value and what is allowed (`ExitCode.MISTAKE`)."""
 
 
 class EnvironmentFault(RuntimeError):

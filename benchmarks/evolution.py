@@ -26,7 +26,7 @@ from agilerl_like.envs import evaluation_env
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.reporting import GenerationRecord, Reporter, Reporters
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.on_policy import evolve_on_policy
+from agilerl_like.training.conduct import evolve_on_policy
 from agilerl_like.training.schedule import Places
 from benchmarks.tables import ROOT, machine, replace_section, versions
 
@@ -91,13 +91,7 @@ def measure(name: str, seed: int, threads: int) -> Result:
     milestone = Milestone(world.milestone)
     start = time.perf_counter()
     outcome = evolve_on_policy(
-        setup.env,
-        setup.population,
-        schedule=setup.schedule,
-        selection=setup.selection,
-        mutations=setup.mutations,
-        places=Places(),
-        reporters=Reporters([milestone]),
+        setup.env, setup.population, setup.plan(), places=Places(), reporters=Reporters([milestone])
     )
     seconds = time.perf_counter() - start
     best = outcome.population.best

@@ -131,7 +131,7 @@ def measure(case: Case, threads: int, seed: int) -> Result:
     population = PPO.population(case.members, *spaces, device=device, **settings(seed=seed, **FORMS[case.form]))
     with closing(env):
         collector = Collector(population, TransitionEnv(env), Clock(("env", "act", "learn")))
-        collector.reset()
+        collector.reset(range(len(collector.population)))
         train(collector, 2 * UPDATE_STEPS)
         seconds = train(collector, case.steps_per_member)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()

@@ -21,7 +21,7 @@ from agilerl_like.config import build, load
 from agilerl_like.envs import TransitionEnv, evaluation_env
 from agilerl_like.reporting import Reporters
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.on_policy import evolve_on_policy
+from agilerl_like.training.conduct import evolve_on_policy
 from agilerl_like.training.schedule import Places
 from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, values
 from benchmarks.tables import ROOT, Goal, markdown
@@ -99,7 +99,7 @@ def learn(lesson: Lesson, seed: int, threads: int) -> Learned:
     config = load(ROOT / lesson.config, [*lesson.overrides, "--seed", str(seed), "--training.target", "null"])
     setup = build(config)
     start = perf_counter()
-    outcome = evolve_on_policy(**setup._asdict(), places=Places(), reporters=Reporters([]))
+    outcome = evolve_on_policy(setup.env, setup.population, setup.plan(), places=Places(), reporters=Reporters([]))
     seconds, best = perf_counter() - start, outcome.population.best
     with closing(evaluation_env(setup.env, EPISODES)) as env:
         fresh = best.play(TransitionEnv(env), integers(EPISODES, seed, Purpose.BY_HAND, EPISODES))

@@ -83,7 +83,7 @@ def collecting(population: Population, env_name: World) -> Iterator[Collector]:
     env = make_vect_envs(env_name, num_envs=m.ENVS_PER_MEMBER * len(population))
     try:
         collector = Collector(population, TransitionEnv(env), Clock(("env", "act", "learn")))
-        collector.reset()
+        collector.reset(range(len(collector.population)))
         yield collector
     finally:
         env.close()

@@ -7,6 +7,7 @@ and a counter, so nothing about the others changes what it does.
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ import gymnasium
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from agilerl_like import storage
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
@@ -50,6 +52,10 @@ SAMPLE_STATES = 512
 """States that stand for observations where a mutation is asked for before any rollout."""
 SAMPLE_STEPS = 32
 """How many of them follow each other, for a network that remembers."""
+RECENT = 1024
+"""States of the last rollout that are kept to measure mutations on."""
+MAX_COUNT = 2**128
+"""What no counter reaches."""
 
 
 def torch_generator(device: torch.device, seed: int, purpose: Purpose, *keys: int) -> torch.Generator:
@@ -231,6 +237,11 @@ class Agent(ABC):
         network.reset_(torch_generator(torch.device("cpu"), self.seed, Purpose.INITIAL_WEIGHTS, self.index))
         return network.to(self.device)
 
+    def begin_anew(self) -> None:
+        """Get initial weights of its own stream, and moments of nothing: what it had learned is lost."""
+        network = self.initial_network()
+        self.adopt(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
+
     def _build_here(self, architecture: NetworkSpec) -> ActorCritic:
         network = self.build(architecture)
         return network if self.device.type == "cpu" else network.to(self.device)
@@ -304,6 +315,29 @@ class Agent(ABC):
         numbers = {k: v for k, v in self.settings().items() if isinstance(v, int | float) and not isinstance(v, bool)}
         return Genome(numbers, self.architecture)
 
+    def genome_to_json(self, genome: Genome) -> dict[str, Any]:
+        """Return a genome as plain data, for `genome_from_json` of any agent of the same kind and spaces."""
+        return {
+            "hyperparameters": dict(genome.hyperparameters),
+            "architecture": cast(NetworkSpec, genome.architecture).to_config(),
+        }
+
+    def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
+        """Read what `genome_to_json` wrote."""
+        architecture = read_architecture(
+            data["architecture"],
+            self.encoding,
+            recurrent=self.network.is_recurrent,
+            networks=self.networks_of_its_own,
+        )
+        return Genome(data["hyperparameters"], architecture)
+
+    @property
+    def networks_of_its_own(self) -> CustomSpec | None:
+        """The networks that the user gave, if any: their code is in no file."""
+        encoder = self.architecture.encoder
+        return encoder if isinstance(encoder, CustomSpec) else None
+
     def evolvable_attributes(self, networks_only: bool = False) -> dict[str, Any]:
         """What evolution may change, by name: the networks, and the hyperparameters unless `networks_only`."""
         networks: dict[str, Any] = {"actor": self.actor, "critic": self.critic}
@@ -312,6 +346,11 @@ class Agent(ABC):
     def register_mutation_hook(self, hook: Callable[[Any], None]) -> None:
         """Call `hook(agent)` after every mutation of this agent, and of its clones."""
         self._hooks.append(hook)
+
+    @property
+    def mutation_hooks(self) -> tuple[Callable[[Any], None], ...]:
+        """What is called after every mutation."""
+        return tuple(self._hooks)
 
     def mutate(self: AgentT, mutations: Mutations, rng: np.random.Generator, *, pre_training: bool = False) -> AgentT:
         """Draw a mutation and carry it out on this agent itself; return it."""
@@ -525,8 +564,7 @@ class Agent(ABC):
             "draws": self.draws,
             "num_envs": getattr(self, "num_envs", 1),
         }
-        tensors = {f"network.{k}": v for k, v in (*self.network.named_parameters(), *self.network.named_buffers())}
-        optimizer = self.optimizer
+        optimizer, tensors = self.optimizer, _tensors_of(self.network)
         tensors |= {
             "adam.exp_avg": optimizer.exp_avg,
             "adam.exp_avg_sq": optimizer.exp_avg_sq,
@@ -555,7 +593,7 @@ class Agent(ABC):
             tensors.get("agent", {}),
             device=self.device,
             where=str(path),
-            networks=self.architecture.encoder if isinstance(self.architecture.encoder, CustomSpec) else None,
+            networks=self.networks_of_its_own,
         )
         if (other.observation_space, other.action_space) != (self.observation_space, self.action_space):
             raise CheckpointError(
@@ -607,10 +645,12 @@ class Agent(ABC):
         try:
             agent = cls._from_document(document, device, networks)
             agent._fill(document, tensors)
+        except CheckpointError:
+            raise
         except ConfigurationError as error:
-            raise CheckpointError(f"path={where!r}: {error}") from error
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            raise CheckpointError(f"path={where!r} does not fit together: {error!r}") from error
+            raise CheckpointError(f"path={where!r}: {error!s:.500}") from error
+        except Exception as error:  # nobody can list what a document of a stranger may stumble over
+            raise CheckpointError(f"path={where!r} does not fit together: {error!r:.500}") from error
         return agent
 
     @classmethod
@@ -618,30 +658,49 @@ class Agent(ABC):
     def _from_document(
         cls: type[AgentT], document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
     ) -> AgentT:
-        """An agent of the saved settings, architecture and spaces, without its weights."""
+        """An agent of the saved settings, architecture and spaces, without a network."""
 
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        self.mut, self.updates, self.draws = str(document["mut"]), int(document["updates"]), int(document["draws"])
-        self.fitness = [float(x) for x in document["fitness"]]
-        self.scores = [float(x) for x in document["scores"]]
-        self.steps = [int(x) for x in document["steps"]]
-        wanted = {f"network.{k}": v for k, v in (*self.network.named_parameters(), *self.network.named_buffers())}
-        wanted |= {
-            "adam.exp_avg": self._optimizer.exp_avg,
-            "adam.exp_avg_sq": self._optimizer.exp_avg_sq,
-            "adam.steps": self._optimizer.steps,
-        }
-        if set(tensors) != {*wanted, "recent_observations"}:
-            raise ValueError(
-                f"tensors {sorted(set(tensors) ^ {*wanted, 'recent_observations'})} are missing or too many"
-            )
+        """Take over a past, weights and moments; nothing large is made or read before all shapes have been compared."""
+        self.mut = text_in(document, "mut")
+        self.updates, self.draws = count_in(document, "updates"), count_in(document, "draws")
+        self.fitness, self.scores = numbers_in(document, "fitness"), numbers_in(document, "scores")
+        self.steps = [_count("steps", entry) for entry in document["steps"]]
+        found = storage.facts_of(tensors)
+        self._check_stored(found, self._outline(len(found)))
+        moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in ("exp_avg", "exp_avg_sq", "steps")]
+        if any(bool((moment < 0).any()) for moment in moments[1:]):
+            raise ValueError("adam.exp_avg_sq and adam.steps must not be negative")
+        self.adopt(self._build_here(self.architecture), Adam(*moments))
         with torch.no_grad():
-            for name, tensor in wanted.items():
-                if tensors[name].shape != tensor.shape:
-                    raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}; wanted is {tuple(tensor.shape)}")
+            for name, tensor in _tensors_of(self.network).items():
                 tensor.copy_(tensors[name])
         self.recent_observations = tensors["recent_observations"]
         refresh(self.network)
+
+    def _outline(self, stored: int) -> ActorCritic:
+        """The network as far as its shapes go."""
+        if self.networks_of_its_own is not None:  # what these do with mere shapes, nobody knows
+            return self._build_here(self.architecture)
+        with torch.device("meta"), Outline(stored):
+            return self.build(self.architecture)
+
+    def _check_stored(self, found: Mapping[str, storage.TensorFacts], network: ActorCritic) -> None:
+        """Raise ValueError unless stored tensors are those of a network, by their names, shapes and dtypes."""
+        wanted = storage.facts_of(_tensors_of(network))
+        size = sum(parameter.numel() for parameter in network.parameters())
+        wanted |= {f"adam.{name}": storage.TensorFacts((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")}
+        wanted |= {"adam.steps": storage.TensorFacts((1,), network.dtype)}
+        odd = sorted(found.keys() ^ {*wanted, "recent_observations"})
+        if odd:
+            raise ValueError(f"tensors {odd} are missing or too many")
+        for name, facts in wanted.items():
+            if found[name] != facts:
+                raise ValueError(f"{name} is {found[name]}; wanted is {facts}")
+        shape, dtype = found["recent_observations"]
+        rows_fit = shape[-1:] == (self.encoding.size,) and dtype == self.encoding.dtype and len(shape) in (2, 3)
+        if math.prod(shape) and not (rows_fit and math.prod(shape[:-1]) <= RECENT):
+            raise ValueError(f"recent_observations has shape {shape} of {dtype}; wanted are at most {RECENT} rows")
 
     # -- AgileRL's other names
 
@@ -654,11 +713,72 @@ class Agent(ABC):
         self.recent_observations = torch.zeros(0, 0)
 
 
+class Outline(TorchFunctionMode):
+    """Within it, tensors that modules are built of have a shape and no memory; ValueError if there are far too many."""
+
+    def __init__(self, expected: int) -> None:
+        super().__init__()
+        self._left = 100 + 10 * expected
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError("its architecture has far more layers than its tensors are for")
+        return func(*args, **(kwargs | {"device": "meta"} if "device" in kwargs else kwargs))
+
+
+def text_in(document: Mapping[str, Any], name: str) -> str:
+    """A text of a saved document; ValueError if it is something else."""
+    if not isinstance(document[name], str):
+        raise ValueError(f"{name}={document[name]!r:.100} must be a text")
+    return document[name]
+
+
+def count_in(document: Mapping[str, Any], name: str) -> int:
+    """A counter of a saved document; ValueError if it is something else."""
+    return _count(name, document[name])
+
+
+def numbers_in(document: Mapping[str, Any], name: str) -> list[float]:
+    """A list of numbers of a saved document; ValueError if it is something else."""
+    entries = document[name]
+    if not isinstance(entries, list) or not all(type(entry) in (int, float) for entry in entries):
+        raise ValueError(f"{name}={entries!r:.100} must be a list of numbers")
+    return [float(entry) for entry in entries]
+
+
+def _count(name: str, value: Any) -> int:
+    if type(value) is not int or not 0 <= value < MAX_COUNT:
+        raise ValueError(f"{name}={value!r:.100} must be a whole number of at least 0")
+    return value
+
+
+def _tensors_of(network: nn.Module) -> dict[str, Tensor]:
+    """All that is saved of a network."""
+    return {f"network.{name}": tensor for name, tensor in (*network.named_parameters(), *network.named_buffers())}
+
+
 def custom_networks(actor_network: nn.Module | None, critic_network: nn.Module | None) -> CustomSpec | None:
     """The user's own networks, if there are any."""
     if actor_network is None and critic_network is None:
         return None
     return CustomSpec.of(actor_network, critic_network)
+
+
+def read_architecture(
+    config: Mapping[str, Any], encoding: ObservationEncoding, *, recurrent: bool, networks: CustomSpec | None
+) -> NetworkSpec:
+    """Read an architecture's `to_config`; `networks` are the user's own, if it has such.
+
+    Raises:
+        ConfigurationError: it has, and they are missing; or a value is illegal.
+    """
+    if config["encoder"] != "custom":
+        return NetworkSpec.from_net_config(config, encoding.leaves, recurrent=recurrent)
+    if networks is None:
+        raise ConfigurationError("it has networks of its own; give them as actor_network and critic_network")
+    return NetworkSpec.custom(networks.evolved(config["encoder_config"]))
 
 
 def values_of(agents: Sequence[Agent]) -> Values:

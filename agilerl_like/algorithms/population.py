@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import gymnasium
 import numpy as np
@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like import storage
-from agilerl_like.algorithms.agent import Agent, custom_networks, values_of
+from agilerl_like.algorithms.agent import Agent, custom_networks, numbers_in, values_of
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import CheckpointError, ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import Birth, Mutation, Mutations
 from agilerl_like.hpo.evolution import first_generation
+from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import Cut
@@ -55,7 +56,7 @@ class Population(Sequence[Agent]):
             )
         self.fitness: list[float] = []
         """Last evaluation of each member, in their order; empty before the first."""
-        self._cohort: Cohort | None = None
+        self._cohort: Cohort | Apart | None = None
         self._noise: tuple[Tensor, int] | None = None
 
     # -- a sequence
@@ -96,21 +97,16 @@ class Population(Sequence[Agent]):
     # -- the cohort
 
     @property
-    def cohort(self) -> Cohort:
-        """What computes the members together; made again where a member has changed its structure or its network."""
-        if self._cohort is None or not all(agent.lives_in(self._cohort) for agent in self.agents):
-            first = self.agents[0]
-            self._cohort = Cohort(
-                [agent.network for agent in self.agents],
-                [agent.optimizer for agent in self.agents],
-                build=first.build,
-                execution=first.execution,
-                batch_size=sum(agent.batch_size for agent in self.agents) / len(self),
-            )
-            self._cohort.train(first.training)
-            for place, agent in enumerate(self.agents):
-                agent.join(self._cohort, place)
-        return self._cohort
+    def cohort(self) -> Cohort | Apart:
+        """What computes the members, together or apart; made again where one has changed its structure or network."""
+        homes = [] if self._cohort is None else self._cohort.homes
+        if len(homes) != len(self) or not all(map(Agent.lives_in, self.agents, homes)):
+            self._cohort = Apart([_home([agent]) for agent in self.agents]) if self._is_apart else _home(self.agents)
+        return cast(Cohort, self._cohort)
+
+    @property
+    def _is_apart(self) -> bool:
+        return self.agents[0].execution.per_member
 
     def set_training_mode(self, training: bool) -> None:
         """Switch every member between exploring and acting as well as it can."""
@@ -139,17 +135,20 @@ class Population(Sequence[Agent]):
         """The action noise `[P, E, …]` of the next step, from each member's own stream."""
         block, used = self._noise or (None, 0)
         if block is None or used == len(block) or block.shape[2] != envs:
-            block, used = torch.stack([agent.noise((NOISE_TICKS, envs)) for agent in self.agents], 1), 0
+            block, used = torch.stack([_noise_block(agent, envs) for agent in self.agents], 1), 0
         self._noise = block, used + 1
         return block[used]
 
     def forget_noise(self) -> None:
-        """Draw new noise from here on, so that what follows does not depend on how much was used before."""
+        """Draw new noise for everybody from here on: what follows does not depend on how much was used before."""
         self._noise = None
 
     def to_env(self, raw: Tensor) -> Tensor:
         """The env's actions `[P E, …]` for raw actions `[P, E, A]`, on the device."""
-        return self.agents[0].distribution.in_env(raw.reshape(-1, raw.shape[-1]))
+        in_env = self.agents[0].distribution.in_env
+        if self._is_apart:  # even what is done number by number may be done otherwise at another place
+            return torch.cat([in_env(its.clone()) for its in raw])
+        return in_env(raw.reshape(-1, raw.shape[-1]))
 
     # -- learning
 
@@ -220,18 +219,20 @@ class Population(Sequence[Agent]):
         """Mend hyperparameters that depend on each other; all members have the same rules."""
         return self.agents[0].repair(hyperparameters)
 
-    def evolve(self, births: Sequence[Birth]) -> tuple[Birth, ...]:
-        """Carry out births, one a slot; return them with what was really done.
+    def evolve(self, births: Sequence[Birth], parents: Mapping[int, Agent] | None = None) -> tuple[Birth, ...]:
+        """Carry out births, one a member; return them with what was really done.
 
-        Every child is made before anybody is replaced, so a parent that dies in the same generation still has its
-        children.
+        `parents` are those whom the births name, by their slots: the members themselves, if this is the whole
+        population. Every child is made before anybody is replaced, so a parent that dies in the same generation still
+        has its children.
         """
         for agent in self.agents:
             agent.settle()
+        parents = dict(enumerate(self.agents)) if parents is None else parents
         heirs: list[Agent] = []
         done: list[Birth] = []
         for birth in births:
-            parent = self.agents[birth.parent_slot]
+            parent = parents[birth.parent_slot]
             if birth.survives and all(change.kind == "none" for change in birth.mutations):
                 heirs.append(parent)
                 done.append(birth)
@@ -239,7 +240,7 @@ class Population(Sequence[Agent]):
             child, changes = parent.bear(birth)
             heirs.append(child)
             done.append(_as_done(birth, child, changes))
-        self._take_over(heirs)
+        self.take_over(heirs)
         return tuple(done)
 
     def mutate(self, mutations: Mutations, *, pre_training: bool = False) -> Population:
@@ -278,24 +279,22 @@ class Population(Sequence[Agent]):
         """Put a clone of one member into another's place, where its rows stand ready or not."""
         heirs = list(self.agents)
         heirs[place] = self.agents[parent].clone(index=index)
-        self._take_over(heirs)
+        self.take_over(heirs)
 
-    def _take_over(self, heirs: list[Agent]) -> None:
-        if any(new is not old for new, old in zip(heirs, self.agents, strict=True)):
-            self.agents = heirs
-            self._noise = None
+    def take_over(self, heirs: list[Agent]) -> None:
+        """Put heirs in their places; those who stay keep their noise, newcomers draw of their own."""
+        before, self.agents = self.agents, heirs
+        if self._noise is not None:
+            block, _ = self._noise
+            for place, (new, old) in enumerate(zip(heirs, before, strict=True)):
+                if new is not old:
+                    block[:, place] = _noise_block(new, block.shape[2])
 
     # -- saving
 
-    def to_documents(self) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+    def to_documents(self) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
         """Everything about the population: documents by name, and tensors by name."""
-        documents: dict[str, Any] = {
-            "population": {"algorithm": self.agents[0].algo, "size": len(self), "fitness": self.fitness}
-        }
-        tensors: dict[str, dict[str, Tensor]] = {}
-        for place, agent in enumerate(self.agents):
-            documents[f"member-{place:03d}"], tensors[f"member-{place:03d}"] = agent.to_documents()
-        return documents, tensors
+        return documents_of([agent.to_documents() for agent in self.agents], self.fitness)
 
     def save_checkpoint(self, path: str | os.PathLike[str], **more: Any) -> Path:
         """Write all members to one folder; `more` are documents of the caller's, by name."""
@@ -324,14 +323,18 @@ class Population(Sequence[Agent]):
     @classmethod
     def from_documents(
         cls,
-        documents: dict[str, Any],
-        tensors: dict[str, dict[str, Tensor]],
+        documents: Mapping[str, Any],
+        tensors: Mapping[str, Mapping[str, Tensor]],
         *,
         device: str | torch.device,
         where: str,
         networks: CustomSpec | None = None,
     ) -> Population:
-        """Build the population that `to_documents` described."""
+        """Build the population that `to_documents` described.
+
+        Raises:
+            CheckpointError: it does not fit together.
+        """
         names = sorted(name for name in documents if name.startswith("member-"))
         facts = documents.get("population")
         if not isinstance(facts, dict) or facts.get("size") != len(names):
@@ -343,8 +346,11 @@ class Population(Sequence[Agent]):
             )
             for name in names
         ]
-        population = cls(agents)
-        population.fitness = [float(x) for x in facts.get("fitness", [])]
+        try:
+            population = cls(agents)
+            population.fitness = numbers_in(facts, "fitness")
+        except (ConfigurationError, LookupError, TypeError, ValueError) as error:
+            raise CheckpointError(f"path={where!r} does not fit together: {error!s:.500}") from error
         return population
 
 
@@ -377,15 +383,24 @@ def make_population(
     return Population(agents)
 
 
-def mend(population: Population, reports: dict[int, Report], next_index: int) -> list[tuple[int, int]]:
-    """Replace members that an update left with numbers that are not finite by clones of the best healthy one.
+def documents_of(
+    members: Sequence[tuple[dict[str, Any], Mapping[str, Tensor]]], fitness: Sequence[float]
+) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
+    """A population's documents and tensors by name, from what its members' `to_documents` gave."""
+    names = [f"member-{place:03d}" for place in range(len(members))]
+    facts = {"algorithm": members[0][0]["algorithm"], "size": len(members), "fitness": list(fitness)}
+    documents = {"population": facts, **dict(zip(names, (document for document, _ in members), strict=True))}
+    return documents, dict(zip(names, (tensors for _, tensors in members), strict=True))
+
+
+def mend(population: Population, sick: Sequence[int], uids: Sequence[int]) -> list[tuple[int, int]]:
+    """Replace members whose numbers are not finite any more by clones of the best healthy one, of the given uids.
 
     Returns (place, parent's place) for each that was replaced.
 
     Raises:
         NoHealthyMember: nobody is healthy.
     """
-    sick = [place for place, report in reports.items() if not bool(report.healthy[0])]
     if not sick:
         return []
     healthy = [place for place in range(len(population)) if place not in sick]
@@ -397,9 +412,29 @@ def mend(population: Population, reports: dict[int, Report], next_index: int) ->
         healthy,
         key=lambda place: (_rank(population[place].fitness[-1]) if population[place].fitness else -np.inf, -place),
     )
-    for i, place in enumerate(sick):
-        population.replace(place, parent, next_index + i)
+    for place, uid in zip(sick, uids, strict=True):
+        population.replace(place, parent, uid)
     return [(place, parent) for place in sick]
+
+
+def _home(agents: Sequence[Agent]) -> Cohort:
+    """Let agents live in a cohort of their own."""
+    first = agents[0]
+    cohort = Cohort(
+        [agent.network for agent in agents],
+        [agent.optimizer for agent in agents],
+        build=first.build,
+        execution=first.execution,
+        batch_size=sum(agent.batch_size for agent in agents) / len(agents),
+    )
+    cohort.train(first.training)
+    for row, agent in enumerate(agents):
+        agent.join(cohort, row)
+    return cohort
+
+
+def _noise_block(agent: Agent, envs: int) -> Tensor:
+    return agent.noise((NOISE_TICKS, envs))  # [ticks, E, …]
 
 
 def _as_done(birth: Birth, child: Agent, changes: tuple[Mutation, ...]) -> Birth:

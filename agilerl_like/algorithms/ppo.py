@@ -16,7 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.algorithms.agent import SAMPLE_STEPS, Agent, torch_generator, values_of
+from agilerl_like.algorithms.agent import (
+    RECENT,
+    SAMPLE_STEPS,
+    Agent,
+    count_in,
+    read_architecture,
+    torch_generator,
+    values_of,
+)
 from agilerl_like.algorithms.experiences import Experiences, as_rollout
 from agilerl_like.algorithms.population import Population, make_population
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
@@ -36,8 +44,10 @@ from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
 from agilerl_like.networks.memory import TIMELESS, Course
 from agilerl_like.seeding import Purpose
 
-RECENT = 1024
-"""States of the last rollout that are kept to measure mutations on."""
+MAX_EXTENT = 2**22
+"""Numbers of a space that is read from a file: a frame of 2048 x 2048."""
+PART = 1000
+"""Numbers that cost as much as one more part of a space."""
 
 
 class PPO(Agent):
@@ -94,6 +104,7 @@ class PPO(Agent):
     squash_output: bool
     compile: bool
     precision: Precision
+    per_member: bool
 
     def __init__(
         self,
@@ -135,6 +146,7 @@ class PPO(Agent):
         squash_output: bool = PPOSettings.squash_output,
         compile: bool = PPOSettings.compile,
         precision: Precision = PPOSettings.precision,
+        per_member: bool = PPOSettings.per_member,
         seed: int | None = None,
     ) -> None:
         given = locals()
@@ -279,7 +291,7 @@ class PPO(Agent):
     @property
     def execution(self) -> Execution:
         """How this agent's arithmetic is run."""
-        return Execution(self.compile, self.precision)
+        return Execution(self.compile, self.precision, self.per_member)
 
     def build(self, architecture: NetworkSpec) -> ActorCritic:
         """Build a network of an architecture for this agent's spaces, with the weights as they come."""
@@ -504,27 +516,23 @@ class PPO(Agent):
         cls, document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
     ) -> PPO:
         agent = cls.__new__(cls)
-        space, settings = space_from_json(document["observation_space"]), validated(PPOSettings, document["settings"])
-        encoding, config = _encoding(space, settings), document["architecture"]
-        if config["encoder"] != "custom":
-            architecture = NetworkSpec.from_net_config(config, encoding.leaves, recurrent=settings.recurrent)
-        elif networks is not None:
-            architecture = NetworkSpec.custom(networks.evolved(config["encoder_config"]))
-        else:
-            raise ConfigurationError("it has networks of its own; give them as actor_network and critic_network")
+        space, settings = _space(document["observation_space"]), validated(PPOSettings, document["settings"])
+        encoding = _encoding(space, settings)
+        architecture = read_architecture(
+            document["architecture"], encoding, recurrent=settings.recurrent, networks=networks
+        )
         agent._start(
             space,
-            space_from_json(document["action_space"]),
+            _space(document["action_space"]),
             settings=settings,
-            index=int(document["index"]),
+            index=count_in(document, "index"),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
             architecture=architecture,
             encoding=encoding,
-            num_envs=int(document["num_envs"]),
+            num_envs=count_in(document, "num_envs"),
             device=device,
-            seed=int(document["seed"]),
+            seed=count_in(document, "seed"),
         )
-        agent._own(agent.build(agent.architecture).to(agent.device))
         return agent
 
     # -- AgileRL's other names
@@ -542,6 +550,23 @@ class PPO(Agent):
 
 def _encoding(space: gymnasium.Space, settings: PPOSettings) -> ObservationEncoding:
     return ObservationEncoding(space, swap_channels=settings.swap_channels, normalize_images=settings.normalize_images)
+
+
+def _space(data: Mapping[str, Any]) -> gymnasium.Space:
+    """Read a space, unless it is beyond all learning: a few characters can describe a terabyte."""
+    if _extent(data) > MAX_EXTENT:
+        raise ConfigurationError(f"space={data!r:.100} is too large; allowed are {MAX_EXTENT} numbers")
+    return space_from_json(data)
+
+
+def _extent(data: Mapping[str, Any]) -> int:
+    """About how many numbers a described space and its parts are."""
+    if data["type"] in ("Dict", "Tuple"):
+        parts = data["spaces"] if data["type"] == "Tuple" else [part for _, part in data["spaces"]]
+        return sum(PART + _extent(part) for part in parts)
+    sizes = data.get("shape", data.get("nvec", data.get("n")))
+    total = math.fsum if "nvec" in data else math.prod
+    return int(total(np.ravel(np.asarray(sizes, dtype=object))))
 
 
 def _typed(hp_config: HyperparameterConfig | None) -> HyperparameterConfig | None:

@@ -7,12 +7,10 @@ generation 10 replaces what an earlier process had written of later generations,
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +99,7 @@ class LineageReporter(Reporter):
         if self._fresh and self.path.is_file():
             self._resume_at(min(birth.generation for birth in births))
         with self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(_json(birth) + "\n" for birth in births))
+            file.write("".join(_line(birth) for birth in births))
         self._fresh = False
 
     def _resume_at(self, generation: int) -> None:
@@ -123,7 +121,7 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
 
 def read_lineage(run_dir: Path | str) -> tuple[BirthRecord, ...]:
     """Return the births of a run's `lineage.jsonl`, oldest first."""
-    return tuple(_birth(json.loads(line)) for line in _lines(_existing(Path(run_dir) / LINEAGE)))
+    return tuple(BirthRecord.from_json(json.loads(line)) for line in _lines(_existing(Path(run_dir) / LINEAGE)))
 
 
 def _existing(path: Path) -> Path:
@@ -172,26 +170,8 @@ def _replace(path: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _json(birth: BirthRecord) -> str:
-    fields = {field.name: getattr(birth, field.name) for field in dataclasses.fields(birth)}
-    return json.dumps(_plain(fields), ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if hasattr(value, "item"):  # a numpy scalar
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _birth(data: dict[str, Any]) -> BirthRecord:
-    fitness = data["parent_fitness"]
-    return BirthRecord(
-        **{**data, "mutations": tuple(data["mutations"]), "parent_fitness": math.nan if fitness is None else fitness}
-    )
+def _line(birth: BirthRecord) -> str:
+    return json.dumps(birth.to_json(), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _number(text: str | None) -> float:

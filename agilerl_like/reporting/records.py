@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class RunRecord:
     backend: str = ""
     """What steps the envs, and why."""
     run_dir: Path | None = None
+    processes: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -38,7 +39,8 @@ class RunRecord:
 class MemberRecord:
     """One member at the end of one generation, before selection.
 
-    `fitness` is the mean return of its `episodes` evaluation episodes and `fitness_std` their standard deviation;
+    `fitness` is the mean return of its `episodes` evaluation episodes (of `evaluation_steps` in all) and `fitness_std`
+    their standard deviation;
     `train_return` the mean return of the training episodes that ended in this generation; `hyperparameters` those that
     it trained with; `mutation` the label of what made it ("None", "lr", "encoder.add_node", …); `losses` have
     Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` counts its weights.
@@ -57,6 +59,7 @@ class MemberRecord:
     parameters: int
     mutation: str
     losses: Mapping[str, float]
+    evaluation_steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,17 @@ class BirthRecord:
     parent_architecture: str
     parent_fitness: float
     reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that `from_json` reads; a number that is not finite is null."""
+        return _plain({field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BirthRecord:
+        """Read what `to_json` wrote."""
+        fitness = data["parent_fitness"]
+        numbers = {"parent_fitness": math.nan if fitness is None else fitness}
+        return cls(**{**data, "mutations": tuple(data["mutations"]), **numbers})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +121,8 @@ class GenerationRecord:
 class SummaryRecord:
     """The end of a run: its best member and how that came to be.
 
-    `reason` is "target reached", "budget spent" or "interrupted".
+    `reason` is "target reached", "budget spent", "interrupted" or "disk full". `resume` is what to type to go on, empty
+    if there is nothing to go on with.
     `ancestry` holds the births that led to `best`, oldest first, without uneventful survivals. `confirmed_fitness` is
     its mean return on fresh seeds, nan where nobody looked.
     """
@@ -121,6 +136,17 @@ class SummaryRecord:
     seconds_by_part: Mapping[str, float]
     saved_to: Path | None = None
     confirmed_fitness: float = math.nan
+    resume: str = ""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item"):  # a numpy scalar
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def fitness_order(member: MemberRecord) -> tuple[float, int]:

@@ -15,7 +15,7 @@ from agilerl_like.reporting import wording
 from agilerl_like.reporting.records import FOUNDER, BirthRecord, SummaryRecord
 
 _ANCESTORS = 12
-_STYLES = {"target reached": "green", "interrupted": "yellow"}
+_STYLES = {"target reached": "green", "interrupted": "yellow", "disk full": "red"}
 
 
 def summary_facts(summary: SummaryRecord) -> dict[str, list[str]]:
@@ -34,7 +34,9 @@ def summary_facts(summary: SummaryRecord) -> dict[str, list[str]]:
         ],
         "time": [" · ".join([wording.duration(summary.seconds), *wording.shares(summary.seconds_by_part)])],
     }
-    return facts if summary.saved_to is None else {**facts, "saved to": [str(summary.saved_to)]}
+    if summary.saved_to is not None:
+        facts["saved to"] = [str(summary.saved_to)]
+    return {**facts, "to go on": [summary.resume]} if summary.resume else facts
 
 
 def summary_panel(summary: SummaryRecord) -> RenderableType:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from agilerl_like.algorithms.agent import Agent
 from agilerl_like.hpo import Birth
 from agilerl_like.reporting.records import FOUNDER, BirthRecord
+from agilerl_like.training.members import Card
 
 
 class Chronicle:
@@ -16,7 +17,12 @@ class Chronicle:
     def __init__(self) -> None:
         self._births: dict[int, list[BirthRecord]] = {}
 
-    def add(self, births: tuple[BirthRecord, ...], living: Iterable[int]) -> None:
+    @property
+    def births(self) -> list[BirthRecord]:
+        """Those that are remembered, in an order in which they can be added again."""
+        return [birth for its in self._births.values() for birth in its]
+
+    def add(self, births: Iterable[BirthRecord], living: Iterable[int]) -> None:
         """Note births in the order in which they happened; `living` are the members that there are now."""
         for birth in births:
             if not birth.survives or _changed(birth):  # nothing is told of uneventful survivals
@@ -62,8 +68,9 @@ def founder(slot: int, agent: Agent) -> BirthRecord:
     )
 
 
-def record_of(birth: Birth, parent: Agent, reason: str = "") -> BirthRecord:
+def record_of(birth: Birth, parent: Card, reason: str = "") -> BirthRecord:
     """The record of a birth that was carried out; `parent` is as it was before."""
+    before = parent.genome
     return BirthRecord(
         generation=birth.generation,
         slot=birth.slot,
@@ -73,9 +80,9 @@ def record_of(birth: Birth, parent: Agent, reason: str = "") -> BirthRecord:
         mutations=tuple(change.to_json() for change in birth.mutations),
         hyperparameters={name: birth.genome.hyperparameters[name] for name in parent.hp_config},
         architecture=birth.genome.architecture.describe(),
-        parent_hyperparameters=parent.hyperparameters,
-        parent_architecture=parent.architecture.describe(),
-        parent_fitness=parent.fitness[-1] if parent.fitness else math.nan,
+        parent_hyperparameters={name: before.hyperparameters[name] for name in parent.hp_config},
+        parent_architecture=before.architecture.describe(),
+        parent_fitness=parent.fitness,
         reason=reason,
     )
 

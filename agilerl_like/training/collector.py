@@ -12,7 +12,7 @@ rounded in another way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -27,6 +27,7 @@ from agilerl_like.envs.episodes import EpisodeTracker
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import BufferPart, Rollout, RolloutBuffer
 from agilerl_like.learning.update import Report
@@ -92,16 +93,15 @@ class Collector:
         """What they may do now, `[P, E, choices]`; None if the world has no masks."""
         self.state = self._state_before = torch.zeros(0)
         """What they remember of their episodes, and what they remembered where their rollouts begin, `[P, E, …]`."""
-        self._remembers: Cohort | None = None
+        self._remembers: Cohort | Apart | None = None
         """Whose memory that is: another one's, as soon as anybody was mutated."""
 
-    def reset(self, *keys: int) -> None:
-        """Begin new episodes everywhere; each block of envs has seeds named by the run's seed, its place and `keys`."""
-        population = self.population
+    def reset(self, slots: Sequence[int], *keys: int) -> None:
+        """Begin new episodes everywhere; each member's envs have seeds named by the run's seed, its slot and `keys`."""
         self.begin(
             seed
-            for place in range(len(population))
-            for seed in integers(self.envs, population.seed, Purpose.TRAINING_ENVS, place, *keys)
+            for slot in slots
+            for seed in integers(self.envs, self.population.seed, Purpose.TRAINING_ENVS, slot, *keys)
         )
 
     def begin(self, seeds: Iterable[int]) -> None:

@@ -7,14 +7,26 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from agilerl_like.training.watch import Unwatched, Watch
+
 
 @dataclass
 class Interrupts:
-    """Turns Ctrl-C and SIGTERM into a wish to stop after the current step; a second one stops at once."""
+    """Turns Ctrl-C and SIGTERM, of this process or of another one of its run, into a wish to stop soon."""
 
-    asked: bool = False
-    signal: int = 0
+    watch: Watch | Unwatched = field(default_factory=Unwatched)
+    _own: int = 0
     _previous: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def signal(self) -> int:
+        """SIGINT or SIGTERM; 0 if nobody asked to stop."""
+        return self._own or self.watch.asked
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody asked to stop."""
+        return self.signal != 0
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -27,6 +39,9 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _hear(self, number: int, _frame: object) -> None:
-        if self.asked:
+        if self._own == signal.SIGTERM == number:
+            raise SystemExit(128 + number)
+        if self._own:
             raise KeyboardInterrupt
-        self.asked, self.signal = True, number
+        self._own = number
+        self.watch.ask_to_stop(number)

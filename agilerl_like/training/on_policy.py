@@ -1,8 +1,7 @@
-"""`train_on_policy`: AgileRL's call, and the plainer one below it that the command line uses."""
+"""`train_on_policy`: AgileRL's call, with its names."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,20 +11,16 @@ import gymnasium
 
 from agilerl_like.algorithms.agent import Agent
 from agilerl_like.algorithms.population import Population
-from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.envs.trials import trial_env
-from agilerl_like.envs.vector import backend_of, widen
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
-from agilerl_like.modules.layers import check_activation
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
-from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
-from agilerl_like.training.interrupts import Interrupts
-from agilerl_like.training.run import Outcome, Run
+from agilerl_like.training.archive import Finished
+from agilerl_like.training.conduct import STILL, Plan, evolve_on_policy, name_of
+from agilerl_like.training.distributed import world_of
 from agilerl_like.training.schedule import Places, Schedule
 
 
@@ -59,6 +54,8 @@ def train_on_policy(
     wandb_kwargs: Mapping[str, Any] | None = None,
     eval_env: gymnasium.vector.VectorEnv | None = None,
     run_dir: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    processes: int = 1,
     reporters: Iterable[Reporter] = (),
 ) -> tuple[Population, list[float]]:
     """Train a population, and evolve it if a selection strategy is given; return it and the fitness of its members.
@@ -85,16 +82,21 @@ def train_on_policy(
         EnvironmentFault: the env returned a number that is not finite.
         NoHealthyMember: no member is left whose loss, weights and fitness are finite.
     """
-    if pop is None:
+    if pop is None and resume is None:
         raise ConfigurationError("pop is missing: pass PPO.population(size=…, …)")
     if selection_strategy is not None and tournament is not None:
         raise ConfigurationError("selection_strategy and tournament mean the same; pass one of them")
-    population = pop if isinstance(pop, Population) else Population(pop)
+    population = pop if pop is None or isinstance(pop, Population) else Population(pop)
     if swap_channels:
-        for agent in population:
+        for agent in population or ():
             agent.see(env.single_observation_space, swap_channels=True)
-    run_dir = None if run_dir is None else Path(run_dir)
-    name = env_name or _name_of(env)
+    if run_dir is not None and resume is not None and Path(run_dir) != Path(resume):
+        raise ConfigurationError(
+            f"resume={str(resume)!r} and run_dir={str(run_dir)!r} are two folders; pass one of them"
+        )
+    folder = run_dir if resume is None else resume
+    run_dir = None if folder is None else Path(folder)
+    name = env_name or name_of(env)
     sinks: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
     if run_dir is not None:
         sinks += [CsvReporter(run_dir), LineageReporter(run_dir)]
@@ -102,94 +104,32 @@ def train_on_policy(
         sinks.append(TensorBoardReporter(Path(tensorboard_log_dir or (run_dir or Path("runs") / name) / "tensorboard")))
     if wb:
         sinks.append(WandbReporter(**(wandb_kwargs or {})))
-    outcome = evolve_on_policy(
-        env,
-        population,
-        schedule=Schedule(max_steps, evo_steps, eval_loop, eval_steps, target, checkpoint),
-        selection=selection_strategy or tournament,
-        mutations=mutation,
-        places=Places(
-            run_dir,
-            None if checkpoint_path is None else Path(checkpoint_path),
-            overwrite_checkpoints,
-            Path(elite_path or f"{name}-elite") if save_elite else None,
-        ),
-        reporters=Reporters(sinks),
-        eval_env=eval_env,
+    plan = Plan(
+        Schedule(max_steps, evo_steps, eval_loop, eval_steps, target, checkpoint),
+        selection_strategy or tournament,
+        mutation or STILL,
         name=name,
-        settings={"algo": algo or population[0].algo, "init_hp": dict(init_hp or {}), "mut_p": dict(mut_p or {})},
+        settings={"algo": algo or "", "init_hp": dict(init_hp or {}), "mut_p": dict(mut_p or {})},
+        resume="" if run_dir is None else f"train_on_policy(…, resume={str(run_dir)!r})",
     )
-    return outcome.population, outcome.fitness
-
-
-def evolve_on_policy(
-    env: gymnasium.vector.VectorEnv,
-    population: Population,
-    *,
-    schedule: Schedule,
-    selection: Selection | None,
-    mutations: Mutations | None,
-    places: Places,
-    reporters: Reporters,
-    eval_env: gymnasium.vector.VectorEnv | None = None,
-    name: str = "",
-    settings: Mapping[str, Any] | None = None,
-) -> Outcome:
-    """Do what `train_on_policy` describes; the arguments are checked before anything is trained."""
-    if selection is not None:
-        selection.validate(len(population))
-    for activation in mutations.activation_selection if mutations is not None else ():
-        check_activation("activation_selection", activation)
-    with contextlib.ExitStack() as stack:
-        training_env = _training_env(env, len(population))
-        if training_env is not env:
-            stack.callback(training_env.close)
-        if eval_env is None:
-            eval_env = trial_env(env, len(population) * schedule.eval_loop)
-            stack.callback(eval_env.close)
-        run = Run(
-            population,
-            TransitionEnv(training_env),
-            TransitionEnv(eval_env),
-            schedule=schedule,
-            selection=selection,
-            mutations=mutations or Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0),
-            places=places,
-            reporters=reporters,
-        )
-        stack.callback(reporters.close)
-        reporters.start(
-            RunRecord(
-                name=name or _name_of(env),
-                env=_name_of(env),
-                algorithm=population[0].algo,
-                population_size=len(population),
-                num_envs=run.collector.envs,
-                seed=population.seed,
-                max_env_steps=schedule.max_steps * len(population),
-                target=schedule.target,
-                backend=backend_of(training_env),
-                run_dir=places.run_dir,
-                settings=settings or {},
-            )
-        )
-        with Interrupts() as interrupts:
-            return run.go(interrupts)
-
-
-def _training_env(env: gymnasium.vector.VectorEnv, members: int) -> gymnasium.vector.VectorEnv:
-    if members == 1:
-        return env
+    places = Places(
+        run_dir,
+        None if checkpoint_path is None else Path(checkpoint_path),
+        overwrite_checkpoints,
+        Path(elite_path or f"{name}-elite") if save_elite else None,
+    )
     try:
-        return widen(env, env.num_envs * members)
-    except ConfigurationError:
-        if env.num_envs % members:
-            raise
-        return env
-
-
-def _name_of(env: gymnasium.vector.VectorEnv) -> str:
-    recipe = getattr(env, "recipe", None)
-    if recipe is not None:
-        return recipe.env if isinstance(recipe.env, str) else getattr(recipe.env, "__name__", type(recipe.env).__name__)
-    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        outcome = evolve_on_policy(
+            env,
+            population,
+            plan,
+            places=places,
+            reporters=Reporters(sinks),
+            eval_env=eval_env,
+            world=world_of(accelerator),
+            processes=processes,
+            resume=resume is not None,
+        )
+    except Finished as end:
+        return end.population, list(end.population.fitness)
+    return outcome.population, outcome.fitness

@@ -83,7 +83,7 @@ def _needed(probe: Probe) -> dict[str, Any]:
 
 def _train(population: Population, env: TransitionEnv, steps: int) -> int:
     collector = Collector(population, env, Clock(("env", "act", "learn")))
-    collector.reset()
+    collector.reset(range(len(collector.population)))
     ticks = -(-steps // env.num_envs)
     for _ in range(ticks):
         collector.tick()

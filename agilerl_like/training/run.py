@@ -3,33 +3,39 @@
 Every member does the same number of env steps in a generation, whatever its learn_step, and episodes go on across
 generations. Members are judged in envs of their own, without exploration, all on the same seeds. Evolution comes
 between two generations and never after the last, so what a run returns is exactly what was evaluated.
+
+A run may be spread over processes, of which each steps, trains and tests its own members; what is decided is decided
+by all of them alike. Where a checkpoint is due the envs begin anew, whether or not anybody ever goes on from there, so
+that to go on is the same as never to have stopped.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from agilerl_like.algorithms.agent import Agent
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.population import Population, mend
 from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.errors import CheckpointError
 from agilerl_like.hpo import Birth, Mutations, Selection, next_generation
 from agilerl_like.learning.update import Report
-from agilerl_like.reporting.records import BirthRecord, GenerationRecord, MemberRecord, SummaryRecord
-from agilerl_like.reporting.reporter import Reporters
+from agilerl_like.reporting.records import BirthRecord, GenerationRecord, MemberRecord, SummaryRecord, fittest
+from agilerl_like.reporting.reporter import Reporter
 from agilerl_like.seeding import Purpose, integers
+from agilerl_like.training.archive import INTERRUPTED, PATIENCE, Account, Archive, Champion, Progress
 from agilerl_like.training.chronicle import Chronicle, founder, record_of
 from agilerl_like.training.collector import Clock, Collector
+from agilerl_like.training.distributed import Parcel
 from agilerl_like.training.interrupts import Interrupts
-from agilerl_like.training.schedule import Places, Schedule
+from agilerl_like.training.members import Card, Members
+from agilerl_like.training.schedule import Schedule
 
+UNFINISHED = (INTERRUPTED, "disk full")
 PARTS = ("env", "act", "learn", "evaluate", "evolve", "report")
 CONFIRMING_EPISODES = 20
 """Fresh episodes on which a reached target must hold."""
@@ -47,253 +53,319 @@ class Outcome(NamedTuple):
     """How many of the last saves failed: 0 if everything that was asked for is on the disk."""
 
 
-@dataclass
-class Champion:
-    """The best agent that was ever evaluated, as it was then."""
-
-    agent: Agent | None = None
-    fitness: float = -math.inf
-
-
 class Run:
-    """One run from its first step to its summary."""
+    """One run from its first step, or from a checkpoint, to its summary."""
 
     def __init__(
         self,
-        population: Population,
+        members: Members,
         env: TransitionEnv,
         eval_env: TransitionEnv,
         *,
         schedule: Schedule,
         selection: Selection | None,
         mutations: Mutations,
-        places: Places,
-        reporters: Reporters,
+        archive: Archive,
+        reporters: Reporter,
     ) -> None:
-        self.population, self.eval_env, self.schedule = population, eval_env, schedule
-        self.selection, self.mutations, self.places, self.reporters = selection, mutations, places, reporters
+        self.members, self.eval_env, self.schedule = members, eval_env, schedule
+        self.selection, self.mutations, self.archive, self.reporters = selection, mutations, archive, reporters
         self.clock = Clock(PARTS)
-        self.collector = Collector(population, env, self.clock)
+        self.collector = Collector(members.population, env, self.clock)
         self.chronicle = Chronicle()
         self.champion = Champion()
-        self.generation = 0
-        self.ticks = 0
-        self.evaluation_steps = 0
-        self.next_index = 1 + max(agent.index for agent in population)
-        self.reports: list[list[Report]] = [[] for _ in population]
-        self.saved_at = 0
-        self.saves = 0
+        self.progress = Progress(next_uid=1 + max(self._uids()))
+        self.fitness: list[float] = []
+        """The last of each member, slot by slot; empty before the first."""
+        self.reports: dict[int, list[Report]] = {}
+        """Of this generation's updates, by slot."""
+        self.mended: list[BirthRecord] = []
+        """Births of this generation on this process, in the place of members that were not finite any more."""
+        self.lost: set[int] = set()
+        """Slots of those that were not finite and that nobody here could replace."""
+        self.started = self._began = perf_counter()
+        self._steps_before = 0
+
+    @property
+    def population(self) -> Population:
+        """The members that this process has."""
+        return self.members.population
 
     @property
     def steps(self) -> int:
         """Env steps of each member so far."""
-        return self.ticks * self.collector.envs
+        return self.progress.ticks * self.members.first.num_envs
+
+    def restore(self, memory: Mapping[str, Any], champion: Parcel | None) -> None:
+        """Go on from what `Archive` wrote; the main process has the champion, too."""
+        self.progress, self.fitness = Progress.from_json(memory["progress"]), list(memory["fitness"])
+        self.progress.outcome = ""
+        self.clock.seconds.update(self.progress.seconds_by_part)
+        self.chronicle.add(map(BirthRecord.from_json, memory["births"]), self._uids())
+        self.population.fitness = [self.fitness[slot] for slot in self.members.share.slots]
+        if champion is not None:
+            self.champion = Champion(self.members.unpack(champion))
+        self.started -= self.progress.seconds
 
     def go(self, interrupts: Interrupts) -> Outcome:
         """Run generations until the budget is spent, the target reached or somebody interrupts."""
-        start = perf_counter()
-        self._tell(tuple(founder(slot, agent) for slot, agent in enumerate(self.population)))
-        self.collector.reset()
-        self.reporters.progress(0)
+        if self.progress.generation == 0:
+            self._found()
+        elif not self.progress.evolved:
+            self._evolve()
+        self._begin_episodes()
+        self.reporters.progress(self.steps * self.members.size)
         while True:
-            began, before = perf_counter(), self.ticks
             self._train(interrupts)
-            members = self._judge()
-            speed = (self.ticks - before) * self.collector.env.num_envs / (perf_counter() - began)
-            with self.clock("report"):
-                self.reporters.generation(self._record(members, perf_counter() - start, speed))
-            confirmed = math.nan if interrupts.asked else self._confirm()
-            reason = self._reason_to_stop(interrupts, confirmed)
-            if reason:
+            interrupted = self._meet(interrupts)
+            records = self._judge()
+            confirmed = math.nan if interrupted else self._confirm(records)
+            self.progress.outcome = self._reason_to_stop(bool(interrupted), confirmed)
+            if self.progress.outcome:
                 break
             self._evolve()
-            if self.eval_env.env is self.collector.env.env:  # there is no second one: training episodes were cut off
-                self.collector.reset(self.generation)
-            if self.schedule.checkpoint is not None and self.steps - self.saved_at >= self.schedule.checkpoint:
-                self._save()
-        unsaved = self._save()
-        summary = self._summary(reason, members, confirmed, perf_counter() - start)
+            self._checkpoint()
+        self._save(last=True)
+        summary = self._summary(records, confirmed)
         self.reporters.finish(summary)
-        return Outcome(self.population, list(self.population.fitness), summary, interrupts.signal, unsaved)
+        population = self.members.everybody()
+        population.fitness = list(self.fitness)
+        return Outcome(population, list(self.fitness), summary, interrupted, self.archive.failures)
+
+    def _begin_episodes(self) -> None:
+        generation = self.progress.generation
+        self.collector.reset(self.members.share.slots, *([generation] if generation else []))
+
+    def _uids(self) -> list[int]:
+        return self.members.tell([agent.index for agent in self.population], encode=int, decode=int)
 
     # -- a generation
 
+    def _found(self) -> None:
+        own = [founder(slot, agent) for slot, agent in self.members.here().items()]
+        self._tell(self.members.tell(own, encode=BirthRecord.to_json, decode=BirthRecord.from_json))
+
     def _train(self, interrupts: Interrupts) -> None:
-        self.generation += 1
-        self.reports = [[] for _ in self.population]
-        collector = self.collector
-        last = self.ticks + max(1, min(-(-self.schedule.evo_steps // collector.envs), self._ticks_left()))
-        while self.ticks < last and not interrupts.asked:
-            ticks = min(collector.ticks_until_due, last - self.ticks)
-            self.ticks += collector.collect(ticks, asked_to_stop=lambda: interrupts.asked)
+        progress, collector = self.progress, self.collector
+        self._began, self._steps_before = perf_counter(), self.steps
+        progress.generation += 1
+        progress.evolved = False
+        self.reports = {slot: [] for slot in self.members.share.slots}
+        self.mended, self.lost = [], set()
+        envs = self.members.first.num_envs
+        last = progress.ticks + max(1, min(-(-self.schedule.evo_steps // envs), self._ticks_left()))
+        while progress.ticks < last and not interrupts.asked:
+            ticks = min(collector.ticks_until_due, last - progress.ticks)
+            progress.ticks += collector.collect(ticks, asked_to_stop=lambda: interrupts.asked)
             reports = collector.learn()
             for place, report in reports.items():
-                self.reports[place].append(report)
+                self.reports[self.members.share.slots[place]].append(report)
             if reports:
                 self._mend(dict(reports))
                 with self.clock("report"):
-                    self.reporters.progress(self.steps * len(self.population))
+                    self.reporters.progress(self.steps * self.members.size)
         for agent in self.population:
             agent.steps.append(self.steps)
 
     def _ticks_left(self) -> int:
-        return self.schedule.max_steps // self.collector.envs - self.ticks
+        return self.schedule.ticks(self.members.first.num_envs) - self.progress.ticks
 
-    def _mend(self, reports: dict[int, Report]) -> None:
-        for place, parent_place in mend(self.population, reports, self.next_index):
+    def _mend(self, reports: Mapping[int, Report]) -> None:
+        """Replace those that are not finite any more at once, by the best that is here."""
+        slots, size = self.members.share.slots, self.members.size
+        sick = [place for place, report in reports.items() if not bool(report.healthy[0])]
+        if len(sick) == len(slots) < size:  # another process has healthy ones: they have children at the births
+            for place in sick:
+                self.population[place].begin_anew()
+            self.lost |= {slots[place] for place in sick}
+            return
+        first = self.progress.next_uid + size * len(self.mended)  # nobody else's, on whichever process
+        for place, parent_place in mend(self.population, sick, [first + slots[place] for place in sick]):
             heir, parent = self.population[place], self.population[parent_place]
-            self.next_index = heir.index + 1
             self.collector.welcome(place)
-            self.reports[place].clear()
-            birth = Birth(self.generation, place, heir.index, parent.index, parent_place, heir.genome)
-            self._tell((record_of(birth, parent, "replaced: loss or weights are not finite"),))
+            self.reports[slots[place]].clear()
+            birth = Birth(
+                self.progress.generation, slots[place], heir.index, parent.index, slots[parent_place], heir.genome
+            )
+            self.mended.append(record_of(birth, Card.of(parent), "replaced: loss or weights are not finite"))
 
-    def _judge(self) -> tuple[MemberRecord, ...]:
+    def _meet(self, interrupts: Interrupts) -> int:
+        """Wait for the other processes and tell who was replaced; return the signal that interrupts the run, if any."""
+        own = {"signal": interrupts.signal, "mended": [birth.to_json() for birth in self.mended]}
+        told = self.members.world.gather(own)
+        births = [BirthRecord.from_json(birth) for one in told for birth in one["mended"]]
+        self._tell(births)
+        self.progress.next_uid = max(self.progress.next_uid, *(birth.uid + 1 for birth in births), 0)
+        return max(one["signal"] for one in told)
+
+    def _judge(self) -> list[MemberRecord]:
         """Evaluate everybody, keep the best ever, and say what became of each."""
+        progress, members = self.progress, self.members
         with self.clock("evaluate"):
-            seeds = integers(self.schedule.eval_loop, self.population.seed, Purpose.EVALUATION_ENVS, self.generation)
+            seeds = integers(self.schedule.eval_loop, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation)
             episodes = self.population.play(self.eval_env, seeds, self.schedule.eval_steps)
-            self.evaluation_steps += episodes.steps
-            self.population.fitness = [float(score) for score in episodes.returns.mean(axis=1)]
+            own = [float(score) for score in episodes.returns.mean(axis=1)]
+            own = [math.nan if slot in self.lost else x for slot, x in zip(members.share.slots, own, strict=True)]
+            self.population.fitness = own
             training = self.collector.take_scores()
-            for agent, score, training_score in zip(self.population, self.population.fitness, training, strict=True):
+            for agent, score, training_score in zip(self.population, own, training, strict=True):
                 agent.fitness.append(score)
                 agent.scores.append(training_score)
-            best = self.population.best
-            if best.fitness[-1] > self.champion.fitness:
-                self.champion = Champion(best.clone(), best.fitness[-1])
-        return tuple(self._member(slot, agent, episodes) for slot, agent in enumerate(self.population))
+        records = members.tell(self._records(episodes), encode=asdict, decode=lambda data: MemberRecord(**data))
+        self.fitness = [record.fitness for record in records]
+        progress.evaluation_steps += sum(record.evaluation_steps for record in records)
+        best = fittest(records)
+        if best.fitness > progress.best_fitness:
+            progress.best_fitness = best.fitness
+            holder = next(rank for rank, share in enumerate(members.shares) if best.slot in share.slots)
+            own_best = members.here()[best.slot].clone() if holder == members.world.rank else None
+            self.champion = Champion(own_best, holder)
+        self._report(records)
+        return records
 
-    def _confirm(self) -> float:
+    def _confirm(self, records: Sequence[MemberRecord]) -> float:
         """The best member's mean return on fresh episodes if it has reached the target there too, else nan."""
-        target, best = self.schedule.target, self.population.best
-        if target is None or not best.fitness[-1] >= target:
+        target, best, members = self.schedule.target, fittest(records), self.members
+        if target is None or not best.fitness >= target:
             return math.nan
         with self.clock("evaluate"):
             episodes = max(self.schedule.eval_loop, CONFIRMING_EPISODES)
-            seeds = integers(episodes, self.population.seed, Purpose.CONFIRMATION_ENVS, self.generation)
-            played = best.play(self.eval_env, seeds, self.schedule.eval_steps)
-            self.evaluation_steps += played.steps
-            mean = float(played.returns.mean())
+            seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, self.progress.generation)
+            own = []
+            if best.slot in members.here():
+                played = members.here()[best.slot].play(self.eval_env, seeds, self.schedule.eval_steps)
+                own = [float(played.returns.mean()), played.steps]
+            mean, steps = next(filter(None, members.world.gather(own)))  # the others have nothing to say
+            self.progress.evaluation_steps += steps
         return mean if mean >= target else math.nan
 
-    def _reason_to_stop(self, interrupts: Interrupts, confirmed: float) -> str:
-        if interrupts.asked:
-            return "interrupted"
+    def _reason_to_stop(self, interrupted: bool, confirmed: float) -> str:
+        if interrupted:
+            return INTERRUPTED
         if not math.isnan(confirmed):
             return "target reached"
+        if self.archive.failures >= PATIENCE:
+            return "disk full"
         return "budget spent" if self._ticks_left() <= 0 else ""
 
     def _evolve(self) -> None:
+        self.progress.evolved = True
         if self.selection is None:
             return
-        population, before = self.population, list(self.population)
+        members, fitness = self.members, self.fitness
         with self.clock("evolve"):
-            for agent in before:
+            for agent in self.population:
                 agent.settle()
-            births = population.evolve(
+            cards = members.cards()
+            births = members.evolve(
                 next_generation(
-                    [agent.genome for agent in before],
-                    population.fitness,
-                    [agent.index for agent in before],
-                    [agent.hp_config for agent in before],
+                    [card.genome for card in cards],
+                    fitness,
+                    [card.uid for card in cards],
+                    [card.hp_config for card in cards],
                     selection=self.selection,
                     mutations=self.mutations,
-                    seed=population.seed,
-                    generation=self.generation,
-                    next_uid=self.next_index,
-                    repair=population.repair,
+                    seed=members.first.seed,
+                    generation=self.progress.generation,
+                    next_uid=self.progress.next_uid,
+                    repair=self.population.repair,
                 )
             )
-            self.next_index = max(self.next_index, *(birth.uid + 1 for birth in births))
-            for birth in births:
-                if not birth.survives:
-                    self.collector.welcome(birth.slot)
-        reasons = ["" if math.isfinite(score) else f"replaced: fitness is {score}" for score in population.fitness]
-        population.fitness = [population.fitness[birth.parent_slot] for birth in births]
+            self.progress.next_uid = max(self.progress.next_uid, *(birth.uid + 1 for birth in births))
+            for place, slot in enumerate(members.share.slots):
+                if not births[slot].survives:
+                    self.collector.welcome(place)
+        self.fitness = [fitness[birth.parent_slot] for birth in births]
+        self.population.fitness = [self.fitness[slot] for slot in members.share.slots]
+        reasons = ["" if math.isfinite(score) else f"replaced: fitness is {score}" for score in fitness]
         self._tell(
-            tuple(
-                record_of(birth, before[birth.parent_slot], reason)
-                for birth, reason in zip(births, reasons, strict=True)
-            )
+            [record_of(birth, cards[birth.parent_slot], reason) for birth, reason in zip(births, reasons, strict=True)]
         )
+
+    def _checkpoint(self) -> None:
+        """Begin all episodes anew where a checkpoint is due, and write it; or where the tests were their end."""
+        progress = self.progress
+        if self.steps - progress.saved_at >= self.schedule.checkpoint_every:
+            progress.saved_at = self.steps
+            self._save(last=False)
+            self.members.deal_again()
+            self._begin_episodes()
+        elif self.eval_env.env is self.collector.env.env:  # there is no second one
+            self._begin_episodes()
+
+    def _save(self, *, last: bool) -> None:
+        with self.clock("report"):
+            self.progress.seconds = self._seconds()
+            self.progress.seconds_by_part = dict(self.clock.seconds)
+            births = self.chronicle.births
+            self.archive.save(Account(self.progress, self.champion, births, self.fitness), last=last)
+
+    def _seconds(self) -> float:
+        return perf_counter() - self.started
 
     # -- records
 
-    def _tell(self, births: tuple[BirthRecord, ...]) -> None:
-        self.chronicle.add(births, [agent.index for agent in self.population])
+    def _tell(self, births: Sequence[BirthRecord]) -> None:
+        self.chronicle.add(births, self._uids())
         with self.clock("report"):
-            self.reporters.births(births)
+            self.reporters.births(tuple(births))
 
-    def _member(self, slot: int, agent: Agent, episodes: Episodes) -> MemberRecord:
-        return MemberRecord(
-            slot=slot,
-            uid=agent.index,
-            parent_uid=self.chronicle.parent(agent.index),
-            env_steps=self.steps,
-            fitness=agent.fitness[-1],
-            fitness_std=float(episodes.returns[slot].std()),
-            episodes=episodes.returns.shape[1],
-            train_return=agent.scores[-1],
-            hyperparameters=agent.hyperparameters,
-            architecture=agent.architecture.describe(),
-            parameters=agent.parameter_count,
-            mutation=agent.mut,
-            losses=_means(self.reports[slot]),
-        )
+    def _records(self, episodes: Episodes) -> list[MemberRecord]:
+        return [
+            MemberRecord(
+                slot=slot,
+                uid=agent.index,
+                parent_uid=self.chronicle.parent(agent.index),
+                env_steps=self.steps,
+                fitness=agent.fitness[-1],
+                fitness_std=float(returns.std()),
+                episodes=len(returns),
+                evaluation_steps=int(lengths.sum()),
+                train_return=agent.scores[-1],
+                hyperparameters=agent.hyperparameters,
+                architecture=agent.architecture.describe(),
+                parameters=agent.parameter_count,
+                mutation=agent.mut,
+                losses=_means(self.reports[slot]),
+            )
+            for (slot, agent), returns, lengths in zip(
+                self.members.here().items(), episodes.returns, episodes.lengths, strict=True
+            )
+        ]
 
-    def _record(self, members: tuple[MemberRecord, ...], seconds: float, speed: float) -> GenerationRecord:
-        return GenerationRecord(
-            generation=self.generation,
-            env_steps=self.steps * len(members),
-            evaluation_steps=self.evaluation_steps,
-            max_env_steps=self.schedule.max_steps * len(members),
-            seconds=seconds,
-            steps_per_second=speed,
-            seconds_by_part=dict(self.clock.seconds),
-            members=members,
-            best_fitness_ever=self.champion.fitness,
-            target=self.schedule.target,
-        )
+    def _report(self, records: Sequence[MemberRecord]) -> None:
+        progress, members = self.progress, len(records)
+        seconds = self._seconds()
+        with self.clock("report"):
+            self.reporters.generation(
+                GenerationRecord(
+                    generation=progress.generation,
+                    env_steps=self.steps * members,
+                    evaluation_steps=progress.evaluation_steps,
+                    max_env_steps=self.schedule.max_steps * members,
+                    seconds=seconds,
+                    steps_per_second=(self.steps - self._steps_before) * members / (perf_counter() - self._began),
+                    seconds_by_part=dict(self.clock.seconds),
+                    members=tuple(records),
+                    best_fitness_ever=progress.best_fitness,
+                    target=self.schedule.target,
+                )
+            )
 
-    def _summary(
-        self, reason: str, members: tuple[MemberRecord, ...], confirmed: float, seconds: float
-    ) -> SummaryRecord:
-        (best,) = (member for member in members if member.uid == self.population.best.index)
+    def _summary(self, records: Sequence[MemberRecord], confirmed: float) -> SummaryRecord:
+        best, reason = fittest(records), self.progress.outcome
         return SummaryRecord(
             reason=reason,
             best=best,
             ancestry=self.chronicle.ancestry(best.uid),
-            env_steps=self.steps * len(members),
-            evaluation_steps=self.evaluation_steps,
-            seconds=seconds,
+            env_steps=self.steps * len(records),
+            evaluation_steps=self.progress.evaluation_steps,
+            seconds=self._seconds(),
             seconds_by_part=dict(self.clock.seconds),
-            saved_to=self.places.shown if self.saves else None,
+            saved_to=self.archive.places.shown if self.archive.saves else None,
             confirmed_fitness=confirmed,
+            resume=self.archive.resume if reason in UNFINISHED else "",
         )
-
-    # -- saving
-
-    def _save(self) -> int:
-        """Save what was asked for; return how much of it failed.
-
-        A disk that is full costs a warning and nothing that was saved before.
-        """
-        self.saved_at = self.steps
-        failed = sum(not self._is_saved(self.population, path) for path in self.places.populations(self.steps))
-        if self.champion.agent is not None:
-            failed += sum(not self._is_saved(self.champion.agent, path) for path in self.places.champions())
-        return failed
-
-    def _is_saved(self, what: Population | Agent, path: Path) -> bool:
-        with self.clock("report"):
-            try:
-                what.save_checkpoint(path)
-            except CheckpointError as error:
-                self.reporters.warning(str(error))
-                return False
-        self.saves += 1
-        return True
 
 
 def _means(reports: list[Report]) -> dict[str, float]:

@@ -24,7 +24,8 @@ class Schedule:
     target: float | None = None
     """Stop when the best member's mean return reaches this, on its evaluation and then on fresh episodes."""
     checkpoint: int | None = None
-    """Env steps of each member between checkpoints; None: only at the end."""
+    """Env steps of each member between checkpoints; None: ten in a run, at least five generations apart. Where one is
+    due envs begin anew, and what was collected since the last update is lost."""
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps", "checkpoint"):
@@ -34,13 +35,22 @@ class Schedule:
         if self.target is not None and not math.isfinite(self.target):
             raise ConfigurationError(f"target={self.target!r} must be a finite number")
 
+    @property
+    def checkpoint_every(self) -> int:
+        """Env steps of each member between checkpoints."""
+        return self.checkpoint or max(-(-self.max_steps // 10), 5 * self.evo_steps)
+
+    def ticks(self, num_envs: int) -> int:
+        """Steps of each env in the whole run, of so many for each member."""
+        return self.max_steps // num_envs
+
 
 @dataclass(frozen=True)
 class Places:
     """Where a run writes; None: not at all."""
 
     run_dir: Path | None = None
-    """metrics.csv, lineage.jsonl, the last population (`population/`) and the best agent ever (`best/`)."""
+    """metrics.csv, lineage.jsonl, `checkpoints/`, the last population (`population/`) and the best agent (`best/`)."""
     checkpoint_path: Path | None = None
     """Where populations are saved besides."""
     overwrite_checkpoints: bool = False
@@ -53,9 +63,9 @@ class Places:
         """The one place that a person is told of."""
         return self.run_dir or self.checkpoint_path or self.elite_path
 
-    def populations(self, steps: int) -> list[Path]:
+    def populations(self, steps: int, *, last: bool) -> list[Path]:
         """Where the population is written after so many env steps of each member."""
-        paths = [] if self.run_dir is None else [self.run_dir / "population"]
+        paths = [self.run_dir / "population"] if self.run_dir is not None and last else []
         if self.checkpoint_path is not None:
             suffix = "" if self.overwrite_checkpoints else f"-{steps}"
             paths.append(self.checkpoint_path.with_name(self.checkpoint_path.name + suffix))

@@ -1,0 +1,200 @@
+"""What a run writes to the disk, and what it reads to go on: checkpoints, the last population, the best agent ever.
+
+Every process takes part, for members travel to the main one, which alone writes. A disk that does not take something
+costs a warning and nothing that was saved before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agilerl_like import storage
+from agilerl_like.algorithms.agent import Agent
+from agilerl_like.algorithms.population import Population, documents_of
+from agilerl_like.errors import CheckpointError
+from agilerl_like.reporting.records import BirthRecord
+from agilerl_like.reporting.reporter import Reporter
+from agilerl_like.training.checkpoint import Checkpoint, Checkpoints
+from agilerl_like.training.distributed import Parcel, Route
+from agilerl_like.training.members import Members
+from agilerl_like.training.schedule import Places
+
+CHECKPOINTS = "checkpoints"
+INTERRUPTED = "interrupted"
+PATIENCE = 3
+"""Saves that may fail one after the other before a run stops."""
+
+
+@dataclass
+class Progress:
+    """How far a run has come: all that it counts, and what it has found."""
+
+    next_uid: int
+    generation: int = 0
+    ticks: int = 0
+    """Steps of each env."""
+    evaluation_steps: int = 0
+    saved_at: int = 0
+    """Ticks at the last checkpoint."""
+    seconds: float = 0.0
+    seconds_by_part: dict[str, float] = field(default_factory=dict)
+    best_fitness: float = float("-inf")
+    """The highest that was ever measured."""
+    evolved: bool = True
+    """Whether the births after this generation have been carried out."""
+    outcome: str = ""
+    """Why the run ended; empty if it has not."""
+
+    @classmethod
+    def from_json(cls, data: Any) -> Progress:
+        """Read what `dataclasses.asdict` wrote.
+
+        Raises:
+            CheckpointError: something is missing, too many or of another type.
+        """
+        wanted = {known.name: type(known.default) for known in fields(cls)} | {"next_uid": int, "seconds_by_part": dict}
+        if not isinstance(data, dict) or {name: type(value) for name, value in data.items()} != wanted:
+            raise CheckpointError(f"run={data!r:.200} is not the progress of a run")
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The best agent that was ever evaluated, as it was then, and the process that has it."""
+
+    agent: Agent | None = None
+    rank: int = 0
+
+
+class Account(NamedTuple):
+    """What a run is besides its members."""
+
+    progress: Progress
+    champion: Champion
+    births: Sequence[BirthRecord]
+    """Those that led to the living."""
+    fitness: Sequence[float]
+    """The last of each member, slot by slot."""
+
+
+class Finished(Exception):
+    """There is nothing to go on with: the run that was to be resumed has ended. It brings its members."""
+
+    def __init__(self, message: str, population: Population) -> None:
+        super().__init__(message)
+        self.population = population
+
+
+def newest_of(places: Places, warn: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint of a run that can be trusted; None if there is none yet, or nobody reads here.
+
+    Raises:
+        CheckpointError: there are some, but none is whole; or it was not a run that wrote them.
+    """
+    checkpoint = None if places.run_dir is None else Checkpoints(places.run_dir / CHECKPOINTS).newest(warn)
+    if checkpoint is not None:
+        run, path = checkpoint.documents.get("run"), checkpoint.path
+        if not isinstance(run, dict) or set(run) != {"progress", "births", "fitness"}:
+            raise CheckpointError(f"path={str(path)!r} is not the checkpoint of a run")
+        Progress.from_json(run["progress"])
+    return checkpoint
+
+
+def population_of(checkpoint: Checkpoint, like: Population | None) -> Population:
+    """The population of a checkpoint, on the device and with the networks of the user's own that `like` has."""
+    first = None if like is None else like[0]
+    population = Population.from_documents(
+        checkpoint.documents,
+        checkpoint.tensors,
+        device="cpu" if first is None else first.device,
+        where=str(checkpoint.path),
+        networks=None if first is None else first.networks_of_its_own,
+    )
+    for hook in () if first is None else first.mutation_hooks:
+        for agent in population:
+            agent.register_mutation_hook(hook)
+    return population
+
+
+def champion_of(checkpoint: Checkpoint) -> Parcel:
+    """The best agent that had ever been evaluated."""
+    return Parcel(checkpoint.documents.get("champion"), checkpoint.tensors.get("champion", {}))
+
+
+class Archive:
+    """Writes what `places` asks for."""
+
+    def __init__(self, places: Places, members: Members, reporters: Reporter, resume: str = "") -> None:
+        """Write for members to places; `resume` is what to type to go on from there."""
+        self.places, self.members, self.reporters, self.resume = places, members, reporters, resume
+        self.checkpoints = None if places.run_dir is None else Checkpoints(places.run_dir / CHECKPOINTS)
+        self.saves = 0
+        self.failures = 0
+        """Saves that failed since the last one of which everything was written."""
+
+    def save(self, account: Account, *, last: bool = False) -> None:
+        """Write a checkpoint, unless the generation was broken off, the best agent ever, and what else was asked for.
+
+        The population is written by itself when this is the last time, and wherever AgileRL's argument asks for it.
+        """
+        world = self.members.world
+        parcels, best = self.members.parcels(), self._bring(account.champion)
+        if world.is_main:
+            failed = sum([not self._is_written(job) for job in self._jobs(account, parcels, best, last=last)])
+            self.failures = self.failures + 1 if failed else 0
+        self.failures = world.agree(self.failures)
+        if not self.failures and account.progress.outcome != INTERRUPTED:
+            world.watch.note(account.progress.generation, self.resume)
+
+    def _jobs(
+        self, account: Account, parcels: Sequence[Parcel], best: Parcel, *, last: bool
+    ) -> Iterator[Callable[[], Path]]:
+        documents, tensors = documents_of(parcels, account.fitness)
+        progress = account.progress
+        checkpoints = self.checkpoints
+        if checkpoints is not None and progress.outcome != INTERRUPTED:
+            births = [birth.to_json() for birth in account.births]
+            run = {"progress": asdict(progress), "births": births, "fitness": list(account.fitness)}
+            memory = {"run": run, "champion": best.document}
+            yield lambda: self._write_checkpoint(
+                checkpoints, progress, {**documents, **memory}, {**tensors, "champion": best.tensors}
+            )
+        for path in self.places.populations(progress.ticks * self.members.first.num_envs, last=last):
+            yield lambda path=path: storage.write_folder(path, "population", documents, tensors)
+        for path in self.places.champions():
+            yield lambda path=path: storage.write_folder(
+                path, "agent", {"agent": best.document}, {"agent": best.tensors}
+            )
+
+    def _write_checkpoint(
+        self, checkpoints: Checkpoints, progress: Progress, documents: dict[str, Any], tensors: dict[str, Any]
+    ) -> Path:
+        written = checkpoints.write(progress.generation, documents, tensors, score=progress.best_fitness)
+        checkpoints.warn_if_tight(self.reporters.warning)
+        return written
+
+    def _is_written(self, job: Callable[[], Path]) -> bool:
+        try:
+            job()
+        except CheckpointError as error:
+            self.reporters.warning(str(error))
+            return False
+        self.saves += 1
+        return True
+
+    def _bring(self, champion: Champion) -> Parcel:
+        """The champion, on the main process."""
+        its_own = champion.agent
+
+        def pack(_: int) -> Parcel:
+            if its_own is None:
+                raise RuntimeError("the champion is elsewhere")
+            return Parcel(*its_own.to_documents())
+
+        if champion.rank == 0:
+            return pack(0) if its_own is not None else Parcel({}, {})
+        arrived = self.members.world.move([Route(0, champion.rank, 0)], pack)
+        return arrived.get(0, Parcel({}, {}))

@@ -1,0 +1,220 @@
+"""Carries out a plan: makes the envs of this process, meets the other processes, and runs.
+
+A run may be one process; or many that `accelerate launch` started, each with this same code before it; or many of which
+this one starts the others. To those nothing is sent but the plan: their members come as all members do that move.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+from agilerl_like.algorithms.population import Population
+from agilerl_like.envs.cartpole import is_cartpole, seeded_env
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.trials import trial_env
+from agilerl_like.envs.vector import EnvRecipe, backend_of, recipe_of
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import Mutations, Selection
+from agilerl_like.modules.layers import check_activation
+from agilerl_like.networks.custom import CustomSpec
+from agilerl_like.reporting.records import RunRecord
+from agilerl_like.reporting.reporter import Reporters
+from agilerl_like.training.archive import Archive, Finished, champion_of, newest_of, population_of
+from agilerl_like.training.distributed import Alone, Together, World, join_processes, part_processes
+from agilerl_like.training.interrupts import Interrupts
+from agilerl_like.training.launch import launched
+from agilerl_like.training.lock import RunLock
+from agilerl_like.training.members import Members
+from agilerl_like.training.run import Outcome, Run
+from agilerl_like.training.schedule import Places, Schedule
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done, whichever process does it: everything about a run but its envs, members and reports."""
+
+    schedule: Schedule
+    selection: Selection | None
+    mutations: Mutations
+    name: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    resume: str = ""
+    """What to type to go on with it."""
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is made."""
+        for activation in self.mutations.activation_selection:
+            check_activation("activation_selection", activation)
+
+
+STILL = Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0)
+"""Children as their parents are."""
+
+
+def evolve_on_policy(
+    env: gymnasium.vector.VectorEnv,
+    population: Population | None,
+    plan: Plan,
+    *,
+    places: Places,
+    reporters: Reporters,
+    eval_env: gymnasium.vector.VectorEnv | None = None,
+    world: World | None = None,
+    processes: int = 1,
+    resume: bool = False,
+) -> Outcome:
+    """Do what `train_on_policy` describes; the arguments are checked before anything is trained.
+
+    `world` are processes that somebody else started, of which this is one; `processes` says how many to start here.
+    With `resume` the main process reads the newest checkpoint in the run's folder, and begins anew if there is none.
+
+    Raises:
+        Finished: there is nothing to go on with.
+    """
+    if processes == 1:
+        return _evolve(world or Alone(), env, eval_env, population, plan, places, reporters, resume=resume)
+    if not isinstance(processes, int) or processes < 1 or (world is not None and world.size > 1):
+        allowed = "whole numbers from 1" if world is None else f"1, for this is one of {world.size} processes already"
+        raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
+    first = population[0] if population is not None else None
+    cpu = first is None or first.device.type == "cpu"
+    job = Job(
+        plan,
+        recipe_of(env),
+        None if eval_env is None else recipe_of(eval_env),
+        cpu,
+        None if first is None else first.networks_of_its_own,
+    )
+    with launched(processes, assist, (job,)) as crew, joined(cpu=cpu, cause=crew.cause) as together:
+        return _evolve(together, env, eval_env, population, plan, places, reporters, resume=resume)
+
+
+def _evolve(
+    world: World,
+    env: gymnasium.vector.VectorEnv,
+    eval_env: gymnasium.vector.VectorEnv | None,
+    population: Population | None,
+    plan: Plan,
+    places: Places,
+    reporters: Reporters,
+    *,
+    resume: bool = False,
+    networks: CustomSpec | None = None,
+) -> Outcome:
+    """Do this process's part of a run."""
+    schedule = plan.schedule
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(world)
+        if not world.is_main:
+            places, reporters = Places(), Reporters()
+        stack.callback(reporters.close)
+        if places.run_dir is not None:
+            stack.enter_context(RunLock(places.run_dir))
+        checkpoint = newest_of(places, reporters.warning) if resume else None
+        memory = world.agree(None if checkpoint is None else checkpoint.documents["run"])
+        if checkpoint is not None:
+            population = population_of(checkpoint, population)
+        if world.is_main and population is None:
+            raise ConfigurationError(f"pop is missing, and there is no checkpoint in {places.run_dir} to go on from")
+        members = Members.of(world, population, networks)
+        if memory is not None and is_over(memory["progress"], schedule, members):
+            raise Finished(f"{places.run_dir} has ended: {memory['progress']['outcome']}", members.everybody())
+        if plan.selection is not None:
+            plan.selection.validate(members.size)
+        local = len(members.population)
+        training_env = _training_env(env, local)
+        if training_env is not env:
+            stack.callback(training_env.close)
+        if eval_env is None:
+            eval_env = trial_env(env, local * schedule.eval_loop)
+            stack.callback(eval_env.close)
+        run = Run(
+            members,
+            TransitionEnv(training_env),
+            TransitionEnv(eval_env),
+            schedule=schedule,
+            selection=plan.selection,
+            mutations=plan.mutations,
+            archive=Archive(places, members, reporters, plan.resume),
+            reporters=reporters,
+        )
+        if memory is not None:
+            run.restore(memory, None if checkpoint is None else champion_of(checkpoint))
+        reporters.start(
+            RunRecord(
+                name=plan.name or name_of(env),
+                env=name_of(env),
+                algorithm=members.first.algo,
+                population_size=members.size,
+                num_envs=members.first.num_envs,
+                seed=members.first.seed,
+                max_env_steps=schedule.max_steps * members.size,
+                target=schedule.target,
+                backend=backend_of(training_env),
+                run_dir=places.run_dir,
+                processes=world.size,
+                settings=plan.settings,
+            )
+        )
+        with Interrupts(world.watch) as interrupts:
+            return run.go(interrupts)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process must know that was started to take part in a run: the members are sent to it later."""
+
+    plan: Plan
+    env: EnvRecipe
+    eval_env: EnvRecipe | None
+    cpu: bool
+    networks: CustomSpec | None
+
+
+def assist(rank: int, job: Job) -> None:
+    """Take part in a run that another process started this one for."""
+    with contextlib.ExitStack() as stack:
+        world = stack.enter_context(joined(cpu=job.cpu))
+        env = stack.enter_context(contextlib.closing(job.env.make()))
+        eval_env = None if job.eval_env is None else stack.enter_context(contextlib.closing(job.eval_env.make()))
+        _evolve(world, env, eval_env, None, job.plan, Places(), Reporters(), networks=job.networks)
+
+
+def is_over(progress: Mapping[str, Any], schedule: Schedule, members: Members) -> bool:
+    """Whether a run has nothing left to do: a larger budget lets it go on."""
+    left = schedule.ticks(members.first.num_envs) - progress["ticks"]
+    return progress["outcome"] == "target reached" or (progress["outcome"] != "" and left <= 0)
+
+
+@contextlib.contextmanager
+def joined(*, cpu: bool, cause: Callable[[int], str] = lambda rank: "") -> Iterator[World]:
+    """Meet the processes that were started together with this one, and part from them."""
+    accelerator = join_processes(cpu=cpu)
+    try:
+        yield Together(accelerator, cause=cause)
+    finally:
+        part_processes(accelerator)
+
+
+def _training_env(env: gymnasium.vector.VectorEnv, members: int) -> gymnasium.vector.VectorEnv:
+    if members == 1 and not is_cartpole(env):
+        return env
+    try:
+        return seeded_env(env, env.num_envs * members)
+    except ConfigurationError:
+        if env.num_envs % members:
+            raise
+        return env
+
+
+def name_of(env: gymnasium.vector.VectorEnv) -> str:
+    """What an env is called in reports."""
+    recipe = getattr(env, "recipe", None)
+    if recipe is not None:
+        return recipe.env if isinstance(recipe.env, str) else getattr(recipe.env, "__name__", type(recipe.env).__name__)
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__

@@ -1,0 +1,260 @@
+"""Where a run's members live: in this process alone, or dealt to many that exchange decisions and little else.
+
+Processes are those of HuggingFace Accelerate, with torch.distributed below it. What they tell each other is plain JSON
+(fitness, genomes, births), and members that move travel tensor by tensor, in memory: no files, no pickles. A run asks
+the same of one process as of many, and only the main one (rank 0) reads, writes and prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator, InitProcessGroupKwargs
+from accelerate.state import AcceleratorState
+from torch import Tensor
+
+from agilerl_like.errors import ConfigurationError, ExitCode
+from agilerl_like.training.watch import Unwatched, Watch, open_store
+
+T = TypeVar("T")
+
+COLLECTIVE_TIMEOUT = timedelta(hours=12)
+"""The watch sees who is gone; how long one process trains while the others wait for it is nobody's business."""
+
+
+class Share(NamedTuple):
+    """What one process has of a run: members by their slots, and of their envs the part number `part` of `parts`."""
+
+    slots: tuple[int, ...]
+    part: int = 0
+    parts: int = 1
+
+
+class Parcel(NamedTuple):
+    """A member on its way, as `Agent.to_documents` describes it."""
+
+    document: Any
+    tensors: Mapping[str, Tensor]
+
+
+class Route(NamedTuple):
+    """The way of one member from a process that has it to one that needs it."""
+
+    slot: int
+    source: int
+    target: int
+
+
+def deal(kinds: Sequence[Any], size: int) -> tuple[Share, ...]:
+    """Deal members to so many processes: alike ones together, and as evenly as can be.
+
+    `kinds` says for each slot what it can be computed together with. Where there are more processes than members, some
+    members are had by several, who divide their envs. How many members a process has depends on its rank alone.
+    """
+    members = len(kinds)
+    if size > members:
+        owner = [rank * members // size for rank in range(size)]
+        return tuple(
+            Share((slot,), part=rank - owner.index(slot), parts=owner.count(slot)) for rank, slot in enumerate(owner)
+        )
+    order = sorted(range(members), key=lambda slot: (repr(kinds[slot]), slot))
+    bounds = [members * rank // size for rank in range(size + 1)]
+    return tuple(Share(tuple(sorted(order[bounds[rank] : bounds[rank + 1]]))) for rank in range(size))
+
+
+def routes(wanted: Iterable[tuple[int, int]], shares: Sequence[Share]) -> list[Route]:
+    """The ways by which each (slot, rank) that is wanted gets there; none where it is already."""
+    source = {slot: rank for rank in reversed(range(len(shares))) for slot in shares[rank].slots}
+    missing = {(slot, rank) for slot, rank in wanted if slot not in shares[rank].slots}
+    return [Route(slot, source[slot], rank) for slot, rank in sorted(missing)]
+
+
+class World(ABC):
+    """The processes of a run."""
+
+    rank: int
+    size: int
+    watch: Watch | Unwatched
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that reads, writes and prints."""
+        return self.rank == 0
+
+    @abstractmethod
+    def device(self, wanted: torch.device) -> torch.device:
+        """Where this process computes what should be computed on such a device."""
+
+    @abstractmethod
+    def gather(self, document: Any) -> list[Any]:
+        """What every process says, in the order of their ranks: JSON data, floats to the last bit, nan included."""
+
+    @abstractmethod
+    def move(self, ways: Sequence[Route], pack: Callable[[int], Parcel]) -> dict[int, Parcel]:
+        """Send members on their ways, which all processes know; return those that came here, by slot."""
+
+    def __enter__(self) -> World:
+        self.watch.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.watch.__exit__(kind, error, at)
+
+    def agree(self, document: T) -> T:
+        """What the main process says."""
+        return self.gather(document)[0]
+
+    def share(self, own: Mapping[int, T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> dict[int, T]:
+        """What every process has to say about slots, by slot; each keeps its own as it is."""
+        if self.size == 1:
+            return dict(own)
+        told = self.gather({str(slot): encode(one) for slot, one in own.items()})
+        found = {int(slot): one for others in told for slot, one in others.items()}
+        return {slot: own[slot] if slot in own else decode(found[slot]) for slot in sorted(found)}
+
+
+class Alone(World):
+    """One process."""
+
+    rank, size = 0, 1
+
+    def __init__(self) -> None:
+        self.watch = Unwatched()
+
+    def device(self, wanted: torch.device) -> torch.device:
+        return wanted
+
+    def gather(self, document: Any) -> list[Any]:
+        return [document]
+
+    def move(self, ways: Sequence[Route], pack: Callable[[int], Parcel]) -> dict[int, Parcel]:
+        return {}
+
+
+class Together(World):
+    """The processes of an Accelerator."""
+
+    def __init__(self, accelerator: Accelerator, *, cause: Callable[[int], str] = lambda rank: "") -> None:
+        self.rank, self.size = accelerator.process_index, accelerator.num_processes
+        self._local_rank = accelerator.local_process_index
+        nccl = dist.get_backend() == "nccl"
+        self._carrier = accelerator.device if nccl else torch.device("cpu")
+        self.watch = self._watch(cause)
+
+    def _watch(self, cause: Callable[[int], str]) -> Watch:
+        host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+        kept = open_store(host, 0, self.rank, self.size) if self.is_main else None
+        port = self.agree(0 if kept is None else kept.port)
+        store = kept or open_store(host, port, self.rank, self.size)
+        return Watch(store, self.rank, self.size, code=ExitCode.FAULT, cause=cause)
+
+    def device(self, wanted: torch.device) -> torch.device:
+        if wanted.type != "cuda":
+            return wanted
+        return torch.device("cuda", self._local_rank % torch.cuda.device_count())
+
+    def gather(self, document: Any) -> list[Any]:
+        with self._mourning():
+            return self._gather(document)
+
+    def _gather(self, document: Any) -> list[Any]:
+        text = torch.frombuffer(bytearray(json.dumps(document).encode()), dtype=torch.uint8).to(self._carrier)
+        lengths = [torch.zeros(1, dtype=torch.int64, device=self._carrier) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(text)], device=self._carrier))
+        longest = max(int(length) for length in lengths)
+        texts = [torch.empty(longest, dtype=torch.uint8, device=self._carrier) for _ in range(self.size)]
+        dist.all_gather(texts, torch.nn.functional.pad(text, (0, longest - len(text))))
+        return [
+            json.loads(bytes(text[: int(length)].cpu().numpy())) for text, length in zip(texts, lengths, strict=True)
+        ]
+
+    def move(self, ways: Sequence[Route], pack: Callable[[int], Parcel]) -> dict[int, Parcel]:
+        if not ways:
+            return {}
+        leaving = {way.slot: pack(way.slot) for way in ways if way.source == self.rank}
+        told = self.gather({str(slot): [parcel.document, _shapes(parcel.tensors)] for slot, parcel in leaving.items()})
+        arriving: dict[int, Parcel] = {}
+        transfers: list[dist.P2POp] = []
+        sent: dict[int, list[Tensor]] = {}
+        for slot, source, target in ways:
+            if source == self.rank:
+                if slot not in sent:
+                    sent[slot] = [_bytes_of(tensor).to(self._carrier) for tensor in leaving[slot].tensors.values()]
+                transfers += [dist.P2POp(dist.isend, tensor, target) for tensor in sent[slot] if len(tensor)]
+            elif target == self.rank:
+                document, shapes = told[source][str(slot)]
+                tensors = {
+                    name: torch.empty(shape, dtype=getattr(torch, dtype), device=self._carrier)
+                    for name, (dtype, shape) in shapes.items()
+                }
+                arriving[slot] = Parcel(document, tensors)
+                transfers += [
+                    dist.P2POp(dist.irecv, _bytes_of(tensor), source) for tensor in tensors.values() if tensor.numel()
+                ]
+        with self._mourning():
+            for work in dist.batch_isend_irecv(transfers) if transfers else ():
+                work.wait()
+        return arriving
+
+    @contextlib.contextmanager
+    def _mourning(self) -> Iterator[None]:
+        """Where another process ended, let the watch say so: what is heard here is a broken connection."""
+        try:
+            yield
+        except RuntimeError:
+            self.watch.find_cause()
+            raise
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, list[int]]]:
+    return {name: (str(x.dtype).removeprefix("torch."), list(x.shape)) for name, x in tensors.items()}
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """A tensor's bytes, in place if it is contiguous: not every backend carries every dtype."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def world_of(accelerator: Accelerator | None) -> World:
+    """The world of a script's Accelerator; without one, or if it is the only process, this process alone.
+
+    Raises:
+        ConfigurationError: `accelerator` is something else.
+    """
+    if accelerator is not None and not isinstance(accelerator, Accelerator):
+        raise ConfigurationError(f"accelerator={accelerator!r} must be an accelerate.Accelerator")
+    if accelerator is None or accelerator.num_processes == 1:
+        return Alone()
+    return Together(accelerator)
+
+
+def is_launched() -> bool:
+    """Whether `accelerate launch` or torchrun started this process together with others."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def join_processes(*, cpu: bool) -> Accelerator:
+    """Meet the other processes that were started together with this one.
+
+    Threads of torch are as they were before.
+    """
+    threads = torch.get_num_threads()
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # Accelerate would choose a number of its own
+    accelerator = Accelerator(cpu=cpu, kwargs_handlers=[InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT)])
+    torch.set_num_threads(threads)
+    return accelerator
+
+
+def part_processes(accelerator: Accelerator) -> None:
+    """Undo `join_processes`, so that this process is one by itself again."""
+    accelerator.end_training()
+    AcceleratorState._reset_state(reset_partial_state=True)  # the public end leaves its singletons as they were
