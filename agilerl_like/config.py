@@ -170,6 +170,12 @@ class NetworkConfig(Section):
     max_latent_dim: int = NetworkSpec.max_latent_dim
     """Largest width that mutations may give it."""
 
+    @model_validator(mode="after")
+    def _check(self) -> NetworkConfig:
+        known_early = {"head_config", "latent_dim", "min_latent_dim", "max_latent_dim"}  # before any env is
+        NetworkSpec.from_net_config(self.model_dump(include=known_early))
+        return self
+
 
 class SelectionConfig(Section):
     """Who becomes a parent."""

@@ -81,6 +81,9 @@ class TensorFacts(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    def __str__(self) -> str:
+        return f"{list(self.shape)} of {self.dtype}"
+
 
 # -- writing
 
@@ -111,7 +114,8 @@ def write_folder(
         _put(aside, path)
     except OSError as error:
         raise CheckpointError(
-            f"path={str(path)!r} could not be written ({error}); what was saved there before is untouched"
+            f"path={str(path)!r} could not be written ({error}{_shortage(error, path, tensors)}); "
+            "what was saved there before is untouched"
         ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -151,6 +155,15 @@ def _write(file: Path, data: bytes) -> dict[str, Any]:
         handle.flush()
         os.fsync(handle.fileno())
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _shortage(error: OSError, path: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -> str:
+    """How much room there would have to be, if that is what an error is about."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return ""
+    needed = sum(tensor.numel() * tensor.element_size() for named in tensors.values() for tensor in named.values())
+    free = shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.exists())).free
+    return f": needed are {needed} bytes and a little, free are {free}"
 
 
 def _check_place(path: Path) -> None:
@@ -409,7 +422,7 @@ def _file(folder: Path, name: str, facts: Any) -> StoredFile:
     match facts:
         case {"bytes": int(written), "sha256": str(sha256)}:
             if size != written:
-                raise CheckpointError(f"path={str(file)!r} has {size} bytes; written were {written}")
+                raise CheckpointError(f"path={str(file)!r} has {size} bytes; written were {str(written)[:40]}")
             return StoredFile(file, size, sha256)
     raise CheckpointError(f"path={str(folder)!r} has a manifest that does not say what {name!r} is: {facts!r:.100}")
 

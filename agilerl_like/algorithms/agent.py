@@ -647,7 +647,7 @@ class Agent(ABC):
             agent._fill(document, tensors)
         except CheckpointError:
             raise
-        except ConfigurationError as error:
+        except ValueError as error:
             raise CheckpointError(f"path={where!r}: {error!s:.500}") from error
         except Exception as error:  # nobody can list what a document of a stranger may stumble over
             raise CheckpointError(f"path={where!r} does not fit together: {error!r:.500}") from error
@@ -665,7 +665,7 @@ class Agent(ABC):
         self.mut = text_in(document, "mut")
         self.updates, self.draws = count_in(document, "updates"), count_in(document, "draws")
         self.fitness, self.scores = numbers_in(document, "fitness"), numbers_in(document, "scores")
-        self.steps = [_count("steps", entry) for entry in document["steps"]]
+        self.steps = [_count("steps", entry) for entry in document["steps"]] or [0]
         found = storage.facts_of(tensors)
         self._check_stored(found, self._outline(len(found)))
         moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in ("exp_avg", "exp_avg_sq", "steps")]
@@ -700,7 +700,10 @@ class Agent(ABC):
         shape, dtype = found["recent_observations"]
         rows_fit = shape[-1:] == (self.encoding.size,) and dtype == self.encoding.dtype and len(shape) in (2, 3)
         if math.prod(shape) and not (rows_fit and math.prod(shape[:-1]) <= RECENT):
-            raise ValueError(f"recent_observations has shape {shape} of {dtype}; wanted are at most {RECENT} rows")
+            raise ValueError(
+                f"recent_observations is {found['recent_observations']}; wanted are at most {RECENT} rows of "
+                f"{self.encoding.size} numbers of {self.encoding.dtype}"
+            )
 
     # -- AgileRL's other names
 
@@ -745,6 +748,8 @@ def numbers_in(document: Mapping[str, Any], name: str) -> list[float]:
     entries = document[name]
     if not isinstance(entries, list) or not all(type(entry) in (int, float) for entry in entries):
         raise ValueError(f"{name}={entries!r:.100} must be a list of numbers")
+    if any(type(entry) is int and abs(entry) > MAX_COUNT for entry in entries):
+        raise ValueError(f"{name} has a number beyond all counting")
     return [float(entry) for entry in entries]
 
 

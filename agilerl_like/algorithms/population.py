@@ -27,6 +27,7 @@ from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import Cut
+from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.learning.update import Report
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.seeding import Purpose, generator
@@ -56,6 +57,8 @@ class Population(Sequence[Agent]):
             )
         self.fitness: list[float] = []
         """Last evaluation of each member, in their order; empty before the first."""
+        self.team = SOLO
+        """With whom its members learn: several processes may share the envs of one."""
         self._cohort: Cohort | Apart | None = None
         self._noise: tuple[Tensor, int] | None = None
 
@@ -101,8 +104,11 @@ class Population(Sequence[Agent]):
         """What computes the members, together or apart; made again where one has changed its structure or network."""
         homes = [] if self._cohort is None else self._cohort.homes
         if len(homes) != len(self) or not all(map(Agent.lives_in, self.agents, homes)):
-            self._cohort = Apart([_home([agent]) for agent in self.agents]) if self._is_apart else _home(self.agents)
+            self._cohort = self._settle()
         return cast(Cohort, self._cohort)
+
+    def _settle(self) -> Cohort | Apart:
+        return Apart([_home([agent], self.team) for agent in self]) if self._is_apart else _home(self, self.team)
 
     @property
     def _is_apart(self) -> bool:
@@ -165,7 +171,7 @@ class Population(Sequence[Agent]):
             due.setdefault(alike, []).append(place)
         for (steps, batch_size, cut, _), together in due.items():
             agents = [self.agents[place] for place in together]
-            rollout = window(together, steps)
+            rollout = self.team.whole(window(together, steps))
 
             def shuffle(epoch: int, count: int, agents: list[Agent] = agents) -> Tensor:
                 return torch.stack([agent.shuffle(epoch, count) for agent in agents]).to(self.device)
@@ -417,7 +423,7 @@ def mend(population: Population, sick: Sequence[int], uids: Sequence[int]) -> li
     return [(place, parent) for place in sick]
 
 
-def _home(agents: Sequence[Agent]) -> Cohort:
+def _home(agents: Sequence[Agent], team: Team) -> Cohort:
     """Let agents live in a cohort of their own."""
     first = agents[0]
     cohort = Cohort(
@@ -426,6 +432,7 @@ def _home(agents: Sequence[Agent]) -> Cohort:
         build=first.build,
         execution=first.execution,
         batch_size=sum(agent.batch_size for agent in agents) / len(agents),
+        team=team,
     )
     cohort.train(first.training)
     for row, agent in enumerate(agents):

@@ -44,10 +44,10 @@ from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
 from agilerl_like.networks.memory import TIMELESS, Course
 from agilerl_like.seeding import Purpose
 
-MAX_EXTENT = 2**22
-"""Numbers of a space that is read from a file: a frame of 2048 x 2048."""
-PART = 1000
-"""Numbers that cost as much as one more part of a space."""
+MAX_EXTENT = 2**23
+"""Bytes of an observation, in float32, of a space that is read from a file: a frame of 1448 x 1448."""
+PART = 4000
+"""Bytes that cost as much as one more part of a space."""
 
 
 class PPO(Agent):
@@ -555,18 +555,19 @@ def _encoding(space: gymnasium.Space, settings: PPOSettings) -> ObservationEncod
 def _space(data: Mapping[str, Any]) -> gymnasium.Space:
     """Read a space, unless it is beyond all learning: a few characters can describe a terabyte."""
     if _extent(data) > MAX_EXTENT:
-        raise ConfigurationError(f"space={data!r:.100} is too large; allowed are {MAX_EXTENT} numbers")
+        raise ConfigurationError(f"space={str(data)[:100]} is too large; allowed are {MAX_EXTENT} bytes")
     return space_from_json(data)
 
 
 def _extent(data: Mapping[str, Any]) -> int:
-    """About how many numbers a described space and its parts are."""
+    """About how many bytes an observation of a described space is, and what its parts take by themselves."""
     if data["type"] in ("Dict", "Tuple"):
         parts = data["spaces"] if data["type"] == "Tuple" else [part for _, part in data["spaces"]]
         return sum(PART + _extent(part) for part in parts)
-    sizes = data.get("shape", data.get("nvec", data.get("n")))
-    total = math.fsum if "nvec" in data else math.prod
-    return int(total(np.ravel(np.asarray(sizes, dtype=object))))
+    sizes = np.ravel(np.asarray(data.get("shape", data.get("nvec", data.get("n"))), dtype=object)).tolist()
+    if not all(type(size) is int for size in sizes):
+        raise ConfigurationError(f"space={str(data)[:100]} must have whole numbers for sizes")
+    return (sum if "nvec" in data else math.prod)(sizes) * max(4, np.dtype(data.get("dtype")).itemsize)
 
 
 def _typed(hp_config: HyperparameterConfig | None) -> HyperparameterConfig | None:

@@ -19,6 +19,7 @@ from agilerl_like.learning.grouping import Member, arrange
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import SINGLE, Cut
+from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.learning.update import Report, Shuffle, Update, Values
 from agilerl_like.modules.stack import layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
@@ -41,8 +42,9 @@ class Cohort:
         build: Callable[[NetworkSpec], ActorCritic] | None = None,
         batch_size: float = 1.0,
         execution: Execution | None = None,
+        team: Team = SOLO,
     ) -> None:
-        self.execution = execution or Execution()
+        self.execution, self.team = execution or Execution(), team
         self.networks = list(networks)
         actor, specs = networks[0].actor, [network.spec for network in networks]
         members = [Member(network.structure(), spec) for network, spec in zip(networks, specs, strict=True)]
@@ -170,10 +172,12 @@ class Cohort:
         measured: Experience | None,
     ) -> Report:
         if len(rows) == len(self):
-            return Update(self.ensemble, values, self.execution).run(rollout, batch_size, cut, shuffle, measured)
+            return Update(self.ensemble, values, self.execution, self.team).run(
+                rollout, batch_size, cut, shuffle, measured
+            )
         index = torch.tensor(rows, device=self.ensemble.flat.device)
         part = self.ensemble.take(index)
-        report = Update(part, values, self.execution).run(rollout, batch_size, cut, shuffle, measured)
+        report = Update(part, values, self.execution, self.team).run(rollout, batch_size, cut, shuffle, measured)
         self.ensemble.put(index, part)
         return report
 

@@ -16,6 +16,7 @@ from agilerl_like.learning.optimizer import Pace, clip_
 from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Targets, ppo_loss
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import Cut
+from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.modules.stack import views
 from agilerl_like.networks.actor_critic import ActorCritic, Slopes
 from agilerl_like.networks.memory import TIMELESS, Course, fitted
@@ -60,8 +61,8 @@ class Report(NamedTuple):
 class Update:
     """One PPO iteration of an ensemble."""
 
-    def __init__(self, ensemble: Ensemble, values: Values, execution: Execution) -> None:
-        self.ensemble, self.values, self.execution = ensemble, values, execution
+    def __init__(self, ensemble: Ensemble, values: Values, execution: Execution, team: Team = SOLO) -> None:
+        self.ensemble, self.values, self.execution, self.team = ensemble, values, execution, team
         numbers = (values.clip_coef, values.clip_coef_vf, values.ent_coef, values.vf_coef)
         self.coefficients = Coefficients(
             *(number.unsqueeze(1) for number in numbers),
@@ -124,7 +125,9 @@ class Update:
             rows = going.nonzero().squeeze(1)
             if len(rows):
                 part = self.ensemble.take(rows)
-                more = Update(part, Values(*(number[rows] for number in self.values)), self.execution).epochs(
+                more = Update(
+                    part, Values(*(number[rows] for number in self.values)), self.execution, self.team
+                ).epochs(
                     batch.rows(rows),
                     bounds,
                     lambda epoch, count, rows=rows: shuffle(epoch, count)[rows],
@@ -141,10 +144,13 @@ class Update:
         shuffled = batch.reordered(order)
         paces = self.ensemble.optimizer.paces(self.values.lr, len(bounds) - 1)
         step = minibatch_step
-        if all(stack.module.is_dense for _, stack in self.ensemble.parts):
+        if self.team.parts == 1 and all(stack.module.is_dense for _, stack in self.ensemble.parts):
             step = self.execution.compiled(minibatch_step, order.device)
         ends = pairwise(bounds)
-        steps = [step(self, shuffled.sequences(slice(*end)), pace) for end, pace in zip(ends, paces, strict=True)]
+        steps = [
+            step(self, self.team.own(shuffled.sequences(slice(*end))), pace)
+            for end, pace in zip(ends, paces, strict=True)
+        ]
         return torch.stack(steps).mean(0)
 
     def report(self, means: Tensor, epochs: Tensor, explained: Tensor) -> Report:
@@ -172,14 +178,17 @@ def minibatch_step(update: Update, batch: Batch, pace: Pace) -> Tensor:
     with update.execution.autocast(ensemble.flat.device):
         log_probs, entropy, values = ensemble.over(evaluate, *samples, *course)
     *numbers, weight = batch.numbers.flatten(1, 2).unbind(-1)
-    targets = Targets(*numbers, share=weight / weight.sum(-1, keepdim=True).clamp_(min=1.0))
+    team = update.team
+    targets = Targets(*numbers, share=weight / team.sum_(weight.sum(-1, keepdim=True)).clamp_(min=1.0))
     loss = ppo_loss(log_probs, entropy, values, targets, update.coefficients)
     with update.execution.autocast(ensemble.flat.device):
         for back, (rows, _), gradients in zip(ways_back, ensemble.parts, update.gradients, strict=True):
             back(Slopes(*(slope[rows] for slope in loss.slopes)), gradients)
+    team.sum_(update.gradient)
     # apart, so that a large value loss cannot use up the policy's share
     norms = [
         clip_(part, update.values.max_grad_norm) for part in update.gradient.tensor_split((ensemble.critic_at,), 1)
     ]
     ensemble.optimizer.step_(ensemble.flat, update.gradient, pace)
-    return torch.cat([loss.report, loss.total.unsqueeze(1), (norms[0] + norms[1]).unsqueeze(1)], 1)
+    report = team.sum_(torch.cat([loss.report, loss.total.unsqueeze(1)], 1))
+    return torch.cat([report, (norms[0] + norms[1]).unsqueeze(1)], 1)

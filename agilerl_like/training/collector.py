@@ -80,9 +80,11 @@ class Collector:
             )
         self.population, self.env, self.clock = population, env, clock
         self.envs = env.num_envs // members
+        """Envs of each member that are stepped here; its `num_envs` counts those that partners step, too."""
         for agent in population:
-            agent.num_envs = self.envs
+            agent.num_envs = self.envs * population.team.parts
             agent.check()
+        self.columns = population.team.columns(population[0].num_envs)
         env.divide(members)
         self.encoding = first.encoding
         self.since = np.zeros(members, dtype=np.int64)
@@ -98,11 +100,11 @@ class Collector:
 
     def reset(self, slots: Sequence[int], *keys: int) -> None:
         """Begin new episodes everywhere; each member's envs have seeds named by the run's seed, its slot and `keys`."""
-        self.begin(
-            seed
-            for slot in slots
-            for seed in integers(self.envs, self.population.seed, Purpose.TRAINING_ENVS, slot, *keys)
-        )
+        self.begin(seed for slot in slots for seed in self._seeds(slot, *keys))
+
+    def _seeds(self, *keys: int) -> list[int]:
+        population = self.population
+        return integers(population[0].num_envs, population.seed, Purpose.TRAINING_ENVS, *keys)[self.columns]
 
     def begin(self, seeds: Iterable[int]) -> None:
         """Begin new episodes everywhere, with a seed for each env; what was seen before is forgotten."""
@@ -162,7 +164,7 @@ class Collector:
     def _send_all(self) -> None:
         """Let each part take its next step, once it has arrived from its last."""
         population, clock = self.population, self.clock
-        noise = population.next_noise(self.envs)  # [P, E, …]
+        noise = population.next_noise(population[0].num_envs)[:, self.columns]  # [P, E, …]
         here = self._buffer.begin()
         for part in self.parts:
             self._receive(part)
@@ -248,12 +250,13 @@ class Collector:
     def take_scores(self) -> list[float]:
         """Mean return of each member's training episodes that ended since the last call; nan if none did."""
         members = len(self.population)
-        taken = [part.episodes.take() for part in self.parts]
-        counts, returns = (
+        taken = [part.episodes.take() for part in self.parts]  # counts and summed returns, row by row
+        sums = [
             np.concatenate([array.reshape(members, -1) for array in arrays], axis=1).sum(axis=1)
             for arrays in zip(*taken, strict=True)
-        )
-        return [float(total / count) if count else math.nan for total, count in zip(returns, counts, strict=True)]
+        ]
+        counts, returns = self.population.team.sum_(torch.tensor(np.array(sums), dtype=torch.float64)).tolist()
+        return [total / count if count else math.nan for total, count in zip(returns, counts, strict=True)]
 
     def _window(self, places: list[int], steps: int) -> Rollout:
         return self._buffer.window(places, steps, self.observations, self._state_before)

@@ -127,7 +127,7 @@ def _evolve(
         if plan.selection is not None:
             plan.selection.validate(members.size)
         local = len(members.population)
-        training_env = _training_env(env, local)
+        training_env = _training_env(env, local, members.share.parts)
         if training_env is not env:
             stack.callback(training_env.close)
         if eval_env is None:
@@ -201,13 +201,19 @@ def joined(*, cpu: bool, cause: Callable[[int], str] = lambda rank: "") -> Itera
         part_processes(accelerator)
 
 
-def _training_env(env: gymnasium.vector.VectorEnv, members: int) -> gymnasium.vector.VectorEnv:
-    if members == 1 and not is_cartpole(env):
+def _training_env(env: gymnasium.vector.VectorEnv, members: int, parts: int) -> gymnasium.vector.VectorEnv:
+    """As many copies of an env for each member as it has, or of those a part."""
+    envs, rest = divmod(env.num_envs, parts)
+    if rest:
+        raise ConfigurationError(
+            f"num_envs={env.num_envs} cannot be divided among {parts} processes; allowed are multiples of {parts}"
+        )
+    if members == parts == 1 and not is_cartpole(env):
         return env
     try:
-        return seeded_env(env, env.num_envs * members)
+        return seeded_env(env, envs * members)
     except ConfigurationError:
-        if env.num_envs % members:
+        if parts > 1 or env.num_envs % members:
             raise
         return env
 

@@ -23,6 +23,8 @@ from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from agilerl_like.errors import ConfigurationError, ExitCode
+from agilerl_like.learning.rollout import LastObservations, Rollout
+from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.training.watch import Unwatched, Watch, open_store
 
 T = TypeVar("T")
@@ -95,6 +97,10 @@ class World(ABC):
         """Where this process computes what should be computed on such a device."""
 
     @abstractmethod
+    def team(self, shares: Sequence[Share]) -> Team:
+        """With whom this process's member learns, all processes having such shares."""
+
+    @abstractmethod
     def gather(self, document: Any) -> list[Any]:
         """What every process says, in the order of their ranks: JSON data, floats to the last bit, nan included."""
 
@@ -133,6 +139,9 @@ class Alone(World):
     def device(self, wanted: torch.device) -> torch.device:
         return wanted
 
+    def team(self, shares: Sequence[Share]) -> Team:
+        return SOLO
+
     def gather(self, document: Any) -> list[Any]:
         return [document]
 
@@ -156,6 +165,15 @@ class Together(World):
         port = self.agree(0 if kept is None else kept.port)
         store = kept or open_store(host, port, self.rank, self.size)
         return Watch(store, self.rank, self.size, code=ExitCode.FAULT, cause=cause)
+
+    def team(self, shares: Sequence[Share]) -> Team:
+        mine = SOLO
+        for slot in sorted({share.slots for share in shares if share.parts > 1}):
+            ranks = [rank for rank, share in enumerate(shares) if share.slots == slot]
+            group = dist.new_group(ranks)  # all processes must take part in making it, in the same order
+            if self.rank in ranks:
+                mine = Partners(group, shares[self.rank], self._carrier)
+        return mine
 
     def device(self, wanted: torch.device) -> torch.device:
         if wanted.type != "cuda":
@@ -213,6 +231,46 @@ class Together(World):
         except RuntimeError:
             self.watch.find_cause()
             raise
+
+
+class Partners(Team):
+    """Processes that share the envs of one member, as many each."""
+
+    def __init__(self, group: Any, share: Share, carrier: torch.device) -> None:
+        self.part, self.parts, self._group, self._carrier = share.part, share.parts, group, carrier
+
+    def sum_(self, x: Tensor) -> Tensor:
+        carried = x.to(self._carrier)
+        dist.all_reduce(carried, group=self._group)
+        return x if carried is x else x.copy_(carried)
+
+    def whole(self, rollout: Rollout) -> Rollout:
+        envs = rollout.rewards.shape[2]
+        columns = {name: self._beside(getattr(rollout, name), 2) for name in Rollout._fields[:6]}
+        last = rollout.last_observations
+        theirs = last._replace(env=last.env + envs * self.part)
+        return rollout._replace(
+            **columns,
+            next_observations=self._beside(rollout.next_observations, 1),
+            last_observations=LastObservations(*(self._behind(x) for x in theirs)),
+            masks=None if rollout.masks is None else self._beside(rollout.masks, 2),
+            state=self._beside(rollout.state, 1),
+        )
+
+    def _beside(self, x: Tensor, dim: int) -> Tensor:
+        """What all have, in the order of their envs; of equal shapes."""
+        mine = x.contiguous().to(self._carrier)
+        parts = [torch.empty_like(mine) for _ in range(self.parts)]
+        dist.all_gather([_bytes_of(part) for part in parts], _bytes_of(mine), group=self._group)
+        return torch.cat(parts, dim).to(x.device)
+
+    def _behind(self, x: Tensor) -> Tensor:
+        """What all have, however much that is."""
+        counts = self._beside(torch.tensor([len(x)], device=x.device), 0).tolist()
+        padded = x.new_zeros(max(counts), *x.shape[1:])
+        padded[: len(x)] = x
+        parts = self._beside(padded, 0).split(max(counts)) if max(counts) else [x]
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=False)])
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, list[int]]]:

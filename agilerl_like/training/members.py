@@ -64,6 +64,7 @@ class Members:
     def __init__(self, world: World, shares: Sequence[Share], population: Population, unsent: Unsent) -> None:
         self.world, self.shares, self.population, self._unsent = world, tuple(shares), population, unsent
         self.size = 1 + max(slot for share in self.shares for slot in share.slots)
+        population.team = world.team(self.shares)
 
     @classmethod
     def of(cls, world: World, population: Population | None, networks: CustomSpec | None = None) -> Members:

@@ -131,6 +131,11 @@ class Peer:
         """Whether its process has ended, as far as one can know."""
         return self.state() in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)
 
+    def wake(self) -> None:
+        """Let it go on if a signal stopped it."""
+        if self._process is not None and self.state() == psutil.STATUS_STOPPED:
+            self._process.resume()
+
     def describe(self, cause: str) -> str:
         """Say in words who it is and what became of it; `cause` is what its parent knows."""
         where = f" (pid {self.sign.pid} on {self.sign.host})" if self.sign.pid else ""
@@ -284,6 +289,9 @@ class Watch(Unwatched):
                 if speaks:
                     self._speak(lost)
                     self._outlast(others, GRACE, told=told)
+                    for peer in self.peers:  # for a launcher waits for one that stands still
+                        if peer.rank in lost:
+                            peer.wake()  # and it finds that it was given up
         os._exit(self.code)
 
     def _speak(self, lost: set[int]) -> None:

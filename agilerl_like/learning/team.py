@@ -1,0 +1,41 @@
+"""Who learns as one member: mostly a process alone, else several that share the member's envs.
+
+All of them see the whole rollout and think the same of it; then each takes its part of every minibatch, and the
+gradients are added up. So a member learns what it would learn in one process, but for rounding.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from agilerl_like.learning.digest import Batch
+from agilerl_like.learning.rollout import Rollout
+
+
+class Team:
+    """This process alone."""
+
+    part: int = 0
+    """Which of the processes this is."""
+    parts: int = 1
+    """How many there are."""
+
+    def columns(self, envs: int) -> slice:
+        """Which of a member's envs are stepped here."""
+        return slice(envs * self.part // self.parts, envs * (self.part + 1) // self.parts)
+
+    def own(self, minibatch: Batch) -> Batch:
+        """The sequences of a minibatch that are learned from here."""
+        return minibatch if self.parts == 1 else minibatch.sequences(self.columns(minibatch.observations.shape[1]))
+
+    def whole(self, rollout: Rollout) -> Rollout:
+        """The rollout of all envs, of the one of those that are here."""
+        return rollout
+
+    def sum_(self, x: Tensor) -> Tensor:
+        """Add up what all have, in place; returns it."""
+        return x
+
+
+SOLO = Team()
+"""Nobody else."""

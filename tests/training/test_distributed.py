@@ -1,0 +1,115 @@
+"""Law 9, and more: a run on one process and on several is one run."""
+
+import math
+
+import pytest
+import torch
+
+from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.reporting import Reporter
+from agilerl_like.training import train_on_policy
+from agilerl_like.training.distributed import Route, Share, deal, routes
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation=0.1, rl_hp=0.2)
+
+
+class Births(Reporter):
+    """Keeps what evolution decided."""
+
+    def __init__(self):
+        self.found = []
+
+    def births(self, births):
+        self.found += [birth.to_json() for birth in births]
+
+
+def lived(processes, *, size=4, generations=4, **settings):
+    """A run's members as documents and tensors, its fitness, and its births."""
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    ranges = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), batch_size=RLParameter(16, 128, dtype=int))
+    defaults = {"learn_step": 64, "batch_size": 32, "update_epochs": 2, "lr": 1e-3, "seed": 5, "net_config": SMALL}
+    population = PPO.population(
+        size, env.single_observation_space, env.single_action_space, hp_config=ranges, **{**defaults, **settings}
+    )
+    births = Births()
+    population, fitness = train_on_policy(
+        env,
+        pop=population,
+        max_steps=256 * generations,
+        evo_steps=256,
+        eval_loop=2,
+        checkpoint=512,
+        selection_strategy=TournamentSelection(2) if size > 1 else None,
+        mutation=LIVELY,
+        processes=processes,
+        verbose=False,
+        reporters=[births],
+    )
+    env.close()
+    return population.to_documents(), fitness, births.found
+
+
+def test_members_are_dealt_evenly_and_like_to_like():
+    wide, deep = {"hidden_size": [64]}, {"hidden_size": [8, 8]}
+    shares = deal([wide, deep, wide, deep, wide], 2)
+    assert [len(share.slots) for share in shares] == [2, 3]
+    assert sorted(slot for share in shares for slot in share.slots) == [0, 1, 2, 3, 4]
+    assert shares[0].slots == (0, 2)  # alike; the ones that are left must share a process with the fifth
+    assert all(share.parts == 1 for share in shares)
+
+
+def test_more_processes_than_members_share_the_envs_of_some():
+    assert deal([None] * 2, 5) == (
+        Share((0,), 0, 3),
+        Share((0,), 1, 3),
+        Share((0,), 2, 3),
+        Share((1,), 0, 2),
+        Share((1,), 1, 2),
+    )
+
+
+def test_only_what_is_not_there_travels_and_each_once():
+    shares = (Share((0, 1)), Share((2, 3)))
+    assert routes([(0, 0), (0, 1), (0, 1), (3, 1), (2, 0)], shares) == [Route(0, 0, 1), Route(2, 1, 0)]
+
+
+@pytest.mark.timeout(180)
+def test_two_processes_live_the_same_run_as_one_to_the_bit():
+    (documents, tensors), fitness, births = lived(1, per_member=True)
+    (others, their_tensors), their_fitness, their_births = lived(2, per_member=True)
+    assert any(not birth["survives"] for birth in births[4:])  # somebody was born, so somebody may have travelled
+    assert their_births == births
+    assert their_fitness == fitness
+    assert others == documents
+    for name, named in tensors.items():
+        for key, tensor in named.items():
+            assert torch.equal(their_tensors[name][key], tensor), (name, key)
+
+
+@pytest.mark.timeout(180)
+def test_two_processes_that_share_one_member_learn_what_one_would():
+    (documents, tensors), fitness, _ = lived(1, size=1, generations=2)
+    (others, their_tensors), their_fitness, _ = lived(2, size=1, generations=2)
+    assert their_fitness == fitness
+    assert {**others["member-000"], "scores": []} == {**documents["member-000"], "scores": []}
+    assert their_tensors["member-000"].keys() == tensors["member-000"].keys()
+    for key, tensor in tensors["member-000"].items():
+        torch.testing.assert_close(their_tensors["member-000"][key], tensor, rtol=1e-4, atol=1e-5)
+    theirs, ours = others["member-000"]["scores"], documents["member-000"]["scores"]
+    assert theirs == pytest.approx(ours, nan_ok=True)
+    assert not any(math.isnan(score) for score in ours)
+
+
+@pytest.mark.parametrize("processes", [0, 1.5, "two"])
+def test_a_number_of_processes_that_is_none_is_refused(processes):
+    with pytest.raises(ConfigurationError, match="processes="):
+        lived(processes)
+
+
+def test_envs_that_cannot_be_divided_among_processes_are_refused():
+    env = make_vect_envs("CartPole-v1", num_envs=3)
+    population = PPO.population(1, env.single_observation_space, env.single_action_space)
+    with pytest.raises(ConfigurationError, match=r"num_envs=3 cannot be divided among 2 processes"):
+        train_on_policy(env, pop=population, max_steps=300, evo_steps=300, processes=2, verbose=False)
