@@ -1,5 +1,6 @@
 # make train   install into .venv, evolve a population on CartPole to its target, show the result
 # make test    install into .venv, lint, type-check and run every test
+# make test-faults  kill, break and poison it, and see that nothing is lost (RELIABILITY_TIER=nightly: for hours)
 # make lint    ruff and pyright alone
 # make bench   every table of the engine in benchmarks/README.md (half an hour; makes venvs for the peers)
 #
@@ -9,7 +10,7 @@ PYTHON ?= python3
 CONSTRAINTS ?= -c constraints.txt
 BIN := .venv/bin
 
-.PHONY: train test lint bench clean
+.PHONY: train test test-faults lint bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -20,7 +21,10 @@ train: .venv/installed
 	$(BIN)/agilerl-like train configs/ppo/cartpole.yaml
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/faults
+
+test-faults: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -44,8 +44,9 @@ from agilerl_like.errors import (
     unknown_name,
 )
 from agilerl_like.reporting.console import ConsoleReporter
-from agilerl_like.reporting.files import METRICS, CsvReporter, LineageReporter
+from agilerl_like.reporting.files import METRICS, CsvReporter, LineageReporter, replace_text
 from agilerl_like.reporting.plot import plot_run
+from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
@@ -53,6 +54,7 @@ from agilerl_like.seeding import Purpose, fresh_seed, integers
 from agilerl_like.training.archive import Finished
 from agilerl_like.training.conduct import evolve_on_policy, joined
 from agilerl_like.training.distributed import Alone, World, is_launched
+from agilerl_like.training.lock import RunLock
 from agilerl_like.training.probe import Answer, ProbeRecord, solve
 from agilerl_like.training.run import Outcome
 from agilerl_like.training.schedule import Places
@@ -185,10 +187,6 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
     setup = build(config)
     with contextlib.closing(setup.env):
         run_dir = find_folder() if world.is_main else None
-        if run_dir is not None:
-            (run_dir / CONFIG).write_text(
-                f"# {PROGRAM} train {CONFIG} does this run again\n{config.to_yaml()}", encoding="utf-8"
-            )
         command = f"{PROGRAM} resume {run_dir}"
         try:
             outcome = evolve_on_policy(
@@ -211,7 +209,24 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
     return _exit_code(outcome)
 
 
+class _ConfigWriter(Reporter):
+    """Writes `config.yaml` when a run begins: not before, for until then the folder may be another run's."""
+
+    def __init__(self, config: Config, run_dir: Path) -> None:
+        self.path = run_dir / CONFIG
+        self._text = f"# {PROGRAM} train {CONFIG} does this run again\n{config.to_yaml()}"
+
+    def start(self, run: RunRecord) -> None:
+        if self.path.is_file() and self.path.read_text(encoding="utf-8") == self._text:
+            return
+        try:
+            replace_text(self.path, self._text)
+        except OSError as error:  # a run without it could not be resumed
+            raise CheckpointError(f"path={str(self.path)!r} could not be written ({error})") from error
+
+
 def _sinks(config: Config, run_dir: Path) -> Iterable[Reporter]:
+    yield _ConfigWriter(config, run_dir)
     yield ConsoleReporter()
     yield CsvReporter(run_dir)
     yield LineageReporter(run_dir)
@@ -224,9 +239,11 @@ def _sinks(config: Config, run_dir: Path) -> Iterable[Reporter]:
 def _check_name(config: Config) -> None:
     metrics = config.run.dir / config.run.name / METRICS
     if config.run.name and metrics.exists():
-        raise ConfigurationError(
-            f"run.name={config.run.name!r} is taken: {metrics} exists; allowed is another name, or none for a new one"
-        )
+        with RunLock(metrics.parent):  # who is at it now is what one must know first
+            raise ConfigurationError(
+                f"run.name={config.run.name!r} is taken: {metrics} exists; allowed is another name, or none for a new "
+                f"one; to go on with that run: {PROGRAM} resume {metrics.parent}"
+            )
 
 
 def _make_run_dir(config: Config) -> Path:

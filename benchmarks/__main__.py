@@ -22,6 +22,7 @@ from benchmarks import (
     mixed,
     mutation_cost,
     network_speed,
+    processes,
     scaling,
     throughput,
 )
@@ -33,6 +34,7 @@ MAINS = {
     "floor": floor.main,
     "evolution_cost": evolution_cost.main,
     "memory": memory.main,
+    "processes": processes.main,
     "network_speed": network_speed.main,
     "mutation_cost": mutation_cost.main,
     "gpu": gpu.main,

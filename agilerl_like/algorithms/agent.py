@@ -667,23 +667,21 @@ class Agent(ABC):
         self.fitness, self.scores = numbers_in(document, "fitness"), numbers_in(document, "scores")
         self.steps = [_count("steps", entry) for entry in document["steps"]] or [0]
         found = storage.facts_of(tensors)
-        self._check_stored(found, self._outline(len(found)))
+        # what a user's own networks do with mere shapes, nobody knows; and what lies in memory has cost it already
+        if isinstance(tensors, storage.StoredTensors) and self.networks_of_its_own is None:
+            with torch.device("meta"), Outline(len(found)):
+                self._check_stored(found, self.build(self.architecture))
+        network = self._build_here(self.architecture)
+        self._check_stored(found, network)
         moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in ("exp_avg", "exp_avg_sq", "steps")]
         if any(bool((moment < 0).any()) for moment in moments[1:]):
             raise ValueError("adam.exp_avg_sq and adam.steps must not be negative")
-        self.adopt(self._build_here(self.architecture), Adam(*moments))
+        self.adopt(network, Adam(*moments))
         with torch.no_grad():
             for name, tensor in _tensors_of(self.network).items():
                 tensor.copy_(tensors[name])
         self.recent_observations = tensors["recent_observations"]
         refresh(self.network)
-
-    def _outline(self, stored: int) -> ActorCritic:
-        """The network as far as its shapes go."""
-        if self.networks_of_its_own is not None:  # what these do with mere shapes, nobody knows
-            return self._build_here(self.architecture)
-        with torch.device("meta"), Outline(stored):
-            return self.build(self.architecture)
 
     def _check_stored(self, found: Mapping[str, storage.TensorFacts], network: ActorCritic) -> None:
         """Raise ValueError unless stored tensors are those of a network, by their names, shapes and dtypes."""

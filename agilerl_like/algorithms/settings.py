@@ -79,8 +79,8 @@ class PPOSettings:
     precision: Precision = "float32"
     """Type of the networks' products: float32, or bfloat16 by automatic mixed precision; one for all members."""
     per_member: bool = False
-    """Compute every member by itself, so that its bits do not depend on who shares its process; slower; one for all
-    members."""
+    """Compute every member by itself, so that its bits do not depend on who shares its process, as long as all have as
+    many threads; slower; one for all members."""
 
 
 NUMERIC = tuple(

@@ -77,7 +77,7 @@ class CsvReporter(Reporter):
             self._rewrite(self._columns, kept)
 
     def _rewrite(self, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
-        _replace(self.path, _csv(columns, [dict(zip(columns, columns, strict=True)), *rows]))
+        replace_text(self.path, _csv(columns, [dict(zip(columns, columns, strict=True)), *rows]))
 
 
 class LineageReporter(Reporter):
@@ -106,7 +106,7 @@ class LineageReporter(Reporter):
         lines = _lines(self.path)
         kept = [line for line in lines if json.loads(line)["generation"] < generation]
         if len(kept) < len(lines) or not _ends_with_newline(self.path):
-            _replace(self.path, "".join(line + "\n" for line in kept))
+            replace_text(self.path, "".join(line + "\n" for line in kept))
 
 
 def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
@@ -161,7 +161,8 @@ def _ends_with_newline(path: Path) -> bool:
     return path.read_bytes()[-1:] in (b"", b"\n")
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
+    """Write a file anew, so that whoever reads it finds all of the old text or all of the new."""
     beside = path.with_name(path.name + ".new")
     try:
         beside.write_text(text, encoding="utf-8", newline="\n")

@@ -12,20 +12,22 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator, InitProcessGroupKwargs
-from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.learning.rollout import LastObservations, Rollout
 from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.training.watch import Unwatched, Watch, open_store
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 T = TypeVar("T")
 
@@ -172,7 +174,7 @@ class Together(World):
             ranks = [rank for rank, share in enumerate(shares) if share.slots == slot]
             group = dist.new_group(ranks)  # all processes must take part in making it, in the same order
             if self.rank in ranks:
-                mine = Partners(group, shares[self.rank], self._carrier)
+                mine = Partners(group, shares[self.rank], self._carrier, self._mourning)
         return mine
 
     def device(self, wanted: torch.device) -> torch.device:
@@ -236,12 +238,16 @@ class Together(World):
 class Partners(Team):
     """Processes that share the envs of one member, as many each."""
 
-    def __init__(self, group: Any, share: Share, carrier: torch.device) -> None:
+    def __init__(
+        self, group: Any, share: Share, carrier: torch.device, mourning: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self.part, self.parts, self._group, self._carrier = share.part, share.parts, group, carrier
+        self._mourning = mourning
 
     def sum_(self, x: Tensor) -> Tensor:
         carried = x.to(self._carrier)
-        dist.all_reduce(carried, group=self._group)
+        with self._mourning():
+            dist.all_reduce(carried, group=self._group)
         return x if carried is x else x.copy_(carried)
 
     def whole(self, rollout: Rollout) -> Rollout:
@@ -261,7 +267,8 @@ class Partners(Team):
         """What all have, in the order of their envs; of equal shapes."""
         mine = x.contiguous().to(self._carrier)
         parts = [torch.empty_like(mine) for _ in range(self.parts)]
-        dist.all_gather([_bytes_of(part) for part in parts], _bytes_of(mine), group=self._group)
+        with self._mourning():
+            dist.all_gather([_bytes_of(part) for part in parts], _bytes_of(mine), group=self._group)
         return torch.cat(parts, dim).to(x.device)
 
     def _behind(self, x: Tensor) -> Tensor:
@@ -288,11 +295,13 @@ def world_of(accelerator: Accelerator | None) -> World:
     Raises:
         ConfigurationError: `accelerator` is something else.
     """
-    if accelerator is not None and not isinstance(accelerator, Accelerator):
-        raise ConfigurationError(f"accelerator={accelerator!r} must be an accelerate.Accelerator")
-    if accelerator is None or accelerator.num_processes == 1:
+    if accelerator is None:
         return Alone()
-    return Together(accelerator)
+    from accelerate import Accelerator
+
+    if not isinstance(accelerator, Accelerator):
+        raise ConfigurationError(f"accelerator={accelerator!r} must be an accelerate.Accelerator")
+    return Alone() if accelerator.num_processes == 1 else Together(accelerator)
 
 
 def is_launched() -> bool:
@@ -305,14 +314,19 @@ def join_processes(*, cpu: bool) -> Accelerator:
 
     Threads of torch are as they were before.
     """
+    from accelerate import Accelerator, InitProcessGroupKwargs  # here, for most runs need not wait for it
+
     threads = torch.get_num_threads()
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # Accelerate would choose a number of its own
-    accelerator = Accelerator(cpu=cpu, kwargs_handlers=[InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT)])
+    group = InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT)
+    accelerator = Accelerator(cpu=cpu, kwargs_handlers=[group])
     torch.set_num_threads(threads)
     return accelerator
 
 
 def part_processes(accelerator: Accelerator) -> None:
     """Undo `join_processes`, so that this process is one by itself again."""
+    from accelerate.state import AcceleratorState
+
     accelerator.end_training()
     AcceleratorState._reset_state(reset_partial_state=True)  # the public end leaves its singletons as they were

@@ -67,15 +67,20 @@ def train_on_policy(
     `env` is where members train: one that can be made again (of `make_vect_envs`, `gymnasium.make_vec`, or a plain
     sync or async vector env) is copied to as many rows for each member; the rows of any other are divided among the
     members, and `eval_env` must say where they are tested. It may be `env` itself, whose training episodes then begin
-    anew after every test. `pop` is a population, or a list of agents of one run
-    seed.
+    anew after every test. `pop` is a population, or a list of agents of one run seed. `swap_channels` says that the
+    env's images have their channels behind, though the agents were made for them in front.
 
-    `run_dir` is a folder for metrics.csv, lineage.jsonl, the last population and the best agent; without it nothing
-    is written but what `checkpoint_path` and `save_elite` ask for. `env_name` and `algo` are labels and inferred when
-    left out; `init_hp` and `mut_p` are AgileRL's dictionaries for its logs, recorded with the run's settings.
-    `reporters` are more sinks for what happens. `swap_channels` says that the env's images have their channels behind,
-    though the agents were made for them in front; `accelerator` is where the population's device came from and needs
-    nothing more here.
+    `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
+    it nothing is written but what `checkpoint_path` and `save_elite` ask for. `resume` is such a folder: training goes
+    on from its newest checkpoint as if it had never stopped (`pop` is then needed only for networks of your own and
+    hooks); with none it begins, and if the run had ended its population is returned as it is.
+
+    `processes` divides the members among so many processes of this machine, which are started here; a script then
+    needs `if __name__ == "__main__":`. With an `accelerator` they are those that `accelerate launch` started. All of
+    them return the whole population; only the main one prints, logs and saves.
+
+    `env_name` and `algo` are labels and inferred when left out; `init_hp` and `mut_p` are AgileRL's dictionaries for
+    its logs, recorded with the run's settings. `reporters` are more sinks for what happens.
 
     Raises:
         ConfigurationError: before anything is trained.

@@ -19,7 +19,6 @@ from agilerl_like.algorithms.agent import values_of
 from agilerl_like.algorithms.population import mend
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.hpo import Birth, Mutation
-from agilerl_like.learning.update import Report
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Clock, Collector
 
@@ -46,7 +45,7 @@ def population_of(size=3, **kwargs):
 def train(population, ticks=40):
     env = make_vect_envs("CartPole-v1", num_envs=2 * len(population), backend="sync")
     collector = Collector(population, TransitionEnv(env), Clock(("act", "env", "learn")))
-    collector.reset()
+    collector.reset(range(len(population)))
     for _ in range(ticks):
         collector.tick()
         collector.learn()
@@ -237,11 +236,6 @@ def test_coupled_values_are_mended():
     assert grows.repair({**grows.genome.hyperparameters, "learn_step": 8})["learn_step"] == 16
 
 
-def sick(place):
-    numbers = {name: torch.ones(1) for name in Report._fields}
-    return {place: Report(**{**numbers, "healthy": torch.zeros(1)})}
-
-
 def test_a_sick_member_is_replaced_by_a_clone_of_the_best():
     population = train(population_of(3))
     for place, fitness in enumerate((1.0, 5.0, np.nan)):
@@ -249,11 +243,11 @@ def test_a_sick_member_is_replaced_by_a_clone_of_the_best():
     with torch.no_grad():
         for parameter in population[0].network.parameters():
             parameter.fill_(torch.nan)
-    assert mend(population, sick(0), next_index=9) == [(0, 1)]
+    assert mend(population, [0], [9]) == [(0, 1)]
     assert population[0].index == 9
     assert torch.equal(flat(population[0]), flat(population[1]))
     with pytest.raises(NoHealthyMember, match="every member"):
-        mend(population, {place: sick(0)[0] for place in range(3)}, next_index=10)
+        mend(population, [0, 1, 2], [10, 11, 12])
 
 
 def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):

@@ -48,7 +48,7 @@ def population_of(size=2, **kwargs):
 
 def collector_of(population, env):
     collector = Collector(population, TransitionEnv(env), Clock(("act", "env", "learn")))
-    collector.reset()
+    collector.reset(range(len(collector.population)))
     return collector
 
 

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from types import ModuleType
 
 import psutil
 import pytest
@@ -46,15 +47,18 @@ def report(rank, folder, tensor):
     (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
-def fall(rank):
+def fall_or_stay_for_ever(rank, stays):
     if rank == 1:
+        wait_until(stays.exists)
         raise SystemExit(3)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def wait_for_ever(rank):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    stays.touch()
     threading.Event().wait()
+
+
+def fail_when_somebody_falls(crew):
+    wait_until(crew.fallen)
+    raise ZeroDivisionError
 
 
 def children():
@@ -66,43 +70,36 @@ def test_each_rank_has_its_variables_and_arguments_and_the_parent_gets_its_own_b
     monkeypatch.setenv("RANK", "of old")
     monkeypatch.delenv("MASTER_PORT", raising=False)
     before = variables()
-    with launched(3, report, (tmp_path, torch.arange(2))) as crew:
+    with launched(2, report, (tmp_path, torch.arange(2))) as crew:
         mine = variables()
     assert variables() == before
     assert crew.fallen() == []
     assert not children()
     port, threads = mine["MASTER_PORT"], torch.get_num_threads()
     assert int(port) > 0
-    for rank in (1, 2):
-        theirs = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert theirs.pop("pid") != os.getpid()
-        assert theirs == {"threads": threads, "tensor": [0, 1], **mine, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    theirs = json.loads((tmp_path / "1.json").read_text())
+    assert theirs.pop("pid") != os.getpid()
+    assert theirs == {"threads": threads, "tensor": [0, 1], **mine, "RANK": "1", "LOCAL_RANK": "1"}
     assert mine == {
         "RANK": "0",
         "LOCAL_RANK": "0",
-        "WORLD_SIZE": "3",
-        "LOCAL_WORLD_SIZE": "3",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
         "OMP_NUM_THREADS": str(threads),
     }
 
 
-def test_who_falls_is_named_with_exit_code_or_signal():
-    with launched(3, fall) as crew:
-        wait_until(lambda: len(crew.fallen()) == 2)
-        first, second = crew.fallen()
-        assert first == Fallen(1, first.pid, 3, "")
-        assert second == Fallen(2, second.pid, -9, "SIGKILL")
-        assert [crew.cause(rank) for rank in range(3)] == ["", "ended with exit code 3", "was killed by SIGKILL"]
-
-
-def test_nobody_is_left_when_the_parent_fails_though_they_will_not_end(monkeypatch):
+def test_who_falls_is_named_and_nobody_is_left_when_the_parent_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "GRACE", 0.5)
-    with pytest.raises(ZeroDivisionError), launched(2, wait_for_ever) as crew:
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), launched(3, fall_or_stay_for_ever, (tmp_path / "stays",)) as crew:
+        fail_when_somebody_falls(crew)
     assert not children()
-    assert [fallen.signal for fallen in crew.fallen()] == ["SIGKILL"]
+    first, second = crew.fallen()
+    assert first == Fallen(1, first.pid, 3, "")
+    assert second == Fallen(2, second.pid, -signal.SIGKILL, "SIGKILL")
+    assert [crew.cause(rank) for rank in range(3)] == ["", "ended with exit code 3", "was killed by SIGKILL"]
 
 
 class Fatal:
@@ -112,7 +109,7 @@ class Fatal:
 
 def test_who_dies_before_the_work_begins_is_named():
     message = r"processes=2: rank 1 \(pid \d+\) ended with exit code 4 before its work began"
-    with pytest.raises(ConfigurationError, match=message), launched(2, fall, (Fatal(),)):
+    with pytest.raises(ConfigurationError, match=message), launched(2, print, (Fatal(),)):
         pass
     assert not children()
 
@@ -128,9 +125,9 @@ def test_one_process_is_the_caller_alone():
 @pytest.mark.parametrize(
     ("processes", "target", "arguments", "message"),
     [
-        (0, fall, (), "processes=0 must be at least 1"),
+        (0, print, (), "processes=0 must be at least 1"),
         (2, lambda rank: None, (), r"processes=2: target=<function <lambda> at .* cannot be sent"),
-        (2, fall, (1, threading.Lock()), r"processes=2: arguments\[1\]=<unlocked .* cannot be sent"),
+        (2, print, (1, threading.Lock()), r"processes=2: arguments\[1\]=<unlocked .* cannot be sent"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_before_anything_starts(processes, target, arguments, message):
@@ -139,11 +136,22 @@ def test_what_cannot_be_sent_is_refused_before_anything_starts(processes, target
     assert not children()
 
 
+def test_what_a_prompt_or_notebook_defines_is_refused(monkeypatch):
+    prompt = ModuleType("__main__")
+    exec("def work(rank): pass", vars(prompt))
+    monkeypatch.setitem(sys.modules, "__main__", prompt)
+    with (
+        pytest.raises(ConfigurationError, match=r"target=<function work .* \(work is defined in no file"),
+        launched(2, prompt.work),
+    ):
+        pass
+
+
 def test_a_launcher_s_processes_start_no_others(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with (
         pytest.raises(ConfigurationError, match=r"processes=2 .* WORLD_SIZE=2 .* allowed .* processes=1"),
-        launched(2, fall),
+        launched(2, print),
     ):
         pass
 
@@ -151,10 +159,10 @@ def test_a_launcher_s_processes_start_no_others(monkeypatch):
 # ---- scripts of their own
 
 
-def script(*lines, body="pause.wait()"):
-    return textwrap.dedent(
-        f"""
-        import os, signal, sys, threading
+def script(last_line):
+    head = textwrap.dedent(
+        """
+        import os, threading
         from agilerl_like.errors import ConfigurationError
         from agilerl_like.training import launch
         pause = threading.Event()
@@ -168,11 +176,12 @@ def script(*lines, body="pause.wait()"):
             try:
                 with launch.launched(2, work):
                     print("up", flush=True)
-                    {body}
+                    pause.wait()
             except ConfigurationError as error:
                 print("refused:", error, flush=True)
         """
-    ) + "\n".join(lines)
+    )
+    return head + last_line
 
 
 GUARDED = 'if __name__ == "__main__": main()'
@@ -213,15 +222,9 @@ def test_ctrl_c_is_heard_by_the_parent_alone(tmp_path):
 
 def test_a_script_that_starts_processes_while_it_is_imported_is_told_what_to_do(tmp_path):
     (tmp_path / "run.py").write_text(script("main()"))
-    out, errors = spawn(tmp_path / "run.py").communicate(timeout=LONG)
+    with spawn(tmp_path / "run.py") as parent:
+        out, errors = parent.communicate(timeout=LONG)
     assert out.count("refused:") == 1
     assert "processes=2 runs this script again in each new process" in out
     assert "if __name__ == '__main__':" in out
-    assert errors == ""
-
-
-def test_what_a_prompt_or_notebook_defines_is_refused():
-    out, errors = spawn("-c", script(GUARDED)).communicate(timeout=LONG)
-    assert "refused: processes=2: target=<function work at" in out
-    assert "work is defined in no file" in out
     assert errors == ""

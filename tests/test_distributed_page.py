@@ -1,0 +1,52 @@
+"""What the page on processes says is so."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agilerl_like import Population
+from agilerl_like.config import load
+from agilerl_like.errors import ExitCode
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "tutorials" / "distributed.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, flags=re.DOTALL)
+COMMANDS = [line for language, block in BLOCKS if not language for line in block.splitlines() if line]
+
+
+def test_every_exit_code_is_explained():
+    explained = re.findall(r"^\| ([\d, ]+) \|", PAGE, flags=re.MULTILINE)
+    codes = {int(code) for row in explained for code in row.split(",")}
+    assert codes == {*map(int, ExitCode), 130, 143}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_names_settings_that_exist(command):
+    words = shlex.split(command)
+    verb = next(word for word in ("train", "resume") if word in words)
+    file, *options = words[words.index(verb) + 1 :]
+    config = ROOT / "configs" / "ppo" / "cartpole.yaml" if verb == "resume" else ROOT / file
+    load(config, options)
+
+
+def test_the_script_runs_as_it_stands(tmp_path):
+    (code,) = [block for language, block in BLOCKS if language == "python"]
+    script = tmp_path / "two.py"
+    script.write_text(code, encoding="utf-8")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(Population.load(tmp_path / "runs" / "two" / "population")) == 4

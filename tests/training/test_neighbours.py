@@ -1,0 +1,66 @@
+"""Through `train_on_policy`, what becomes of a member does not depend on who trains beside it."""
+
+import gymnasium
+import pytest
+import torch
+
+from agilerl_like import PPO, Population, make_vect_envs, train_on_policy
+from agilerl_like.reporting.reporter import Reporter
+
+NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+
+
+class Start(Reporter):
+    """Keeps what a run said when it began."""
+
+    def start(self, run):
+        self.run = run
+
+
+def trained(make, members):
+    """The first members of one run seed after three generations without births, and what the run said of its env."""
+    env, start = make(), Start()
+    everybody = PPO.population(
+        3,
+        env.single_observation_space,
+        env.single_action_space,
+        seed=4,
+        net_config=NET,
+        num_envs=3,
+        learn_step=48,
+        batch_size=16,
+        lr=3e-3,
+        per_member=True,
+    )
+    population, _ = train_on_policy(
+        env,
+        pop=Population(everybody[:members]),
+        max_steps=450,
+        evo_steps=150,
+        eval_loop=3,
+        verbose=False,
+        reporters=[start],
+    )
+    env.close()
+    return population, start.run.backend
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: make_vect_envs("CartPole-v1", 3), "vector, because gymnasium has one for this env"),
+        (lambda: gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="vector_entry_point"), "vector"),
+        (lambda: make_vect_envs("CartPole-v1", 3, backend="sync"), "sync"),
+    ],
+    ids=["native", "gymnasium's own", "sync"],
+)
+def test_neighbours_change_no_bit(make, told):
+    alone, backend = trained(make, 1)
+    together, _ = trained(make, 3)
+    assert backend == told
+    ours, theirs = alone[0], together[0]
+    assert (ours.fitness, ours.scores) == (theirs.fitness, theirs.scores)
+    assert ours.updates == theirs.updates > 8
+    for name, tensor in ours.network.state_dict().items():
+        assert torch.equal(tensor, theirs.network.state_dict()[name]), name
+    assert torch.equal(ours.optimizer.exp_avg_sq, theirs.optimizer.exp_avg_sq)
