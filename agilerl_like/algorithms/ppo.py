@@ -370,6 +370,15 @@ class PPO(Agent):
 
     @torch.no_grad()
     def best_actions(self, encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[np.ndarray, Tensor]:
+        if self.per_member and len(encoded) > 1:  # how many rows an env has depends on who shares the process
+            rows = [slice(row, row + 1) for row in range(len(encoded))]
+            masks = [None if mask is None else mask[row].clone() for row in rows]
+            alone = [
+                self.best_actions(encoded[row].clone(), its_mask, state[row].clone())
+                for row, its_mask in zip(rows, masks, strict=True)
+            ]
+            actions, states = zip(*alone, strict=True)
+            return np.concatenate(actions), torch.cat(states)
         outputs, after = self.network.step(self.network.observation_norm(encoded), state)
         return self.distribution.to_env(self.distribution.mode(outputs, mask)), after
 

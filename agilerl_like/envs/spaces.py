@@ -457,8 +457,9 @@ def _bounds_to_json(bounds: np.ndarray) -> Any:
 
 
 def _bounds_from_json(bounds: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    numbers = bounds if isinstance(bounds, list) else [bounds] * math.prod(shape)
-    values = [float(number) if isinstance(number, str) else number for number in numbers]
+    if not isinstance(bounds, list):
+        return np.full(shape, float(bounds) if isinstance(bounds, str) else bounds, dtype=dtype)
+    values = [float(number) if isinstance(number, str) else number for number in bounds]
     return np.array(values, dtype=dtype).reshape(shape)
 
 

@@ -237,3 +237,13 @@ def test_what_was_kept_can_be_put_back():
     cohort.put_back(1, kept)
     assert all(torch.equal(x, before[1][name]) for name, x in state_of(population[1]).items())
     assert not all(torch.equal(x, before[0][name]) for name, x in state_of(population[0]).items())
+
+
+@pytest.mark.parametrize("per_member", [True, False])
+def test_how_many_rows_are_asked_changes_no_answer(per_member):
+    agent = PPO(Box(-1, 1, (8,)), Box(-1, 1, (2,)), seed=1, per_member=per_member)
+    rows = agent.encoding.imagine(64, torch.Generator().manual_seed(3))
+    state = agent.nothing.repeat(64, 1, 1, 1)
+    together, _ = agent.best_actions(rows, None, state)
+    alone = [agent.best_actions(rows[i : i + 1].clone(), None, state[i : i + 1])[0][0] for i in range(64)]
+    assert np.array_equal(together, alone) is per_member
