@@ -229,7 +229,9 @@ class _Mark(NamedTuple):
 def _title(run: RunRecord) -> str:
     members = "1 member" if run.population_size == 1 else f"{run.population_size} members"
     envs = "1 env" if run.num_envs == 1 else f"{run.num_envs} envs"
-    return f"{run.algorithm} on {run.env}: {members} with {envs} each, {wording.count(run.max_env_steps)} steps"
+    processes = f" on {run.processes} processes" if run.processes > 1 else ""
+    steps = wording.count(run.max_env_steps)
+    return f"{run.algorithm} on {run.env}: {members} with {envs} each{processes}, {steps} steps"
 
 
 def _line(record: GenerationRecord) -> str:

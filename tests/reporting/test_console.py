@@ -3,6 +3,7 @@ import io
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,14 @@ def test_without_a_terminal_there_is_one_plain_line_a_generation():
         "gen    2   200k/1M steps  9.88k/s  0:10  ETA  0:40  best   120.0  median   105.0  "
         "member 2: lr 1.2e-3, batch_size 64; enc 64 | head 64 Tanh",
     ]
+
+
+def test_the_title_says_how_many_processes_there_are_if_there_are_more():
+    console = a_console(terminal=False, width=80)
+    ConsoleReporter(console).start(replace(a_run(), processes=3))
+    assert written(console).strip() == (
+        "PPO on LunarLander-v3: 2 members with 16 envs each on 3 processes, 1M steps  seed 7"
+    )
 
 
 def test_without_a_terminal_progress_is_a_line_every_ten_seconds():
