@@ -188,6 +188,12 @@ class Agent(ABC):
         return layout(self.network)[-1].stop
 
     @property
+    def is_finite(self) -> bool:
+        """Whether all of its weights and statistics are."""
+        numbers = (*self.network.parameters(), *self.network.buffers())
+        return bool(torch.isfinite(torch.cat([x.detach().reshape(-1) for x in numbers])).all())
+
+    @property
     def actor(self) -> nn.Module:
         """The policy network."""
         return self.network.actor
@@ -539,7 +545,7 @@ class Agent(ABC):
         for score, length in zip(episodes.returns[0], episodes.lengths[0], strict=True):
             if callback is not None:
                 callback(float(score), {"episode_length": int(length)})
-        mean = float(episodes.returns.mean())
+        mean = float(episodes.means[0])
         self.fitness.append(mean)
         return mean
 

@@ -35,6 +35,14 @@ class Episodes(NamedTuple):
 
     returns: np.ndarray  # [P, K] float64
     lengths: np.ndarray  # [P, K] int64
+    lost: np.ndarray  # [P, K] bool: the process that stepped the env died, and nobody knows how the episode went on
+
+    @property
+    def means(self) -> np.ndarray:
+        """Mean return of each member `[P]`, of the episodes that were not lost; nan if all were."""
+        count = (~self.lost).sum(axis=1)
+        total = np.where(self.lost, 0.0, self.returns).sum(axis=1)
+        return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
 
     @property
     def steps(self) -> int:
@@ -74,14 +82,14 @@ def _round(
     encoding: ObservationEncoding,
     state: Tensor,
     max_steps: int | None,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, ...]:
     envs = env.num_envs // members
     observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
     arrays, device = env.arrays, state.device
     encode = arrays.encoder(encoding)
     look_every = 1 if isinstance(arrays, HostArrays) else TENSOR_STEPS
     playing = arrays.of(np.tile(np.arange(envs) < len(seeds), members))
-    returns, lengths = (arrays.zeros(env.num_envs, dtype=dtype) for dtype in (np.float64, np.int64))
+    returns, lengths, lost = (arrays.zeros(env.num_envs, dtype=dtype) for dtype in (np.float64, np.int64, np.bool_))
     for step in count(1):
         mask = None if env.action_mask is None else torch.as_tensor(env.action_mask).to(device)
         actions, state = policy(encode(observations).to(device), mask, state)
@@ -90,9 +98,10 @@ def _round(
         counted = playing & transition.valid
         returns += arrays.where(counted, transition.reward, 0.0)
         lengths += counted
+        lost = lost | (playing & transition.ended & ~transition.valid)
         playing = playing & ~transition.ended
         if max_steps is not None:
             playing = playing & (lengths < max_steps)
         if step % look_every == 0 and not playing.any():
             break
-    return tuple(arrays.to_numpy(x).reshape(members, envs)[:, : len(seeds)] for x in (returns, lengths))  # pyright: ignore[reportReturnType]  # a pair
+    return tuple(arrays.to_numpy(x).reshape(members, envs)[:, : len(seeds)] for x in (returns, lengths, lost))

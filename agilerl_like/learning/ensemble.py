@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.learning.optimizer import Adam
+from agilerl_like.modules.layers import RunningNorm
 from agilerl_like.modules.stack import Stack, layout
 from agilerl_like.networks.actor_critic import ActorCritic
 
@@ -59,6 +60,15 @@ class Ensemble:
         ]
         return tuple(torch.cat(column) for column in zip(*found, strict=True))
 
+    @property
+    def is_finite(self) -> Tensor:
+        """Whether all of a member's weights are, and the scales of its observations and values, `[P]`."""
+        scales = [
+            sum((norm.var.sum(1) for norm in _norms(stack.module)), self.flat.new_zeros(len(self.flat[rows])))
+            for rows, stack in self.parts
+        ]
+        return torch.isfinite(self.flat).all(1) & torch.isfinite(torch.cat(scales))
+
     def train(self, training: bool) -> None:
         """Switch between exploring and acting as well as they can."""
         for _, stack in self.parts:
@@ -82,3 +92,7 @@ class Ensemble:
     def _by_part(self, rows: Tensor) -> list[tuple[Part, Tensor]]:
         found = [(part, rows[(rows >= part.rows.start) & (rows < part.rows.stop)]) for part in self.parts]
         return [(part, its_rows - part.rows.start) for part, its_rows in found if len(its_rows)]
+
+
+def _norms(network: ActorCritic) -> list[RunningNorm]:
+    return [norm for norm in (network.observation_norm, network.value_norm) if isinstance(norm, RunningNorm)]

@@ -252,10 +252,12 @@ class AllSuccessors:
 
 def _check_finite(rollout: Rollout, members: list[int], encoding: ObservationEncoding) -> None:
     """One sum tells whether anything is wrong; only then is it looked for."""
+    last = rollout.last_observations
     fields = {
         "observation": encoding.numbers(rollout.observations),
         "reward": rollout.rewards,
         "observation ": encoding.numbers(rollout.next_observations[None]),
+        "last observation": encoding.numbers(last.observations),
     }
     if bool(torch.isfinite(torch.stack([field.sum() for field in fields.values()])).all()):
         return
@@ -263,8 +265,9 @@ def _check_finite(rollout: Rollout, members: list[int], encoding: ObservationEnc
         bad = (~torch.isfinite(field)).nonzero()
         if len(bad):
             place = tuple(int(i) for i in bad[0])
+            at = [last.time, last.member, last.env] if name == "last observation" else []
+            step, member, env = (int(index[place[0]]) for index in at) if at else place[:3]
             raise EnvironmentFault(
-                f"{name.strip()}={float(field[place])} is not finite: "
-                f"member {members[place[1]]}, env {place[2]} of its own, "
-                f"step {place[0]} of the rollout"
+                f"{name.strip()}={float(field[place])} is not finite: member {members[member]}, env {env} of its own, "
+                f"step {step} of the rollout"
             )

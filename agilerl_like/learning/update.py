@@ -156,7 +156,7 @@ class Update:
     def report(self, means: Tensor, epochs: Tensor, explained: Tensor) -> Report:
         """Name the numbers `[P, 7]` and say who is healthy."""
         policy, value, entropy, kl, clip_fraction, loss, grad_norm = means.unbind(1)
-        healthy = torch.isfinite(means).all(1) & torch.isfinite(self.ensemble.flat).all(1)
+        healthy = torch.isfinite(means).all(1) & self.ensemble.is_finite
         return Report(loss, policy, value, -entropy, kl, clip_fraction, explained, grad_norm, epochs, healthy.float())
 
 

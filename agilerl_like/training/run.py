@@ -204,8 +204,10 @@ class Run:
         with self.clock("evaluate"):
             seeds = integers(self.schedule.eval_loop, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation)
             episodes = self.population.play(self.eval_env, seeds, self.schedule.eval_steps)
-            own = [float(score) for score in episodes.returns.mean(axis=1)]
-            own = [math.nan if slot in self.lost else x for slot, x in zip(members.share.slots, own, strict=True)]
+            own = [
+                score if agent.is_finite and slot not in self.lost else math.nan
+                for (slot, agent), score in zip(members.here().items(), episodes.means.tolist(), strict=True)
+            ]
             self.population.fitness = own
             training = self.collector.take_scores()
             for agent, score, training_score in zip(self.population, own, training, strict=True):
@@ -234,7 +236,7 @@ class Run:
             own = []
             if best.slot in members.here():
                 played = members.here()[best.slot].play(self.eval_env, seeds, self.schedule.eval_steps)
-                own = [float(played.returns.mean()), played.steps]
+                own = [float(played.means[0]), played.steps]
             mean, steps = next(filter(None, members.world.gather(own)))  # the others have nothing to say
             self.progress.evaluation_steps += steps
         return mean if mean >= target else math.nan

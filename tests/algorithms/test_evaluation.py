@@ -1,10 +1,15 @@
 """Counted episodes: what each member scores on each seed, whatever steps the env and however many at once."""
 
+import os
+from functools import partial
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 from agilerl_like import PPO, make_vect_envs
+from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.envs import TransitionEnv, evaluation_env
 from agilerl_like.envs.trials import trial_env
 
@@ -55,3 +60,43 @@ def test_episodes_are_cut_where_they_are_too_long():
     played = population.play(TransitionEnv(trial_env(make_vect_envs("Pendulum-v1", 1, backend="sync"), 4)), SEEDS, 7)
     np.testing.assert_allclose(played.returns, returns, rtol=1e-5)
     assert (played.lengths == 7).all()
+
+
+class Deadly(gym.Env):
+    """Five steps of reward 1; its process dies in the third step of an episode of certain seeds, once."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, seeds, marker):
+        self.seeds, self.marker = seeds, Path(marker)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps, self.is_deadly = 0, seed in self.seeds and not self.marker.exists()
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.is_deadly and self.steps == 3:
+            self.marker.touch()
+            os._exit(3)
+        return np.zeros(1, np.float32), 1.0, self.steps == 5, False, {}
+
+
+def test_an_episode_that_was_lost_with_its_worker_does_not_count(tmp_path):
+    make = partial(Deadly, {4}, str(tmp_path / "died"))
+    env = make_vect_envs(make_env=make, num_envs=4, backend="workers", num_workers=2)
+    agent = PPO(env.single_observation_space, env.single_action_space, seed=0)
+    with pytest.warns(RuntimeWarning, match="exit code 3"):
+        played = agent.play(TransitionEnv(env), [1, 2, 3, 4])
+    env.close()
+    assert played.lost.any()
+    assert not played.lost.all()
+    assert (played.returns[~played.lost] == 5).all()
+    assert (played.returns[played.lost] < 5).all()
+    assert played.means.tolist() == [5.0]
+
+
+def test_if_all_episodes_were_lost_there_is_no_mean():
+    nothing = Episodes(np.ones((2, 2)), np.ones((2, 2), int), np.array([[True, True], [True, False]]))
+    np.testing.assert_array_equal(nothing.means, [np.nan, 1.0])
