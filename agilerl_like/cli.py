@@ -187,7 +187,7 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
     setup = build(config)
     with contextlib.closing(setup.env):
         run_dir = find_folder() if world.is_main else None
-        command = f"{PROGRAM} resume {run_dir}"
+        command = world.agree(f"{PROGRAM} resume {run_dir}")  # who says it may be another one
         try:
             outcome = evolve_on_policy(
                 setup.env,

@@ -1,36 +1,36 @@
-"""What every agent is: a genome, weights, a past, and the ways to copy, test, save and load it.
+"""What every agent with one actor and one critic is: a network, its optimizer's moments, and streams of its own.
 
 An agent alone is a population of one: it acts and learns through a cohort, which it shares with others when it lives
-in a population. Its `index` is its identity; every random stream that it uses is named by the run's seed, the index
-and a counter, so nothing about the others changes what it does.
+in a population. Every random stream that it uses is named by the run's seed, its index and a counter, so nothing about
+the others changes what it does.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import gymnasium
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from agilerl_like import storage
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
+from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.stored import Outline, count_in, numbers_in, text_in, whole
 from agilerl_like.envs.spaces import (
     ObservationEncoding,
     check_action_space,
     space_to_json,
 )
 from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.hpo import Birth, Genome, HyperparameterConfig, Mutation, Mutations
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Adam
@@ -44,7 +44,7 @@ from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.distributions import ActionDistribution
 from agilerl_like.networks.variation import Parent, perturb_, vary
-from agilerl_like.seeding import Purpose, fresh_seed, integer, integers
+from agilerl_like.seeding import Purpose, integer, integers
 
 AgentT = TypeVar("AgentT", bound="Agent")
 
@@ -54,8 +54,6 @@ SAMPLE_STEPS = 32
 """How many of them follow each other, for a network that remembers."""
 RECENT = 1024
 """States of the last rollout that are kept to measure mutations on."""
-MAX_COUNT = 2**128
-"""What no counter reaches."""
 
 
 def torch_generator(device: torch.device, seed: int, purpose: Purpose, *keys: int) -> torch.Generator:
@@ -63,15 +61,10 @@ def torch_generator(device: torch.device, seed: int, purpose: Purpose, *keys: in
     return torch.Generator(device).manual_seed(integer(seed, purpose, *keys))
 
 
-class Agent(ABC):
-    """One member: attributes `fitness`, `scores` and `steps` are lists with an entry for each test, as in AgileRL."""
+class Agent(Individual):
+    """One member with one actor and one critic."""
 
-    algo: ClassVar[str]
-    """Name of the algorithm, in checkpoints and reports."""
-    kinds: ClassVar[dict[str, type[Agent]]] = {}
-    """Every kind of agent by that name: what a checkpoint may hold."""
-
-    num_envs: int
+    architecture: NetworkSpec
     batch_size: int
     share_encoders: bool
     squash_output: bool
@@ -98,41 +91,10 @@ class Agent(ABC):
         seed: int | None,
     ) -> None:
         check_action_space(action_space)
-        self.observation_space, self.action_space = observation_space, action_space
-        self.index = index
-        self.hp_config = hp_config or HyperparameterConfig()
-        self.architecture = architecture
-        self.device = torch.device(device)
-        self.seed = fresh_seed() if seed is None else seed
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise ConfigurationError(f"seed={seed!r} must be a non-negative integer")
-        self.mut: str = "None"
-        self.fitness: list[float] = []
-        self.scores: list[float] = []
-        self.steps: list[int] = [0]
-        self.updates = 0
-        self.draws = 0
-        self.training = True
+        super().__init__(observation_space, action_space, index=index, hp_config=hp_config, device=device, seed=seed)
+        self.architecture, self.encoding = architecture, encoding
         self.recent_observations = torch.zeros(0, 0)  # encoded states of the last rollout, see `networks.variation`
-        self.encoding = encoding
-        self._hooks: list[Callable[[Any], None]] = []
         self._pasts: list[tuple[NetworkSpec, UnitMaps]] = []  # memories it had, and what became of their units
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "algo" in vars(cls):
-            Agent.kinds[cls.algo] = cls
-
-    @staticmethod
-    def kind_named(algo: Any, where: str) -> type[Agent]:
-        """Return the kind of agent that a checkpoint names.
-
-        Raises:
-            CheckpointError: there is none of that name.
-        """
-        if not isinstance(algo, str) or algo not in Agent.kinds:
-            raise CheckpointError(f"path={where!r} holds algorithm={algo!r}; known are {', '.join(Agent.kinds)}")
-        return Agent.kinds[algo]
 
     # -- what differs between algorithms
 
@@ -145,22 +107,10 @@ class Agent(ABC):
     def execution(self) -> Execution:
         """How its arithmetic is run; that of a population's first member counts for all."""
 
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """The settings as they are now, by the constructor's names."""
-
-    @abstractmethod
-    def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
-        """Mend hyperparameters that depend on each other."""
-
     @property
     @abstractmethod
     def rollout_steps(self) -> int:
         """Steps of each env between updates."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise ConfigurationError unless the settings as they are now are legal together."""
 
     @abstractmethod
     def values(self) -> tuple[float, ...]:
@@ -310,17 +260,6 @@ class Agent(ABC):
 
     # -- genome and mutation
 
-    @property
-    def hyperparameters(self) -> dict[str, int | float]:
-        """The numbers that evolution may change, as they are now."""
-        return {name: getattr(self, name) for name in self.hp_config}
-
-    @property
-    def genome(self) -> Genome:
-        """All that a child inherits besides weights."""
-        numbers = {k: v for k, v in self.settings().items() if isinstance(v, int | float) and not isinstance(v, bool)}
-        return Genome(numbers, self.architecture)
-
     def genome_to_json(self, genome: Genome) -> dict[str, Any]:
         """Return a genome as plain data, for `genome_from_json` of any agent of the same kind and spaces."""
         return {
@@ -348,34 +287,6 @@ class Agent(ABC):
         """What evolution may change, by name: the networks, and the hyperparameters unless `networks_only`."""
         networks: dict[str, Any] = {"actor": self.actor, "critic": self.critic}
         return networks if networks_only else {**networks, **self.hyperparameters}
-
-    def register_mutation_hook(self, hook: Callable[[Any], None]) -> None:
-        """Call `hook(agent)` after every mutation of this agent, and of its clones."""
-        self._hooks.append(hook)
-
-    @property
-    def mutation_hooks(self) -> tuple[Callable[[Any], None], ...]:
-        """What is called after every mutation."""
-        return tuple(self._hooks)
-
-    def mutate(self: AgentT, mutations: Mutations, rng: np.random.Generator, *, pre_training: bool = False) -> AgentT:
-        """Draw a mutation and carry it out on this agent itself; return it."""
-        self.settle()
-        genome, changes = mutations.draw(
-            self.genome, self.hp_config, rng, repair=self.repair, pre_training=pre_training
-        )
-        self.become(genome, changes)
-        return self
-
-    def become(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
-        """Set a genome's numbers and carry out its mutations on weights and moments; return what was really done."""
-        for name, value in genome.hyperparameters.items():
-            setattr(self, name, value)
-        done = tuple(self._carry_out(change) for change in changes)
-        self.mut = ", ".join(change.label for change in done) or "None"
-        for hook in self._hooks:
-            hook(self)
-        return done
 
     def _carry_out(self, change: Mutation) -> Mutation:
         generator = torch_generator(torch.device("cpu"), self.seed, Purpose.MORPHISM, self.index, self.updates)
@@ -434,29 +345,6 @@ class Agent(ABC):
 
     # -- copies
 
-    def clone(self: AgentT, index: int | None = None, wrap: bool = True) -> AgentT:
-        """Return an independent copy: weights, moments, normalisers, hyperparameters and history.
-
-        With another `index` its random streams are its own; without one it is a twin that would act alike. `wrap` is
-        accepted for AgileRL's sake.
-        """
-        copy = self._heir(self.index if index is None else index)
-        copy._move_out()
-        return copy
-
-    def bear(self: AgentT, birth: Birth) -> tuple[AgentT, tuple[Mutation, ...]]:
-        """Return a child, and the mutations that were really carried out on it."""
-        child = self._heir(birth.uid)
-        done = child.become(birth.genome, birth.mutations)
-        child._move_out()
-        return child, done
-
-    def _heir(self: AgentT, index: int) -> AgentT:
-        """A copy that still uses this agent's own network: a mutation may be about to give it another one."""
-        copy = self._blank(index)
-        copy._inherit(self)
-        return copy
-
     def _move_out(self) -> None:
         """Get a network of its own, if it uses its parent's."""
         if not self._borrows:
@@ -469,18 +357,11 @@ class Agent(ABC):
         refresh(network)
         self.adopt(network, self._optimizer)
 
-    @abstractmethod
-    def _blank(self: AgentT, index: int) -> AgentT:
-        """An agent of the same settings and architecture, without a network."""
-
     def _inherit(self, other: Agent) -> None:
+        super()._inherit(other)
         self.network, self._borrows, self._cohort, self.row = other.network, True, None, 0
         self._optimizer = other._optimizer.copy() if other._cohort is None else other.optimizer
-        self.mut, self.updates, self.draws = other.mut, other.updates, other.draws
-        self.fitness, self.scores, self.steps = list(other.fitness), list(other.scores), list(other.steps)
         self.recent_observations = other.recent_observations
-        self._hooks = list(other._hooks)
-        self.training = other.training
 
     # -- testing
 
@@ -578,37 +459,6 @@ class Agent(ABC):
         }
         return document, {**tensors, "recent_observations": self.recent_observations}
 
-    def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
-        """Write the agent to a folder: JSON and safetensors, whole or not at all.
-
-        Raises:
-            CheckpointError: the folder cannot be written; what was saved there before is untouched.
-        """
-        document, tensors = self.to_documents()
-        return storage.write_folder(path, "agent", {"agent": document}, {"agent": tensors})
-
-    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Become the agent that was saved at a path; the spaces must be the same.
-
-        Raises:
-            CheckpointError: the folder is missing, damaged or foreign, or its spaces are others.
-        """
-        documents, tensors = storage.read_folder(path, "agent")
-        other = type(self).from_documents(
-            documents.get("agent"),
-            tensors.get("agent", {}),
-            device=self.device,
-            where=str(path),
-            networks=self.networks_of_its_own,
-        )
-        if (other.observation_space, other.action_space) != (self.observation_space, self.action_space):
-            raise CheckpointError(
-                f"path={str(path)!r} was saved with {other.observation_space} and {other.action_space}; "
-                f"this agent has {self.observation_space} and {self.action_space}"
-            )
-        for name, value in vars(other).items():
-            setattr(self, name, value)
-
     @classmethod
     def load(
         cls: type[AgentT],
@@ -634,44 +484,12 @@ class Agent(ABC):
             documents.get("agent"), tensors.get("agent", {}), device=device, where=str(path), networks=networks
         )
 
-    @classmethod
-    def from_documents(
-        cls: type[AgentT],
-        document: Any,
-        tensors: Mapping[str, Tensor],
-        *,
-        device: str | torch.device,
-        where: str,
-        networks: CustomSpec | None = None,
-    ) -> AgentT:
-        """Build the agent that `to_documents` described; `networks` are the user's own, if it has such."""
-        if not isinstance(document, Mapping) or document.get("algorithm") != cls.algo:
-            found = document.get("algorithm") if isinstance(document, Mapping) else None
-            raise CheckpointError(f"path={where!r} holds algorithm={found!r}; wanted is {cls.algo!r}")
-        try:
-            agent = cls._from_document(document, device, networks)
-            agent._fill(document, tensors)
-        except CheckpointError:
-            raise
-        except ValueError as error:
-            raise CheckpointError(f"path={where!r}: {error!s:.500}") from error
-        except Exception as error:  # nobody can list what a document of a stranger may stumble over
-            raise CheckpointError(f"path={where!r} does not fit together: {error!r:.500}") from error
-        return agent
-
-    @classmethod
-    @abstractmethod
-    def _from_document(
-        cls: type[AgentT], document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
-    ) -> AgentT:
-        """An agent of the saved settings, architecture and spaces, without a network."""
-
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take over a past, weights and moments; nothing large is made or read before all shapes have been compared."""
         self.mut = text_in(document, "mut")
         self.updates, self.draws = count_in(document, "updates"), count_in(document, "draws")
         self.fitness, self.scores = numbers_in(document, "fitness"), numbers_in(document, "scores")
-        self.steps = [_count("steps", entry) for entry in document["steps"]] or [0]
+        self.steps = [whole("steps", entry) for entry in document["steps"]] or [0]
         found = storage.facts_of(tensors)
         # what a user's own networks do with mere shapes, nobody knows; and what lies in memory has cost it already
         if isinstance(tensors, storage.StoredTensors) and self.networks_of_its_own is None:
@@ -711,56 +529,9 @@ class Agent(ABC):
 
     # -- AgileRL's other names
 
-    def recompile(self) -> None:
-        """Do nothing: there is nothing compiled to renew."""
-        return
-
     def clean_up(self) -> None:
         """Let go of the state that a finished agent no longer needs."""
         self.recent_observations = torch.zeros(0, 0)
-
-
-class Outline(TorchFunctionMode):
-    """Within it, tensors that modules are built of have a shape and no memory; ValueError if there are far too many."""
-
-    def __init__(self, expected: int) -> None:
-        super().__init__()
-        self._left = 100 + 10 * expected
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        self._left -= 1
-        if self._left < 0:
-            raise ValueError("its architecture has far more layers than its tensors are for")
-        return func(*args, **(kwargs | {"device": "meta"} if "device" in kwargs else kwargs))
-
-
-def text_in(document: Mapping[str, Any], name: str) -> str:
-    """A text of a saved document; ValueError if it is something else."""
-    if not isinstance(document[name], str):
-        raise ValueError(f"{name}={document[name]!r:.100} must be a text")
-    return document[name]
-
-
-def count_in(document: Mapping[str, Any], name: str) -> int:
-    """A counter of a saved document; ValueError if it is something else."""
-    return _count(name, document[name])
-
-
-def numbers_in(document: Mapping[str, Any], name: str) -> list[float]:
-    """A list of numbers of a saved document; ValueError if it is something else."""
-    entries = document[name]
-    if not isinstance(entries, list) or not all(type(entry) in (int, float) for entry in entries):
-        raise ValueError(f"{name}={entries!r:.100} must be a list of numbers")
-    if any(type(entry) is int and abs(entry) > MAX_COUNT for entry in entries):
-        raise ValueError(f"{name} has a number beyond all counting")
-    return [float(entry) for entry in entries]
-
-
-def _count(name: str, value: Any) -> int:
-    if type(value) is not int or not 0 <= value < MAX_COUNT:
-        raise ValueError(f"{name}={value!r:.100} must be a whole number of at least 0")
-    return value
 
 
 def _tensors_of(network: nn.Module) -> dict[str, Tensor]:

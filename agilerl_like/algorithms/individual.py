@@ -1,0 +1,301 @@
+"""What every individual of a population is: an identity, a genome, a past, and ways to be copied and saved.
+
+Its `index` is its identity: nothing about the others changes what it does. How its weights are held, mutated and stored
+is for the kinds to say.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl_like import storage
+from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.hpo import Birth, Genome, HyperparameterConfig, Mutation, Mutations
+from agilerl_like.networks.custom import CustomSpec
+from agilerl_like.seeding import fresh_seed
+
+IndividualT = TypeVar("IndividualT", bound="Individual")
+
+
+class Individual(ABC):
+    """One member: attributes `fitness`, `scores` and `steps` are lists with an entry for each test, as in AgileRL."""
+
+    algo: ClassVar[str]
+    """Name of the algorithm, in checkpoints and reports."""
+    kinds: ClassVar[dict[str, type[Individual]]] = {}
+    """Every kind of agent by that name: what a checkpoint may hold."""
+
+    architecture: Any
+    num_envs: int
+
+    def __init__(
+        self,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        index: int,
+        hp_config: HyperparameterConfig | None,
+        device: str | torch.device,
+        seed: int | None,
+    ) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.index = index
+        self.hp_config = hp_config or HyperparameterConfig()
+        self.device = torch.device(device)
+        self.seed = fresh_seed() if seed is None else seed
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise ConfigurationError(f"seed={seed!r} must be a non-negative integer")
+        self.mut: str = "None"
+        self.fitness: list[float] = []
+        self.scores: list[float] = []
+        self.steps: list[int] = [0]
+        self.updates = 0
+        self.draws = 0
+        self.training = True
+        self._hooks: list[Callable[[Any], None]] = []
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "algo" in vars(cls):
+            Individual.kinds[cls.algo] = cls
+
+    @classmethod
+    def kind_named(cls: type[IndividualT], algo: Any, where: str) -> type[IndividualT]:
+        """Return the kind of agent that a checkpoint names.
+
+        Raises:
+            CheckpointError: there is none of that name.
+        """
+        known = {name: kind for name, kind in Individual.kinds.items() if issubclass(kind, cls)}
+        if not isinstance(algo, str) or algo not in known:
+            raise CheckpointError(f"path={where!r} holds algorithm={algo!r:.100}; known are {', '.join(known)}")
+        return known[algo]
+
+    # -- what differs between kinds
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The settings as they are now, by the constructor's names."""
+
+    @abstractmethod
+    def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
+        """Mend hyperparameters that depend on each other."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ConfigurationError unless the settings as they are now are legal together."""
+
+    @property
+    @abstractmethod
+    def parameter_count(self) -> int:
+        """How many weights there are."""
+
+    @property
+    @abstractmethod
+    def is_finite(self) -> bool:
+        """Whether all of its weights and statistics are."""
+
+    @property
+    @abstractmethod
+    def networks_of_its_own(self) -> CustomSpec | None:
+        """The networks that the user gave, if any: their code is in no file."""
+
+    @abstractmethod
+    def begin_anew(self) -> None:
+        """Get initial weights of its own stream, and moments of nothing: what it had learned is lost."""
+
+    @abstractmethod
+    def set_training_mode(self, training: bool) -> None:
+        """Switch between exploring (True) and acting as well as it can (False)."""
+
+    @abstractmethod
+    def genome_to_json(self, genome: Genome) -> dict[str, Any]:
+        """Return a genome as plain data, for `genome_from_json` of any agent of the same kind and spaces."""
+
+    @abstractmethod
+    def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
+        """Read what `genome_to_json` wrote."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Let go of what a finished mutation faded from."""
+
+    @abstractmethod
+    def play(self, env: TransitionEnv, seeds: list[int], max_steps: int | None = None) -> Episodes:
+        """Play one episode for each seed, without exploration."""
+
+    @abstractmethod
+    def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Everything about this agent, as JSON data and as tensors."""
+
+    # -- genome and mutation
+
+    @property
+    def hyperparameters(self) -> dict[str, int | float]:
+        """The numbers that evolution may change, as they are now."""
+        return {name: getattr(self, name) for name in self.hp_config}
+
+    @property
+    def genome(self) -> Genome:
+        """All that a child inherits besides weights."""
+        numbers = {k: v for k, v in self.settings().items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        return Genome(numbers, self.architecture)
+
+    def register_mutation_hook(self, hook: Callable[[Any], None]) -> None:
+        """Call `hook(agent)` after every mutation of this agent, and of its clones."""
+        self._hooks.append(hook)
+
+    @property
+    def mutation_hooks(self) -> tuple[Callable[[Any], None], ...]:
+        """What is called after every mutation."""
+        return tuple(self._hooks)
+
+    def mutate(
+        self: IndividualT, mutations: Mutations, rng: np.random.Generator, *, pre_training: bool = False
+    ) -> IndividualT:
+        """Draw a mutation and carry it out on this agent itself; return it."""
+        self.settle()
+        genome, changes = mutations.draw(
+            self.genome, self.hp_config, rng, repair=self.repair, pre_training=pre_training
+        )
+        self.become(genome, changes)
+        return self
+
+    def become(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
+        """Set a genome's numbers and carry out its mutations on weights and moments; return what was really done."""
+        for name, value in genome.hyperparameters.items():
+            setattr(self, name, value)
+        done = tuple(self._carry_out(change) for change in changes)
+        self.mut = ", ".join(change.label for change in done) or "None"
+        for hook in self._hooks:
+            hook(self)
+        return done
+
+    @abstractmethod
+    def _carry_out(self, change: Mutation) -> Mutation:
+        """Carry out a mutation on weights and moments; return what was really done."""
+
+    # -- copies
+
+    def clone(self: IndividualT, index: int | None = None, wrap: bool = True) -> IndividualT:
+        """Return an independent copy: weights, moments, normalisers, hyperparameters and history.
+
+        With another `index` its random streams are its own; without one it is a twin that would act alike. `wrap` is
+        accepted for AgileRL's sake.
+        """
+        copy = self._heir(self.index if index is None else index)
+        copy._move_out()
+        return copy
+
+    def bear(self: IndividualT, birth: Birth) -> tuple[IndividualT, tuple[Mutation, ...]]:
+        """Return a child, and the mutations that were really carried out on it."""
+        child = self._heir(birth.uid)
+        done = child.become(birth.genome, birth.mutations)
+        child._move_out()
+        return child, done
+
+    def _heir(self: IndividualT, index: int) -> IndividualT:
+        """A copy that still uses this agent's own network: a mutation may be about to give it another one."""
+        copy = self._blank(index)
+        copy._inherit(self)
+        return copy
+
+    @abstractmethod
+    def _move_out(self) -> None:
+        """Get weights of its own, if it uses its parent's."""
+
+    @abstractmethod
+    def _blank(self: IndividualT, index: int) -> IndividualT:
+        """An agent of the same settings and architecture, without a network."""
+
+    def _inherit(self, other: Any) -> None:
+        """Take over what the other one is and has lived through; the weights it may borrow for now."""
+        self.mut, self.updates, self.draws = other.mut, other.updates, other.draws
+        self.fitness, self.scores, self.steps = list(other.fitness), list(other.scores), list(other.steps)
+        self._hooks = list(other._hooks)
+        self.training = other.training
+
+    # -- saving
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
+        """Write the agent to a folder: JSON and safetensors, whole or not at all.
+
+        Raises:
+            CheckpointError: the folder cannot be written; what was saved there before is untouched.
+        """
+        document, tensors = self.to_documents()
+        return storage.write_folder(path, "agent", {"agent": document}, {"agent": tensors})
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Become the agent that was saved at a path; the spaces must be the same.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged or foreign, or its spaces are others.
+        """
+        documents, tensors = storage.read_folder(path, "agent")
+        other = type(self).from_documents(
+            documents.get("agent"),
+            tensors.get("agent", {}),
+            device=self.device,
+            where=str(path),
+            networks=self.networks_of_its_own,
+        )
+        if (other.observation_space, other.action_space) != (self.observation_space, self.action_space):
+            raise CheckpointError(
+                f"path={str(path)!r} was saved with {other.observation_space} and {other.action_space}; "
+                f"this agent has {self.observation_space} and {self.action_space}"
+            )
+        for name, value in vars(other).items():
+            setattr(self, name, value)
+
+    @classmethod
+    def from_documents(
+        cls: type[IndividualT],
+        document: Any,
+        tensors: Mapping[str, Tensor],
+        *,
+        device: str | torch.device,
+        where: str,
+        networks: CustomSpec | None = None,
+    ) -> IndividualT:
+        """Build the agent that `to_documents` described; `networks` are the user's own, if it has such."""
+        if not isinstance(document, Mapping) or document.get("algorithm") != cls.algo:
+            found = document.get("algorithm") if isinstance(document, Mapping) else None
+            raise CheckpointError(f"path={where!r} holds algorithm={found!r}; wanted is {cls.algo!r}")
+        try:
+            agent = cls._from_document(document, device, networks)
+            agent._fill(document, tensors)
+        except CheckpointError:
+            raise
+        except ValueError as error:
+            raise CheckpointError(f"path={where!r}: {error!s:.500}") from error
+        except Exception as error:  # nobody can list what a document of a stranger may stumble over
+            raise CheckpointError(f"path={where!r} does not fit together: {error!r:.500}") from error
+        return agent
+
+    @classmethod
+    @abstractmethod
+    def _from_document(
+        cls: type[IndividualT], document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
+    ) -> IndividualT:
+        """An agent of the saved settings, architecture and spaces, without a network."""
+
+    @abstractmethod
+    def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Take over a past, weights and moments; nothing large is made or read before all shapes have been compared."""
+
+    # -- AgileRL's other names
+
+    def recompile(self) -> None:
+        """Do nothing: there is nothing compiled to renew."""
+        return

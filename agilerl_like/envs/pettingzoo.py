@@ -1,0 +1,334 @@
+"""Many copies of a PettingZoo env that step together, in one process or in the engine's workers.
+
+The subtlety is that nothing here steps in bulk: each copy is packed into one env of gymnasium (`team_env.py`), so
+backends, restarts, seeds, shared memory and recipes are those of `make_vect_envs`. Algorithms step a
+`TeamTransitionEnv` (`team_transitions.py`); `MultiAgentVectorEnv` is for people, and speaks as AgileRL's does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, cast, get_args
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import VectorEnv
+from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.conversions import aec_to_parallel
+
+from agilerl_like.envs.team_env import MASK, STATE_SPACE, Packed, TeamEnv, outcome
+from agilerl_like.envs.trees import Tree, tree_map
+from agilerl_like.envs.trials import trial_env
+from agilerl_like.envs.vector import EnvRecipe, widen
+from agilerl_like.envs.workers import TIMEOUT
+from agilerl_like.errors import ConfigurationError, unknown_name
+
+__all__ = [
+    "MultiAgentVectorEnv",
+    "ParallelEnv",
+    "make_multi_agent_vect_envs",
+    "team_env",
+    "team_trial_env",
+    "widen_team",
+]
+
+TeamBackend = Literal["auto", "sync", "workers"]
+TeamSource = str | Callable[..., Any]
+TeamWrapper = str | Mapping[str, Any] | Callable[[Any], Any]
+
+_MAKER = f"{__name__}:team_env"
+
+
+def make_multi_agent_vect_envs(
+    env: TeamSource,
+    num_envs: int = 1,
+    *,
+    backend: TeamBackend = "auto",
+    extra_wrappers: Iterable[TeamWrapper] = (),
+    num_workers: int | None = None,
+    step_timeout: float = TIMEOUT,
+    with_state: bool = False,
+    should_async_vector: bool | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    **more_env_kwargs: Any,
+) -> MultiAgentVectorEnv:
+    """Make `num_envs` copies of a multi-agent env that step together.
+
+    `env` is a factory of PettingZoo's parallel envs (`simple_spread_v3.parallel_env`), or of AEC envs whose agents all
+    act in every cycle, which PettingZoo converts; or where there is one: "package.module:factory", or "package.module"
+    with a `parallel_env` in it. `extra_wrappers` go around each parallel env: callables, import paths, or
+    {"name": import path, **kwargs}.
+
+    Backends are those of `make_vect_envs` for single envs, and their results are the same bits. "auto" times random
+    actions, which a world that forbids some may not bear: then it takes sync. `should_async_vector` is AgileRL's way to
+    choose between "workers" and "sync". `with_state` has every step say the state of the whole world, for critics that
+    see everything; it is left out otherwise, for many worlds take as long for it as for all observations.
+
+    Raises:
+        ConfigurationError: an env object instead of a factory, an AEC env in which agents take turns, spaces without a
+            fixed size or that are not those of the other copies, a package that is not installed, wrong arguments.
+    """
+    _check_source(env)
+    if should_async_vector is not None:
+        named: TeamBackend = "workers" if should_async_vector else "sync"
+        if backend not in ("auto", named):
+            raise ConfigurationError(f"should_async_vector={should_async_vector} contradicts backend={backend!r}")
+        backend = named
+    if backend not in get_args(TeamBackend):
+        raise unknown_name("backend", backend, get_args(TeamBackend))
+    wrappers = (extra_wrappers,) if isinstance(extra_wrappers, (str, Mapping)) else tuple(extra_wrappers)
+    recipe = EnvRecipe(
+        env=_MAKER,
+        num_envs=num_envs,
+        backend=backend,
+        env_kwargs={
+            "source": env if isinstance(env, str) else _path_of(env),
+            "extra_wrappers": wrappers,
+            "env_kwargs": {**(env_kwargs or {}), **more_env_kwargs},
+            "with_state": with_state,
+        },
+        num_workers=num_workers,
+        step_timeout=step_timeout,
+    )
+    return MultiAgentVectorEnv(_alike(recipe.make))
+
+
+def widen_team(env: MultiAgentVectorEnv, num_envs: int, *, with_state: bool | None = None) -> MultiAgentVectorEnv:
+    """Make a fresh env like this one with another number of copies, with or without states if that is said.
+
+    Raises:
+        ConfigurationError: nothing tells how the env was made.
+    """
+    if with_state is None or with_state == env.with_state:
+        return MultiAgentVectorEnv(_alike(lambda: widen(env.vector, num_envs)))
+    recipe = env.recipe
+    kwargs = {**recipe.env_kwargs, "with_state": with_state}
+    asked = cast(Any, env.vector).choice.asked
+    changed = EnvRecipe(
+        recipe.env,
+        num_envs,
+        asked,
+        env_kwargs=kwargs,
+        num_workers=recipe.num_workers,
+        step_timeout=recipe.step_timeout,
+    )
+    return MultiAgentVectorEnv(_alike(changed.make))
+
+
+def team_trial_env(env: MultiAgentVectorEnv, num_envs: int) -> MultiAgentVectorEnv:
+    """Make a fresh env like this one for counted episodes: after its end a copy stands still until it is seeded again.
+
+    While it stands still nobody in it acts, no step is valid and nothing ends.
+    """
+    return MultiAgentVectorEnv(_alike(lambda: trial_env(env.vector, num_envs)))
+
+
+class MultiAgentVectorEnv:
+    """Copies of a PettingZoo env; everything is by agent, and arrays have the env as their first axis.
+
+    An agent that is not there is asked for actions all the same, and they are ignored.
+    """
+
+    def __init__(self, vector: VectorEnv) -> None:
+        observed, acted = vector.single_observation_space, vector.single_action_space
+        if not isinstance(observed, Packed) or not isinstance(acted, Packed):
+            raise ConfigurationError(f"vector={vector} is not an env of teams; make_multi_agent_vect_envs makes one")
+        self.vector = vector
+        """The same as an env of gymnasium, whose observations and actions are rows of bytes."""
+        self.observation_rows, self.action_rows = observed, acted
+        self.num_envs: int = vector.num_envs
+        self.single_observation_spaces: dict[str, gym.Space] = dict(cast(Any, observed.tree["obs"]).spaces)
+        self.single_action_spaces: dict[str, gym.Space] = dict(acted.tree.spaces)
+        self.possible_agents: tuple[str, ...] = tuple(self.single_observation_spaces)
+        self.agent_ids = self.possible_agents
+        self.state_space: gym.Space | None = vector.metadata[STATE_SPACE]
+        """What `state` returns for one env; None if the world has no such thing."""
+        self.with_state: bool = "state" in observed.tree.spaces
+        """Whether every step says it."""
+        self._acting: np.ndarray = np.zeros((0, 0), np.bool_)
+
+    @property
+    def recipe(self) -> EnvRecipe:
+        """How it was made; `EnvRecipe.to_json` writes it down, if the env's factory has an import path."""
+        return cast(Any, self.vector).recipe
+
+    def single_observation_space(self, agent: str) -> gym.Space:
+        """What an agent's network sees of one env: without its action mask."""
+        return self.single_observation_spaces[agent]
+
+    def single_action_space(self, agent: str) -> gym.Space:
+        """What an agent does in one env."""
+        return self.single_action_spaces[agent]
+
+    def reset(
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Tree], dict[str, Any]]:
+        """Begin new episodes, with a seed for each env or the first of as many; return observations and infos.
+
+        `infos[agent]` has `acting` [N], whether it is there, `action_mask` [N, choices] if the world has masks, and
+        what the world tells, merged as gymnasium merges infos.
+        """
+        rows, infos = self.vector.reset(seed=cast(Any, seed), options=options)
+        return self._told(self.observation_rows.read(rows), infos)
+
+    def step(
+        self, actions: Mapping[str, Any]
+    ) -> tuple[dict[str, Tree], dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any]]:
+        """Take the agents' actions [N, …]; return observations, rewards, terminations, truncations and infos.
+
+        Where an episode has ended the observations are the first of the next one, `infos["final_obs"]` are the true
+        last ones, by agent [N, …], and `infos["_final_obs"]` [N] says where that is.
+        """
+        rows, _, terminated, truncated, infos = self.vector.step(self.action_rows.pack(actions, self.num_envs))
+        seen, over = self.observation_rows.read(rows), terminated | truncated
+        last = seen
+        if over.any():
+            rows = rows.copy()
+            rows[over] = np.stack(infos["final_obs"][over].tolist())
+            last = self.observation_rows.read(rows)
+            infos["final_obs"] = owned(last["obs"])
+        lost = infos.get("worker_lost", np.zeros(self.num_envs, np.bool_))
+        reward, terminated, truncated, _ = (
+            dict(zip(self.agent_ids, part, strict=True)) for part in outcome(last, self._acting, lost)
+        )
+        observations, infos = self._told(seen, infos)
+        return observations, reward, terminated, truncated, infos
+
+    def state(self) -> np.ndarray:
+        """The state of every env's whole world, [N, …].
+
+        Raises:
+            ConfigurationError: the world has none.
+        """
+        if self.state_space is None:
+            raise ConfigurationError(f"{self} has no state(); allowed are envs with a state_space")
+        return np.stack(self.vector.call("state"))
+
+    def render(self) -> Any:
+        """A frame of each env."""
+        return self.vector.render()
+
+    def close(self) -> None:
+        """Close every env, and end the processes that they live in."""
+        self.vector.close()
+
+    def _told(self, seen: Tree, infos: dict[str, Any]) -> tuple[dict[str, Tree], dict[str, Any]]:
+        self._acting = np.array(seen["acting"])
+        for column, agent in enumerate(self.agent_ids):
+            told = infos.setdefault(agent, {})
+            told["acting"] = self._acting[:, column].copy()
+            if seen["masked"].any() and agent in seen["mask"]:
+                told[MASK] = np.array(seen["mask"][agent])
+        return owned(seen["obs"]), infos
+
+    def __repr__(self) -> str:
+        return f"MultiAgentVectorEnv({', '.join(self.agent_ids)}, num_envs={self.num_envs})"
+
+
+def owned(views: Tree) -> Tree:
+    """Arrays of their own where a tree has views of rows."""
+    return tree_map(np.ascontiguousarray, views)
+
+
+def team_env(
+    source: TeamSource,
+    extra_wrappers: Iterable[TeamWrapper] = (),
+    env_kwargs: Mapping[str, Any] | None = None,
+    with_state: bool = False,
+) -> TeamEnv:
+    """Make one copy, as one env of gymnasium.
+
+    Raises:
+        ConfigurationError: as `make_multi_agent_vect_envs`.
+    """
+    _check_source(source)
+    made = _called(_imported("env", source) if isinstance(source, str) else source, source, env_kwargs or {})
+    if isinstance(made, AECEnv):
+        made = _in_parallel(made)
+    if not all(callable(getattr(made, name, None)) for name in ("reset", "step", "observation_space", "action_space")):
+        raise ConfigurationError(f"env={source!r} returned {made!r}; allowed are PettingZoo's parallel and AEC envs")
+    for wrapper in extra_wrappers:
+        made = _around(made, wrapper)
+    return TeamEnv(made, with_state=with_state)
+
+
+def _check_source(env: object) -> None:
+    if isinstance(env, (AECEnv, ParallelEnv)):
+        kind = "an AEC env" if isinstance(env, AECEnv) else "a parallel env"
+        raise ConfigurationError(
+            f"env={env} is {kind} itself, of which no copies can be made; allowed is what makes one: "
+            "simple_spread_v3.parallel_env, or lambda: MyEnv()"
+        )
+    if not isinstance(env, str) and not callable(env):
+        raise ConfigurationError(f"env={env!r}; allowed are a factory, 'package.module:factory' and 'package.module'")
+
+
+def _called(factory: Callable[..., Any], source: TeamSource, kwargs: Mapping[str, Any]) -> Any:
+    try:
+        return factory(**kwargs)
+    except ImportError as fault:
+        raise ConfigurationError(f"env={source!r} needs a package: {fault}") from fault
+    except TypeError as fault:
+        raise ConfigurationError(f"env_kwargs={dict(kwargs)} do not suit env={source!r}: {fault}") from fault
+
+
+def _in_parallel(env: AECEnv) -> ParallelEnv:
+    if not env.metadata.get("is_parallelizable", False):
+        raise ConfigurationError(
+            f"env={env} is an AEC env whose agents take turns; allowed are those that say "
+            "metadata['is_parallelizable']=True, because all agents act in every cycle"
+        )
+    return aec_to_parallel(env)
+
+
+def _imported(field: str, path: str) -> Callable[..., Any]:
+    """What an import path names; without a name it is the module's `parallel_env`, or else its `env`."""
+    module_name, _, name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as fault:
+        raise ConfigurationError(f"{field}={path!r}: module {module_name!r} cannot be imported ({fault})") from fault
+    names = [name] if name else ["parallel_env", "env"]
+    for one in names:
+        if hasattr(module, one):
+            return getattr(module, one)
+    raise unknown_name(f"{field} (in {module_name})", names[0], [one for one in dir(module) if one[0] != "_"])
+
+
+def _around(env: Any, wrapper: TeamWrapper) -> Any:
+    kwargs: dict[str, Any] = {}
+    wrap = wrapper
+    if isinstance(wrap, Mapping):
+        kwargs = {key: value for key, value in wrap.items() if key != "name"}
+        wrap = wrap.get("name")
+    if isinstance(wrap, str):
+        wrap = _imported("extra_wrappers", wrap)
+    if not callable(wrap):
+        raise ConfigurationError(
+            f"extra_wrappers: {wrapper!r}; allowed are callables, 'package.module:Wrapper', {{'name': …, **kwargs}}"
+        )
+    try:
+        return wrap(env, **kwargs)
+    except (TypeError, ValueError, AssertionError) as fault:
+        raise ConfigurationError(f"extra_wrappers: {wrapper!r} cannot go around {env}: {fault}") from fault
+
+
+def _path_of(factory: Callable[..., Any]) -> TeamSource:
+    """The import path of a module's `parallel_env`, which is no function that knows where it stands; else itself."""
+    homes = [
+        name
+        for name, module in list(sys.modules.items())
+        if getattr(module, "__dict__", {}).get("parallel_env") is factory and name != "__main__"
+    ]
+    return f"{min(homes, key=len)}:parallel_env" if homes else factory
+
+
+def _alike(make: Callable[[], VectorEnv]) -> VectorEnv:
+    try:
+        return make()
+    except RuntimeError as fault:
+        if "sub-environment" not in str(fault).lower():
+            raise
+        raise ConfigurationError(f"the copies of env have unequal spaces: {fault}") from fault

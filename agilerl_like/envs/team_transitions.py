@@ -1,0 +1,176 @@
+"""What one step of many teams did, agent by agent: the multi-agent sibling of `Transition`.
+
+Whatever dialect an env speaks, `TransitionEnv` has translated it already; here its rows of bytes are taken apart. The
+subtlety is that agents' lives and episodes end apart: an agent's death ends nothing for the others, and its rows are not
+valid from then on until the episode ends and the next begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from agilerl_like.envs.arrays import HostArrays
+from agilerl_like.envs.masks import ActionMasks
+from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, owned
+from agilerl_like.envs.team_env import MASK, outcome
+from agilerl_like.envs.trees import Tree
+from agilerl_like.envs.transitions import Transition, TransitionEnv, check_finite_array
+from agilerl_like.errors import ConfigurationError, EnvironmentFault
+
+
+class TeamTransition(NamedTuple):
+    """What one step of N envs did to each agent; all arrays belong to the receiver.
+
+    By agent, `obs` [N, …] is what to act on next (of the new episode where one began), and `next_obs` [N, …] what the
+    actions led to; they are the very same dict if no episode ended. `valid` [N] is False where the agent was not there
+    to act: its reward is 0, and nothing ended. An agent that leaves without having terminated is truncated, and its
+    last observation stays in its rows; if it comes back, `acting` says so. `action_mask` [N, choices] goes with `obs`;
+    it is None if the agent's world never gave one, and all True where the agent is not there.
+
+    A truncated agent's last observation is to be bootstrapped from; where both flags are True, the termination counts.
+    """
+
+    obs: dict[str, Tree]
+    reward: dict[str, np.ndarray]  # [N] float32
+    terminated: dict[str, np.ndarray]  # [N] bool
+    truncated: dict[str, np.ndarray]  # [N] bool
+    next_obs: dict[str, Tree]
+    valid: dict[str, np.ndarray]  # [N] bool
+    action_mask: dict[str, np.ndarray | None]
+    acting: dict[str, np.ndarray]  # [N] bool: who is there to act on obs, so the next step's `valid`
+    over: np.ndarray  # [N] bool: the episode has ended, and the next has begun
+    state: np.ndarray | None  # [N, …], goes with obs; None unless made with_state
+    next_state: np.ndarray | None  # [N, …], goes with next_obs
+
+    def of(self, agent: str) -> Transition:
+        """What the step did to one agent, as if it were alone."""
+        fields = (getattr(self, field) for field in Transition._fields)
+        return Transition(*(field[agent] for field in fields))
+
+
+class TeamTransitionEnv:
+    """Steps a `MultiAgentVectorEnv` and answers in TeamTransitions; nobody else may step it meanwhile."""
+
+    def __init__(self, env: MultiAgentVectorEnv) -> None:
+        if not isinstance(env, MultiAgentVectorEnv):
+            raise ConfigurationError(f"env={env!r} is not an env of teams; make_multi_agent_vect_envs makes one")
+        self.env = env
+        self.num_envs = env.num_envs
+        self.agent_ids = env.agent_ids
+        self.single_observation_spaces: dict[str, gym.Space] = env.single_observation_spaces
+        self.single_action_spaces: dict[str, gym.Space] = env.single_action_spaces
+        self.arrays = HostArrays()
+        """The kind of arrays in TeamTransitions."""
+        self.action_mask: dict[str, np.ndarray | None] = {}
+        """What goes with the observations of the last `reset` or `step`; `acting` and `state` likewise."""
+        self.acting: dict[str, np.ndarray] = {}
+        self.state: np.ndarray | None = None
+        self._steps = TransitionEnv(env.vector)
+        self._masks = {agent: ActionMasks(space) for agent, space in self.single_action_spaces.items()}
+        self._acting = np.zeros((self.num_envs, len(self.agent_ids)), np.bool_)
+        self.divide(1)
+
+    def divide(self, blocks: int) -> None:
+        """Have the rows cut into parts that take as much of each of so many equal blocks; comes before `reset`."""
+        self._steps.divide(blocks)
+        by_block = np.arange(self.num_envs).reshape(blocks, -1)
+        self._rows = [by_block[:, columns].ravel() for columns in self.columns]
+
+    @property
+    def columns(self) -> tuple[slice, ...]:
+        """Which envs of each block belong to a part, as `divide` has cut them; its rows are those block by block."""
+        return self._steps.columns
+
+    def reset(self, seeds: int | Sequence[int] | None = None) -> dict[str, Tree]:
+        """Begin a new episode in every env and return the first observations by agent [N, …].
+
+        `seeds` is one for each env, or one for all (which is counted up from env to env).
+        """
+        seen = self.env.observation_rows.read(self._steps.reset(seeds))
+        self._acting = np.array(seen["acting"])
+        self._remember(*self._turn(seen))
+        return owned(seen["obs"])
+
+    def step(self, actions: Mapping[str, Any]) -> TeamTransition:
+        """Take every agent's actions [N, …]; those of agents that are not there are ignored."""
+        step = self._steps.step(self._packed(actions, self.num_envs))
+        return self._translated(step, slice(None))
+
+    def send(self, part: int, actions: Mapping[str, Any]) -> None:
+        """Let the rows of one part begin to step; nothing else may be asked of them before `receive`."""
+        self._steps.send(part, self._packed(actions, len(self._rows[part])))
+
+    def receive(self, part: int) -> TeamTransition:
+        """Return what the step of one part did, in the order of its rows."""
+        return self._translated(self._steps.receive(part), self._rows[part])
+
+    def close(self) -> None:
+        """Close the wrapped env."""
+        self.env.close()
+
+    def __repr__(self) -> str:
+        return f"TeamTransitionEnv({self.env})"
+
+    def _packed(self, actions: Mapping[str, Any], count: int) -> np.ndarray:
+        return self.env.action_rows.pack({agent: self.arrays.actions(given) for agent, given in actions.items()}, count)
+
+    def _translated(self, step: Transition, rows: np.ndarray | slice) -> TeamTransition:
+        read = self.env.observation_rows.read
+        seen = read(step.obs)
+        last = seen if step.next_obs is step.obs else read(step.next_obs)
+        came = outcome(last, self._acting[rows], ~step.valid)
+        self._acting[rows] = seen["acting"]
+        mask, acting, state = self._turn(seen)
+        if isinstance(rows, slice):
+            self._remember(mask, acting, state)
+        obs = owned(seen["obs"])
+        reward, terminated, truncated, valid = (dict(zip(self.agent_ids, part, strict=True)) for part in came)
+        return TeamTransition(
+            obs=obs,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            next_obs=obs if last is seen else owned(last["obs"]),
+            valid=valid,
+            action_mask=mask,
+            acting=acting,
+            over=step.ended,
+            state=state,
+            next_state=state if last is seen else _state(last),
+        )
+
+    def _turn(self, seen: Tree) -> tuple[dict[str, np.ndarray | None], dict[str, np.ndarray], np.ndarray | None]:
+        """What goes with observations: masks, who is to act, and the state."""
+        flags = np.ascontiguousarray(seen["acting"].T)  # [A, N]
+        acting = dict(zip(self.agent_ids, flags, strict=True))
+        some_masked, masks = seen["masked"].any(0), {}
+        for column, agent in enumerate(self.agent_ids):
+            info = {}
+            if some_masked[column]:
+                info = {MASK: seen["mask"][agent], f"_{MASK}": seen["masked"][:, column]}
+            try:
+                masks[agent] = self._masks[agent].read(info, len(flags[column]), unasked=~acting[agent])
+            except EnvironmentFault as fault:
+                raise EnvironmentFault(f"agent {agent!r}, {fault}") from fault
+        return masks, acting, _state(seen)
+
+    def _remember(
+        self, mask: dict[str, np.ndarray | None], acting: dict[str, np.ndarray], state: np.ndarray | None
+    ) -> None:
+        self.action_mask, self.acting, self.state = mask, acting, state
+
+
+def check_finite_team(transition: TeamTransition) -> None:
+    """Raise EnvironmentFault, naming agent, env and place, if a world returned NaN or infinity."""
+    check_finite_array("reward", transition.reward)
+    check_finite_array("observation", transition.obs)
+    if transition.next_obs is not transition.obs:
+        check_finite_array("last observation", transition.next_obs)
+
+
+def _state(seen: Tree) -> np.ndarray | None:
+    return np.ascontiguousarray(seen["state"]) if "state" in seen else None
