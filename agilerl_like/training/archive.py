@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from agilerl_like import storage
 from agilerl_like.algorithms.agent import Agent
-from agilerl_like.algorithms.population import Population, documents_of
+from agilerl_like.algorithms.individuals import documents_of
+from agilerl_like.algorithms.population import Population
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.records import BirthRecord
 from agilerl_like.reporting.reporter import Reporter
@@ -136,15 +137,16 @@ class Archive:
         """Saves that failed since the last one of which everything was written."""
 
     def save(self, account: Account, *, last: bool = False) -> None:
-        """Write a checkpoint, unless the generation was broken off, the best agent ever, and what else was asked for.
+        """Write the best agent ever, what else was asked for, and a checkpoint, unless the generation was broken off.
 
         The population is written by itself when this is the last time, and wherever AgileRL's argument asks for it.
+        The checkpoint comes last, and only if nothing failed: a run that is found to have ended has left everything.
         """
         world = self.members.world
         parcels, best = self.members.parcels(), self._bring(account.champion)
         if world.is_main:
-            failed = sum([not self._is_written(job) for job in self._jobs(account, parcels, best, last=last)])
-            self.failures = self.failures + 1 if failed else 0
+            done = all(map(self._is_written, self._jobs(account, parcels, best, last=last)))
+            self.failures = 0 if done else self.failures + 1
         self.failures = world.agree(self.failures)
         if not self.failures and account.progress.outcome != INTERRUPTED:
             world.watch.note(account.progress.generation, self.resume)
@@ -154,6 +156,12 @@ class Archive:
     ) -> Iterator[Callable[[], Path]]:
         documents, tensors = documents_of(parcels, account.fitness)
         progress = account.progress
+        for path in self.places.populations(progress.ticks * self.members.first.num_envs, last=last):
+            yield lambda path=path: storage.write_folder(path, "population", documents, tensors)
+        for path in self.places.champions():
+            yield lambda path=path: storage.write_folder(
+                path, "agent", {"agent": best.document}, {"agent": best.tensors}
+            )
         checkpoints = self.checkpoints
         if checkpoints is not None and progress.outcome != INTERRUPTED:
             births = [birth.to_json() for birth in account.births]
@@ -161,12 +169,6 @@ class Archive:
             memory = {"run": run, "champion": best.document}
             yield lambda: self._write_checkpoint(
                 checkpoints, progress, {**documents, **memory}, {**tensors, "champion": best.tensors}
-            )
-        for path in self.places.populations(progress.ticks * self.members.first.num_envs, last=last):
-            yield lambda path=path: storage.write_folder(path, "population", documents, tensors)
-        for path in self.places.champions():
-            yield lambda path=path: storage.write_folder(
-                path, "agent", {"agent": best.document}, {"agent": best.tensors}
             )
 
     def _write_checkpoint(

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.algorithms.population import Population, mend
+from agilerl_like.algorithms.individuals import mend
+from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.hpo import Birth, Mutations, Selection, next_generation
 from agilerl_like.learning.update import Report

@@ -16,7 +16,7 @@ from agilerl_like import (
     make_vect_envs,
 )
 from agilerl_like.algorithms.agent import values_of
-from agilerl_like.algorithms.population import mend
+from agilerl_like.algorithms.individuals import mend
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.hpo import Birth, Mutation
 from agilerl_like.seeding import Purpose, integers

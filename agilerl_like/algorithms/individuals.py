@@ -1,0 +1,263 @@
+"""Individuals in a row, who are chosen, replaced, tested and saved as one: what all populations have in common.
+
+How they act and learn is for the kinds to say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl_like import storage
+from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.algorithms.individual import Individual, IndividualT
+from agilerl_like.algorithms.stored import numbers_in
+from agilerl_like.errors import CheckpointError, ConfigurationError, NoHealthyMember
+from agilerl_like.hpo import Birth, Mutation, Mutations
+from agilerl_like.hpo.evolution import first_generation
+from agilerl_like.learning.team import SOLO, Team
+from agilerl_like.networks.custom import CustomSpec
+from agilerl_like.seeding import Purpose, generator
+
+IndividualsT = TypeVar("IndividualsT", bound="Individuals")
+
+
+class Individuals(Sequence[IndividualT], Generic[IndividualT]):
+    """P agents of one kind, spaces and run seed."""
+
+    kind: type[Individual]
+    """Whom it holds."""
+
+    def __init__(self, agents: Iterable[IndividualT]) -> None:
+        self.agents = list(agents)
+        if not self.agents:
+            raise ConfigurationError("a population of 0 agents cannot evolve; size must be at least 1")
+        first = self.agents[0]
+        for agent in self.agents:
+            if type(agent) is not type(first):
+                raise ConfigurationError(
+                    f"agents of a population are of one kind; found {type(first).__name__} and {type(agent).__name__}"
+                )
+            if (agent.observation_space, agent.action_space) != (first.observation_space, first.action_space):
+                raise ConfigurationError("all agents of a population need the same observation_space and action_space")
+        if len({agent.index for agent in self.agents}) < len(self.agents):
+            raise ConfigurationError(
+                f"index={[agent.index for agent in self.agents]} must be different for every agent of a population"
+            )
+        self.fitness: list[float] = []
+        """Last evaluation of each member, in their order; empty before the first."""
+        self.team: Team = SOLO
+        """With whom its members learn: several processes may share the envs of one."""
+
+    # -- a sequence
+
+    @overload
+    def __getitem__(self, place: int) -> IndividualT: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[IndividualT]: ...
+    def __getitem__(self, place: int | slice) -> IndividualT | list[IndividualT]:
+        return self.agents[place]
+
+    def __len__(self) -> int:
+        return len(self.agents)
+
+    def __iter__(self) -> Iterator[IndividualT]:
+        return iter(self.agents)
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.agents[0].seed
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors live."""
+        return self.agents[0].device
+
+    @property
+    def best(self) -> IndividualT:
+        """The member with the highest last fitness; of equal ones, that of the lowest index."""
+        return max(
+            self.agents, key=lambda agent: (rank_of(agent.fitness[-1]) if agent.fitness else -np.inf, -agent.index)
+        )
+
+    # -- what differs between kinds
+
+    @abstractmethod
+    def set_training_mode(self, training: bool) -> None:
+        """Switch every member between exploring and acting as well as it can."""
+
+    @abstractmethod
+    def forget_noise(self) -> None:
+        """Draw new noise for everybody from here on: what follows does not depend on how much was used before."""
+
+    @abstractmethod
+    def play(self, env: Any, seeds: Sequence[int], max_steps: int | None = None) -> Episodes:
+        """Play one episode for each seed and each member, without exploration."""
+
+    @abstractmethod
+    def take_over(self, heirs: list[IndividualT]) -> None:
+        """Put heirs in their places; those who stay keep their noise, newcomers draw of their own."""
+
+    # -- evolution
+
+    def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
+        """Mend hyperparameters that depend on each other; all members have the same rules."""
+        return self.agents[0].repair(hyperparameters)
+
+    def evolve(self, births: Sequence[Birth], parents: Mapping[int, IndividualT] | None = None) -> tuple[Birth, ...]:
+        """Carry out births, one a member; return them with what was really done.
+
+        `parents` are those whom the births name, by their slots: the members themselves, if this is the whole
+        population. Every child is made before anybody is replaced, so a parent that dies in the same generation still
+        has its children.
+        """
+        for agent in self.agents:
+            agent.settle()
+        parents = dict(enumerate(self.agents)) if parents is None else parents
+        heirs: list[IndividualT] = []
+        done: list[Birth] = []
+        for birth in births:
+            parent = parents[birth.parent_slot]
+            if birth.survives and all(change.kind == "none" for change in birth.mutations):
+                heirs.append(parent)
+                done.append(birth)
+                continue
+            child, changes = parent.bear(birth)
+            heirs.append(child)
+            done.append(_as_done(birth, child, changes))
+        self.take_over(heirs)
+        return tuple(done)
+
+    def mutate(self: IndividualsT, mutations: Mutations, *, pre_training: bool = False) -> IndividualsT:
+        """Mutate every member but the best (all of them with `pre_training`), in place; return the population."""
+        if pre_training:
+            self.evolve(
+                first_generation(
+                    [agent.genome for agent in self.agents],
+                    [agent.index for agent in self.agents],
+                    [agent.hp_config for agent in self.agents],
+                    mutations=mutations,
+                    seed=self.seed,
+                    repair=self.repair,
+                )
+            )
+            return self
+        spared = None if mutations.mutate_elite else self.best
+        for agent in self.agents:
+            if agent is not spared:
+                agent.mutate(mutations, generator(self.seed, Purpose.BY_HAND, agent.index, agent.updates))
+        return self
+
+    def reselect(self: IndividualsT, parents: Sequence[int] | np.ndarray) -> IndividualsT:
+        """A new population of clones of these parents; the first copy of each keeps its index."""
+        spare = max(agent.index for agent in self.agents) + 1
+        seen: set[int] = set()
+        agents = []
+        for parent in map(int, parents):
+            index = None if parent not in seen else spare
+            spare += parent in seen
+            seen.add(parent)
+            agents.append(self.agents[parent].clone(index=index))
+        return type(self)(agents)
+
+    def replace(self, place: int, parent: int, index: int) -> None:
+        """Put a clone of one member into another's place, where its rows stand ready or not."""
+        heirs = list(self.agents)
+        heirs[place] = self.agents[parent].clone(index=index)
+        self.take_over(heirs)
+
+    # -- saving
+
+    def to_documents(self) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
+        """Everything about the population: documents by name, and tensors by name."""
+        return documents_of([agent.to_documents() for agent in self.agents], self.fitness)
+
+    def save_checkpoint(self, path: str | os.PathLike[str], **more: Any) -> Path:
+        """Write all members to one folder; `more` are documents of the caller's, by name."""
+        documents, tensors = self.to_documents()
+        return storage.write_folder(path, "population", {**documents, **more}, tensors)
+
+    @classmethod
+    def from_documents(
+        cls: type[IndividualsT],
+        documents: Mapping[str, Any],
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        *,
+        device: str | torch.device,
+        where: str,
+        networks: CustomSpec | None = None,
+    ) -> IndividualsT:
+        """Build the population that `to_documents` described.
+
+        Raises:
+            CheckpointError: it does not fit together.
+        """
+        names = sorted(name for name in documents if name.startswith("member-"))
+        facts = documents.get("population")
+        if not isinstance(facts, dict) or facts.get("size") != len(names):
+            raise CheckpointError(f"path={where!r} does not hold as many members as it says: {json.dumps(facts)[:200]}")
+        kind = cls.kind.kind_named(facts.get("algorithm"), where)
+        agents = [
+            kind.from_documents(
+                documents[name], tensors.get(name, {}), device=device, where=f"{where}/{name}", networks=networks
+            )
+            for name in names
+        ]
+        try:
+            population = cls(agents)
+            population.fitness = numbers_in(facts, "fitness")
+        except (ConfigurationError, LookupError, TypeError, ValueError) as error:
+            raise CheckpointError(f"path={where!r} does not fit together: {error!s:.500}") from error
+        return population
+
+
+def documents_of(
+    members: Sequence[tuple[dict[str, Any], Mapping[str, Tensor]]], fitness: Sequence[float]
+) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
+    """A population's documents and tensors by name, from what its members' `to_documents` gave."""
+    names = [f"member-{place:03d}" for place in range(len(members))]
+    facts = {"algorithm": members[0][0]["algorithm"], "size": len(members), "fitness": list(fitness)}
+    documents = {"population": facts, **dict(zip(names, (document for document, _ in members), strict=True))}
+    return documents, dict(zip(names, (tensors for _, tensors in members), strict=True))
+
+
+def mend(population: Individuals, sick: Sequence[int], uids: Sequence[int]) -> list[tuple[int, int]]:
+    """Replace members whose numbers are not finite any more by clones of the best healthy one, of the given uids.
+
+    Returns (place, parent's place) for each that was replaced.
+
+    Raises:
+        NoHealthyMember: nobody is healthy.
+    """
+    if not sick:
+        return []
+    healthy = [place for place in range(len(population)) if place not in sick]
+    if not healthy:
+        raise NoHealthyMember(
+            "every member's loss or weights are not finite: lower lr, or look at the rewards and observations"
+        )
+    parent = max(
+        healthy,
+        key=lambda place: (rank_of(population[place].fitness[-1]) if population[place].fitness else -np.inf, -place),
+    )
+    for place, uid in zip(sick, uids, strict=True):
+        population.replace(place, parent, uid)
+    return [(place, parent) for place in sick]
+
+
+def _as_done(birth: Birth, child: Individual, changes: tuple[Mutation, ...]) -> Birth:
+    return Birth(birth.generation, birth.slot, birth.uid, birth.parent_uid, birth.parent_slot, child.genome, changes)
+
+
+def rank_of(fitness: float) -> float:
+    """What members are ordered by: a fitness that is not finite is the lowest."""
+    return fitness if np.isfinite(fitness) else -np.inf
