@@ -58,6 +58,7 @@ from agilerl_like.training.lock import RunLock
 from agilerl_like.training.probe import Answer, ProbeRecord, solve
 from agilerl_like.training.run import Outcome
 from agilerl_like.training.schedule import Places
+from agilerl_like.training.stage import AgentStage
 
 PROGRAM = "agilerl-like"
 DESCRIPTION = "Populations of PPO agents that find their hyperparameters and architectures while they train."
@@ -190,7 +191,7 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
         command = world.agree(f"{PROGRAM} resume {run_dir}")  # who says it may be another one
         try:
             outcome = evolve_on_policy(
-                setup.env,
+                AgentStage(setup.env),
                 setup.population,
                 setup.plan(name="" if run_dir is None else run_dir.name, resume=command),
                 places=Places(run_dir=run_dir),

@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     MORPHISM = 9
     BY_HAND = 10
     WEIGHT_NOISE = 11
+    GROUP = 12
 
 
 def seed_sequence(seed: int, purpose: Purpose, *keys: int) -> np.random.SeedSequence:

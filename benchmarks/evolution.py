@@ -28,6 +28,7 @@ from agilerl_like.reporting import GenerationRecord, Reporter, Reporters
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.conduct import evolve_on_policy
 from agilerl_like.training.schedule import Places
+from agilerl_like.training.stage import AgentStage
 from benchmarks.tables import ROOT, machine, replace_section, versions
 
 EPISODES = 100
@@ -91,7 +92,7 @@ def measure(name: str, seed: int, threads: int) -> Result:
     milestone = Milestone(world.milestone)
     start = time.perf_counter()
     outcome = evolve_on_policy(
-        setup.env, setup.population, setup.plan(), places=Places(), reporters=Reporters([milestone])
+        AgentStage(setup.env), setup.population, setup.plan(), places=Places(), reporters=Reporters([milestone])
     )
     seconds = time.perf_counter() - start
     best = outcome.population.best

@@ -23,6 +23,7 @@ from agilerl_like.reporting import Reporters
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.conduct import evolve_on_policy
 from agilerl_like.training.schedule import Places
+from agilerl_like.training.stage import AgentStage
 from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, values
 from benchmarks.tables import ROOT, Goal, markdown
 from benchmarks.venvs import interpreter, is_ready
@@ -99,7 +100,9 @@ def learn(lesson: Lesson, seed: int, threads: int) -> Learned:
     config = load(ROOT / lesson.config, [*lesson.overrides, "--seed", str(seed), "--training.target", "null"])
     setup = build(config)
     start = perf_counter()
-    outcome = evolve_on_policy(setup.env, setup.population, setup.plan(), places=Places(), reporters=Reporters([]))
+    outcome = evolve_on_policy(
+        AgentStage(setup.env), setup.population, setup.plan(), places=Places(), reporters=Reporters([])
+    )
     seconds, best = perf_counter() - start, outcome.population.best
     with closing(evaluation_env(setup.env, EPISODES)) as env:
         fresh = best.play(TransitionEnv(env), integers(EPISODES, seed, Purpose.BY_HAND, EPISODES))

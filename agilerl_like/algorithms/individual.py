@@ -18,7 +18,6 @@ from torch import Tensor
 
 from agilerl_like import storage
 from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Birth, Genome, HyperparameterConfig, Mutation, Mutations
 from agilerl_like.networks.custom import CustomSpec
@@ -131,7 +130,7 @@ class Individual(ABC):
         """Let go of what a finished mutation faded from."""
 
     @abstractmethod
-    def play(self, env: TransitionEnv, seeds: list[int], max_steps: int | None = None) -> Episodes:
+    def play(self, env: Any, seeds: list[int], max_steps: int | None = None) -> Episodes:
         """Play one episode for each seed, without exploration."""
 
     @abstractmethod
@@ -257,6 +256,22 @@ class Individual(ABC):
             )
         for name, value in vars(other).items():
             setattr(self, name, value)
+
+    @classmethod
+    def load(
+        cls: type[IndividualT],
+        path: str | os.PathLike[str],
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+    ) -> IndividualT:
+        """Load an agent that `save_checkpoint` wrote; nothing else is needed.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged or foreign.
+        """
+        documents, tensors = storage.read_folder(path, "agent")
+        its_device = device if accelerator is None else accelerator.device
+        return cls.from_documents(documents.get("agent"), tensors.get("agent", {}), device=its_device, where=str(path))
 
     @classmethod
     def from_documents(

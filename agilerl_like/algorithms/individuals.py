@@ -95,6 +95,10 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
     def set_training_mode(self, training: bool) -> None:
         """Switch every member between exploring and acting as well as it can."""
 
+    def join(self, team: Team) -> None:
+        """Learn with others who have the same members."""
+        self.team = team
+
     @abstractmethod
     def forget_noise(self) -> None:
         """Draw new noise for everybody from here on: what follows does not depend on how much was used before."""
@@ -185,6 +189,15 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         """Write all members to one folder; `more` are documents of the caller's, by name."""
         documents, tensors = self.to_documents()
         return storage.write_folder(path, "population", {**documents, **more}, tensors)
+
+    @classmethod
+    def load(cls: type[IndividualsT], path: str | os.PathLike[str], device: str | torch.device = "cpu") -> IndividualsT:
+        """Load a population that `save_checkpoint` wrote.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged or foreign.
+        """
+        return cls.from_documents(*storage.read_folder(path, "population"), device=device, where=str(path))
 
     @classmethod
     def from_documents(

@@ -30,7 +30,7 @@ from agilerl_like.algorithms.population import Population, make_population
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
 from agilerl_like.envs.spaces import ObservationEncoding, mask_size, space_from_json
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
-from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.hpo import HyperparameterConfig, RLParameter
 from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout
@@ -193,7 +193,7 @@ class PPO(Agent):
             observation_space,
             action_space,
             index=index,
-            hp_config=_typed(hp_config),
+            hp_config=typed(hp_config),
             architecture=architecture,
             encoding=encoding,
             device=device,
@@ -272,21 +272,7 @@ class PPO(Agent):
 
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
         """Keep a minibatch no larger than the rollout: shrink it if it may change, else lengthen the rollout."""
-        values = dict(hyperparameters)
-        rollout = math.ceil(values["learn_step"] / self.num_envs) * self.num_envs
-        if values["batch_size"] <= rollout:
-            return values
-        range_ = self.hp_config.get("batch_size")
-        if range_ is not None and range_.min <= rollout:
-            values["batch_size"] = 2 ** int(math.log2(rollout)) if range_.scale == "power_of_two" else rollout
-        else:
-            needed = values["batch_size"] = values["batch_size"] if range_ is None else range_.min
-            values["learn_step"] = self._long_enough(int(needed))
-        return values
-
-    def _long_enough(self, samples: int) -> int:
-        range_ = self.hp_config["learn_step"]
-        return 2 ** math.ceil(math.log2(samples)) if range_.scale == "power_of_two" else max(samples, int(range_.min))
+        return repaired(hyperparameters, self.hp_config, self.num_envs)
 
     @property
     def execution(self) -> Execution:
@@ -579,7 +565,28 @@ def _extent(data: Mapping[str, Any]) -> int:
     return (sum if "nvec" in data else math.prod)(sizes) * max(4, np.dtype(data.get("dtype")).itemsize)
 
 
-def _typed(hp_config: HyperparameterConfig | None) -> HyperparameterConfig | None:
+def repaired(
+    hyperparameters: dict[str, int | float], hp_config: HyperparameterConfig, num_envs: int
+) -> dict[str, int | float]:
+    """Hyperparameters of which a minibatch is no larger than the rollout of so many envs."""
+    values = dict(hyperparameters)
+    rollout = math.ceil(values["learn_step"] / num_envs) * num_envs
+    if values["batch_size"] <= rollout:
+        return values
+    range_ = hp_config.get("batch_size")
+    if range_ is not None and range_.min <= rollout:
+        values["batch_size"] = 2 ** int(math.log2(rollout)) if range_.scale == "power_of_two" else rollout
+    else:
+        needed = values["batch_size"] = values["batch_size"] if range_ is None else range_.min
+        values["learn_step"] = _long_enough(int(needed), hp_config["learn_step"])
+    return values
+
+
+def _long_enough(samples: int, range_: RLParameter) -> int:
+    return 2 ** math.ceil(math.log2(samples)) if range_.scale == "power_of_two" else max(samples, int(range_.min))
+
+
+def typed(hp_config: HyperparameterConfig | None) -> HyperparameterConfig | None:
     """Whole numbers evolve as whole numbers, whether or not the range says so."""
     if hp_config is None:
         return None

@@ -10,13 +10,16 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Literal, cast, get_args
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import VectorEnv
+import pettingzoo
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from pettingzoo import AECEnv, ParallelEnv
-from pettingzoo.utils.conversions import aec_to_parallel
+from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrapper
+from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
 
 from agilerl_like.envs.team_env import MASK, STATE_SPACE, Packed, TeamEnv, outcome
 from agilerl_like.envs.trees import Tree, tree_map
@@ -57,9 +60,9 @@ def make_multi_agent_vect_envs(
     """Make `num_envs` copies of a multi-agent env that step together.
 
     `env` is a factory of PettingZoo's parallel envs (`simple_spread_v3.parallel_env`), or of AEC envs whose agents all
-    act in every cycle, which PettingZoo converts; or where there is one: "package.module:factory", or "package.module"
-    with a `parallel_env` in it. `extra_wrappers` go around each parallel env: callables, import paths, or
-    {"name": import path, **kwargs}.
+    act in every cycle, which PettingZoo converts; or where there is one: "package.module:factory", "package.module"
+    with a `parallel_env` in it, or an id of PettingZoo's registry ("butterfly/pistonball-v6"). `extra_wrappers` go
+    around each parallel env: callables, import paths, or {"name": import path, **kwargs}.
 
     Backends are those of `make_vect_envs` for single envs, and their results are the same bits. "auto" times random
     actions, which a world that forbids some may not bear: then it takes sync. `should_async_vector` is AgileRL's way to
@@ -204,7 +207,7 @@ class MultiAgentVectorEnv:
         """
         if self.state_space is None:
             raise ConfigurationError(f"{self} has no state(); allowed are envs with a state_space")
-        return np.stack(self.vector.call("state"))
+        return np.stack(cast(SyncVectorEnv, self.vector).call("state"))
 
     def render(self) -> Any:
         """A frame of each env."""
@@ -244,9 +247,11 @@ def team_env(
         ConfigurationError: as `make_multi_agent_vect_envs`.
     """
     _check_source(source)
-    made = _called(_imported("env", source) if isinstance(source, str) else source, source, env_kwargs or {})
+    made = _called(_factory(source), source, env_kwargs or {})
     if isinstance(made, AECEnv):
         made = _in_parallel(made)
+    if type(made) is aec_to_parallel_wrapper:
+        made.aec_env = _unchecked(made.aec_env)
     if not all(callable(getattr(made, name, None)) for name in ("reset", "step", "observation_space", "action_space")):
         raise ConfigurationError(f"env={source!r} returned {made!r}; allowed are PettingZoo's parallel and AEC envs")
     for wrapper in extra_wrappers:
@@ -262,7 +267,20 @@ def _check_source(env: object) -> None:
             "simple_spread_v3.parallel_env, or lambda: MyEnv()"
         )
     if not isinstance(env, str) and not callable(env):
-        raise ConfigurationError(f"env={env!r}; allowed are a factory, 'package.module:factory' and 'package.module'")
+        raise ConfigurationError(
+            f"env={env!r}; allowed are a factory, 'package.module:factory', 'package.module' and ids"
+        )
+
+
+def _factory(source: TeamSource) -> Callable[..., Any]:
+    if not isinstance(source, str):
+        return source
+    if "/" not in source:
+        return _imported("env", source)
+    ids = getattr(pettingzoo, "parallel_registry", {})  # PettingZoo has had one since 1.26
+    if source not in ids:
+        raise unknown_name("env", source, ids)
+    return partial(pettingzoo.make, "parallel", source)
 
 
 def _called(factory: Callable[..., Any], source: TeamSource, kwargs: Mapping[str, Any]) -> Any:
@@ -281,6 +299,16 @@ def _in_parallel(env: AECEnv) -> ParallelEnv:
             "metadata['is_parallelizable']=True, because all agents act in every cycle"
         )
     return aec_to_parallel(env)
+
+
+def _unchecked(env: AECEnv) -> AECEnv:
+    """Take off the wrappers that look for mistakes which cannot be made here: they take most of a step's time.
+
+    Nobody steps before a reset, and `Packed.pack` lets no category through that its space does not hold.
+    """
+    while type(env) in (OrderEnforcingWrapper, AssertOutOfBoundsWrapper):
+        env = cast(OrderEnforcingWrapper, env).env
+    return env
 
 
 def _imported(field: str, path: str) -> Callable[..., Any]:

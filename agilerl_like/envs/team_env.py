@@ -11,17 +11,18 @@ there is never a NaN, and nothing of it is to be learned from. Worker processes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, flatdim
 
-from agilerl_like.envs.trees import Tree, tree_map
+from agilerl_like.envs.trees import Tree
 from agilerl_like.envs.worker import fits_shared_memory
 from agilerl_like.errors import ConfigurationError, EnvironmentFault, unknown_name
 
 MASK, OBSERVATION = "action_mask", "observation"  # PettingZoo's names in observations that come with a mask
+_FLAG = cast(Any, np.bool_)  # which a Box may be of, whatever its signature says
 STATE_SPACE = "state_space"  # where a team's metadata says what `state()` returns
 
 
@@ -50,9 +51,9 @@ class Packed(Box):
         for name, places in self.read(rows).items():
             if name not in values:
                 raise ConfigurationError(f"actions has nothing for agent {name!r}; allowed is one array for each agent")
-            fault = _write(places, values[name])
+            fault = _write(places, values[name]) or _outside(places, self.tree[name])
             if fault:
-                raise ConfigurationError(f"actions[{name!r}] {fault} for {count} envs")
+                raise ConfigurationError(f"actions[{name!r}] {fault}")
         return rows
 
     def sample(self, mask: Any = None, probability: Any = None) -> np.ndarray:
@@ -65,7 +66,10 @@ class Packed(Box):
         return self.tree.seed(seed)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Packed) and self.tree == other.tree
+        return isinstance(other, Packed) and (self.tree, self.row) == (other.tree, other.row)  # trees know no order
+
+    def __hash__(self) -> int:
+        return hash((*self.tree.spaces, self.shape))
 
     def __repr__(self) -> str:
         return f"Packed({', '.join(f'{name}: {space}' for name, space in self.tree.spaces.items())})"
@@ -96,13 +100,16 @@ def outcome(last: Tree, acted: np.ndarray, lost: np.ndarray) -> Outcome:
 
 
 class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
-    """A parallel env of PettingZoo as one env; an observation is a row that holds:
+    """A parallel env of PettingZoo as one env, whose observations are rows.
 
-    `obs` of each agent (without its mask), its `mask` if its actions can be masked, and flags over agents: `reward`,
-    `terminated`, `truncated` of the step that led here, `acting` (it is its turn now), `masked` (the world gave a
-    mask), and the `state` of the world if `with_state`.
+    A row holds by agent what it observes (`obs`, without a mask) and what it may do (`mask`, where its actions can be
+    masked); over agents `reward`, `terminated` and `truncated` of the step that led here, whether it is there to act
+    (`acting`) and whether the world gave it a mask (`masked`); and the world's `state`, if `with_state`.
 
-    An agent that leaves and says neither why is truncated: it may come back. The episode ends when nobody is left.
+    An agent that leaves without having ended is truncated, for it may come back. The episode ends when nobody is left.
+
+    Raises:
+        ConfigurationError: agents without names, spaces without a fixed size, or no state where one is wanted.
     """
 
     def __init__(self, env: Any, *, with_state: bool = False) -> None:
@@ -119,13 +126,10 @@ class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
         self.observation_space = Packed(_parts(observed, actions, state_space if with_state else None))
         self._with_state = with_state
         self._wrapped = {agent for agent, space in observed if _has_mask(space)}
-        blank = self._open(self.observation_space)[0]
         self._row, self._places = self._open(self.observation_space)
         self._given, self._actions = self._open(self.action_space)
-        for (agent, _), place in zip(observed, self.observation_space.read(blank)["obs"].values(), strict=True):
-            _write(place, _blank(self.observation_space.tree["obs"][agent]))  # pyright: ignore[reportIndexIssue]
-        tree_map(lambda place: place.fill(True), self.observation_space.read(blank).get("mask", {}))
-        self._blank = blank
+        self._blank, unseen = self._open(self.observation_space)
+        _write(unseen["obs"], _blank(self.observation_space.tree["obs"]))
         self._masks: Mapping[str, np.ndarray] = self._places.get("mask", {})
         self._dead: set[str] = set()
         self._acting: tuple[str, ...] = ()
@@ -162,13 +166,14 @@ class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
         self._acting = self._living()
         left = {agent for agent in acted if agent not in self._acting and agent not in self._dead}
         places, agents = self._places, self.agents
-        places["reward"][...] = [rewards[agent] if agent in acted else 0.0 for agent in agents]
+        earned = [rewards[agent] if agent in acted else 0.0 for agent in agents]
+        places["reward"][...] = earned
         places["terminated"][...] = [agent in acted and bool(terminations.get(agent)) for agent in agents]
         places["truncated"][...] = [
             agent in acted and (agent in left or bool(truncations.get(agent))) for agent in agents
         ]
         row, info = self._seen(observations, infos, acted)
-        return row, float(places["reward"].sum()), not self._acting, False, info
+        return row, float(sum(earned)), not self._acting, False, info
 
     def state(self) -> np.ndarray:
         """What a critic may see that sees everything."""
@@ -200,7 +205,7 @@ class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
             if agent in acting or (agent in acted and agent in observations):
                 mask = self._observe(agent, observations)
                 if mask is None:
-                    mask = infos.get(agent, {}).get(MASK)
+                    mask = (infos.get(agent) or {}).get(MASK)
             masked.append(mask is not None and agent in acting and self._hide(agent, mask))
         places["masked"][...] = masked
         places["acting"][...] = [agent in acting for agent in self.agents]
@@ -214,6 +219,8 @@ class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
             raise EnvironmentFault(f"{self.env} gave no observation to agent {agent!r}, which is to act")
         observation, mask = observations[agent], None
         if agent in self._wrapped:
+            if not isinstance(observation, Mapping) or MASK not in observation:
+                raise EnvironmentFault(f"{self.env}: the observation of agent {agent!r} has no {MASK}")
             mask = observation[MASK]
             rest = {key: part for key, part in observation.items() if key != MASK}
             observation = rest[OBSERVATION] if rest.keys() == {OBSERVATION} else rest
@@ -254,9 +261,9 @@ def _parts(
     observed: Sequence[tuple[str, gym.Space]], actions: Sequence[tuple[str, gym.Space]], state: gym.Space | None
 ) -> Iterable[tuple[str, gym.Space]]:
     """What a team's row holds."""
-    flags = Box(0, 1, (len(observed),), np.bool_)  # pyright: ignore[reportArgumentType]
+    flags = Box(0, 1, (len(observed),), _FLAG)
     yield "obs", Dict([(agent, _without_mask(space)) for agent, space in observed])
-    masks = [(agent, Box(0, 1, (flatdim(space),), np.bool_)) for agent, space in actions if _can_be_masked(space)]  # pyright: ignore[reportArgumentType]
+    masks = [(agent, Box(0, 1, (flatdim(space),), _FLAG)) for agent, space in actions if _can_be_masked(space)]
     if masks:
         yield "mask", Dict(masks)
     yield "reward", Box(-np.inf, np.inf, (len(observed),), np.float64)
@@ -286,8 +293,9 @@ def _other_infos(infos: Mapping[str, Any]) -> dict[str, Any]:
     """What there is to tell beside masks; agents without news are left out, for to merge infos takes time."""
     told = {}
     for key, info in infos.items():
-        news = {name: value for name, value in info.items() if name != MASK} if isinstance(info, Mapping) else info
-        if news or not isinstance(info, Mapping):
+        if not isinstance(info, dict):
+            told[key] = info
+        elif news := {name: value for name, value in info.items() if name != MASK}:
             told[key] = news
     return told
 
@@ -308,6 +316,15 @@ def _branches(records: np.ndarray, space: gym.Space) -> Tree:
     if isinstance(space, Tuple):
         return tuple(_branches(records[str(place)], part) for place, part in enumerate(space.spaces))
     return records
+
+
+def _outside(given: Tree, space: gym.Space) -> str:
+    """Say which category is none of its space's, or nothing."""
+    if not isinstance(space, (Discrete, MultiDiscrete)):
+        return ""
+    start, count = space.start, space.n if isinstance(space, Discrete) else space.nvec
+    wrong = (given < start) | (given >= start + count)
+    return f"has {given[wrong][0]}; allowed are values of {space}" if wrong.any() else ""
 
 
 def _blank(space: gym.Space) -> Tree:

@@ -1,8 +1,8 @@
 """What one step of many teams did, agent by agent: the multi-agent sibling of `Transition`.
 
 Whatever dialect an env speaks, `TransitionEnv` has translated it already; here its rows of bytes are taken apart. The
-subtlety is that agents' lives and episodes end apart: an agent's death ends nothing for the others, and its rows are not
-valid from then on until the episode ends and the next begins.
+subtlety is that agents' lives and episodes end apart: an agent's death ends nothing for the others, and its own rows
+are not valid from then on until the episode ends and the next begins.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from agilerl_like.envs.arrays import HostArrays
 from agilerl_like.envs.masks import ActionMasks
 from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, owned
 from agilerl_like.envs.team_env import MASK, outcome
-from agilerl_like.envs.trees import Tree
 from agilerl_like.envs.transitions import Transition, TransitionEnv, check_finite_array
+from agilerl_like.envs.trees import Tree
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 
@@ -31,7 +31,9 @@ class TeamTransition(NamedTuple):
     last observation stays in its rows; if it comes back, `acting` says so. `action_mask` [N, choices] goes with `obs`;
     it is None if the agent's world never gave one, and all True where the agent is not there.
 
-    A truncated agent's last observation is to be bootstrapped from; where both flags are True, the termination counts.
+    A truncated agent's last observation is to be bootstrapped from (the one before it, if the world shows it none);
+    where both flags are True, the termination counts. Where a worker process was lost with an episode, that is `over`
+    though nobody's step is valid, and everybody who was there is truncated.
     """
 
     obs: dict[str, Tree]
@@ -45,6 +47,11 @@ class TeamTransition(NamedTuple):
     over: np.ndarray  # [N] bool: the episode has ended, and the next has begun
     state: np.ndarray | None  # [N, …], goes with obs; None unless made with_state
     next_state: np.ndarray | None  # [N, …], goes with next_obs
+
+    @property
+    def lost(self) -> np.ndarray:
+        """Envs whose episode was lost with its worker process, [N] bool."""
+        return self.over & ~np.any([*self.valid.values()], axis=0)
 
     def of(self, agent: str) -> Transition:
         """What the step did to one agent, as if it were alone."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import gymnasium as gym
 import numpy as np
@@ -66,6 +66,25 @@ class _Part:
     some_ended: bool = False
     last_obs: Tree = None
     actions: Any = None  # of an env that has no `send`
+
+
+class Steps(Protocol):
+    """Rows of envs that answer in Transitions, part by part: what a learner needs of the world."""
+
+    num_envs: int
+    single_observation_space: gym.Space
+    single_action_space: gym.Space
+    arrays: Arrays
+    action_mask: Array | None
+    env: Any
+
+    @property
+    def columns(self) -> tuple[slice, ...]: ...
+    def divide(self, blocks: int) -> None: ...
+    def reset(self, seeds: Sequence[int] | None = None) -> Tree: ...
+    def send(self, part: int, actions: Any) -> None: ...
+    def receive(self, part: int) -> Transition: ...
+    def check(self) -> None: ...
 
 
 class TransitionEnv:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agilerl_like import storage
-from agilerl_like.algorithms.agent import Agent
-from agilerl_like.algorithms.individuals import documents_of
-from agilerl_like.algorithms.population import Population
+from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.individuals import Individuals, documents_of
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.records import BirthRecord
 from agilerl_like.reporting.reporter import Reporter
@@ -66,7 +65,7 @@ class Progress:
 class Champion:
     """The best agent that was ever evaluated, as it was then, and the process that has it."""
 
-    agent: Agent | None = None
+    agent: Individual | None = None
     rank: int = 0
 
 
@@ -84,7 +83,7 @@ class Account(NamedTuple):
 class Finished(Exception):
     """There is nothing to go on with: the run that was to be resumed has ended. It brings its members."""
 
-    def __init__(self, message: str, population: Population) -> None:
+    def __init__(self, message: str, population: Individuals) -> None:
         super().__init__(message)
         self.population = population
 
@@ -104,10 +103,10 @@ def newest_of(places: Places, warn: Callable[[str], None]) -> Checkpoint | None:
     return checkpoint
 
 
-def population_of(checkpoint: Checkpoint, like: Population | None) -> Population:
+def population_of(checkpoint: Checkpoint, kind: type[Individuals], like: Individuals | None) -> Individuals:
     """The population of a checkpoint, on the device and with the networks of the user's own that `like` has."""
     first = None if like is None else like[0]
-    population = Population.from_documents(
+    population = kind.from_documents(
         checkpoint.documents,
         checkpoint.tensors,
         device="cpu" if first is None else first.device,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from agilerl_like.algorithms.agent import Agent
+from agilerl_like.algorithms.individual import Individual
 from agilerl_like.hpo import Birth
 from agilerl_like.reporting.records import FOUNDER, BirthRecord
 from agilerl_like.training.members import Card
@@ -51,7 +51,7 @@ class Chronicle:
         return tuple(chain)
 
 
-def founder(slot: int, agent: Agent) -> BirthRecord:
+def founder(slot: int, agent: Individual) -> BirthRecord:
     """The record of a member that nobody begot."""
     return BirthRecord(
         generation=0,

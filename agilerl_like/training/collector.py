@@ -25,7 +25,7 @@ from torch import Tensor
 from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.episodes import EpisodeTracker
 from agilerl_like.envs.spaces import mask_size
-from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.transitions import Steps
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
@@ -66,7 +66,7 @@ class Part:
 class Collector:
     """Steps P x E envs with a population; `reset` comes first."""
 
-    def __init__(self, population: Population, env: TransitionEnv, clock: Clock) -> None:
+    def __init__(self, population: Population, env: Steps, clock: Clock) -> None:
         members = len(population)
         if env.num_envs % members:
             raise ConfigurationError(
@@ -106,10 +106,13 @@ class Collector:
         population = self.population
         return integers(population[0].num_envs, population.seed, Purpose.TRAINING_ENVS, *keys)[self.columns]
 
-    def begin(self, seeds: Iterable[int]) -> None:
-        """Begin new episodes everywhere, with a seed for each env; what was seen before is forgotten."""
+    def begin(self, seeds: Iterable[int] | None) -> None:
+        """Begin new episodes everywhere, with a seed for each env; what was seen before is forgotten.
+
+        Without seeds they have begun already: another collector, which steps the same envs, has said so.
+        """
         env, population = self.env, self.population
-        observations, mask = env.reset(list(seeds)), env.action_mask
+        observations, mask = env.reset(None if seeds is None else list(seeds)), env.action_mask
         self._encode = env.arrays.encoder(self.encoding)
         self._buffer = RolloutBuffer(
             max(2, *(_longest_rollout(agent) for agent in population)),  # one part may be a step ahead
@@ -147,21 +150,19 @@ class Collector:
 
     def collect(self, ticks: int, *, asked_to_stop: Callable[[], bool] = lambda: False) -> int:
         """Take so many steps in every env, or fewer if asked to stop; return how many were taken."""
-        self._carry_memories()
-        taken = 0
-        while taken < ticks and not (taken and asked_to_stop()):
-            self._send_all()
-            taken += 1
-        for part in self.parts:
-            self._receive(part)
-        self.since += taken
-        return taken
+        return collect([self], ticks, asked_to_stop)
 
     def tick(self) -> None:
         """Take one step in every env."""
         self.collect(1)
 
-    def _send_all(self) -> None:
+    def arrive(self, taken: int) -> None:
+        """Wait for every part, after so many steps."""
+        for part in self.parts:
+            self._receive(part)
+        self.since += taken
+
+    def step(self) -> None:
         """Let each part take its next step, once it has arrived from its last."""
         population, clock = self.population, self.clock
         noise = population.next_noise(population[0].num_envs)[:, self.columns]  # [P, E, …]
@@ -225,11 +226,11 @@ class Collector:
 
     def welcome(self, place: int) -> None:
         """A newcomer lives here: what was seen and remembered is not its own."""
-        self._carry_memories()
+        self.carry_memories()
         self.state[place] = 0.0
         self._begin_rollouts([place])
 
-    def _carry_memories(self) -> None:
+    def carry_memories(self) -> None:
         """Let everybody remember what they did before they were mutated, in the units that they have now."""
         cohort = self.population.cohort
         if cohort is self._remembers:
@@ -264,6 +265,20 @@ class Collector:
     def _by_member(self, rows: Tensor) -> Tensor:
         """Rows `[P e, …]` of a part, on the device as `[P, e, …]`."""
         return rows.to(self.population.device).view(len(self.population), -1, rows.shape[-1])
+
+
+def collect(collectors: Sequence[Collector], ticks: int, asked_to_stop: Callable[[], bool]) -> int:
+    """Let collectors that step together take so many steps, or fewer if asked to stop; return how many were taken."""
+    for collector in collectors:
+        collector.carry_memories()
+    taken = 0
+    while taken < ticks and not (taken and asked_to_stop()):
+        for collector in collectors:
+            collector.step()
+        taken += 1
+    for collector in collectors:
+        collector.arrive(taken)
+    return taken
 
 
 def _longest_rollout(agent: Any) -> int:

@@ -11,12 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import gymnasium
-
-from agilerl_like.algorithms.population import Population
-from agilerl_like.envs.cartpole import is_cartpole, seeded_env
-from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.envs.trials import trial_env
+from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.envs.vector import EnvRecipe, backend_of, recipe_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
@@ -32,6 +27,7 @@ from agilerl_like.training.lock import RunLock
 from agilerl_like.training.members import Members
 from agilerl_like.training.run import Outcome, Run
 from agilerl_like.training.schedule import Places, Schedule
+from agilerl_like.training.stage import Stage, name_of
 
 
 @dataclass(frozen=True)
@@ -57,19 +53,20 @@ STILL = Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0)
 
 
 def evolve_on_policy(
-    env: gymnasium.vector.VectorEnv,
-    population: Population | None,
+    stage: Stage,
+    population: Individuals | None,
     plan: Plan,
     *,
     places: Places,
     reporters: Reporters,
-    eval_env: gymnasium.vector.VectorEnv | None = None,
+    trials: Stage | None = None,
     world: World | None = None,
     processes: int = 1,
     resume: bool = False,
 ) -> Outcome:
     """Do what `train_on_policy` describes; the arguments are checked before anything is trained.
 
+    `stage` is where members train, and `trials` where they are tested: a stage like it, if left out.
     `world` are processes that somebody else started, of which this is one; `processes` says how many to start here.
     With `resume` the main process reads the newest checkpoint in the run's folder, and begins anew if there is none.
 
@@ -77,7 +74,7 @@ def evolve_on_policy(
         Finished: there is nothing to go on with.
     """
     if processes == 1:
-        return _evolve(world or Alone(), env, eval_env, population, plan, places, reporters, resume=resume)
+        return _evolve(world or Alone(), stage, trials, population, plan, places, reporters, resume=resume)
     if not isinstance(processes, int) or processes < 1 or (world is not None and world.size > 1):
         allowed = "whole numbers from 1" if world is None else f"1, for this is one of {world.size} processes already"
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
@@ -85,20 +82,21 @@ def evolve_on_policy(
     cpu = first is None or first.device.type == "cpu"
     job = Job(
         plan,
-        recipe_of(env),
-        None if eval_env is None else recipe_of(eval_env),
+        type(stage),
+        recipe_of(stage.vector),
+        None if trials is None else recipe_of(trials.vector),
         cpu,
         None if first is None else first.networks_of_its_own,
     )
     with launched(processes, assist, (job,)) as crew, joined(cpu=cpu, cause=crew.cause) as together:
-        return _evolve(together, env, eval_env, population, plan, places, reporters, resume=resume)
+        return _evolve(together, stage, trials, population, plan, places, reporters, resume=resume)
 
 
 def _evolve(
     world: World,
-    env: gymnasium.vector.VectorEnv,
-    eval_env: gymnasium.vector.VectorEnv | None,
-    population: Population | None,
+    stage: Stage,
+    trials: Stage | None,
+    population: Individuals | None,
     plan: Plan,
     places: Places,
     reporters: Reporters,
@@ -118,25 +116,28 @@ def _evolve(
         checkpoint = newest_of(places, reporters.warning) if resume else None
         memory = world.agree(None if checkpoint is None else checkpoint.documents["run"])
         if checkpoint is not None:
-            population = population_of(checkpoint, population)
+            population = population_of(checkpoint, stage.population, population)
         if world.is_main and population is None:
             raise ConfigurationError(f"pop is missing, and there is no checkpoint in {places.run_dir} to go on from")
-        members = Members.of(world, population, networks)
+        members = Members.of(world, stage.population, population, networks)
         if memory is not None and is_over(memory["progress"], schedule, members):
             raise Finished(f"{places.run_dir} has ended: {memory['progress']['outcome']}", members.everybody())
         if plan.selection is not None:
             plan.selection.validate(members.size)
         local = len(members.population)
-        training_env = _training_env(env, local, members.share.parts)
-        if training_env is not env:
+        training_env = stage.for_training(local, members.share.parts)
+        if training_env is not stage.env:
             stack.callback(training_env.close)
-        if eval_env is None:
-            eval_env = trial_env(env, local * schedule.eval_loop)
-            stack.callback(eval_env.close)
+        if trials is None:
+            trial_env = stage.for_trials(local * schedule.eval_loop)
+            stack.callback(trial_env.close)
+        else:
+            trial_env = trials.env
         run = Run(
             members,
-            TransitionEnv(training_env),
-            TransitionEnv(eval_env),
+            stage,
+            stage.stepped(training_env),
+            stage.stepped(trial_env),
             schedule=schedule,
             selection=plan.selection,
             mutations=plan.mutations,
@@ -147,15 +148,15 @@ def _evolve(
             run.restore(memory, None if checkpoint is None else champion_of(checkpoint))
         reporters.start(
             RunRecord(
-                name=plan.name or name_of(env),
-                env=name_of(env),
+                name=plan.name or name_of(stage.vector),
+                env=name_of(stage.vector),
                 algorithm=members.first.algo,
                 population_size=members.size,
                 num_envs=members.first.num_envs,
                 seed=members.first.seed,
                 max_env_steps=schedule.max_steps * members.size,
                 target=schedule.target,
-                backend=backend_of(training_env),
+                backend=backend_of(getattr(training_env, "vector", training_env)),
                 run_dir=places.run_dir,
                 processes=world.size,
                 settings=plan.settings,
@@ -170,8 +171,9 @@ class Job:
     """What a process must know that was started to take part in a run: the members are sent to it later."""
 
     plan: Plan
-    env: EnvRecipe
-    eval_env: EnvRecipe | None
+    stage: type[Stage]
+    recipe: EnvRecipe
+    trials: EnvRecipe | None
     cpu: bool
     networks: CustomSpec | None
 
@@ -180,9 +182,12 @@ def assist(rank: int, job: Job) -> None:
     """Take part in a run that another process started this one for."""
     with contextlib.ExitStack() as stack:
         world = stack.enter_context(joined(cpu=job.cpu))
-        env = stack.enter_context(contextlib.closing(job.env.make()))
-        eval_env = None if job.eval_env is None else stack.enter_context(contextlib.closing(job.eval_env.make()))
-        _evolve(world, env, eval_env, None, job.plan, Places(), Reporters(), networks=job.networks)
+        stage = job.stage.remade(job.recipe)
+        stack.callback(stage.env.close)
+        trials = None if job.trials is None else job.stage.remade(job.trials)
+        if trials is not None:
+            stack.callback(trials.env.close)
+        _evolve(world, stage, trials, None, job.plan, Places(), Reporters(), networks=job.networks)
 
 
 def is_over(progress: Mapping[str, Any], schedule: Schedule, members: Members) -> bool:
@@ -199,28 +204,3 @@ def joined(*, cpu: bool, cause: Callable[[int], str] = lambda rank: "") -> Itera
         yield Together(accelerator, cause=cause)
     finally:
         part_processes(accelerator)
-
-
-def _training_env(env: gymnasium.vector.VectorEnv, members: int, parts: int) -> gymnasium.vector.VectorEnv:
-    """As many copies of an env for each member as it has, or of those a part."""
-    envs, rest = divmod(env.num_envs, parts)
-    if rest:
-        raise ConfigurationError(
-            f"num_envs={env.num_envs} cannot be divided among {parts} processes; allowed are multiples of {parts}"
-        )
-    if members == parts == 1 and not is_cartpole(env):
-        return env
-    try:
-        return seeded_env(env, envs * members)
-    except ConfigurationError:
-        if parts > 1 or env.num_envs % members:
-            raise
-        return env
-
-
-def name_of(env: gymnasium.vector.VectorEnv) -> str:
-    """What an env is called in reports."""
-    recipe = getattr(env, "recipe", None)
-    if recipe is not None:
-        return recipe.env if isinstance(recipe.env, str) else getattr(recipe.env, "__name__", type(recipe.env).__name__)
-    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from agilerl_like.algorithms.agent import Agent
-from agilerl_like.algorithms.population import Population
+from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.hpo import Birth, Genome, HyperparameterConfig, Mutation
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.training.distributed import Parcel, Share, World, deal, routes
@@ -31,7 +31,7 @@ class Card(NamedTuple):
     hp_config: HyperparameterConfig
 
     @classmethod
-    def of(cls, agent: Agent) -> Card:
+    def of(cls, agent: Individual) -> Card:
         """The card of a member as it is now."""
         return cls(agent.index, agent.fitness[-1] if agent.fitness else math.nan, agent.genome, agent.hp_config)
 
@@ -43,13 +43,13 @@ class Unsent(NamedTuple):
     networks: CustomSpec | None
 
     @classmethod
-    def of(cls, agent: Agent) -> Unsent:
+    def of(cls, agent: Individual) -> Unsent:
         """What an agent has of it."""
         return cls(agent.mutation_hooks, agent.networks_of_its_own)
 
-    def complete(self, parcel: Parcel, device: torch.device) -> Agent:
+    def complete(self, parcel: Parcel, device: torch.device) -> Individual:
         """The agent that a parcel was made of, with it."""
-        kind = Agent.kind_named(parcel.document["algorithm"], "parcel")
+        kind = Individual.kind_named(parcel.document["algorithm"], "parcel")
         agent = kind.from_documents(
             parcel.document, parcel.tensors, device=device, where="parcel", networks=self.networks
         )
@@ -61,13 +61,19 @@ class Unsent(NamedTuple):
 class Members:
     """All members of a run; `population` are those that this process has, in the slots of its `share`."""
 
-    def __init__(self, world: World, shares: Sequence[Share], population: Population, unsent: Unsent) -> None:
+    def __init__(self, world: World, shares: Sequence[Share], population: Individuals, unsent: Unsent) -> None:
         self.world, self.shares, self.population, self._unsent = world, tuple(shares), population, unsent
         self.size = 1 + max(slot for share in self.shares for slot in share.slots)
-        population.team = world.team(self.shares)
+        population.join(world.team(self.shares))
 
     @classmethod
-    def of(cls, world: World, population: Population | None, networks: CustomSpec | None = None) -> Members:
+    def of(
+        cls,
+        world: World,
+        kind: type[Individuals],
+        population: Individuals | None,
+        networks: CustomSpec | None = None,
+    ) -> Members:
         """Deal out the main process's population, as its agents are now.
 
         What the others have themselves (of the same script) only tells what cannot be sent: hooks, and the code of
@@ -88,7 +94,7 @@ class Members:
         arrived = world.move(routes(_needs(shares), at_first), parcels.__getitem__)
         own = [arrived[slot] if slot in arrived else parcels[slot] for slot in shares[world.rank].slots]
         its_device = world.device(torch.device(device))
-        return cls(world, shares, Population([unsent.complete(parcel, its_device) for parcel in own]), unsent)
+        return cls(world, shares, kind([unsent.complete(parcel, its_device) for parcel in own]), unsent)
 
     @property
     def share(self) -> Share:
@@ -96,11 +102,11 @@ class Members:
         return self.shares[self.world.rank]
 
     @property
-    def first(self) -> Agent:
+    def first(self) -> Individual:
         """One that is here; all have the same kind, spaces and run seed."""
         return self.population[0]
 
-    def here(self) -> dict[int, Agent]:
+    def here(self) -> dict[int, Individual]:
         """The members that are here, by slot."""
         return dict(zip(self.share.slots, self.population, strict=True))
 
@@ -140,7 +146,7 @@ class Members:
 
         return self.tell(done, encode=encode, decode=decode)
 
-    def fetch(self, wanted: Iterable[tuple[int, int]]) -> dict[int, Agent]:
+    def fetch(self, wanted: Iterable[tuple[int, int]]) -> dict[int, Individual]:
         """Let members travel; `wanted` names (slot, rank) for all processes alike. Returns those that came here."""
         arrived = self.world.move(routes(wanted, self.shares), self.pack)
         return {slot: self.unpack(parcel) for slot, parcel in arrived.items()}
@@ -166,19 +172,19 @@ class Members:
         own = {slot: self.pack(slot) for slot in self.share.slots} if self.world.is_main else {}
         return [parcel for _, parcel in sorted((own | arrived).items())]
 
-    def everybody(self) -> Population:
+    def everybody(self) -> Individuals:
         """Every member, on every process."""
         if self.world.size == 1:
             return self.population
         everywhere = [(slot, rank) for slot in range(self.size) for rank in range(self.world.size)]
         agents = self.here() | self.fetch(everywhere)
-        return Population([agents[slot] for slot in range(self.size)])
+        return type(self.population)([agents[slot] for slot in range(self.size)])
 
     def pack(self, slot: int) -> Parcel:
         """A member that is here, ready to travel."""
         return Parcel(*self.here()[slot].to_documents())
 
-    def unpack(self, parcel: Parcel) -> Agent:
+    def unpack(self, parcel: Parcel) -> Individual:
         """A member that has arrived."""
         return self._unsent.complete(parcel, self.first.device)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 
@@ -19,9 +19,10 @@ from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
 from agilerl_like.training.archive import Finished
-from agilerl_like.training.conduct import STILL, Plan, evolve_on_policy, name_of
+from agilerl_like.training.conduct import STILL, Plan, evolve_on_policy
 from agilerl_like.training.distributed import world_of
 from agilerl_like.training.schedule import Places, Schedule
+from agilerl_like.training.stage import AgentStage, name_of
 
 
 def train_on_policy(
@@ -125,16 +126,16 @@ def train_on_policy(
     )
     try:
         outcome = evolve_on_policy(
-            env,
+            AgentStage(env),
             population,
             plan,
             places=places,
             reporters=Reporters(sinks),
-            eval_env=eval_env,
+            trials=None if eval_env is None else AgentStage(eval_env),
             world=world_of(accelerator),
             processes=processes,
             resume=resume is not None,
         )
     except Finished as end:
-        return end.population, list(end.population.fitness)
-    return outcome.population, outcome.fitness
+        return cast(Population, end.population), list(end.population.fitness)
+    return cast(Population, outcome.population), outcome.fitness

@@ -73,7 +73,7 @@ def solve(probe: Probe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
         given = {**SETTINGS, **({} if continuous else EXPLORING), **_needed(probe), "gamma": probe.gamma, **settings}
         agent = PPO(env.single_observation_space, env.single_action_space, seed=seed, **given)
         steps = _train(Population([agent]), TransitionEnv(env), probe.steps)
-    return ProbeRecord(probe, tuple(_ask(agent, probe.questions)), steps, perf_counter() - start)
+    return ProbeRecord(probe, tuple(ask(agent, probe.questions)), steps, perf_counter() - start)
 
 
 def _needed(probe: Probe) -> dict[str, Any]:
@@ -91,7 +91,8 @@ def _train(population: Population, env: TransitionEnv, steps: int) -> int:
     return ticks * env.num_envs
 
 
-def _ask(agent: PPO, questions: Iterable[KnownValue | KnownAction]) -> Iterable[Answer]:
+def ask(agent: PPO, questions: Iterable[KnownValue | KnownAction]) -> Iterable[Answer]:
+    """What an agent says to questions."""
     agent.set_training_mode(False)
     for known in questions:
         asked = describe(known)

@@ -20,9 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.algorithms.individuals import mend
-from agilerl_like.algorithms.population import Population
-from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.algorithms.individuals import Individuals, mend
 from agilerl_like.hpo import Birth, Mutations, Selection, next_generation
 from agilerl_like.learning.update import Report
 from agilerl_like.reporting.records import BirthRecord, GenerationRecord, MemberRecord, SummaryRecord, fittest
@@ -30,11 +28,12 @@ from agilerl_like.reporting.reporter import Reporter
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.archive import INTERRUPTED, PATIENCE, Account, Archive, Champion, Progress
 from agilerl_like.training.chronicle import Chronicle, founder, record_of
-from agilerl_like.training.collector import Clock, Collector
+from agilerl_like.training.collector import Clock
 from agilerl_like.training.distributed import Parcel
 from agilerl_like.training.interrupts import Interrupts
 from agilerl_like.training.members import Card, Members
 from agilerl_like.training.schedule import Schedule
+from agilerl_like.training.stage import Stage
 
 UNFINISHED = (INTERRUPTED, "disk full")
 PARTS = ("env", "act", "learn", "evaluate", "evolve", "report")
@@ -45,7 +44,7 @@ CONFIRMING_EPISODES = 20
 class Outcome(NamedTuple):
     """How a run ended."""
 
-    population: Population
+    population: Individuals
     fitness: list[float]
     summary: SummaryRecord
     signal: int
@@ -60,8 +59,9 @@ class Run:
     def __init__(
         self,
         members: Members,
-        env: TransitionEnv,
-        eval_env: TransitionEnv,
+        stage: Stage,
+        env: Any,
+        eval_env: Any,
         *,
         schedule: Schedule,
         selection: Selection | None,
@@ -72,7 +72,7 @@ class Run:
         self.members, self.eval_env, self.schedule = members, eval_env, schedule
         self.selection, self.mutations, self.archive, self.reporters = selection, mutations, archive, reporters
         self.clock = Clock(PARTS)
-        self.collector = Collector(members.population, env, self.clock)
+        self.collector = stage.collector(members.population, env, self.clock)
         self.chronicle = Chronicle()
         self.champion = Champion()
         self.progress = Progress(next_uid=1 + max(self._uids()))
@@ -88,7 +88,7 @@ class Run:
         self._steps_before = 0
 
     @property
-    def population(self) -> Population:
+    def population(self) -> Individuals:
         """The members that this process has."""
         return self.members.population
 

@@ -1,0 +1,288 @@
+"""Tiny worlds for teams, with answers known by hand: a learner that misses one mixes up agents, lives or ends.
+
+Each agent lives in a world of its own, many of which are those of `probes.py`; what is new is that they share a step.
+So every answer is that of the agent's own world, and whatever leaks from one agent into another makes it wrong. All
+teams are `speaker_0`, `listener_0` and `listener_1`: the listeners are a group, whose answers are equal wherever they
+see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+from agilerl_like.envs.pettingzoo import ParallelEnv
+from agilerl_like.envs.probes import PROBES, Corridor, KnownAction, KnownValue, Observation
+from agilerl_like.envs.team_env import MASK, OBSERVATION
+
+Answers = tuple[KnownValue | KnownAction, ...]
+Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Role:
+    """The world that one agent lives in, and when it is there to live."""
+
+    world: Callable[[], gym.Env]
+    away: frozenset[int] = frozenset()
+    """In which of the team's steps it is not there; its world stands still meanwhile."""
+    observes_mask: bool = False
+    """Whether its action mask comes with its observation, and not as info."""
+
+
+class Team(ParallelEnv[str, Any, Any]):
+    """Agents that live side by side, each until its own world's episode ends."""
+
+    def __init__(self, roles: Mapping[str, Role]) -> None:
+        self.metadata = {"name": "team", "render_modes": []}
+        self.render_mode = None
+        self.possible_agents = list(roles)
+        self.agents = []
+        self._roles = roles
+        self._worlds = {agent: role.world() for agent, role in roles.items()}
+        # worlds share their spaces with their copies, but what is drawn here must not depend on what is drawn there
+        self._actions = {agent: deepcopy(world.action_space) for agent, world in self._worlds.items()}
+        self._observations = {agent: self._space(agent) for agent in roles}
+        self.state_space = Box(0, np.inf, (1 + len(roles),))
+
+    def observation_space(self, agent: str) -> gym.Space:
+        return self._observations[agent]
+
+    def action_space(self, agent: str) -> gym.Space:
+        return self._actions[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Begin the episode of every agent's world, each with a seed of its own."""
+        count = len(self.possible_agents)
+        seeds = [None] * count if seed is None else np.random.SeedSequence(seed).generate_state(count).tolist()
+        self._tick = 0
+        self._ended: set[str] = set()
+        self._last = {
+            agent: self._seen(agent, *self._worlds[agent].reset(seed=one))
+            for agent, one in zip(self.possible_agents, seeds, strict=True)
+        }
+        self.agents = self._there()
+        return {agent: self._last[agent][0] for agent in self.agents}, {a: self._last[a][1] for a in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Step:
+        """Let everybody who is there take an action, and show newcomers where they are."""
+        rewards, terminations, truncations = {}, {}, {}
+        for agent in self.agents:
+            seen, reward, terminations[agent], truncations[agent], info = self._worlds[agent].step(actions[agent])
+            rewards[agent] = float(reward)
+            self._last[agent] = self._seen(agent, seen, info)
+            if terminations[agent] or truncations[agent]:
+                self._ended.add(agent)
+        self._tick += 1
+        self.agents = self._there()
+        for agent in self.agents:  # newcomers have nothing behind them
+            rewards.setdefault(agent, 0.0)
+            terminations.setdefault(agent, False)
+            truncations.setdefault(agent, False)
+        observations, infos = ({agent: self._last[agent][part] for agent in rewards} for part in (0, 1))
+        return observations, rewards, terminations, truncations, infos
+
+    def state(self) -> np.ndarray:
+        """How many steps the episode has, and who is there."""
+        there = [float(agent in self.agents) for agent in self.possible_agents]
+        return np.array([self._tick, *there], dtype=np.float32)
+
+    def _there(self) -> list[str]:
+        return [
+            agent for agent, role in self._roles.items() if agent not in self._ended and self._tick not in role.away
+        ]
+
+    def _space(self, agent: str) -> gym.Space:
+        space, acts = deepcopy(self._worlds[agent].observation_space), self._actions[agent]
+        if not self._roles[agent].observes_mask or not isinstance(acts, Discrete):
+            return space
+        return Dict({OBSERVATION: space, MASK: Box(0, 1, (int(acts.n),), np.int8)})
+
+    def _seen(self, agent: str, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if not self._roles[agent].observes_mask:
+            return observation, info
+        return {OBSERVATION: observation, MASK: info[MASK].astype(np.int8)}, {}
+
+
+@dataclass(frozen=True)
+class TeamProbe:
+    """A team, the question it asks, and each agent's answers; `steps` is about how many env steps it should need."""
+
+    name: str
+    roles: Mapping[str, Role]
+    question: str
+    gamma: float
+    answers: Mapping[str, Answers]
+    steps: int = 10_000
+
+    def make(self) -> Team:
+        """A new copy of the world."""
+        return Team(self.roles)
+
+    @property
+    def sits_out(self) -> bool:
+        """Whether somebody leaves and comes back, which PettingZoo's own test of its API takes for a mistake."""
+        return any(role.away and 0 not in role.away for role in self.roles.values())
+
+
+def _pay_by_row(rewards: tuple[float, ...], which: int, _place: int, _action: Any) -> float:
+    return rewards[which]
+
+
+def _pay_by_place(rewards: tuple[float, ...], _which: int, place: int, _action: Any) -> float:
+    return rewards[place]
+
+
+def _seeing(*rows: tuple[Observation, ...], pay: Callable[..., float], **more: Any) -> Role:
+    """A role in which there is nothing to choose."""
+    return Role(partial(Corridor, rows, Discrete(1), pay, **more))
+
+
+def _team(speaker: Role, listener: Role, other_listener: Role | None = None) -> Mapping[str, Role]:
+    return {"speaker_0": speaker, "listener_0": listener, "listener_1": other_listener or listener}
+
+
+def _known(speaker: Answers, listener: Answers, other_listener: Answers | None = None) -> Mapping[str, Answers]:
+    others = listener if other_listener is None else other_listener
+    return {"speaker_0": speaker, "listener_0": listener, "listener_1": others}
+
+
+def _of_probes(name: str, speaker: str, listener: str, question: str, steps: int, **more: Any) -> TeamProbe:
+    """A team whose agents live in worlds of `PROBES`; `more` is said of the listeners' roles."""
+    one, other = PROBES[speaker], PROBES[listener]
+    roles = _team(Role(one.make), Role(other.make, **more))
+    return TeamProbe(name, roles, question, one.gamma, _known(one.questions, other.questions), steps)
+
+
+_HERE, _LONG = ((0.0,),), 0.9
+_HALVES = tuple((place / 4, 0.0) for place in range(6))
+_LISTENERS = Box(-1.0, 2.0, (2,))
+_BRIEF = _seeing(((1.0,), (2.0,), (3.0,)), pay=partial(_pay_by_place, (0.0, 1.0)))
+_ENDLESS = _seeing(_HERE * 5, pay=partial(_pay_by_row, (0.1,)), truncates=True)
+
+_ALL = (
+    TeamProbe(
+        # V = 1 and V = -2: one reward and the end. Rewards that are summed, or land with another agent, give others.
+        "OwnReward",
+        _team(
+            _seeing(((0.0,), (0.0,)), pay=partial(_pay_by_row, (1.0,))),
+            _seeing(((0.0,), (0.0,)), pay=partial(_pay_by_row, (-2.0,))),
+        ),
+        "does each group's critic learn its own agents' reward?",
+        gamma=0.5,
+        answers=_known((KnownValue((0.0,), 1.0),), (KnownValue((0.0,), -2.0),)),
+        steps=4_000,
+    ),
+    TeamProbe(
+        # V(o) = o for the speaker and -2 o for listeners, whose observations are drawn apart.
+        "OwnObservation",
+        _team(
+            Role(PROBES["ObservationReward"].make),
+            _seeing(((-1.0,), (-1.0,)), ((1.0,), (1.0,)), pay=partial(_pay_by_row, (2.0, -2.0))),
+        ),
+        "does each agent's value come from its own observation, and no team-mate's?",
+        gamma=0.5,
+        answers=_known(PROBES["ObservationReward"].values, (KnownValue((-1.0,), 2.0), KnownValue((1.0,), -2.0))),
+        steps=6_000,
+    ),
+    TeamProbe(
+        # V(1) = 1 and V(0) = gamma = 0.5 for the speaker, four times that for listeners.
+        "DiscountedReward",
+        _team(
+            Role(PROBES["DiscountedReward"].make),
+            _seeing(((0.0,), (1.0,), (2.0,)), pay=partial(_pay_by_place, (0.0, 4.0))),
+        ),
+        "is a later reward discounted once, for each agent, and does the episode end for all of them?",
+        gamma=0.5,
+        answers=_known(PROBES["DiscountedReward"].values, (KnownValue((0.0,), 2.0), KnownValue((1.0,), 4.0))),
+        steps=8_000,
+    ),
+    _of_probes(
+        "ActionByObservation",
+        "ActionByObservation",
+        "ContinuousByObservation",
+        "do policies of unlike groups, of choices and of numbers, each look at their own observation?",
+        steps=30_000,
+    ),
+    _of_probes(
+        "SeveralChoices",
+        "MultiDiscreteByObservation",
+        "MultiBinaryByObservation",
+        "are several choices at once made each for itself, in groups of unlike choices?",
+        steps=12_000,
+    ),
+    _of_probes(
+        "SightAndTouch",
+        "ImagePosition",
+        "SightAndTouch",
+        "do groups see, one of them an image and the other one an image and a number?",
+        steps=15_000,
+    ),
+    _of_probes(
+        "ActionMask",
+        "ActionMask",
+        "ActionMask",
+        "do masks hold, in acting and in learning, whether they come as info or with the observation?",
+        steps=8_000,
+        observes_mask=True,
+    ),
+    TeamProbe(
+        # The speaker dies in its first step: V = 1, and 1 / (1 - gamma) = 10 if its end is missed. One listener lives
+        # for five steps and is paid 1 at last: V = gamma^4 … 1. The other one earns 0.2 for ever, seen through a limit
+        # of two steps of its own: V = 0.2 / (1 - gamma) = 2, and less if its limit is taken for an end.
+        "EarlyDeath",
+        _team(
+            Role(PROBES["ConstantReward"].make),
+            _seeing(_HALVES, pay=partial(_pay_by_place, (0.0, 0.0, 0.0, 0.0, 1.0)), space=_LISTENERS),
+            _seeing(((0.0, 1.0),) * 3, pay=partial(_pay_by_row, (0.2,)), space=_LISTENERS, truncates=True),
+        ),
+        "does an agent's end cut its own life, and nobody else's?",
+        gamma=_LONG,
+        answers=_known(
+            (KnownValue((0.0,), 1.0),),
+            tuple(KnownValue(obs, _LONG ** (4 - place)) for place, obs in enumerate(_HALVES[:-1])),
+            (KnownValue((0.0, 1.0), 2.0),),
+        ),
+        steps=30_000,
+    ),
+    TeamProbe(
+        # A listener's life is two steps, the second of which is paid: V = gamma, 1. One of them begins it two steps
+        # late, while the speaker earns -1 for ever, seen through a limit of four steps: V = -2.
+        "LateAppearance",
+        _team(
+            _seeing(_HERE * 5, pay=partial(_pay_by_row, (-1.0,)), truncates=True),
+            _BRIEF,
+            replace(_BRIEF, away=frozenset({0, 1})),
+        ),
+        "does an agent that comes later begin where it begins?",
+        gamma=0.5,
+        answers=_known((KnownValue((0.0,), -2.0),), (KnownValue((1.0,), 0.5), KnownValue((2.0,), 1.0))),
+        steps=10_000,
+    ),
+    TeamProbe(
+        # Listeners earn 0.1 for ever, seen through a limit of four steps of their own: V = 0.1 / (1 - gamma) = 1. After
+        # one or two of them they sit out for a while; who takes that for an end gets 0.3.
+        "SittingOut",
+        _team(
+            _seeing(_HERE * 7, pay=partial(_pay_by_row, (-0.1,)), truncates=True),
+            replace(_ENDLESS, away=frozenset({1, 2})),
+            replace(_ENDLESS, away=frozenset({2, 3})),
+        ),
+        "is an agent that sits out cut off from what it does when it is back, but not from its worth?",
+        gamma=_LONG,
+        answers=_known((KnownValue((0.0,), -1.0),), (KnownValue((0.0,), 1.0),)),
+        steps=30_000,
+    ),
+)
+
+TEAM_PROBES: Mapping[str, TeamProbe] = MappingProxyType({probe.name: probe for probe in _ALL})

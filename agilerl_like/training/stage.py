@@ -1,0 +1,110 @@
+"""Where a population acts: how its envs are made, stepped and tested, for agents by themselves and for teams.
+
+A run knows neither gymnasium nor PettingZoo; it asks the stage.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import gymnasium
+
+from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.population import Population
+from agilerl_like.envs.cartpole import is_cartpole, seeded_env
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.trials import trial_env
+from agilerl_like.envs.vector import EnvRecipe
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.training.collector import Clock, Collector
+
+
+class Stage(ABC):
+    """A kind of env, of which one is there."""
+
+    population: ClassVar[type[Individuals]]
+    """What acts here."""
+    env: Any
+
+    @classmethod
+    @abstractmethod
+    def remade(cls, recipe: EnvRecipe) -> Stage:
+        """The stage of an env that is made here as another one was made elsewhere."""
+
+    @property
+    @abstractmethod
+    def vector(self) -> gymnasium.vector.VectorEnv:
+        """The env as gymnasium sees it."""
+
+    @abstractmethod
+    def for_training(self, members: int, parts: int) -> Any:
+        """As many copies for each of so many members as `env` has, or a part of those; it may be `env` itself."""
+
+    @abstractmethod
+    def for_trials(self, num_envs: int) -> Any:
+        """A fresh env for counted episodes."""
+
+    @abstractmethod
+    def stepped(self, env: Any) -> Any:
+        """An env of this kind as a population steps it."""
+
+    @abstractmethod
+    def collector(self, population: Any, env: Any, clock: Clock) -> Any:
+        """What lets a population step through such an env."""
+
+
+class AgentStage(Stage):
+    """Envs of gymnasium, for agents by themselves."""
+
+    population: ClassVar[type[Individuals]] = Population
+
+    def __init__(self, env: gymnasium.vector.VectorEnv) -> None:
+        self.env = env
+
+    @property
+    def vector(self) -> gymnasium.vector.VectorEnv:
+        return self.env
+
+    @classmethod
+    def remade(cls, recipe: EnvRecipe) -> AgentStage:
+        return cls(recipe.make())
+
+    def for_training(self, members: int, parts: int) -> gymnasium.vector.VectorEnv:
+        envs = share_of(self.env.num_envs, parts)
+        if members == parts == 1 and not is_cartpole(self.env):
+            return self.env
+        try:
+            return seeded_env(self.env, envs * members)
+        except ConfigurationError:
+            if parts > 1 or self.env.num_envs % members:
+                raise
+            return self.env
+
+    def for_trials(self, num_envs: int) -> gymnasium.vector.VectorEnv:
+        return trial_env(self.env, num_envs)
+
+    def stepped(self, env: gymnasium.vector.VectorEnv) -> TransitionEnv:
+        return TransitionEnv(env)
+
+    def collector(self, population: Any, env: TransitionEnv, clock: Clock) -> Collector:
+        return Collector(population, env, clock)
+
+
+def name_of(env: gymnasium.vector.VectorEnv) -> str:
+    """What an env is called in reports."""
+    recipe = getattr(env, "recipe", None)
+    if isinstance(recipe, EnvRecipe):
+        source = recipe.env_kwargs.get("source", recipe.env)  # of a team
+        return source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def share_of(envs: int, parts: int) -> int:
+    """Envs of each member that one of so many processes steps."""
+    own, rest = divmod(envs, parts)
+    if rest:
+        raise ConfigurationError(
+            f"num_envs={envs} cannot be divided among {parts} processes; allowed are multiples of {parts}"
+        )
+    return own

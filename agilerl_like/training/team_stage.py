@@ -1,0 +1,46 @@
+"""Where teams act: envs of PettingZoo."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+
+from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.teams import Teams
+from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, team_trial_env, widen_team
+from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.envs.vector import EnvRecipe
+from agilerl_like.training.collector import Clock
+from agilerl_like.training.stage import Stage, share_of
+from agilerl_like.training.team_collector import TeamCollector
+
+
+class TeamStage(Stage):
+    """Envs of PettingZoo, for teams."""
+
+    population: ClassVar[type[Individuals]] = Teams
+
+    def __init__(self, env: MultiAgentVectorEnv) -> None:
+        self.env = env
+
+    @classmethod
+    def remade(cls, recipe: EnvRecipe) -> TeamStage:
+        return cls(MultiAgentVectorEnv(recipe.make()))
+
+    @property
+    def vector(self) -> gymnasium.vector.VectorEnv:
+        return self.env.vector
+
+    def for_training(self, members: int, parts: int) -> MultiAgentVectorEnv:
+        envs = share_of(self.env.num_envs, parts)
+        return self.env if members == parts == 1 else widen_team(self.env, envs * members)
+
+    def for_trials(self, num_envs: int) -> MultiAgentVectorEnv:
+        return team_trial_env(self.env, num_envs)
+
+    def stepped(self, env: MultiAgentVectorEnv) -> TeamTransitionEnv:
+        return TeamTransitionEnv(env)
+
+    def collector(self, population: Any, env: TeamTransitionEnv, clock: Clock) -> TeamCollector:
+        return TeamCollector(population, env, clock)

@@ -1,0 +1,140 @@
+"""Teams: the book that says whose rows are whose, and what each of their agents must learn."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from agilerl_like import HyperparameterConfig, Mutations, RLParameter
+from agilerl_like.algorithms.ippo import IPPO, group_of
+from agilerl_like.algorithms.teams import Teams
+from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs
+from agilerl_like.envs.team_probes import TEAM_PROBES
+from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import Birth
+from agilerl_like.training.collector import Clock
+from agilerl_like.training.team_collector import TeamCollector
+from agilerl_like.training.team_probe import solve_team
+
+SEES, HEARS = Box(-1, 1, (3,)), Box(-1, 1, (5,))
+OBSERVED = {"speaker_0": SEES, "listener_0": HEARS, "listener_1": HEARS}
+ACTED = {"speaker_0": Discrete(3), "listener_0": Box(-1, 1, (2,)), "listener_1": Box(-1, 1, (2,))}
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+
+
+def a_team(index=0, **more):
+    ranges = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), learn_step=RLParameter(32, 128, dtype=int))
+    return IPPO(
+        OBSERVED, ACTED, index=index, seed=3, num_envs=4, learn_step=64, hp_config=ranges, net_config=SMALL, **more
+    )
+
+
+@pytest.mark.parametrize("name", TEAM_PROBES)
+def test_every_agent_learns_what_it_must(name):
+    for agent, answers in solve_team(TEAM_PROBES[name]).items():
+        for answer in answers:
+            assert answer.right, (agent, answer)
+
+
+def test_agents_of_a_group_share_a_learner_that_counts_the_rows_of_all():
+    team = a_team()
+    assert dict(team.groups) == {"speaker": ("speaker_0",), "listener": ("listener_0", "listener_1")}
+    assert team.learner_of("listener_0") is team.learner_of("listener_1") is team.learners["listener"]
+    assert [learner.learn_step for learner in team.learners.values()] == [64, 128]
+    assert [learner.num_envs for learner in team.learners.values()] == [4, 8]
+    assert {learner.rollout_steps for learner in team.learners.values()} == {16}
+    team.learn_step, team.lr = 32, 5e-3
+    assert [learner.learn_step for learner in team.learners.values()] == [32, 64]
+    assert {learner.lr for learner in team.learners.values()} == {5e-3}
+    assert not torch.equal(
+        team.learners["speaker"].network.critic.head.linears[0].weight,
+        team.learners["listener"].network.critic.head.linears[0].weight,
+    )
+
+
+@pytest.mark.parametrize(("name", "group"), [("speaker_0", "speaker"), ("adversary_12", "adversary"), ("red", "red")])
+def test_a_name_without_its_number_is_its_group(name, group):
+    assert group_of(name) == group
+
+
+def test_groups_may_be_named_otherwise():
+    team = IPPO(OBSERVED, ACTED, groups={"listener_1": "rear"}, net_config={"rear": {"latent_dim": 24}, **SMALL})
+    assert dict(team.groups) == {"speaker": ("speaker_0",), "listener": ("listener_0",), "rear": ("listener_1",)}
+    assert [learner.architecture.latent_dim for learner in team.learners.values()] == [16, 16, 24]
+
+
+def test_a_mutation_changes_one_group_and_is_named_after_it():
+    team = a_team()
+    before = team.architecture
+    operators = before.operators("node")
+    assert {operator.split(".")[0] for operator in operators} == {"speaker", "listener"}
+    rng = np.random.default_rng(0)
+    operator = "listener.encoder.add_node"
+    changed, arguments = before.mutate(operator, rng)
+    assert changed.of("speaker") == before.of("speaker")
+    mutation = Mutations(no_mutation=0, architecture=1, parameters=0, rl_hp=0, new_layer_prob=0)
+    child = team.clone(index=7)
+    child.mutate(mutation, rng)
+    assert child.index == 7
+    assert child.mut.split(".")[0] in ("speaker", "listener")
+    unchanged = "listener" if child.mut.startswith("speaker") else "speaker"
+    assert child.architecture.of(unchanged) == before.of(unchanged)
+    assert child.architecture != before
+    assert team.architecture == before
+    assert arguments
+
+
+def test_a_child_has_the_hyperparameters_that_its_birth_names():
+    team = a_team()
+    genome = team.genome.replace(hyperparameters={**team.genome.hyperparameters, "learn_step": 100, "lr": 3e-3})
+    child, _ = team.bear(Birth(1, 0, 9, 0, 0, genome))
+    assert (child.learn_step, child.lr) == (100, 3e-3)
+    assert [learner.learn_step for learner in child.learners.values()] == [100, 200]
+    assert child.genome == genome
+    assert child.genome_from_json(team.genome_to_json(genome)) == genome
+
+
+def test_a_team_is_saved_and_goes_on_to_the_same_bits(tmp_path):
+    probe = TEAM_PROBES["OwnObservation"]
+
+    def lived(teams):
+        env = make_multi_agent_vect_envs(probe.make, 4, backend="sync")
+        collector = TeamCollector(teams, TeamTransitionEnv(env), Clock(("env", "act", "learn")))
+        collector.reset(range(len(teams)))
+        for _ in range(40):
+            collector.collect(1)
+            collector.learn()
+        env.close()
+        return teams
+
+    with_spaces = make_multi_agent_vect_envs(probe.make, 2, backend="sync")
+    spaces = with_spaces.single_observation_spaces, with_spaces.single_action_spaces
+    teams = lived(Teams([IPPO(*spaces, index=i, seed=1, num_envs=2, learn_step=16, batch_size=8) for i in range(2)]))
+    loaded = Teams.load(teams.save_checkpoint(tmp_path / "teams"))
+    assert [dict(team.groups) for team in loaded] == [dict(team.groups) for team in teams]
+    teams.forget_noise()
+    for mine, theirs in zip(lived(teams), lived(loaded), strict=True):
+        (document, tensors), (other, their_tensors) = mine.to_documents(), theirs.to_documents()
+        assert other == document
+        assert their_tensors.keys() == tensors.keys()
+        assert all(torch.equal(their_tensors[name], tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"action_spaces": {**ACTED, "listener_1": Discrete(2)}}, "listener_1.*group 'listener'.*equal spaces"),
+        ({"observation_spaces": {**OBSERVED, "stranger_0": SEES}, "agent_ids": list(OBSERVED)}, "stranger_0"),
+        ({"action_spaces": {"speaker_0": Discrete(3)}}, "lacks"),
+        ({"observation_spaces": list(OBSERVED.values())}, "agent_ids is missing"),
+        ({"groups": {"speaker_9": "speaker"}}, "speaker_9.*speaker_0"),
+        ({"groups": {"speaker_0": "a.b"}}, "without dots"),
+        ({"learning_rate": 1.0}, "learning_rate"),
+        ({"lr": -1.0}, "lr=-1.0"),
+    ],
+)
+def test_what_is_wrong_is_named(arguments, message):
+    given = {"observation_spaces": OBSERVED, "action_spaces": ACTED, **arguments}
+    with pytest.raises(ConfigurationError, match=message):
+        IPPO(given.pop("observation_spaces"), given.pop("action_spaces"), **given)

@@ -1,0 +1,414 @@
+"""Many copies of PettingZoo envs: made in every way, equal to the bare envs and in every backend, bit for bit."""
+
+import json
+import sys
+from functools import partial
+
+import numpy as np
+import pettingzoo
+import pytest
+import team_worlds as worlds
+from gymnasium.spaces import Box, Discrete, Text
+from pettingzoo.utils.conversions import parallel_to_aec
+from pettingzoo.utils.wrappers import BaseParallelWrapper
+
+from agilerl_like.envs.pettingzoo import (
+    MultiAgentVectorEnv,
+    make_multi_agent_vect_envs,
+    team_env,
+    team_trial_env,
+    widen_team,
+)
+from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.vector import EnvRecipe, backend_of, make_vect_envs
+from agilerl_like.envs.workers import WorkerVectorEnv
+from agilerl_like.errors import ConfigurationError, EnvironmentFault
+
+needs_workers = pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
+MPE = ("simple_speaker_listener_v4", "simple_spread_v3", "simple_adversary_v3")
+
+
+def mpe(name):
+    return getattr(pytest.importorskip("mpe2"), name, None) or pytest.importorskip(f"mpe2.{name}")
+
+
+def same(one, other):
+    """Assert that two results are equal, in values, types and order."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            same(one[key], other[key])
+    elif isinstance(one, tuple):
+        for a, b in zip(one, other, strict=True):
+            same(a, b)
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        if one.dtype == object:
+            same(tuple(one), tuple(other))
+        else:
+            np.testing.assert_array_equal(one, other)
+    else:
+        assert one == other
+
+
+def same_bits(one, other):
+    for field, a, b in zip(one._fields, one, other, strict=True):
+        assert a is None or type(a) is type(b), field
+        same(a, b)
+
+
+def sampler(env, seed=0):
+    """Legal actions, drawn at random: masks of Manifold allow the first choice of zeta and the second of mu."""
+    random = np.random.default_rng(seed)
+
+    def sample():
+        actions = {}
+        for agent, space in env.single_action_spaces.items():
+            if isinstance(space, Discrete):
+                actions[agent] = space.start + random.integers(0, 2, env.num_envs)
+            elif isinstance(space, Box):
+                actions[agent] = random.uniform(0, 1, (env.num_envs, *space.shape)).astype(np.float32)
+            else:
+                actions[agent] = np.tile([0, 1], (env.num_envs, 1))
+        return actions
+
+    return sample
+
+
+# ---- equal to the bare envs, and to themselves
+
+
+@pytest.mark.parametrize("name", MPE)
+@pytest.mark.parametrize("continuous", [False, True])
+def test_copies_do_what_bare_envs_do(name, continuous):
+    make = mpe(name).parallel_env
+    bare = [make(continuous_actions=continuous, max_cycles=5) for _ in range(3)]
+    env = make_multi_agent_vect_envs(
+        make, 3, backend="sync", with_state=True, continuous_actions=continuous, max_cycles=5
+    )
+    steps, sample = TeamTransitionEnv(env), sampler(env)
+    observations = steps.reset([4, 5, 6])
+    told = [one.reset(seed=seed)[0] for one, seed in zip(bare, (4, 5, 6), strict=True)]
+    for _ in range(12):
+        for number, seen in enumerate(told):
+            same({agent: array[number] for agent, array in observations.items()}, seen)
+        actions = sample()
+        step = steps.step(actions)
+        for number, one in enumerate(bare):
+            acted = {agent: array[number] for agent, array in actions.items()}
+            told[number], rewards, terminations, truncations, _ = one.step(acted)
+            state = one.state()
+            same({agent: array[number] for agent, array in step.next_obs.items()}, told[number])
+            np.testing.assert_array_equal(step.next_state[number], state)
+            for agent in env.agent_ids:
+                assert step.reward[agent][number] == np.float32(rewards[agent])
+                assert step.terminated[agent][number] == terminations[agent]
+                assert step.truncated[agent][number] == truncations[agent]
+            assert step.over[number] == (not one.agents)
+            if not one.agents:
+                told[number] = one.reset()[0]
+        observations = step.obs
+    np.testing.assert_array_equal(env.state(), step.state)
+
+
+@pytest.mark.parametrize("factory", [worlds.Manifold, partial(worlds.Scripted, a="o.oX", b="oooooT")])
+@needs_workers
+def test_workers_give_the_bits_of_sync(factory):
+    one, other = (
+        make_multi_agent_vect_envs(factory, 5, backend=backend, num_workers=2, with_state=factory is worlds.Manifold)
+        for backend in ("sync", "workers")
+    )
+    assert isinstance(other.vector, WorkerVectorEnv)
+    sample = sampler(one)
+    same(one.reset(seed=[1, 2, 3, 4, 5]), other.reset(seed=[1, 2, 3, 4, 5]))
+    for _ in range(25):
+        actions = sample()
+        same(one.step(actions), other.step(actions))
+    here, there = TeamTransitionEnv(one), TeamTransitionEnv(other)
+    for seeds in (7, [3, 1, 4, 1, 5]):
+        same(here.reset(seeds), there.reset(seeds))
+        for _ in range(25):
+            actions = sample()
+            same_bits(here.step(actions), there.step(actions))
+            same(here.action_mask, there.action_mask)
+    other.close()
+
+
+@needs_workers
+def test_parts_are_the_rows_of_the_whole():
+    whole = TeamTransitionEnv(make_multi_agent_vect_envs(worlds.Manifold, 8, backend="sync"))
+    halves = TeamTransitionEnv(make_multi_agent_vect_envs(worlds.Manifold, 8, backend="workers", num_workers=2))
+    halves.divide(2)
+    assert halves.columns == (slice(0, 2), slice(2, 4))
+    rows = [np.array([0, 1, 4, 5]), np.array([2, 3, 6, 7])]
+    same(whole.reset(3), halves.reset(3))
+    sample = sampler(whole.env)
+    for _ in range(10):
+        actions = sample()
+        expected = whole.step(actions)
+        for part, its in enumerate(rows):
+            halves.send(part, {agent: given[its] for agent, given in actions.items()})
+        for part, its in enumerate(rows):
+            step = halves.receive(part)
+            for agent in whole.agent_ids:
+                np.testing.assert_array_equal(step.reward[agent], expected.reward[agent][its])
+                np.testing.assert_array_equal(step.valid[agent], expected.valid[agent][its])
+                np.testing.assert_array_equal(step.acting[agent], expected.acting[agent][its])
+            np.testing.assert_array_equal(step.obs["mu"], expected.obs["mu"][its])
+            np.testing.assert_array_equal(step.next_obs["mu"], expected.next_obs["mu"][its])
+    halves.close()
+
+
+@pytest.mark.parametrize("name", ["Manifold", *MPE])
+def test_the_same_seeds_give_the_same_episodes_and_others_do_not(name):
+    factory = worlds.Manifold if name == "Manifold" else mpe(name).parallel_env
+    env = TeamTransitionEnv(make_multi_agent_vect_envs(factory, 2, backend="sync"))
+
+    def played(seeds):
+        sample = sampler(env.env)
+        beginning = env.reset(seeds)
+        return beginning, [env.step(sample()) for _ in range(60)]  # more than two episodes of MPE
+
+    (first, one), (again, other), (_, another) = played([1, 2]), played([1, 2]), played([3, 4])
+    same(first, again)
+    for a, b in zip(one, other, strict=True):
+        same_bits(a, b)
+    assert sum(step.over.sum() for step in one) >= 4
+    agent = env.agent_ids[0]
+    assert any((a.reward[agent] != b.reward[agent]).any() for a, b in zip(one, another, strict=True))
+
+
+def test_what_is_handed_out_belongs_to_the_receiver():
+    env = TeamTransitionEnv(make_multi_agent_vect_envs(worlds.Manifold, 3, backend="sync"))
+    env.reset(0)
+    sample = sampler(env.env)
+    step = env.step(sample())
+    before = np.array(step.obs["mu"]), step.reward["mu"].copy()
+    step.obs["mu"].fill(1)
+    for array in (step.valid, step.acting):
+        array["zeta"].fill(False)
+    after = env.step(sample())
+    assert after.valid["zeta"].any()
+    np.testing.assert_array_equal(step.obs["mu"], np.ones_like(before[0]))
+    np.testing.assert_array_equal(step.reward["mu"], before[1])
+
+
+# ---- AgileRL's way to step
+
+
+def test_steps_speak_as_agilerls_do():
+    env = make_multi_agent_vect_envs(partial(worlds.Scripted, a="oT", b="ooX"), 2, backend="sync")
+    assert (env.num_envs, env.agent_ids, env.possible_agents) == (2, ("a", "b"), ("a", "b"))
+    assert env.single_observation_space("a") == Box(-1e6, 1e6, (3,))
+    assert env.single_action_space("b") == Discrete(8)
+    observations, infos = env.reset(seed=1)
+    assert observations["b"].tolist() == [[100, 0, 1], [200, 0, 1]]
+    assert infos["a"]["acting"].tolist() == [True, True]
+    actions = {"a": [1, 2], "b": [3, 4]}
+    _, rewards, terminated, truncated, infos = env.step(actions)
+    np.testing.assert_allclose(rewards["b"], [10.03, 10.04], rtol=1e-6)
+    assert (terminated["a"].tolist(), truncated["a"].tolist()) == ([True, True], [False, False])
+    assert infos["a"]["acting"].tolist() == [False, False]
+    assert infos["b"]["tick"].tolist() == [1, 1]
+    observations, rewards, terminated, truncated, infos = env.step(actions)
+    assert (rewards["a"].tolist(), terminated["a"].tolist()) == ([0.0, 0.0], [False, False])
+    np.testing.assert_allclose(rewards["b"], [11.03, 11.04], rtol=1e-6)
+    assert truncated["b"].tolist() == [True, True]
+    assert observations["b"].tolist() == [[101, 0, 1], [201, 0, 1]]
+    assert infos["final_obs"]["b"].tolist() == [[100, 2, 1], [200, 2, 1]]
+    assert infos["_final_obs"].tolist() == [True, True]
+
+
+def test_masks_stand_in_infos():
+    env = make_multi_agent_vect_envs(worlds.Manifold, 2, backend="sync")
+    _, infos = env.reset(seed=0)
+    assert infos["zeta"]["action_mask"].shape == (2, 5)
+    assert "action_mask" not in infos["alpha"]
+
+
+@needs_workers
+def test_states_can_be_asked_for_in_every_backend():
+    for backend in ("sync", "workers"):
+        env = make_multi_agent_vect_envs(worlds.Manifold, 2, backend=backend)
+        assert env.state_space == Box(-1, 1, (2, 2), np.float64)
+        env.reset(seed=0)
+        assert env.state().shape == (2, 2, 2)
+        env.close()
+    stateless = make_multi_agent_vect_envs(partial(worlds.Scripted, a="oT"), backend="sync")
+    with pytest.raises(ConfigurationError, match="allowed are envs with a state_space"):
+        stateless.state()
+
+
+# ---- recipes
+
+
+def test_a_recipe_makes_it_again_wider_elsewhere_and_with_states():
+    pytest.importorskip("mpe2")
+    module = pytest.importorskip("mpe2.simple_spread_v3")
+    env = make_multi_agent_vect_envs(module.parallel_env, 2, backend="sync", N=2, max_cycles=7)
+    written = json.loads(json.dumps(env.recipe.to_json()))
+    assert written["env_kwargs"]["source"] == "mpe2.simple_spread_v3:parallel_env"
+    again = MultiAgentVectorEnv(EnvRecipe.from_json(written).make())
+    same(env.reset(seed=3), again.reset(seed=3))
+    wide = widen_team(env, 5)
+    assert (wide.num_envs, wide.agent_ids, wide.with_state) == (5, ("agent_0", "agent_1"), False)
+    central = widen_team(env, 3, with_state=True)
+    assert (central.num_envs, central.with_state) == (3, True)
+    assert TeamTransitionEnv(central).state is None
+    steps = TeamTransitionEnv(central)
+    steps.reset(0)
+    assert steps.state.shape == (3, *central.state_space.shape)
+    assert team_trial_env(env, 4).num_envs == 4
+
+
+@pytest.mark.parametrize(
+    "source", ["mpe2.simple_spread_v3", "mpe2.simple_spread_v3:parallel_env", "mpe2.simple_spread_v3:env"]
+)
+def test_import_paths_name_envs(source):
+    pytest.importorskip("mpe2")
+    env = make_multi_agent_vect_envs(source, backend="sync", env_kwargs={"N": 2})
+    assert env.agent_ids == ("agent_0", "agent_1")
+
+
+@pytest.mark.skipif(not hasattr(pettingzoo, "register"), reason="PettingZoo has a registry since 1.26")
+def test_ids_of_the_registry_name_envs():
+    pettingzoo.register("parallel", "tests/lives-v0", worlds.Scripted, kwargs={"a": "oT"})
+    try:
+        env = make_multi_agent_vect_envs("tests/lives-v0", 2, backend="sync", b="ooT")
+        assert env.agent_ids == ("a", "b")
+        assert env.recipe.to_json()["env_kwargs"]["source"] == "tests/lives-v0"
+    finally:
+        del pettingzoo.parallel_registry["tests/lives-v0"]
+
+
+class Doubled(BaseParallelWrapper):
+    def __init__(self, env, factor=2.0):
+        super().__init__(env)
+        self.factor = factor
+
+    def step(self, actions):
+        observations, rewards, *rest = self.env.step(actions)
+        return observations, {agent: self.factor * reward for agent, reward in rewards.items()}, *rest
+
+
+@pytest.mark.parametrize(("wrapper", "factor"), [(Doubled, 2.0), ({"name": f"{__name__}:Doubled", "factor": 3.0}, 3.0)])
+def test_wrappers_go_around_each_env(wrapper, factor):
+    make = partial(worlds.Scripted, a="ooT")
+    env = make_multi_agent_vect_envs(make, 2, backend="sync", extra_wrappers=[wrapper])
+    env.reset(seed=0)
+    env.step({"a": np.array([0, 0])})
+    assert env.step({"a": np.array([0, 0])})[1]["a"].tolist() == [factor] * 2
+
+
+def test_quick_envs_are_stepped_here_and_agilerls_flag_chooses():
+    make = worlds.Manifold
+    assert backend_of(make_multi_agent_vect_envs(make, 2).vector).startswith("sync, because")
+    for flag, backend in ((True, "workers"), (False, "sync")):
+        env = make_multi_agent_vect_envs(make, 2, should_async_vector=flag)
+        assert env.recipe.backend == backend
+        env.close()
+    with pytest.raises(ConfigurationError, match="should_async_vector=True contradicts backend='sync'"):
+        make_multi_agent_vect_envs(make, 2, should_async_vector=True, backend="sync")
+
+
+# ---- AEC envs
+
+
+def test_aec_envs_are_converted_and_do_the_same():
+    module = mpe("simple_speaker_listener_v4")
+    one, other = (make_multi_agent_vect_envs(make, 2, backend="sync") for make in (module.env, module.parallel_env))
+    same(one.reset(seed=1)[0], other.reset(seed=1)[0])
+    sample = sampler(one)
+    for _ in range(30):
+        actions = sample()
+        same(one.step(actions), other.step(actions))
+
+
+def test_a_parallel_env_that_was_made_aec_is_itself_again():
+    env = team_env(lambda: parallel_to_aec(worlds.Scripted(a="ooT")))
+    assert type(env.env) is worlds.Scripted
+
+
+class TakingTurns(worlds.Scripted):
+    def __init__(self):
+        super().__init__(a="oT")
+
+
+def taking_turns():
+    env = parallel_to_aec(TakingTurns()).env  # without the order enforcing one
+    env.metadata["is_parallelizable"] = False
+    return env
+
+
+def test_agents_that_take_turns_are_refused():
+    with pytest.raises(ConfigurationError, match="AEC env whose agents take turns; allowed are those that say"):
+        make_multi_agent_vect_envs(taking_turns, backend="sync")
+
+
+# ---- bad input
+
+
+class Speaking(worlds.Scripted):
+    def __init__(self):
+        super().__init__(a="oT")
+        self.observation_spaces = {"a": Text(5)}
+
+
+class Unequal(worlds.Scripted):
+    made = 0
+
+    def __init__(self):
+        super().__init__(a="oT")
+        Unequal.made += 1
+        self.action_spaces = {"a": Discrete(2 + Unequal.made % 2)}
+
+
+def nothing():
+    return None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"env": worlds.Scripted(a="oT")}, "is a parallel env itself, of which no copies can be made; allowed is what"),
+        ({"env": parallel_to_aec(worlds.Scripted(a="oT"))}, "is an AEC env itself, of which no copies can be made"),
+        ({"env": 3}, "env=3; allowed are a factory, 'package.module:factory', 'package.module' and ids"),
+        ({"env": "butterfly/no_such_world-v0"}, "env='butterfly/no_such_world-v0' is unknown"),
+        ({"env": "no_such_module_here"}, "module 'no_such_module_here' cannot be imported"),
+        ({"env": "team_worlds:Scriptd"}, r"env \(in team_worlds\)='Scriptd' is unknown; did you mean 'Scripted'"),
+        ({"env": "team_worlds"}, r"env \(in team_worlds\)='parallel_env' is unknown"),
+        ({"env": nothing}, "returned None; allowed are PettingZoo's parallel and AEC envs"),
+        ({"env": worlds.Manifold, "env_kwargs": {"level": 3}}, r"env_kwargs=\{'level': 3\} do not suit env="),
+        ({"env": worlds.Manifold, "level": 3}, r"env_kwargs=\{'level': 3\} do not suit env="),
+        ({"env": worlds.Manifold, "num_envs": 0}, "num_envs=0; allowed are whole numbers from 1"),
+        ({"env": worlds.Manifold, "backend": "envpool"}, "backend='envpool' is unknown"),
+        ({"env": worlds.Manifold, "extra_wrappers": [3]}, "extra_wrappers: 3; allowed are callables"),
+        ({"env": worlds.Manifold, "extra_wrappers": [Discrete]}, "extra_wrappers: .*Discrete.* cannot go around"),
+        ({"env": Speaking}, r"observation_space\('a'\)=Text.* of scripted; allowed are Box, Discrete"),
+        (
+            {"env": partial(worlds.Scripted, a="oT"), "with_state": True},
+            "with_state=True needs an env with a state_space",
+        ),
+        ({"env": Unequal, "num_envs": 2}, "the copies of env have unequal spaces"),
+    ],
+)
+def test_mistakes_are_one_clear_error(given, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make_multi_agent_vect_envs(**{"backend": "sync", **given})
+
+
+@needs_workers
+def test_unequal_copies_in_workers_are_named_too():
+    env = make_multi_agent_vect_envs(Unequal, 4, backend="workers", num_workers=1)
+    with pytest.raises(EnvironmentFault, match=r"Packed\(a: Discrete\(2\)\)"):
+        env.reset(seed=0)
+
+
+def test_other_vector_envs_are_no_teams():
+    vector = make_vect_envs("CartPole-v1", 2)
+    with pytest.raises(ConfigurationError, match="is not an env of teams; make_multi_agent_vect_envs makes one"):
+        MultiAgentVectorEnv(vector)
+    with pytest.raises(ConfigurationError, match="is not an env of teams"):
+        TeamTransitionEnv(TransitionEnv(vector))

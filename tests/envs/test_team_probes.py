@@ -1,0 +1,163 @@
+"""The teams' known answers are true: checked against what their worlds do, not by training on them."""
+
+import warnings
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs
+from agilerl_like.envs.probes import KnownAction, KnownValue, observed
+from agilerl_like.envs.spaces import check_action_space, check_observation_space, tree_map
+from agilerl_like.envs.team_probes import TEAM_PROBES
+from agilerl_like.envs.team_transitions import TeamTransitionEnv, check_finite_team
+
+with warnings.catch_warnings():  # it imports worlds in a way that PettingZoo itself calls old
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+NUM_ENVS = 16
+
+
+def key(observation):
+    """An observation, so that equal ones are equal."""
+    found = []
+    tree_map(lambda leaf: found.append(np.asarray(leaf).tobytes()), observation)
+    return tuple(found)
+
+
+def candidates(space):
+    """All actions, or a grid of them."""
+    if isinstance(space, Discrete):
+        return [np.int64(action) for action in range(int(space.start), int(space.start + space.n))]
+    if isinstance(space, Box):
+        sides = [np.linspace(low, high, 9, dtype=np.float32) for low, high in zip(space.low, space.high, strict=True)]
+        return list(np.stack(np.meshgrid(*sides), -1).reshape(-1, len(sides)))
+    counts = space.nvec if isinstance(space, MultiDiscrete) else [2] * int(space.n)
+    return [np.array(action, space.dtype) for action in np.ndindex(*counts)]
+
+
+def walk(probe, actions=None, steps=24):
+    """(agent, what it saw, what it did, its masks, what came of it) of every step in which an agent acted."""
+    env = TeamTransitionEnv(make_multi_agent_vect_envs(probe.make, NUM_ENVS, backend="sync"))
+    now = env.reset(list(range(NUM_ENVS)))
+    for tick in range(steps):
+        masks = env.action_mask
+        given = {agent: among(choices, tick, NUM_ENVS) for agent, choices in (actions or choices_of(env)).items()}
+        step = env.step(given)
+        check_finite_team(step)
+        for agent in env.agent_ids:
+            for row in np.flatnonzero(step.valid[agent]):
+                mask = None if masks[agent] is None else tuple(masks[agent][row].tolist())
+                yield agent, at(row, now[agent]), given[agent][row], mask, at(row, step.of(agent))
+        now = step.obs
+
+
+def choices_of(env):
+    return {agent: candidates(space) for agent, space in env.single_action_spaces.items()}
+
+
+def among(choices, tick, count):
+    return np.stack([choices[(tick * count + row) % len(choices)] for row in range(count)])
+
+
+def at(row, transition):
+    return tree_map(
+        lambda leaf: leaf[row],
+        transition if not hasattr(transition, "_asdict") else transition._asdict() | {"action_mask": transition.valid},
+    )
+
+
+def known_by_observation(probe, kind):
+    return {
+        agent: {key(observed(known.obs)): known for known in answers if isinstance(known, kind)}
+        for agent, answers in probe.answers.items()
+    }
+
+
+VALUES = [name for name, probe in TEAM_PROBES.items() if isinstance(probe.answers["speaker_0"][0], KnownValue)]
+ACTIONS = [name for name in TEAM_PROBES if name not in VALUES]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_known_values_obey_bellman_in_every_step_that_is_told(name):
+    """V(obs) = reward + gamma (1 - terminated) V(next_obs), and no value depends on whether agents sit out."""
+    probe = TEAM_PROBES[name]
+    known, asked = known_by_observation(probe, KnownValue), set()
+    for agent, saw, _, _, came in walk(probe):
+        worth = {one: answer.value for one, answer in known[agent].items()}
+        after = 0.0 if came["terminated"] else worth[key(came["next_obs"])]
+        assert worth[key(saw)] == pytest.approx(float(came["reward"]) + probe.gamma * after, abs=1e-6)
+        asked.add((agent, key(saw)))
+    assert asked == {(agent, one) for agent, answers in known.items() for one in answers}
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_known_actions_pay_best_of_all_that_are_allowed(name):
+    """These worlds last one step, so what is best is what pays best."""
+    probe = TEAM_PROBES[name]
+    known = known_by_observation(probe, KnownAction)
+    pays = defaultdict(dict)
+    for agent, saw, did, mask, came in walk(probe, steps=60):
+        assert came["terminated"]
+        answer = known[agent][key(saw)]
+        assert mask == (answer.mask or None)
+        if not answer.mask or answer.mask[int(did)]:
+            pays[agent, key(saw)][tuple(np.atleast_1d(did).tolist())] = float(came["reward"])
+    assert set(pays) == {(agent, one) for agent, answers in known.items() for one in answers}
+    for (agent, saw), paid in pays.items():
+        assert len(paid) > 1
+        ranked = sorted(paid, key=lambda action, paid=paid: paid[action])
+        np.testing.assert_allclose(ranked[-1], np.atleast_1d(known[agent][saw].action), atol=1e-6)
+        assert paid[ranked[-2]] < paid[ranked[-1]]
+
+
+def test_the_forbidden_action_would_pay_best():
+    probe = TEAM_PROBES["ActionMask"]
+    best = defaultdict(lambda: (-np.inf, None))
+    for agent, saw, did, mask, came in walk(probe):
+        best[agent, key(saw)] = max(best[agent, key(saw)], (float(came["reward"]), mask[int(did)]))
+    assert set(best.values()) == {(10.0, False)}
+
+
+@pytest.mark.parametrize("name", TEAM_PROBES)
+def test_teams_are_proper_pettingzoo_envs_that_agents_accept(name, capsys):
+    probe = TEAM_PROBES[name]
+    if not probe.sits_out:  # of which PettingZoo's test knows nothing
+        parallel_api_test(probe.make(), num_cycles=30)
+    parallel_seed_test(probe.make, num_cycles=30)
+    env = make_multi_agent_vect_envs(probe.make, 1, backend="sync")
+    for agent, answers in probe.answers.items():
+        check_observation_space(env.single_observation_space(agent))
+        check_action_space(env.single_action_space(agent))
+        for known in answers:
+            assert env.single_observation_space(agent).contains(observed(known.obs))
+    listeners = [(env.single_observation_space(a), env.single_action_space(a)) for a in ("listener_0", "listener_1")]
+    assert listeners[0] == listeners[1]
+
+
+@pytest.mark.parametrize("name", TEAM_PROBES)
+def test_a_groups_answers_are_equal_wherever_its_agents_see_the_same(name):
+    answers = TEAM_PROBES[name].answers
+    told = {key(observed(known.obs)): known for known in answers["listener_0"]}
+    for known in answers["listener_1"]:
+        other = told.get(key(observed(known.obs)), known)
+        assert (known[1], known.name) == (other[1], other.name)
+
+
+def test_the_state_says_the_step_and_who_is_there():
+    probe = TEAM_PROBES["EarlyDeath"]
+    env = TeamTransitionEnv(make_multi_agent_vect_envs(probe.make, 1, backend="sync", with_state=True))
+    env.reset(0)
+    still = {agent: np.zeros(1, int) for agent in env.agent_ids}
+    assert env.state.tolist() == [[0, 1, 1, 1]]
+    steps = [env.step(still) for _ in range(5)]
+    assert [step.next_state[0].tolist() for step in steps] == [
+        [1, 0, 1, 1],
+        [2, 0, 1, 0],
+        [3, 0, 1, 0],
+        [4, 0, 1, 0],
+        [5, 0, 0, 0],
+    ]
+    assert steps[-1].state.tolist() == [[0, 1, 1, 1]]

@@ -1,0 +1,124 @@
+"""The command `agilerl-like` with faults in it, started in its place: the program itself has no hooks for them.
+
+`FAULTS` lists them, parted by ";": "place:n:action" lets the process do it when it comes to the place for the n-th
+time ("n+": and whenever it comes there again), "place:n:action:seconds" so much later. They befall rank 0, or the rank
+that a "1/" before them names. The place "byte" is the n-th byte of whatever file is written, where the action is one of
+the system's own: the process is killed, or the write fails, with half of what was to be written in the file.
+"""
+
+import errno
+import functools
+import importlib
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from itertools import count
+
+import agilerl_like.cli
+
+PLACES = {
+    "settings": "agilerl_like.cli:build",
+    "begin": "agilerl_like.training.collector:Collector.begin",
+    "tick": "agilerl_like.training.collector:Collector._send_all",
+    "epoch": "agilerl_like.learning.update:Update.epoch",
+    "minibatch": "agilerl_like.learning.optimizer:Adam.step_",
+    "play": "agilerl_like.algorithms.population:Population.play",
+    "report": "agilerl_like.reporting.files:CsvReporter.generation",
+    "select": "agilerl_like.training.run:next_generation",
+    "evolve": "agilerl_like.training.members:Members.evolve",
+    "bear": "agilerl_like.algorithms.agent:Agent.bear",
+    "vary": "agilerl_like.algorithms.agent:vary",
+    "births": "agilerl_like.reporting.files:LineageReporter.births",
+    "save": "agilerl_like.training.archive:Archive.save",
+    "write": "agilerl_like.storage:_write",
+    "fsync": "os:fsync",
+    "put": "agilerl_like.storage:_put",
+    "replace": "os:replace",
+    "forget": "agilerl_like.training.checkpoint:Checkpoints._forget",
+    "remove": "agilerl_like.storage:remove_folder",
+    "deal": "agilerl_like.training.members:Members.deal_again",
+    "finish": "agilerl_like.reporting.reporter:Reporters.finish",
+    "plot": "agilerl_like.cli:_exit_code",
+}
+"""Where a fault can be; with "+" behind the name it comes when that is done."""
+
+
+def full():
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+ACTIONS = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "kill-all": lambda: os.killpg(0, signal.SIGKILL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "interrupt": lambda: os.kill(os.getpid(), signal.SIGINT),
+    "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "full": full,
+}
+
+
+def arm(fault):
+    rank, place, nth, action, *delay = (
+        ["0", *fault.split(":")] if "/" not in fault else fault.replace("/", ":").split(":")
+    )
+    if rank != os.environ.get("RANK", "0"):
+        return
+    if place == "byte":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(nth), resource.RLIM_INFINITY))
+        if action == "kill":
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        return
+    act = announced(ACTIONS[action])
+    if delay:
+        act = later(act, float(delay[0]))
+    plant(place, lambda call: call == int(nth.rstrip("+")) or (nth.endswith("+") and call > int(nth[:-1])), act)
+
+
+def announced(act):
+    """What tells when it is done."""
+
+    def announce():
+        os.write(2, f"\nfault at {time.time()}\n".encode())
+        act()
+
+    return announce
+
+
+def later(act, seconds):
+    def start():
+        timer = threading.Timer(seconds, act)
+        timer.daemon = True
+        timer.start()
+
+    return start
+
+
+def plant(place, is_due, act):
+    module, path = PLACES[place.rstrip("+")].split(":")
+    *owners, name = path.split(".")
+    owner = functools.reduce(getattr, owners, importlib.import_module(module))
+    whole = getattr(owner, name)
+    calls = count(1)
+
+    @functools.wraps(whole)
+    def faulty(*args, **kwargs):
+        due = is_due(next(calls))
+        if due and not place.endswith("+"):
+            act()
+        result = whole(*args, **kwargs)
+        if due and place.endswith("+"):
+            act()
+        return result
+
+    setattr(owner, name, faulty)
+
+
+if __name__ in ("__main__", "__mp_main__"):  # the second in a process that the first has started
+    for one in filter(None, os.environ.get("FAULTS", "").split(";")):
+        arm(one)
+
+if __name__ == "__main__":
+    sys.exit(agilerl_like.cli.main())

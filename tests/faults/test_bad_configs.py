@@ -1,0 +1,290 @@
+"""R6: a configuration that is wrong is refused in one line that names every mistake, before any env is made."""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import gymnasium
+import hypothesis.strategies as st
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from tiny_runs import NIGHTLY, tier
+
+from agilerl_like.cli import main
+
+GOOD = {
+    "environment": {"id": "Untouched-v0", "num_envs": 4},
+    "population": {"size": 4},
+    "algorithm": {"learn_step": 256, "batch_size": 64},
+    "training": {"max_steps": 256, "evo_steps": 256, "eval_loop": 1},
+    "run": {"plot": False},
+}
+WITHIN = 2.0
+"""Seconds for each refusal, besides the imports."""
+
+
+@dataclass(frozen=True)
+class Defect:
+    """Something wrong at one place: the field and value that are to be named, and then (a pattern) what is allowed."""
+
+    path: str
+    value: object
+    allowed: str
+    named: str
+
+    @property
+    def section(self):
+        return self.path.split(".")[0]
+
+    def __call__(self, data):
+        *above, name = self.path.split(".")
+        for part in above:
+            data = data.setdefault(part, {})
+        data[name] = self.value
+
+
+def wrong(path, values, *allowed):
+    """A value that the field at a path cannot have; one of `allowed` is in what is said."""
+    return values.map(lambda value: Defect(path, value, "|".join(allowed), f"{path}={value!r}"))
+
+
+NO_NUMBER = st.sampled_from(["fast", [1], {"a": 1}])
+NO_FLAG = st.sampled_from(["perhaps", 3, [True]])
+TOO_SMALL = st.integers(-(10**6), 0)
+NEGATIVE = st.floats(-1e9, -1e-9)
+NOT_FINITE = st.sampled_from([float("inf"), float("-inf"), float("nan")])
+NO_SHARE = st.floats(1.001, 1e6) | NEGATIVE
+NO_NAME = st.text("abcdefgh", min_size=9, max_size=12)
+FRACTION = st.integers(1, 99).map(lambda number: number + 0.5)
+
+AT_LEAST, WHOLE = "greater than", "valid integer|whole number|positive integer|valid number"
+NUMBER = "valid number|finite"
+
+FIELDS = [
+    *(wrong(f"algorithm.{name}", TOO_SMALL | FRACTION | NO_NUMBER, AT_LEAST, WHOLE) for name in
+      ("batch_size", "learn_step", "update_epochs")),
+    *(wrong(f"algorithm.{name}", NEGATIVE | NOT_FINITE | NO_NUMBER, AT_LEAST, NUMBER) for name in
+      ("lr", "ent_coef", "vf_coef", "clip_coef", "max_grad_norm")),
+    *(wrong(f"algorithm.{name}", NO_SHARE | NO_NUMBER, AT_LEAST, "less than or equal to 1", NUMBER) for name in
+      ("gamma", "gae_lambda")),
+    wrong("algorithm.precision", NO_NAME, "'bfloat16', float32|allowed are|did you mean"),
+    wrong("algorithm.recurrent", NO_FLAG, "valid boolean"),
+    wrong("environment.num_envs", TOO_SMALL | FRACTION | NO_NUMBER, AT_LEAST, WHOLE),
+    wrong("environment.step_timeout", NEGATIVE | NO_NUMBER, AT_LEAST, NUMBER),
+    wrong("environment.backend", NO_NAME, "allowed are|did you mean"),
+    wrong("population.size", TOO_SMALL | FRACTION | NO_NUMBER, AT_LEAST, WHOLE),
+    wrong("population.sample_hyperparameters", NO_FLAG, "valid boolean"),
+    wrong("network.latent_dim", st.integers(-99, 7) | st.integers(129, 9999), r"outside its range \[8, 128\]"),
+    wrong("network.encoder", NO_NAME, "allowed are|did you mean"),
+    wrong("selection.tournament_size", TOO_SMALL, "at least 1"),
+    wrong("selection.name", NO_NAME, "allowed are|did you mean"),
+    *(wrong(f"mutation.{name}", NEGATIVE | NOT_FINITE, "relative weight") for name in ("rl_hp", "architecture")),
+    wrong("mutation.new_layer_prob", NO_SHARE, "between 0 and 1"),
+    wrong("mutation.activation_selection", st.just(["Rely"]), "did you mean").map(
+        lambda defect: Defect(defect.path, ["Rely"], defect.allowed, "mutation.activation_selection='Rely'")
+    ),
+    *(wrong(f"training.{name}", TOO_SMALL, "must be a positive integer") for name in
+      ("max_steps", "evo_steps", "eval_loop")),
+    wrong("training.target", NOT_FINITE, "finite number"),
+    wrong("run.threads", TOO_SMALL | FRACTION | NO_NUMBER, AT_LEAST, WHOLE),
+    wrong("run.tensorboard", NO_FLAG, "valid boolean"),
+    wrong("seed", st.integers(-(10**9), -1) | FRACTION | NO_NUMBER, AT_LEAST, WHOLE),
+]  # fmt: skip
+
+
+def misspelt(section, name):
+    return st.integers(0, len(name) - 1).map(
+        lambda at: Defect(
+            f"{section}.{name[:at]}{name[at + 1 :]}",
+            1,
+            f"did you mean .*'{name}'",
+            f"{section} key='{name[:at]}{name[at + 1 :]}' is unknown",
+        )
+    )
+
+
+UNKNOWN = [
+    misspelt("algorithm", "gae_lambda"),
+    misspelt("training", "max_steps"),
+    misspelt("environment", "num_envs"),
+    misspelt("mutation", "mutation_sd"),
+    misspelt("run", "tensorboard"),
+]
+
+
+def upside_down(name, low, high):
+    return st.just(
+        Defect(
+            f"hyperparameters.{name}",
+            {"min": high, "max": low},
+            f"must not be greater than max={low}",
+            f"hyperparameters.{name}.min={high}",
+        )
+    )
+
+
+RANGES = [
+    upside_down("lr", 0.001, 0.1),
+    upside_down("gamma", 0.8, 0.99),
+    upside_down("batch_size", 16, 64),
+    st.just(Defect("hyperparameters.gamma", {"min": 0.9}, "missing", "hyperparameters.gamma.max")),
+    st.just(
+        Defect("hyperparameters.gama", {"min": 0.8, "max": 0.9}, "did you mean 'gamma'", "hyperparameters key='gama'")
+    ),
+]
+
+SELECTION = [
+    st.integers(5, 10**6).map(
+        lambda size: Defect(
+            "selection.tournament_size",
+            size,
+            "must not be greater than the population's 4",
+            f"selection.tournament_size={size}",
+        )
+    )
+]
+AGENT = [
+    st.integers(257, 10**6).map(
+        lambda size: Defect(
+            "algorithm.batch_size",
+            size,
+            "is larger than the rollout of learn_step=256",
+            f"algorithm.batch_size={size}",
+        )
+    ),
+    st.floats(0.2, 0.9).map(
+        lambda low: Defect(
+            "hyperparameters.lr",
+            {"min": low, "max": 1.0},
+            rf"lies outside its range \[{low}, 1.0\]",
+            "algorithm.lr=0.0001",
+        )
+    ),
+    st.just(
+        Defect(
+            "hyperparameters.gamma",
+            {"min": 0.9, "max": 1.5},
+            "less than or equal to 1",
+            "hyperparameters.gamma=1.5",
+        )
+    ),
+    st.integers(300, 400).map(
+        lambda size: Defect(
+            "hyperparameters.batch_size",
+            {"min": size, "max": 512},
+            rf"outside its range \[{size}, 512\]",
+            "algorithm.batch_size=64",
+        )
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Every env that was made."""
+    envs = []
+    gymnasium.register("Untouched-v0", lambda: envs.append("made") or gymnasium.make("CartPole-v1"))
+    yield envs
+    del gymnasium.registry["Untouched-v0"]
+
+
+def refused(defects, folder, made):
+    """Assert that a configuration with all these defects is refused early, in one line that has them all."""
+    data = yaml.safe_load(yaml.safe_dump(GOOD))
+    for defect in defects:
+        defect(data)
+    path = folder / "bad.yaml"
+    path.write_text(yaml.safe_dump(data))
+    said, start = io.StringIO(), time.monotonic()
+    with contextlib.redirect_stderr(said):
+        code = main(["train", str(path), "--run.dir", str(folder / "runs")])
+    assert time.monotonic() - start < WITHIN
+    text = said.getvalue()
+    assert (code, made) == (2, [])
+    assert not (folder / "runs").exists()
+    assert text.startswith("agilerl-like: ")
+    assert text.count("\n") == 1
+    for word in ("Traceback", "pydantic", "function-"):
+        assert word not in text
+    for defect in defects:
+        assert re.search(f"{re.escape(defect.named)}.*?({defect.allowed})", text), defect
+
+
+SOME = settings(
+    max_examples=tier(120, 5000),
+    derandomize=not NIGHTLY,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+ONE_EACH = st.lists(st.one_of(*FIELDS, *UNKNOWN), min_size=1, max_size=5, unique_by=lambda defect: defect.section)
+
+
+@SOME
+@given(defects=st.tuples(ONE_EACH, st.lists(st.one_of(*RANGES), max_size=1)).map(lambda both: both[0] + both[1]))
+def test_every_mistake_is_named_in_one_go(defects, tmp_path, made):
+    refused(defects, tmp_path, made)
+
+
+@SOME
+@given(selection=st.lists(st.one_of(*SELECTION), max_size=1), agent=st.lists(st.one_of(*AGENT), max_size=1))
+def test_contradictions_are_found_together(selection, agent, tmp_path, made):
+    if defects := selection + agent:
+        refused(defects, tmp_path, made)
+
+
+NUMBERS = [f"algorithm.{name}" for name in ("lr", "gamma", "update_epochs")]
+NUMBERS += ["training.max_steps", "run.threads", "seed", "mutation.rl_hp"]
+
+
+@SOME
+@given(defects=st.sets(st.sampled_from(NUMBERS), min_size=1, max_size=4).map(sorted))
+def test_true_is_no_number(defects, tmp_path, made):
+    """Though to Python, and so to pydantic, it is one."""
+    refused([Defect(path, True, "should be a number, not a flag", f"{path}=True") for path in defects], tmp_path, made)
+
+
+BY_HAND = {
+    "every section": (
+        "algorithm: {lr: -1, gama: 0.9}\npopulation: {size: 0}\nseed: -1",
+        ["algorithm.lr=-1", "did you mean 'gamma'", "population.size=0", "seed=-1"],
+    ),
+    "a contradiction": ("algorithm: {batch_size: 4096}", ["algorithm.batch_size=4096 is larger than the rollout"]),
+}
+
+
+REFUSALS = """
+import sys, time
+from agilerl_like.cli import main
+for file in sys.argv[1:]:
+    start = time.monotonic()
+    print(main(["train", file]), time.monotonic() - start)
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("-O",)], ids=["python", "python -O"])
+def test_a_process_of_its_own_says_the_same_even_without_asserts(flags, tmp_path):
+    for number, (text, _) in enumerate(BY_HAND.values()):
+        (tmp_path / f"{number}.yaml").write_text("environment: {id: NoSuchEnv-v0}\n" + text)
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", REFUSALS, *map(str, sorted(tmp_path.glob("*.yaml")))],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    for (_, parts), said, result in zip(
+        BY_HAND.values(), done.stderr.splitlines(), done.stdout.splitlines(), strict=True
+    ):
+        code, seconds = result.split()
+        assert code == "2"
+        assert float(seconds) < WITHIN
+        assert all(part in said for part in parts)
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,59 @@
+"""R9, whole runs: a disk that takes no more costs a warning, and no checkpoint; three in a row end the run."""
+
+import pytest
+from tiny_runs import NIGHTLY, digest
+from whole_runs import Path, advice, at_once, go_on, saved, state, traces, train, undisturbed
+
+from agilerl_like.errors import ExitCode
+from agilerl_like.training.checkpoint import Checkpoints
+
+FAILURES = ["write:3:full;fsync:40:full;put:7:full", "replace:2:full;write+:40:full;fsync+:70:full"]
+"""Of three saves of a run, never three in a row."""
+MORE = [f"write:{n}:full" for n in range(1, 85, 3)]
+BYTES = 8000
+"""Less than a file of a checkpoint has."""
+
+
+def newest(folder: Path) -> int:
+    """The generation of the newest checkpoint, all of which have to be whole."""
+    warnings: list[str] = []
+    checkpoint = Checkpoints(folder / "run" / "checkpoints").newest(warnings.append)
+    assert warnings == []
+    return checkpoint.generation if checkpoint else 0
+
+
+@pytest.mark.timeout(1800)
+def test_a_save_that_fails_costs_a_warning_and_nothing_that_was_saved_before(tmp_path):
+    def equals(faults):
+        folder = tmp_path / faults.replace(":", "-")
+        ended = train(folder, faults=faults)
+        assert ended.code == 0, (faults, ended)
+        assert ended.said.count("could not be written") == len(faults.split(";")), (faults, ended.said)
+        assert newest(folder) == 6
+        return digest(folder / "run") == undisturbed()[0] and not traces(folder)
+
+    undisturbed()
+    assert all(at_once(equals, FAILURES + MORE if NIGHTLY else FAILURES))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", ["write:20+:full", f"byte:{BYTES}:full"], ids=["ENOSPC", "a real limit"])
+def test_three_saves_in_a_row_that_fail_end_a_run_which_goes_on_when_there_is_room(tmp_path, fault):
+    before = 1 if fault.startswith("write") else 0
+    ended = train(tmp_path, faults=fault)
+    assert ended.code == ExitCode.DISK, ended
+    assert "disk full" in ended.said
+    assert advice(tmp_path) in ended.said
+    assert newest(tmp_path) == saved(tmp_path)[-1] if before else saved(tmp_path) == []
+    assert traces(tmp_path) == []
+    assert go_on(tmp_path).code == 0
+    assert state(tmp_path) == undisturbed()
+
+
+@pytest.mark.timeout(300)
+def test_logs_that_cannot_be_written_cost_a_warning(tmp_path):
+    ended = train(tmp_path, faults="report:3:full;births:4:full")
+    assert ended.code == 0, ended
+    for name in ("CsvReporter", "LineageReporter"):
+        assert ended.said.count(f"{name} stopped: [Errno 28] No space left on device") == 1, ended.said
+    assert newest(tmp_path) == 6

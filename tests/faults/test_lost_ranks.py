@@ -1,0 +1,66 @@
+"""R11: when one process of a run dies or stands still, the others end within 30 seconds and say what to do."""
+
+import re
+
+import pytest
+from tiny_runs import NIGHTLY
+from whole_runs import LAUNCHER, advice, at_once, go_on, saved, state, train, undisturbed
+
+from agilerl_like.errors import ExitCode
+
+APART = ("--algorithm.per_member", "true")
+TWO = (*APART, "--run.processes", "2")
+SOON = 30.0
+"""Seconds in which the others have to end."""
+KILLED = "was killed by SIGKILL|is gone without a word (SIGKILL, out of memory, or a crash)"
+STOPPED = "was stopped by a signal (SIGSTOP)"
+
+FAULTS = [
+    (False, "1/play:3:stop", STOPPED),
+    (False, "minibatch:60:stop", STOPPED),
+    (True, "tick:150:kill", KILLED),
+    (False, "1/epoch:25:kill", KILLED),
+]
+"""Whether `accelerate launch` starts the processes, what befalls one of them, and what is said of it."""
+MORE = [
+    (True, "1/evolve:2:stop", STOPPED),
+    (False, "write:25:kill", KILLED),
+    (False, "save:2:stop", STOPPED),
+    (False, "1/deal:2:kill", KILLED),
+    (True, "save:2:stop", STOPPED),
+    (True, "1/bear:2:kill", KILLED),
+]
+
+
+@pytest.mark.timeout(900)
+def test_the_others_end_soon_say_why_and_the_run_goes_on_as_if_nothing_was(tmp_path):
+    def equals(case):
+        is_launched, fault, fate = case
+        folder = tmp_path / re.sub(r"\W", "-", fault)
+        launcher = LAUNCHER if is_launched else ()
+        options = APART if is_launched else TWO
+        ended = train(folder, *options, faults=fault, launcher=launcher)
+        assert ended.seconds_after <= SOON, (case, ended)
+        assert not ended.left, (case, ended)
+        assert ended.code == how_it_ends(case), (case, ended)
+        rank = "1" if fault.startswith("1/") else "0"
+        fates = "|".join(map(re.escape, fate.split("|")))
+        messages = re.findall(
+            rf"agilerl-like: rank {rank} \(pid \d+ on \S+\) (?:{fates}), so all ranks end", ended.said
+        )
+        assert len(messages) == 1, (case, ended.said)
+        assert f"The last saved generation is {saved(folder)[-1]}; to go on: {advice(folder)}\n" in ended.said
+        again = go_on(folder, *options, launcher=launcher)
+        assert again.code == 0, (case, again.said)
+        return state(folder) == undisturbed(*APART)
+
+    undisturbed(*APART)
+    assert all(at_once(equals, FAULTS + MORE if NIGHTLY else FAULTS, workers=4))  # most of the time they wait
+
+
+def how_it_ends(case):
+    """The exit code: the launcher has its own, and so has SIGKILL."""
+    is_launched, fault, _ = case
+    if is_launched:
+        return 1
+    return -9 if fault.endswith("kill") and "/" not in fault else ExitCode.FAULT

@@ -1,0 +1,253 @@
+"""R3: a member whose numbers are none is found in the same learn call, replaced, and harms nobody."""
+
+import math
+from functools import cache
+from time import perf_counter
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tiny_runs import (
+    ENVS,
+    MEMBERS,
+    Memory,
+    is_finite,
+    member_digest,
+    population_for,
+    tier,
+    tiny_run,
+)
+
+from agilerl_like import (
+    EnvironmentFault,
+    Mutations,
+    NoHealthyMember,
+    TournamentSelection,
+    TruncationSelection,
+    make_vect_envs,
+)
+from agilerl_like.algorithms.agent import values_of
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.hpo import Genome, next_generation
+from agilerl_like.learning.execution import Execution
+from agilerl_like.learning.rollout import _check_finite
+from agilerl_like.learning.update import Update
+from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.reporting import Reporter
+from agilerl_like.seeding import Purpose, integers
+from agilerl_like.training.collector import Clock, Collector
+
+
+def nan_weight(agent):
+    with torch.no_grad():
+        next(agent.network.parameters()).view(-1)[3] = math.nan
+
+
+def infinite_weight(agent):
+    with torch.no_grad():
+        list(agent.network.parameters())[-1].view(-1)[0] = math.inf
+
+
+def nan_loss(agent):
+    agent.ent_coef = math.nan
+
+
+def far_too_fast(agent):
+    agent.lr = 1e38
+
+
+HARM = [nan_weight, infinite_weight, nan_loss, far_too_fast]
+STEPS = 512
+"""Of each member in a generation: two updates or more."""
+
+
+class Saboteur(Reporter):
+    """Harms the members at some places once, in the middle of a generation, and notes who they are."""
+
+    def __init__(self, population, places, harm, generation):
+        self.population, self.places, self.harm = population, places, harm
+        self.at = ((generation - 1) * STEPS + STEPS // 4) * len(population)
+        self.victims = []
+
+    def progress(self, env_steps):
+        if env_steps >= self.at and not self.victims:
+            self.victims = [self.population[place].index for place in self.places]
+            for place in self.places:
+                self.harm(self.population[place])
+
+
+def sabotaged(places, harm, *, generation=2, generations=3, **settings):
+    """The tiny run with some of its members harmed; returns it, who heard of it, and the saboteur."""
+    env = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="sync")
+    population, memory = population_for(env, **settings), Memory()
+    saboteur = Saboteur(population, places, harm, generation)
+    tiny_run(population, env=env, generations=generations, generation=STEPS, reporters=[memory, saboteur])
+    return population, memory, saboteur
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize("places", [(2,), (0, 1, 3)], ids=["one", "all but one"])
+def test_the_sick_are_replaced_at_once_and_nobody_descends_from_them(harm, places):
+    population, memory, saboteur = sabotaged(places, harm)
+    replaced = [birth for birth in memory.all_births if "not finite" in birth.reason]
+    assert [(birth.generation, birth.slot) for birth in replaced] == [(2, place) for place in places]
+    (healthy,) = {birth.parent_uid for birth in replaced}
+    assert healthy not in saboteur.victims
+    since = memory.all_births[memory.all_births.index(replaced[0]) :]
+    assert not {birth.parent_uid for birth in since} & set(saboteur.victims)
+    # nobody who was sick was ever judged, and those who are there are well
+    assert not {member.uid for member in memory.generations[1].members} & set(saboteur.victims)
+    assert all(math.isfinite(member.fitness) for record in memory.generations for member in record.members)
+    assert all(is_finite(agent) for agent in population)
+
+
+@cache
+def unharmed(generations, per_member):
+    """The members after as many generations in which nobody was harmed."""
+    population = sabotaged((), nan_weight, generations=generations, per_member=per_member)[0]
+    return [member_digest(agent) for agent in population]
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize(("generation", "per_member"), [(1, False), (3, True)])
+def test_the_others_are_what_they_would_have_been(harm, generation, per_member):
+    """To the bit, as long as they learn by themselves; together too, while all have one shape and so one stack."""
+    control = unharmed(generation, per_member)
+    population = sabotaged((1, 2), harm, generation=generation, generations=generation, per_member=per_member)[0]
+    sick = [member_digest(agent) for agent in population]
+    assert [sick[place] for place in (0, 3)] == [control[place] for place in (0, 3)]
+    assert not {sick[1], sick[2]} & set(control)
+
+
+def test_if_everybody_is_sick_there_is_one_error_that_says_what_to_do():
+    with pytest.raises(NoHealthyMember, match=r"every member's loss or weights .*: lower lr, or look at the rewards"):
+        sabotaged(range(MEMBERS), nan_weight)
+
+
+def test_nobody_sick_is_ever_chosen():
+    """Ten thousand selections among members of whom any number is sick."""
+    rng = np.random.default_rng(0)
+    strategies = [TournamentSelection(1), TournamentSelection(3), TournamentSelection(2, elitism=False)]
+    strategies += [TruncationSelection(0.25), TruncationSelection(0.5)]
+    genome, nothing = Genome({"lr": 1e-3}, NetworkSpec()), Mutations(1, 0, 0, 0, 0, 0)
+    hopeless = 0
+    for seed in range(tier(10_000, 200_000)):
+        size = int(rng.integers(3, 17))
+        fitness = rng.choice([math.nan, math.inf, -math.inf, 0.0, -1e300, 1e300, *rng.normal(size=6)], size)
+        arguments = [genome] * size, fitness, range(size), [{}] * size
+        try:
+            births = next_generation(
+                *arguments,
+                selection=strategies[seed % len(strategies)],
+                mutations=nothing,
+                seed=seed,
+                generation=1,
+                next_uid=size,
+            )
+        except NoHealthyMember:
+            assert not np.isfinite(fitness).any()
+            hopeless += 1
+            continue
+        assert np.isfinite(fitness[[birth.parent_slot for birth in births]]).all()
+    assert 0 < hopeless < 1000
+
+
+# -- envs that return numbers that are none
+
+
+class Sick(gymnasium.Env):
+    """Every episode is cut after 25 steps; in the envs with certain seeds, one number is none at one step."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def __init__(self, what, value, seeds, at=330):
+        self.what, self.value, self.seeds, self.at = what, value, seeds, at
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.is_sick, self.steps = seed in self.seeds, 0
+        self.time = 0
+        return self.np_random.random(2, dtype=np.float32), {}
+
+    def step(self, action):
+        self.steps, self.time = self.steps + 1, self.time + 1
+        numbers = {"observation": self.np_random.random(2, dtype=np.float32), "reward": float(action)}
+        if self.is_sick and self.steps == self.at:  # of 330 in the middle of an episode, and of the sixth rollout
+            numbers[self.what] = numbers[self.what] * 0 + self.value
+        return numbers["observation"], numbers["reward"], False, self.time == 25, {}
+
+
+@pytest.mark.parametrize("what", ["observation", "reward"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_env_that_breaks_is_named_before_anybody_learns_from_it(what, value):
+    sick = set(integers(ENVS, 0, Purpose.TRAINING_ENVS, 2)[1:])  # envs 1 to 3 of member 2
+    env = make_vect_envs(make_env=lambda: Sick(what, value, sick), num_envs=ENVS, backend="sync")
+    population = population_for(env)
+    step = 329 % 64 + (what == "observation")  # what a step shows is seen at the next
+    with pytest.raises(
+        EnvironmentFault, match=f"{what}={value} is not finite: member 2, env 1 of its own, step {step} of the rollout"
+    ):
+        tiny_run(population, env=env, selection_strategy=None)
+    assert [agent.updates for agent in population] == [330 // 64] * MEMBERS
+    assert all(is_finite(agent) for agent in population)
+
+
+def test_what_a_truncated_episode_shows_last_is_looked_at_too():
+    sick = set(integers(ENVS, 0, Purpose.TRAINING_ENVS, 2)[1:2])
+    env = make_vect_envs(make_env=lambda: Sick("observation", math.nan, sick, at=325), num_envs=ENVS, backend="sync")
+    population = population_for(env)
+    where = f"member 2, env 1 of its own, step {324 % 64} of the rollout"
+    with pytest.raises(EnvironmentFault, match=f"last observation=nan is not finite: {where}"):
+        tiny_run(population, env=env, selection_strategy=None)
+    assert all(is_finite(agent) for agent in population)
+
+
+class Glaring(Sick):
+    """One observation is finite, but its square is not."""
+
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return (observation * np.float32(1e30) if self.is_sick and self.steps == 60 else observation), *rest
+
+
+def test_a_member_that_was_blinded_for_good_is_replaced():
+    sick = set(integers(ENVS, 0, Purpose.TRAINING_ENVS, 2)[1:2])
+    env = make_vect_envs(make_env=lambda: Glaring("reward", 0.0, sick, at=-1), num_envs=ENVS, backend="sync")
+    memory = Memory()
+    population = tiny_run(population_for(env), env=env, reporters=[memory], generations=1)
+    replaced = [birth for birth in memory.all_births if birth.reason]
+    assert [birth.slot for birth in replaced] == [2]
+    assert all(agent.is_finite for agent in population)
+
+
+# -- what it costs
+
+
+def fastest(function, times=20):
+    def seconds():
+        start = perf_counter()
+        function()
+        return perf_counter() - start
+
+    return min(seconds() for _ in range(times))
+
+
+def test_looking_for_the_sick_costs_next_to_nothing():
+    env = make_vect_envs("CartPole-v1", num_envs=ENVS * MEMBERS, backend="sync")
+    population = population_for(env, num_envs=ENVS)
+    collector = Collector(population, TransitionEnv(env), Clock(("env", "act", "learn")))
+    collector.reset(range(MEMBERS))
+    collector.collect(64)
+    env.close()
+    everybody = list(range(MEMBERS))
+    rollout = collector._window(everybody, 64)
+    update = Update(population.cohort.ensemble, values_of(population), Execution())
+    means, ones = torch.ones(MEMBERS, 7), torch.ones(MEMBERS)
+    health = fastest(lambda: update.report(means, ones, ones))
+    numbers = fastest(lambda: _check_finite(rollout, everybody, population[0].encoding))
+    learning = fastest(lambda: population.learn(everybody, collector._window))
+    assert health + numbers <= 0.01 * learning, f"{1e6 * (health + numbers):.0f} us of {1e6 * learning:.0f}"

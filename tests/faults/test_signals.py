@@ -1,0 +1,82 @@
+"""R10: Ctrl-C and SIGTERM end a run within seconds, with what to type to go on; what follows is as if nothing was."""
+
+import os
+import signal
+
+import pytest
+from tiny_runs import NIGHTLY
+from whole_runs import LAUNCHER, Command, advice, at_once, go_on, saved, state, train, training, undisturbed
+
+APART = ("--algorithm.per_member", "true")
+TWO = (*APART, "--run.processes", "2")
+CODES = {"interrupt": 128 + signal.SIGINT, "terminate": 128 + signal.SIGTERM}
+SOON = 10.0
+"""Seconds in which a run has to end."""
+AT_ONCE = 5.0
+"""Seconds for one that need not finish its step: mostly those that Python takes to end."""
+
+LIVES = [
+    ["tick:40:interrupt", "play:1:terminate", "write:5:interrupt", "begin:1:terminate:0.4"],
+    ["minibatch:20:terminate", "bear:1:interrupt", "replace:2:terminate", "begin+:1:interrupt:0.7"],
+]
+"""Signals that befall a run, one life after the other: while it steps, learns, tests, evolves and saves."""
+MORE = [
+    ["forget:1:interrupt", "births:2:terminate", "save:1:interrupt", "epoch:7:terminate"],
+    ["select:1:terminate", "deal:1:interrupt", "fsync:9:terminate", "report:1:interrupt"],
+    ["begin:1:interrupt:0.1", "begin:1:terminate:0.2", "begin:1:interrupt:0.3", "begin:1:terminate:0.6"],
+]
+
+
+def is_clean(ended, folder, code):
+    """Whether it ended as it should: in time, with its code, saying how to go on, and leaving nobody behind."""
+    return ended.code == code and ended.seconds_after <= SOON and advice(folder) in ended.said and not ended.left
+
+
+@pytest.mark.timeout(900)
+def test_signals_end_a_run_cleanly_and_it_goes_on_as_if_nothing_was(tmp_path):
+    def equals(lives):
+        folder = tmp_path / lives[0].replace(":", "-")
+        for fault in lives:
+            ended = go_on(folder, faults=fault)
+            assert is_clean(ended, folder, CODES[fault.split(":")[2]]), (fault, ended)
+        assert go_on(folder).code == 0
+        return state(folder) == undisturbed()
+
+    undisturbed()
+    assert all(at_once(equals, LIVES + MORE if NIGHTLY else LIVES))
+
+
+@pytest.mark.timeout(900)
+def test_a_signal_to_one_of_two_processes_ends_both(tmp_path):
+    for fault in ("tick:40:terminate", "1/tick:40:terminate"):
+        ended = go_on(tmp_path, *TWO, faults=fault)
+        assert is_clean(ended, tmp_path, CODES["terminate"]), (fault, ended)
+    assert go_on(tmp_path, *TWO).code == 0
+    assert state(tmp_path) == undisturbed(*APART)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("action", "options"), [("interrupt", ()), ("terminate", TWO)], ids=["one process", "two"])
+def test_a_second_signal_ends_a_run_at_once(tmp_path, action, options):
+    ended = train(tmp_path, *options, faults=f"tick:150:{action};play:2:{action}")
+    assert ended.code == CODES[action], ended
+    assert ended.seconds_after <= AT_ONCE, ended
+    assert not ended.left
+    assert saved(tmp_path) == [1]  # which took a whole generation
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("to_all", [False, True], ids=["SIGTERM to the launcher", "Ctrl-C"])
+def test_a_signal_to_accelerate_launch_ends_its_run(tmp_path, to_all):
+    with Command(training(tmp_path, *APART), launcher=LAUNCHER) as command:
+        command.wait_for("gen    1")
+        if to_all:
+            os.killpg(command.process.pid, signal.SIGINT)  # as a terminal does it
+        else:
+            command.process.terminate()
+        ended = command.ended()
+    assert ended.code != 0
+    assert advice(tmp_path) in ended.said, ended.said
+    assert not ended.left
+    assert go_on(tmp_path, *APART).code == 0
+    assert state(tmp_path) == undisturbed(*APART)

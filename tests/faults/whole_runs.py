@@ -1,0 +1,225 @@
+"""Whole runs as a user starts them: processes of their own with the tiny run's configuration, and what is left of them.
+
+Each has a session of its own, so that everything it has started can be killed, and found if it stays.
+"""
+
+import contextlib
+import functools
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import psutil
+import yaml
+from tiny_runs import digest, metrics
+
+T = TypeVar("T")
+
+DRIVER = Path(__file__).with_name("driver.py")
+LAUNCHER = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
+"""Two processes, also where there is no GPU: with --cpu Accelerate would start one, whatever number is given."""
+LONG = 120.0
+"""Seconds that nothing here takes, unless it hangs."""
+LEAVE = 3.0
+"""Seconds in which whoever ends is gone."""
+
+GENERATIONS, GENERATION = 6, 384
+CONFIG = {
+    "seed": 4,
+    "environment": {"id": "CartPole-v1", "num_envs": 4, "backend": "sync"},
+    "algorithm": {"learn_step": 128, "batch_size": 64, "update_epochs": 2, "lr": 1e-3},
+    "population": {"size": 4},
+    "hyperparameters": {
+        "lr": {"min": 1e-4, "max": 1e-2},
+        "ent_coef": {"min": 1e-4, "max": 1e-1},
+        "learn_step": {"min": 64, "max": 256},
+        "batch_size": {"min": 32, "max": 128, "scale": "power_of_two"},
+        "update_epochs": {"min": 1, "max": 3},
+    },
+    "network": {
+        "encoder_config": {"hidden_size": [16]},
+        "head_config": {"hidden_size": [16]},
+        "latent_dim": 16,
+    },
+    "mutation": {
+        "no_mutation": 0.1,
+        "architecture": 0.3,
+        "new_layer_prob": 0.4,
+        "parameters": 0.2,
+        "activation": 0.2,
+        "rl_hp": 0.2,
+    },
+    "training": {
+        "max_steps": GENERATIONS * GENERATION,
+        "evo_steps": GENERATION,
+        "eval_loop": 2,
+        "eval_steps": 100,
+        "checkpoint": GENERATION,
+    },
+    "run": {"name": "run", "plot": False},
+}
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    """Its exit code; below zero: the signal that killed it."""
+    said: str
+    """On stdout and stderr."""
+    left: tuple[str, ...]
+    """Those that it has left behind."""
+    seconds_after: float
+    """Since its last fault; nan if it had none."""
+
+
+class Command:
+    """A command under way, and everything that it starts."""
+
+    def __init__(self, arguments: Sequence[object], *, faults: str = "", launcher: Sequence[str] = ()) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *launcher, str(DRIVER), *map(str, arguments)],
+            env={**os.environ, "FAULTS": faults, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLUMNS": "1000"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._said = ""
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def __enter__(self) -> "Command":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self.members():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        self.process.wait(LONG)
+        self._reader.join(LONG)
+        self.process.stdout.close()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            with self._news:
+                self._said += line
+                self._news.notify()
+
+    def wait_for(self, text: str) -> None:
+        """Wait until it says this."""
+        with self._news:
+            if not self._news.wait_for(lambda: text in self._said, LONG):
+                raise TimeoutError(self._said)
+
+    def wait_until_it_stops(self) -> None:
+        """Wait until SIGSTOP has reached it."""
+        _, status = os.waitpid(self.process.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            raise ChildProcessError(self._said)
+
+    def ended(self) -> Ended:
+        """Wait until it has ended, and say who of it lives on."""
+        self.process.wait(LONG)
+        end = time.time()
+        _, left = psutil.wait_procs(self.members(), timeout=LEAVE)
+        self._reader.join(None if not left else LEAVE)
+        faults = re.findall(r"fault at ([\d.]+)", self._said)
+        after = end - float(faults[-1]) if faults else math.nan
+        return Ended(self.process.returncode, self._said, tuple(map(str, left)), after)
+
+    def members(self) -> list[psutil.Process]:
+        """Everybody who belongs to it and lives."""
+        return [one for one in psutil.process_iter() if _session(one) == self.process.pid]
+
+
+def _session(process: psutil.Process) -> int:
+    try:
+        return 0 if process.status() == psutil.STATUS_ZOMBIE else os.getsid(process.pid)
+    except (psutil.Error, ProcessLookupError):
+        return 0
+
+
+def run(arguments: Sequence[object], *, faults: str = "", launcher: Sequence[str] = ()) -> Ended:
+    """Start a command, and wait until it has ended."""
+    with Command(arguments, faults=faults, launcher=launcher) as command:
+        return command.ended()
+
+
+def train(folder: Path, *options: object, faults: str = "", launcher: Sequence[str] = ()) -> Ended:
+    """Train in a folder, which becomes that of a run in `folder / "run"`."""
+    return run(training(folder, *options), faults=faults, launcher=launcher)
+
+
+def training(folder: Path, *options: object) -> list[object]:
+    """What to type to train there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(CONFIG))
+    return ["train", folder / "tiny.yaml", "--run.dir", folder, *options]
+
+
+def go_on(folder: Path, *options: object, faults: str = "", launcher: Sequence[str] = ()) -> Ended:
+    """Resume the run in a folder; if it was killed before there was anything to resume, begin it."""
+    if not (folder / "run" / "config.yaml").is_file():
+        return train(folder, *options, faults=faults, launcher=launcher)
+    return run(["resume", folder / "run", *options], faults=faults, launcher=launcher)
+
+
+def advice(folder: Path) -> str:
+    """What somebody whose run broke off is told to type."""
+    return f"agilerl-like resume {folder / 'run'}"
+
+
+def at_once(work: Callable[[Any], T], many: Iterable[Any], *, workers: int = 2) -> list[T]:
+    """Do it with each of many, a few at a time."""
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(work, many))
+
+
+# -- what a run has left
+
+
+def saved(folder: Path) -> list[int]:
+    """The generations of which there are checkpoints."""
+    found = (re.fullmatch(r"gen-(\d+)", path.name) for path in (folder / "run" / "checkpoints").glob("*"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def told(folder: Path) -> int:
+    """The last generation that was reported whole."""
+    if not (folder / "run" / "metrics.csv").is_file():
+        return 0
+    generations = Counter(int(row["generation"]) for row in metrics(folder / "run"))
+    return max((generation for generation, members in generations.items() if members == 4), default=0)
+
+
+def traces(folder: Path) -> list[str]:
+    """What faults have left in a run's folder and the run should have removed."""
+    marks = re.compile(r"\.(tmp|old)-|\.new$")
+    return [path.name for path in (folder / "run").rglob("*") if marks.search(path.name)]
+
+
+def state(folder: Path) -> tuple[str, list[int], list[str]]:
+    """All that must not depend on what befell a run: its digest, its checkpoints, and what is left besides."""
+    return digest(folder / "run"), saved(folder), traces(folder)
+
+
+@functools.cache
+def undisturbed(*options: object) -> tuple[str, list[int], list[str]]:
+    """The state of a run that nothing befell."""
+    with tempfile.TemporaryDirectory() as folder:
+        ended = train(Path(folder), *options)
+        assert ended.code == 0, ended.said
+        return state(Path(folder))
