@@ -21,7 +21,7 @@ train: .venv/installed
 	$(BIN)/agilerl-like train configs/ppo/cartpole.yaml
 
 test: lint
-	$(BIN)/python -m pytest --ignore=tests/faults
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/faults --numprocesses auto --maxprocesses 8 --dist worksteal
 
 test-faults: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 from agilerl_like.lazy import lazily
 
 if TYPE_CHECKING:
-    from agilerl_like.algorithms import PPO, BPTTSequenceType, Population
-    from agilerl_like.envs import make_vect_envs
+    from agilerl_like.algorithms import IPPO, PPO, BPTTSequenceType, Population, Teams
+    from agilerl_like.envs import make_multi_agent_vect_envs, make_vect_envs
     from agilerl_like.errors import CheckpointError, ConfigurationError, EnvironmentFault, NoHealthyMember
     from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter, TournamentSelection, TruncationSelection
-    from agilerl_like.training import train_on_policy
+    from agilerl_like.training import train_multi_agent_on_policy, train_on_policy
 
 __version__ = version("agilerl-like")
 
 __all__ = [
+    "IPPO",
     "PPO",
     "BPTTSequenceType",
     "CheckpointError",
@@ -30,9 +31,12 @@ __all__ = [
     "NoHealthyMember",
     "Population",
     "RLParameter",
+    "Teams",
     "TournamentSelection",
     "TruncationSelection",
+    "make_multi_agent_vect_envs",
     "make_vect_envs",
+    "train_multi_agent_on_policy",
     "train_on_policy",
 ]
 

@@ -1,8 +1,21 @@
-"""What a user holds: agents and populations of them."""
+"""What a user holds: agents and populations of them.
+
+PPO is loaded at once, for a checkpoint may name it; teams when they are first asked for, since they need PettingZoo.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.settings import PPOSettings
+from agilerl_like.lazy import lazily
 from agilerl_like.learning.sequences import BPTTSequenceType
 
-__all__ = ["PPO", "BPTTSequenceType", "PPOSettings", "Population"]
+if TYPE_CHECKING:
+    from agilerl_like.algorithms.ippo import IPPO, Teams
+
+__all__ = ["IPPO", "PPO", "BPTTSequenceType", "PPOSettings", "Population", "Teams"]
+
+__getattr__, __dir__ = lazily(__name__, __all__, ("ippo",))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
@@ -231,6 +231,35 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         except (ConfigurationError, LookupError, TypeError, ValueError) as error:
             raise CheckpointError(f"path={where!r} does not fit together: {error!s:.500}") from error
         return population
+
+
+def siblings(
+    kind: type[IndividualT],
+    size: int,
+    observation_space: Any,
+    action_space: Any,
+    *,
+    sample: bool,
+    settings: dict[str, Any],
+) -> list[IndividualT]:
+    """Make `size` agents of one kind and run seed; with `sample` their hyperparameters are draws from their ranges."""
+    if not isinstance(size, int) or size < 1:
+        raise ConfigurationError(f"size={size!r} must be an integer of at least 1")
+    if "index" in settings:
+        raise ConfigurationError("index is given by the population, from 0 on; leave it out")
+    if sample:  # what is given need not lie in the ranges that it is drawn from
+        ranges = settings.get("hp_config") or {}
+        settings = settings | {name: r.clip(settings.get(name, r.min)) for name, r in ranges.items()}
+    make: Callable[..., IndividualT] = kind
+    first = make(observation_space, action_space, index=0, **settings)
+    settings = settings | {"seed": first.seed}
+    agents = [first, *(make(observation_space, action_space, index=i, **settings) for i in range(1, size))]
+    if sample:
+        for agent in agents:
+            draw = agent.hp_config.sample(generator(agent.seed, Purpose.INITIAL_HYPERPARAMETERS, agent.index))
+            for name, value in agent.repair({**agent.genome.hyperparameters, **draw}).items():
+                setattr(agent, name, value)
+    return agents
 
 
 def documents_of(

@@ -9,11 +9,10 @@ times the team's, and all learners of a team are due at once.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import gymnasium
 import torch
@@ -21,26 +20,24 @@ from torch import Tensor
 
 from agilerl_like.algorithms.agent import read_architecture
 from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.algorithms.groups import Spaces, by_agent, by_group, grouped, keys_of
 from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.individuals import Individuals, siblings
+from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO, repaired, typed
 from agilerl_like.algorithms.settings import PPOSettings, validated
 from agilerl_like.algorithms.stored import count_in, numbers_in, text_in, whole
-from agilerl_like.algorithms.team_evaluation import Brain, evaluate_teams
+from agilerl_like.algorithms.team_evaluation import Brain, Policy, evaluate_teams
 from agilerl_like.envs.spaces import space_from_json
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import unknown_name
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
+from agilerl_like.learning.team import Team
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.team import TeamSpec, split
 from agilerl_like.seeding import Purpose, integer
 
-Spaces = Mapping[str, gymnasium.Space] | Sequence[gymnasium.Space]
 SETTINGS = tuple(PPOSettings.__dataclass_fields__)
-
-
-def group_of(agent_id: str) -> str:
-    """The group that an agent's name names: "speaker" for "speaker_0"; a name without a number is its own."""
-    return re.sub(r"_\d+$", "", agent_id)
 
 
 class IPPO(Individual):
@@ -83,23 +80,23 @@ class IPPO(Individual):
         seed: int | None = None,
         **settings: Any,
     ) -> None:
-        ids = tuple(agent_ids if agent_ids is not None else _keys(observation_spaces))
+        ids = tuple(agent_ids if agent_ids is not None else keys_of(observation_spaces))
         observed, acted = (
-            _by_agent(name, spaces, ids)
+            by_agent(name, spaces, ids)
             for name, spaces in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))
         )
         self._start(
             observed,
             acted,
             settings=validated(PPOSettings, settings),
-            groups=_grouped(ids, groups, observed, acted),
+            groups=grouped(ids, groups, observed, acted),
             index=index,
             hp_config=hp_config,
             num_envs=num_envs,
             device=device if accelerator is None else accelerator.device,
             seed=seed,
         )
-        configs = _by_group(net_config, self.groups)
+        configs = by_group(net_config, self.groups)
         for number, (group, members) in enumerate(self.groups.items()):
             self.learners[group] = PPO(
                 observed[members[0]],
@@ -173,6 +170,28 @@ class IPPO(Individual):
             if agent_id in ids:
                 return self.learners[group]
         raise unknown_name("agent_id", agent_id, self.agent_ids)
+
+    @classmethod
+    def population(
+        cls,
+        size: int,
+        observation_spaces: Spaces,
+        action_spaces: Spaces,
+        *,
+        sample_hyperparameters: bool = False,
+        **kwargs: Any,
+    ) -> Teams:
+        """Make a population of `size` teams of one run seed, each with weights and random streams of its own.
+
+        With `sample_hyperparameters` each team starts from a draw of `hp_config`'s ranges instead of the values given.
+        All other arguments are the constructor's.
+
+        Raises:
+            ConfigurationError: `size` is below 1, or as the constructor.
+        """
+        return Teams(
+            siblings(cls, size, observation_spaces, action_spaces, sample=sample_hyperparameters, settings=kwargs)
+        )
 
     # -- the team as one
 
@@ -257,8 +276,10 @@ class IPPO(Individual):
     def _blank(self, index: int) -> IPPO:
         copy = type(self).__new__(type(self))
         copy._start(
-            self.observation_space.spaces,
-            self.action_space.spaces,
+            *(
+                {agent: space[agent] for agent in self.agent_ids}
+                for space in (self.observation_space, self.action_space)
+            ),
             settings=PPOSettings(**self.settings()),
             groups=self.groups,
             index=index,
@@ -271,7 +292,7 @@ class IPPO(Individual):
 
     def _inherit(self, other: IPPO) -> None:
         super()._inherit(other)
-        self.learners = {group: learner._heir(self.index) for group, learner in other.learners.items()}
+        self.learners = {group: other.learners[group]._heir(self.index) for group in self.groups}
 
     def _move_out(self) -> None:
         for learner in self.learners.values():
@@ -287,7 +308,7 @@ class IPPO(Individual):
             "index": self.index,
             "seed": self.seed,
             "agent_ids": list(self.agent_ids),
-            "groups": {group: list(ids) for group, ids in self.groups.items()},
+            "groups": [[group, list(ids)] for group, ids in self.groups.items()],  # a mapping's order would be lost
             "settings": self.settings(),
             "hp_config": self.hp_config.to_json(),
             "architecture": self.architecture.to_config(),
@@ -307,7 +328,7 @@ class IPPO(Individual):
         cls, document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
     ) -> IPPO:
         learners = document["learners"]
-        groups = {text: tuple(map(str, ids)) for text, ids in document["groups"].items()}
+        groups = {group: tuple(map(str, ids)) for group, ids in document["groups"]}
         if set(groups) != set(learners):
             raise ValueError(f"groups {sorted(groups)} are not those of learners {sorted(learners)}")
         home = {agent: group for group, ids in groups.items() for agent in ids}
@@ -341,6 +362,64 @@ class IPPO(Individual):
         }
 
 
+class Teams(Individuals[IPPO]):
+    """P teams of the same agents, groups and run seed."""
+
+    kind = IPPO
+
+    def __init__(self, agents: Iterable[IPPO]) -> None:
+        super().__init__(agents)
+        self.by_group = {
+            group: Population([team.learners[group] for team in self.agents]) for group in self.agents[0].groups
+        }
+        """The learners of each group, in the order of their teams."""
+
+    def __repr__(self) -> str:
+        return f"Teams({len(self)} x {self.agents[0].algo} of {', '.join(self.by_group)})"
+
+    def join(self, team: Team) -> None:
+        super().join(team)
+        for learners in self.by_group.values():
+            learners.join(team)
+
+    def set_training_mode(self, training: bool) -> None:
+        for team in self.agents:
+            team.training = training
+        for learners in self.by_group.values():
+            learners.set_training_mode(training)
+
+    def forget_noise(self) -> None:
+        for learners in self.by_group.values():
+            learners.forget_noise()
+
+    def take_over(self, heirs: list[IPPO]) -> None:
+        self.agents = heirs
+        for group, learners in self.by_group.items():
+            learners.take_over([team.learners[group] for team in heirs])
+
+    def play(self, env: TeamTransitionEnv, seeds: Sequence[int], max_steps: int | None = None) -> Episodes:
+        training = self.agents[0].training
+        self.set_training_mode(False)
+        try:
+            brains = {
+                group: Brain(self._policy(learners), cast(PPO, learners[0]), learners.nothing)
+                for group, learners in self.by_group.items()
+            }
+            return evaluate_teams(brains, self.agents[0].groups, env, seeds, members=len(self), max_steps=max_steps)
+        finally:
+            self.set_training_mode(training)
+
+    def _policy(self, learners: Population) -> Policy:
+        shape = len(self), -1
+
+        def policy(encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
+            its_mask = None if mask is None else mask.unflatten(0, shape)
+            actions, after = learners.act(encoded.unflatten(0, shape), state.unflatten(0, shape), its_mask)
+            return learners.to_env(actions), after.flatten(0, 1)
+
+        return policy
+
+
 class Named(Mapping[str, Tensor]):
     """The tensors of one learner among those of a team."""
 
@@ -355,55 +434,3 @@ class Named(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def _keys(spaces: Spaces) -> Sequence[str]:
-    if isinstance(spaces, Mapping):
-        return list(spaces)
-    raise ConfigurationError("agent_ids is missing: observation_spaces is a list, so nothing names the agents")
-
-
-def _by_agent(name: str, spaces: Spaces, ids: Sequence[str]) -> dict[str, gymnasium.Space]:
-    if not isinstance(spaces, Mapping):
-        if len(spaces) != len(ids):
-            raise ConfigurationError(f"{name} has {len(spaces)} spaces; agent_ids names {len(ids)} agents")
-        return dict(zip(ids, spaces, strict=True))
-    for agent in spaces:
-        if agent not in ids:
-            raise unknown_name(f"{name} agent", agent, ids)
-    missing = [agent for agent in ids if agent not in spaces]
-    if missing:
-        raise ConfigurationError(f"{name} lacks {missing}; allowed is one space for each of {list(ids)}")
-    return {agent: spaces[agent] for agent in ids}
-
-
-def _grouped(
-    ids: Sequence[str],
-    groups: Mapping[str, str] | None,
-    observed: Mapping[str, gymnasium.Space],
-    acted: Mapping[str, gymnasium.Space],
-) -> dict[str, tuple[str, ...]]:
-    """The agents of each group, in the order in which groups and agents first appear."""
-    for agent in groups or ():
-        if agent not in ids:
-            raise unknown_name("groups agent", agent, ids)
-    home = {agent: (groups or {}).get(agent, group_of(agent)) for agent in ids}
-    found = {group: tuple(agent for agent in ids if home[agent] == group) for group in dict.fromkeys(home.values())}
-    for group, members in found.items():
-        if not group or "." in group or "/" in group:
-            raise ConfigurationError(f"groups: {group!r} must be a name without dots and slashes")
-        for agent in members[1:]:
-            for spaces in (observed, acted):
-                if spaces[agent] != spaces[members[0]]:
-                    raise ConfigurationError(
-                        f"groups: {agent!r} has {spaces[agent]} and {members[0]!r} has {spaces[members[0]]}, but both "
-                        f"are in group {group!r}; allowed are equal spaces, or groups={{{agent!r}: 'another'}}"
-                    )
-    return found
-
-
-def _by_group(net_config: Mapping[str, Any] | None, groups: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | None]:
-    """Each group's `net_config`: its own if there is one of that name, else what is said for all."""
-    config = net_config or {}
-    common = {key: value for key, value in config.items() if key not in groups}
-    return {group: {**common, **config.get(group, {})} or None for group in groups}

@@ -18,14 +18,12 @@ from agilerl_like.algorithms.agent import Agent, custom_networks, values_of
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.team import Team
 from agilerl_like.learning.update import Report
-from agilerl_like.seeding import Purpose, generator
 
 NOISE_TICKS = 128
 """Steps for which action noise is drawn at once."""
@@ -40,6 +38,8 @@ class Population(Individuals[Agent]):
         super().__init__(agents)
         self._cohort: Cohort | Apart | None = None
         self._noise: tuple[Tensor, int] | None = None
+        self._newcomers: set[int] = set()
+        """Places of those who have yet to bring noise of their own into what was drawn for the others."""
 
     def __repr__(self) -> str:
         return f"Population({len(self)} x {self.agents[0].algo}, {len(self.cohort.stacks)} stacks)"
@@ -89,11 +89,13 @@ class Population(Individuals[Agent]):
         block, used = self._noise or (None, 0)
         if block is None or used == len(block) or block.shape[2] != envs:
             block, used = torch.stack([_noise_block(agent, envs) for agent in self.agents], 1), 0
-        self._noise = block, used + 1
+        else:
+            for place in self._newcomers:
+                block[:, place] = _noise_block(self.agents[place], envs)
+        self._noise, self._newcomers = (block, used + 1), set()
         return block[used]
 
     def forget_noise(self) -> None:
-        """Draw new noise for everybody from here on: what follows does not depend on how much was used before."""
         self._noise = None
 
     def to_env(self, raw: Tensor) -> Tensor:
@@ -167,13 +169,8 @@ class Population(Individuals[Agent]):
         return self.fitness
 
     def take_over(self, heirs: list[Agent]) -> None:
-        """Put heirs in their places; those who stay keep their noise, newcomers draw of their own."""
         before, self.agents = self.agents, heirs
-        if self._noise is not None:
-            block, _ = self._noise
-            for place, (new, old) in enumerate(zip(heirs, before, strict=True)):
-                if new is not old:
-                    block[:, place] = _noise_block(new, block.shape[2])
+        self._newcomers |= {place for place, (new, old) in enumerate(zip(heirs, before, strict=True)) if new is not old}
 
     @classmethod
     def load(
@@ -193,35 +190,6 @@ class Population(Individuals[Agent]):
         return cls.from_documents(
             *storage.read_folder(path, "population"), device=device, where=str(path), networks=networks
         )
-
-
-def make_population(
-    kind: type[Agent],
-    size: int,
-    observation_space: gymnasium.Space,
-    action_space: gymnasium.Space,
-    *,
-    sample: bool,
-    settings: dict[str, Any],
-) -> Population:
-    """Make `size` agents of one kind and run seed; with `sample` their hyperparameters are draws from their ranges."""
-    if not isinstance(size, int) or size < 1:
-        raise ConfigurationError(f"size={size!r} must be an integer of at least 1")
-    if "index" in settings:
-        raise ConfigurationError("index is given by the population, from 0 on; leave it out")
-    if sample:  # what is given need not lie in the ranges that it is drawn from
-        ranges = settings.get("hp_config") or {}
-        settings = settings | {name: r.clip(settings.get(name, r.min)) for name, r in ranges.items()}
-    make: Callable[..., Agent] = kind
-    first = make(observation_space, action_space, index=0, **settings)
-    settings = settings | {"seed": first.seed}
-    agents = [first, *(make(observation_space, action_space, index=i, **settings) for i in range(1, size))]
-    if sample:
-        for agent in agents:
-            draw = agent.hp_config.sample(generator(agent.seed, Purpose.INITIAL_HYPERPARAMETERS, agent.index))
-            for name, value in agent.repair({**agent.genome.hyperparameters, **draw}).items():
-                setattr(agent, name, value)
-    return Population(agents)
 
 
 def _home(agents: Sequence[Agent], team: Team) -> Cohort:

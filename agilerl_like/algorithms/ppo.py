@@ -26,7 +26,8 @@ from agilerl_like.algorithms.agent import (
     values_of,
 )
 from agilerl_like.algorithms.experiences import Experiences, as_rollout
-from agilerl_like.algorithms.population import Population, make_population
+from agilerl_like.algorithms.individuals import siblings
+from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
 from agilerl_like.envs.spaces import ObservationEncoding, mask_size, space_from_json
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
@@ -227,8 +228,8 @@ class PPO(Agent):
         Raises:
             ConfigurationError: `size` is below 1, or as the constructor.
         """
-        return make_population(
-            cls, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs
+        return Population(
+            siblings(cls, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs)
         )
 
     # -- settings

@@ -11,6 +11,7 @@ from agilerl_like.lazy import lazily
 
 if TYPE_CHECKING:
     from agilerl_like.envs.episodes import EpisodeTracker, FinishedEpisodes
+    from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, make_multi_agent_vect_envs
     from agilerl_like.envs.probes import PROBES, KnownAction, KnownValue, Probe
     from agilerl_like.envs.spaces import (
         Leaf,
@@ -41,6 +42,7 @@ __all__ = [
     "KnownAction",
     "KnownValue",
     "Leaf",
+    "MultiAgentVectorEnv",
     "ObservationEncoding",
     "Probe",
     "Transition",
@@ -54,6 +56,7 @@ __all__ = [
     "encode",
     "evaluation_env",
     "flat_size",
+    "make_multi_agent_vect_envs",
     "make_vect_envs",
     "mask_size",
     "space_from_json",
@@ -70,6 +73,7 @@ _HOMES = (
     "spaces",
     "transitions",
     "episodes",
+    "pettingzoo",
 )  # where these names live, the lightest first: those before "spaces" do without torch
 
 __getattr__, __dir__ = lazily(__name__, __all__, _HOMES)

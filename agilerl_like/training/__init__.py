@@ -1,6 +1,21 @@
-"""The loop that trains and evolves a population."""
+"""The loop that trains and evolves a population.
 
-from agilerl_like.training.on_policy import train_on_policy
-from agilerl_like.training.schedule import Schedule
+What is named here is loaded when it is first asked for: agents by themselves need no PettingZoo.
+"""
 
-__all__ = ["Schedule", "train_on_policy"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agilerl_like.lazy import lazily
+
+if TYPE_CHECKING:
+    from agilerl_like.training.multi_agent import train_multi_agent_on_policy
+    from agilerl_like.training.on_policy import train_on_policy
+    from agilerl_like.training.schedule import Schedule
+
+__all__ = ["Schedule", "train_multi_agent_on_policy", "train_on_policy"]
+
+_HOMES = ("schedule", "on_policy", "multi_agent")  # where these names live, the lightest first
+
+__getattr__, __dir__ = lazily(__name__, __all__, _HOMES)

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import gymnasium
 
-from agilerl_like.algorithms.agent import Agent
+from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.population import Population
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
@@ -22,14 +23,14 @@ from agilerl_like.training.archive import Finished
 from agilerl_like.training.conduct import STILL, Plan, evolve_on_policy
 from agilerl_like.training.distributed import world_of
 from agilerl_like.training.schedule import Places, Schedule
-from agilerl_like.training.stage import AgentStage, name_of
+from agilerl_like.training.stage import AgentStage, Stage, name_of
 
 
 def train_on_policy(
-    env: gymnasium.vector.VectorEnv,
+    env: gymnasium.vector.VectorEnv | Stage,
     env_name: str | None = None,
     algo: str | None = None,
-    pop: Population | Iterable[Agent] | None = None,
+    pop: Individuals | Iterable[Individual] | None = None,
     *,
     init_hp: Mapping[str, Any] | None = None,
     mut_p: Mapping[str, Any] | None = None,
@@ -53,12 +54,12 @@ def train_on_policy(
     verbose: bool = True,
     accelerator: Any = None,
     wandb_kwargs: Mapping[str, Any] | None = None,
-    eval_env: gymnasium.vector.VectorEnv | None = None,
+    eval_env: gymnasium.vector.VectorEnv | Stage | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     processes: int = 1,
     reporters: Iterable[Reporter] = (),
-) -> tuple[Population, list[float]]:
+) -> tuple[Any, list[float]]:
     """Train a population, and evolve it if a selection strategy is given; return it and the fitness of its members.
 
     The names are AgileRL's. `max_steps`, `evo_steps` and `checkpoint` are env steps of each member (see `Schedule`).
@@ -69,7 +70,8 @@ def train_on_policy(
     sync or async vector env) is copied to as many rows for each member; the rows of any other are divided among the
     members, and `eval_env` must say where they are tested. It may be `env` itself, whose training episodes then begin
     anew after every test. `pop` is a population, or a list of agents of one run seed. `swap_channels` says that the
-    env's images have their channels behind, though the agents were made for them in front.
+    env's images have their channels behind, though the agents were made for them in front. A `Stage` in the place of an
+    env says itself how its envs are made.
 
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
     it nothing is written but what `checkpoint_path` and `save_elite` ask for. `resume` is such a folder: training goes
@@ -92,17 +94,20 @@ def train_on_policy(
         raise ConfigurationError("pop is missing: pass PPO.population(size=…, …)")
     if selection_strategy is not None and tournament is not None:
         raise ConfigurationError("selection_strategy and tournament mean the same; pass one of them")
-    population = pop if pop is None or isinstance(pop, Population) else Population(pop)
+    stage, trials = (one if one is None or isinstance(one, Stage) else AgentStage(one) for one in (env, eval_env))
+    if stage is None:
+        raise ConfigurationError("env is missing: pass make_vect_envs(…)")
+    population = pop if pop is None or isinstance(pop, Individuals) else stage.population(pop)
     if swap_channels:
-        for agent in population or ():
-            agent.see(env.single_observation_space, swap_channels=True)
+        for agent in cast(Population, population or ()):
+            agent.see(stage.vector.single_observation_space, swap_channels=True)
     if run_dir is not None and resume is not None and Path(run_dir) != Path(resume):
         raise ConfigurationError(
             f"resume={str(resume)!r} and run_dir={str(run_dir)!r} are two folders; pass one of them"
         )
     folder = run_dir if resume is None else resume
     run_dir = None if folder is None else Path(folder)
-    name = env_name or name_of(env)
+    name = env_name or name_of(stage.vector)
     sinks: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
     if run_dir is not None:
         sinks += [CsvReporter(run_dir), LineageReporter(run_dir)]
@@ -126,16 +131,16 @@ def train_on_policy(
     )
     try:
         outcome = evolve_on_policy(
-            AgentStage(env),
+            stage,
             population,
             plan,
             places=places,
             reporters=Reporters(sinks),
-            trials=None if eval_env is None else AgentStage(eval_env),
+            trials=trials,
             world=world_of(accelerator),
             processes=processes,
             resume=resume is not None,
         )
     except Finished as end:
-        return cast(Population, end.population), list(end.population.fitness)
-    return cast(Population, outcome.population), outcome.fitness
+        return end.population, list(end.population.fitness)
+    return outcome.population, outcome.fitness

@@ -112,8 +112,10 @@ class Run:
         """Run generations until the budget is spent, the target reached or somebody interrupts."""
         if self.progress.generation == 0:
             self._found()
-        elif not self.progress.evolved:
+        elif not self.progress.evolved:  # the run had ended, and has a larger budget now
+            self._begin_episodes()
             self._evolve()
+            self.progress.saved_at = self.steps
         self._begin_episodes()
         self.reporters.progress(self.steps * self.members.size)
         while True:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import torch
 
-from agilerl_like.algorithms.teams import Teams
+from agilerl_like.algorithms.ippo import Teams
 from agilerl_like.envs.team_rows import Meeting
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
 from agilerl_like.learning.update import Report

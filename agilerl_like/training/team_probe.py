@@ -7,8 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.algorithms.teams import Teams
+from agilerl_like.algorithms.ippo import IPPO, Teams
 from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.team_probes import TeamProbe
 from agilerl_like.envs.team_transitions import TeamTransitionEnv

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 import gymnasium
 
 from agilerl_like.algorithms.individuals import Individuals
-from agilerl_like.algorithms.teams import Teams
+from agilerl_like.algorithms.ippo import Teams
 from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, team_trial_env, widen_team
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
 from agilerl_like.envs.vector import EnvRecipe
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Clock
 from agilerl_like.training.stage import Stage, share_of
 from agilerl_like.training.team_collector import TeamCollector
@@ -22,6 +23,8 @@ class TeamStage(Stage):
     population: ClassVar[type[Individuals]] = Teams
 
     def __init__(self, env: MultiAgentVectorEnv) -> None:
+        if not isinstance(env, MultiAgentVectorEnv):
+            raise ConfigurationError(f"env={env!r} is not an env of teams; make_multi_agent_vect_envs makes one")
         self.env = env
 
     @classmethod

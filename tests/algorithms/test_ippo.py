@@ -6,8 +6,8 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from agilerl_like import HyperparameterConfig, Mutations, RLParameter
-from agilerl_like.algorithms.ippo import IPPO, group_of
-from agilerl_like.algorithms.teams import Teams
+from agilerl_like.algorithms.groups import group_of
+from agilerl_like.algorithms.ippo import IPPO, Teams
 from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.team_probes import TEAM_PROBES
 from agilerl_like.envs.team_transitions import TeamTransitionEnv

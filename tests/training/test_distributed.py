@@ -25,7 +25,7 @@ class Births(Reporter):
         self.found += [birth.to_json() for birth in births]
 
 
-def lived(processes, *, size=4, generations=4, **settings):
+def lived(processes, *, size=4, generations=4, run_dir=None, resume=None, **settings):
     """A run's members as documents and tensors, its fitness, and its births."""
     env = make_vect_envs("CartPole-v1", num_envs=4)
     ranges = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), batch_size=RLParameter(16, 128, dtype=int))
@@ -46,6 +46,8 @@ def lived(processes, *, size=4, generations=4, **settings):
         processes=processes,
         verbose=False,
         reporters=[births],
+        run_dir=run_dir,
+        resume=resume,
     )
     env.close()
     return population.to_documents(), fitness, births.found
@@ -113,3 +115,22 @@ def test_envs_that_cannot_be_divided_among_processes_are_refused():
     population = PPO.population(1, env.single_observation_space, env.single_action_space)
     with pytest.raises(ConfigurationError, match=r"num_envs=3 cannot be divided among 2 processes"):
         train_on_policy(env, pop=population, max_steps=300, evo_steps=300, processes=2, verbose=False)
+
+
+def test_a_run_that_had_ended_goes_on_with_a_larger_budget(tmp_path):
+    whole = lived(1, per_member=True)
+    lived(1, per_member=True, generations=2, run_dir=tmp_path / "run")
+    resumed = lived(1, per_member=True, resume=tmp_path / "run")
+    assert resumed[0][0] == whole[0][0]
+    assert resumed[1] == whole[1]
+    assert resumed[2] == [birth for birth in whole[2] if birth["generation"] >= 2]
+    for name, named in whole[0][1].items():
+        assert all(torch.equal(resumed[0][1][name][key], tensor) for key, tensor in named.items())
+
+
+def test_a_run_that_has_ended_is_returned_as_it_is(tmp_path):
+    first = lived(1, per_member=True, generations=2, run_dir=tmp_path / "run")
+    again = lived(1, per_member=True, generations=2, resume=tmp_path / "run")
+    assert again[0][0] == first[0][0]
+    assert again[1] == first[1]
+    assert again[2] == []

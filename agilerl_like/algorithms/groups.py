@@ -1,0 +1,72 @@
+"""Which agents share a policy, and what each of them sees and does: the book of a team, checked when it is opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+
+from agilerl_like.errors import ConfigurationError, unknown_name
+
+Spaces = Mapping[str, gymnasium.Space] | Sequence[gymnasium.Space]
+
+
+def group_of(agent_id: str) -> str:
+    """The group that an agent's name names: "speaker" for "speaker_0"; a name without a number is its own."""
+    return re.sub(r"_\d+$", "", agent_id)
+
+
+def keys_of(spaces: Spaces) -> Sequence[str]:
+    """The agents that spaces name; ConfigurationError if they are a list."""
+    if isinstance(spaces, Mapping):
+        return list(spaces)
+    raise ConfigurationError("agent_ids is missing: observation_spaces is a list, so nothing names the agents")
+
+
+def by_agent(name: str, spaces: Spaces, ids: Sequence[str]) -> dict[str, gymnasium.Space]:
+    """A space for each agent; ConfigurationError if one is missing or nobody's."""
+    if not isinstance(spaces, Mapping):
+        if len(spaces) != len(ids):
+            raise ConfigurationError(f"{name} has {len(spaces)} spaces; agent_ids names {len(ids)} agents")
+        return dict(zip(ids, spaces, strict=True))
+    for agent in spaces:
+        if agent not in ids:
+            raise unknown_name(f"{name} agent", agent, ids)
+    missing = [agent for agent in ids if agent not in spaces]
+    if missing:
+        raise ConfigurationError(f"{name} lacks {missing}; allowed is one space for each of {list(ids)}")
+    return {agent: spaces[agent] for agent in ids}
+
+
+def grouped(
+    ids: Sequence[str],
+    groups: Mapping[str, str] | None,
+    observed: Mapping[str, gymnasium.Space],
+    acted: Mapping[str, gymnasium.Space],
+) -> dict[str, tuple[str, ...]]:
+    """The agents of each group, in the order in which groups and agents first appear."""
+    for agent in groups or ():
+        if agent not in ids:
+            raise unknown_name("groups agent", agent, ids)
+    home = {agent: (groups or {}).get(agent, group_of(agent)) for agent in ids}
+    found = {group: tuple(agent for agent in ids if home[agent] == group) for group in dict.fromkeys(home.values())}
+    for group, members in found.items():
+        if not group or "." in group or "/" in group:
+            raise ConfigurationError(f"groups: {group!r} must be a name without dots and slashes")
+        for agent in members[1:]:
+            for spaces in (observed, acted):
+                if spaces[agent] != spaces[members[0]]:
+                    raise ConfigurationError(
+                        f"groups: {agent!r} has {spaces[agent]} and {members[0]!r} has {spaces[members[0]]}, but both "
+                        f"are in group {group!r}; allowed are equal spaces, or groups={{{agent!r}: 'another'}}"
+                    )
+    return found
+
+
+def by_group(net_config: Mapping[str, Any] | None, groups: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | None]:
+    """Each group's `net_config`: its own if there is one of that name, else what is said for all."""
+    config = net_config or {}
+    common = {key: value for key, value in config.items() if key not in groups}
+    return {group: {**common, **config.get(group, {})} or None for group in groups}

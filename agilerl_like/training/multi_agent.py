@@ -1,0 +1,34 @@
+"""`train_multi_agent_on_policy`: AgileRL's call for teams; the loop is that of everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from agilerl_like.algorithms.ippo import IPPO, Teams
+from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv
+from agilerl_like.training.on_policy import train_on_policy
+from agilerl_like.training.team_stage import TeamStage
+
+
+def train_multi_agent_on_policy(
+    env: MultiAgentVectorEnv,
+    env_name: str | None = None,
+    algo: str | None = None,
+    pop: Teams | Iterable[IPPO] | None = None,
+    *,
+    eval_env: MultiAgentVectorEnv | None = None,
+    **options: Any,
+) -> tuple[Teams, list[float]]:
+    """Train a population of teams, and evolve it; return it and the fitness of its members.
+
+    A team's fitness is what its agents earn together in an episode. `options` are the keywords of `train_on_policy`,
+    and mean the same: steps are env steps, in each of which every agent of a team acts.
+
+    Raises:
+        ConfigurationError: before anything is trained; `env` is not one of `make_multi_agent_vect_envs`.
+        EnvironmentFault: the world broke a promise, for example by returning NaN.
+        NoHealthyMember: no team is left whose loss, weights and fitness are finite.
+    """
+    trials = None if eval_env is None else TeamStage(eval_env)
+    return train_on_policy(TeamStage(env), env_name, algo, pop, eval_env=trials, **options)

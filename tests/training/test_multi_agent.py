@@ -1,0 +1,86 @@
+"""Teams in the common loop: trained, evolved, spread over processes, resumed."""
+
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like import (
+    IPPO,
+    ConfigurationError,
+    HyperparameterConfig,
+    Mutations,
+    RLParameter,
+    Teams,
+    TournamentSelection,
+    make_multi_agent_vect_envs,
+    make_vect_envs,
+    train_multi_agent_on_policy,
+)
+from agilerl_like.envs.team_probes import TEAM_PROBES
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation=0.1, rl_hp=0.2)
+WORLD = "agilerl_like.envs.team_probes:early_death"
+
+
+def trained(processes=1, *, generations=4, size=4, pop=True, **more):
+    env = make_multi_agent_vect_envs(TEAM_PROBES["EarlyDeath"].make, 4, backend="sync")
+    teams = IPPO.population(
+        size,
+        env.single_observation_spaces,
+        env.single_action_spaces,
+        num_envs=4,
+        learn_step=64,
+        batch_size=32,
+        update_epochs=2,
+        per_member=True,
+        net_config=SMALL,
+        seed=2,
+        hp_config=HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), learn_step=RLParameter(32, 128, dtype=int)),
+    )
+    teams, fitness = train_multi_agent_on_policy(
+        env,
+        pop=teams if pop else None,
+        max_steps=256 * generations,
+        evo_steps=256,
+        eval_loop=2,
+        checkpoint=512,
+        selection_strategy=TournamentSelection(2),
+        mutation=LIVELY,
+        processes=processes,
+        verbose=False,
+        **more,
+    )
+    env.close()
+    return teams, fitness
+
+
+def assert_same(some, others):
+    (documents, tensors), (other_documents, other_tensors) = some.to_documents(), others.to_documents()
+    assert other_documents == documents
+    for name, named in tensors.items():
+        assert other_tensors[name].keys() == named.keys()
+        assert all(torch.equal(other_tensors[name][key], tensor) for key, tensor in named.items())
+
+
+def test_teams_are_trained_tested_and_evolved():
+    teams, fitness = trained()
+    assert isinstance(teams, Teams)
+    assert any(team.index > 3 for team in teams)  # somebody was born
+    assert len({team.learners["speaker"].updates for team in teams} | {0}) > 1
+    # what a team earns in this world: the speaker 1 in its only step, one listener 1, the other 0.2 twice
+    assert np.allclose(fitness, 2.4)
+
+
+def test_a_run_of_teams_goes_on_as_if_it_had_never_stopped(tmp_path):
+    whole, _ = trained(run_dir=tmp_path / "whole")
+    trained(generations=2, run_dir=tmp_path / "half")
+    resumed, _ = trained(pop=False, resume=tmp_path / "half")
+    assert_same(whole, resumed)
+    assert_same(whole, Teams.load(tmp_path / "half" / "population"))
+
+
+def test_an_env_for_agents_by_themselves_is_refused():
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    with pytest.raises(ConfigurationError, match="make_multi_agent_vect_envs"):
+        train_multi_agent_on_policy(env, pop=None)
