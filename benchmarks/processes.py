@@ -23,7 +23,15 @@ from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, Tour
 from agilerl_like.reporting import GenerationRecord, Reporter
 from agilerl_like.training import train_on_policy
 from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, ratios, values
-from benchmarks.measurement import ENVS_PER_MEMBER, EPOCHS, LEARNING_RATE, MINIBATCH, UPDATE_STEPS, WIDTH
+from benchmarks.measurement import (
+    ENVS_PER_MEMBER,
+    EPOCHS,
+    GENERATION_STEPS,
+    LEARNING_RATE,
+    MINIBATCH,
+    UPDATE_STEPS,
+    WIDTH,
+)
 from benchmarks.tables import Goal, markdown, spread
 
 FASTER, MILLISECONDS = 1.7, 100.0
@@ -171,9 +179,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--backends", nargs="+", default=["sync", "auto"], help="how envs are stepped")
     parser.add_argument("--members", type=int, default=8, metavar="P")
     parser.add_argument("--births-members", type=int, default=16, metavar="P")
-    parser.add_argument("--generations", type=int, default=4)
+    parser.add_argument("--generations", type=int, default=3)
     parser.add_argument("--births-generations", type=int, default=20)
-    parser.add_argument("--generation-steps", type=int, default=2 * UPDATE_STEPS)
+    parser.add_argument("--generation-steps", type=int, default=GENERATION_STEPS)
     parser.set_defaults(threads=1)
     quick = {"generations": 2, "births_generations": 3, "members": 2, "births_members": 4, "generation_steps": 512}
     options = options_of(parser, argv, repetitions=3, quick=quick)

@@ -19,6 +19,7 @@ SCRIPTS = (
     "floor",
     "evolution_cost",
     "memory",
+    "processes",
     "network_speed",
     "mutation_cost",
     "gpu",
