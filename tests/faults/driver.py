@@ -22,7 +22,7 @@ import agilerl_like.cli
 PLACES = {
     "settings": "agilerl_like.cli:build",
     "begin": "agilerl_like.training.collector:Collector.begin",
-    "tick": "agilerl_like.training.collector:Collector._send_all",
+    "tick": "agilerl_like.training.collector:Collector.step",
     "epoch": "agilerl_like.learning.update:Update.epoch",
     "minibatch": "agilerl_like.learning.optimizer:Adam.step_",
     "play": "agilerl_like.algorithms.population:Population.play",

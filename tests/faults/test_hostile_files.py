@@ -651,7 +651,7 @@ PROCESSES = {
     "envs/workers.py": "likewise",
     "training/launch.py": "sends what its own run was given to the processes that it starts",
 }
-PACKAGE = Path(__file__).parents[1] / "agilerl_like"
+PACKAGE = Path(__file__).parents[2] / "agilerl_like"
 
 
 def mentions(tree):
