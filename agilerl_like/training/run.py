@@ -75,7 +75,9 @@ class Run:
         self.collector = stage.collector(members.population, env, self.clock)
         self.chronicle = Chronicle()
         self.champion = Champion()
-        self.progress = Progress(next_uid=1 + max(self._uids()))
+        self.uids = members.tell([agent.index for agent in members.population], encode=int, decode=int)
+        """Who lives in each slot."""
+        self.progress = Progress(next_uid=1 + max(self.uids))
         self.fitness: list[float] = []
         """The last of each member, slot by slot; empty before the first."""
         self.reports: dict[int, list[Report]] = {}
@@ -102,7 +104,7 @@ class Run:
         self.progress, self.fitness = Progress.from_json(memory["progress"]), list(memory["fitness"])
         self.progress.outcome = ""
         self.clock.seconds.update(self.progress.seconds_by_part)
-        self.chronicle.add(map(BirthRecord.from_json, memory["births"]), self._uids())
+        self.chronicle.add(map(BirthRecord.from_json, memory["births"]), self.uids)
         self.population.fitness = [self.fitness[slot] for slot in self.members.share.slots]
         if champion is not None:
             self.champion = Champion(self.members.unpack(champion))
@@ -138,9 +140,6 @@ class Run:
     def _begin_episodes(self) -> None:
         generation = self.progress.generation
         self.collector.reset(self.members.share.slots, *([generation] if generation else []))
-
-    def _uids(self) -> list[int]:
-        return self.members.tell([agent.index for agent in self.population], encode=int, decode=int)
 
     # -- a generation
 
@@ -311,7 +310,9 @@ class Run:
     # -- records
 
     def _tell(self, births: Sequence[BirthRecord]) -> None:
-        self.chronicle.add(births, self._uids())
+        for birth in births:
+            self.uids[birth.slot] = birth.uid
+        self.chronicle.add(births, self.uids)
         with self.clock("report"):
             self.reporters.births(tuple(births))
 
