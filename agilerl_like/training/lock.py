@@ -7,6 +7,7 @@ run would keep the folder locked; so children let go of it as soon as they are f
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -62,6 +63,9 @@ class RunLock:
         if self._handle in _held:  # and not in a child, which has let go of it
             _held.remove(self._handle)
             os.ftruncate(self._handle, 0)
+            if fcntl is not None:  # a child just forked may not have let go yet, and closing here would not free it
+                with contextlib.suppress(OSError):  # where it could not be locked
+                    fcntl.flock(self._handle, fcntl.LOCK_UN)
             os.close(self._handle)  # the file stays: who removed it could remove one that somebody else just locked
 
     def _lock(self, handle: int) -> None:
