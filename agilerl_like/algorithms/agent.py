@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from agilerl_like import storage
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.algorithms.individual import Individual
-from agilerl_like.algorithms.stored import Outline, count_in, numbers_in, text_in, whole
+from agilerl_like.algorithms.stored import Outline
 from agilerl_like.envs.spaces import (
     ObservationEncoding,
     check_action_space,
@@ -434,22 +434,9 @@ class Agent(Individual):
 
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Everything about this agent, as JSON data and as tensors."""
-        document = {
-            "algorithm": self.algo,
-            "index": self.index,
-            "seed": self.seed,
+        spaces = {
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
-            "settings": self.settings(),
-            "hp_config": self.hp_config.to_json(),
-            "architecture": self.architecture.to_config(),
-            "mut": self.mut,
-            "fitness": self.fitness,
-            "scores": self.scores,
-            "steps": self.steps,
-            "updates": self.updates,
-            "draws": self.draws,
-            "num_envs": getattr(self, "num_envs", 1),
         }
         optimizer, tensors = self.optimizer, _tensors_of(self.network)
         tensors |= {
@@ -457,7 +444,7 @@ class Agent(Individual):
             "adam.exp_avg_sq": optimizer.exp_avg_sq,
             "adam.steps": optimizer.steps,
         }
-        return document, {**tensors, "recent_observations": self.recent_observations}
+        return {**self.facts(), **spaces}, {**tensors, "recent_observations": self.recent_observations}
 
     @classmethod
     def load(
@@ -486,10 +473,7 @@ class Agent(Individual):
 
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take over a past, weights and moments; nothing large is made or read before all shapes have been compared."""
-        self.mut = text_in(document, "mut")
-        self.updates, self.draws = count_in(document, "updates"), count_in(document, "draws")
-        self.fitness, self.scores = numbers_in(document, "fitness"), numbers_in(document, "scores")
-        self.steps = [whole("steps", entry) for entry in document["steps"]] or [0]
+        self.recall(document)
         found = storage.facts_of(tensors)
         # what a user's own networks do with mere shapes, nobody knows; and what lies in memory has cost it already
         if isinstance(tensors, storage.StoredTensors) and self.networks_of_its_own is None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from agilerl_like import storage
 from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.algorithms.stored import count_in, numbers_in, text_in, whole
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Birth, Genome, HyperparameterConfig, Mutation, Mutations
 from agilerl_like.networks.custom import CustomSpec
@@ -136,6 +137,31 @@ class Individual(ABC):
     @abstractmethod
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Everything about this agent, as JSON data and as tensors."""
+
+    def facts(self) -> dict[str, Any]:
+        """What every kind's document says: who this is, what it is like, and what it has lived through."""
+        return {
+            "algorithm": self.algo,
+            "index": self.index,
+            "seed": self.seed,
+            "settings": self.settings(),
+            "hp_config": self.hp_config.to_json(),
+            "architecture": self.architecture.to_config(),
+            "mut": self.mut,
+            "fitness": self.fitness,
+            "scores": self.scores,
+            "steps": self.steps,
+            "updates": self.updates,
+            "draws": self.draws,
+            "num_envs": getattr(self, "num_envs", 1),
+        }
+
+    def recall(self, document: Mapping[str, Any]) -> None:
+        """Have lived through what a document says; ValueError if something is of another type."""
+        self.mut = text_in(document, "mut")
+        self.updates, self.draws = count_in(document, "updates"), count_in(document, "draws")
+        self.fitness, self.scores = numbers_in(document, "fitness"), numbers_in(document, "scores")
+        self.steps = [whole("steps", entry) for entry in document["steps"]] or [0]
 
     # -- genome and mutation
 

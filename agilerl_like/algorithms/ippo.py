@@ -26,7 +26,7 @@ from agilerl_like.algorithms.individuals import Individuals, siblings
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO, repaired, typed
 from agilerl_like.algorithms.settings import PPOSettings, validated
-from agilerl_like.algorithms.stored import count_in, numbers_in, text_in, whole
+from agilerl_like.algorithms.stored import count_in, whole
 from agilerl_like.algorithms.team_evaluation import Brain, Policy, evaluate_teams
 from agilerl_like.envs.spaces import space_from_json
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
@@ -304,21 +304,9 @@ class IPPO(Individual):
         """Everything about this team: its own facts, and each learner's documents and tensors by its group."""
         saved = {group: learner.to_documents() for group, learner in self.learners.items()}
         document = {
-            "algorithm": self.algo,
-            "index": self.index,
-            "seed": self.seed,
+            **self.facts(),
             "agent_ids": list(self.agent_ids),
             "groups": [[group, list(ids)] for group, ids in self.groups.items()],  # a mapping's order would be lost
-            "settings": self.settings(),
-            "hp_config": self.hp_config.to_json(),
-            "architecture": self.architecture.to_config(),
-            "mut": self.mut,
-            "fitness": self.fitness,
-            "scores": self.scores,
-            "steps": self.steps,
-            "updates": self.updates,
-            "draws": self.draws,
-            "num_envs": self.num_envs,
             "learners": {group: its_document for group, (its_document, _) in saved.items()},
         }
         return document, {f"{group}/{name}": x for group, (_, tensors) in saved.items() for name, x in tensors.items()}
@@ -350,10 +338,7 @@ class IPPO(Individual):
         return team
 
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        self.mut = text_in(document, "mut")
-        self.updates, self.draws = count_in(document, "updates"), count_in(document, "draws")
-        self.fitness, self.scores = numbers_in(document, "fitness"), numbers_in(document, "scores")
-        self.steps = [whole("steps", entry) for entry in document["steps"]] or [0]
+        self.recall(document)
         self.learners = {
             group: PPO.from_documents(
                 document["learners"][group], Named(tensors, f"{group}/"), device=self.device, where=f"learner {group}"

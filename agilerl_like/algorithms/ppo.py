@@ -20,7 +20,6 @@ from agilerl_like.algorithms.agent import (
     RECENT,
     SAMPLE_STEPS,
     Agent,
-    count_in,
     read_architecture,
     torch_generator,
     values_of,
@@ -29,6 +28,7 @@ from agilerl_like.algorithms.experiences import Experiences, as_rollout
 from agilerl_like.algorithms.individuals import siblings
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
+from agilerl_like.algorithms.stored import count_in
 from agilerl_like.envs.spaces import ObservationEncoding, mask_size, space_from_json
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import HyperparameterConfig, RLParameter
