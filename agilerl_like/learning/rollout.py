@@ -7,7 +7,7 @@ batch when a member learns, by the very weights that acted, which makes a step c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +100,10 @@ class RolloutBuffer:
         mask_size: int,
         device: torch.device,
         arrays: Arrays,
+        names: Sequence[int] = (),
     ) -> None:
+        self.names = names or range(members)
+        """What the members are called when something is wrong with what their envs returned."""
         self.length, self.members, self.envs, self.mask_size, self.device = length, members, envs, mask_size, device
         self.encoding = encoding
         self.observations = torch.zeros(length, members, envs, encoding.size, dtype=encoding.dtype, device=device)
@@ -152,7 +155,7 @@ class RolloutBuffer:
             None if self.masks is None else pick(self.masks),
             state[members],
         )
-        _check_finite(rollout, members, self.encoding)
+        _check_finite(rollout, [self.names[member] for member in members], self.encoding)
         return rollout
 
 

@@ -87,6 +87,8 @@ class Collector:
         self.columns = population.team.columns(population[0].num_envs)
         env.divide(members)
         self.encoding = first.encoding
+        self.slots: Sequence[int] = range(members)
+        """What the members are called when something is wrong with their envs."""
         self.since = np.zeros(members, dtype=np.int64)
         self.parts: list[Part] = []
         self.observations = torch.zeros(0)
@@ -100,6 +102,7 @@ class Collector:
 
     def reset(self, slots: Sequence[int], *keys: int) -> None:
         """Begin new episodes everywhere; each member's envs have seeds named by the run's seed, its slot and `keys`."""
+        self.slots = slots
         self.begin(seed for slot in slots for seed in self._seeds(slot, *keys))
 
     def _seeds(self, *keys: int) -> list[int]:
@@ -124,6 +127,7 @@ class Collector:
             mask_size=mask_size(env.single_action_space),
             device=population.device,
             arrays=env.arrays,
+            names=self.slots,
         )
         self.observations = self._by_member(self._encode(observations))
         self.mask = None if mask is None else self._by_member(torch.as_tensor(mask))

@@ -42,6 +42,7 @@ class TeamCollector:
             for seed in integers(teams[0].num_envs, teams.seed, Purpose.TRAINING_ENVS, slot, *keys)[mine]
         ]
         for collector in self.groups.values():
+            collector.slots = slots
             collector.begin(seeds)
             seeds = None
 
