@@ -16,18 +16,17 @@ from agilerl_like.envs.vector import EnvRecipe, backend_of, recipe_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
 from agilerl_like.modules.layers import check_activation
-from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.training.archive import Archive, Finished, champion_of, newest_of, population_of
-from agilerl_like.training.distributed import Alone, Together, World, join_processes, part_processes
+from agilerl_like.training.distributed import Alone, Together, World, deal, join_processes, part_processes
 from agilerl_like.training.interrupts import Interrupts
 from agilerl_like.training.launch import launched
 from agilerl_like.training.lock import RunLock
-from agilerl_like.training.members import Members
+from agilerl_like.training.members import Members, Unsent
 from agilerl_like.training.run import Outcome, Run
 from agilerl_like.training.schedule import Places, Schedule
-from agilerl_like.training.stage import Stage, name_of
+from agilerl_like.training.stage import Stage, name_of, share_of
 
 
 @dataclass(frozen=True)
@@ -78,15 +77,16 @@ def evolve_on_policy(
     if not isinstance(processes, int) or processes < 1 or (world is not None and world.size > 1):
         allowed = "whole numbers from 1" if world is None else f"1, for this is one of {world.size} processes already"
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
-    first = population[0] if population is not None else None
-    cpu = first is None or first.device.type == "cpu"
+    if population is not None:
+        share_of(stage.env.num_envs, max(share.parts for share in deal([None] * len(population), processes)))
+    cpu = population is None or population.device.type == "cpu"
     job = Job(
         plan,
         type(stage),
         recipe_of(stage.vector),
         None if trials is None else recipe_of(trials.vector),
         cpu,
-        None if first is None else first.networks_of_its_own,
+        Unsent.of(population),
     )
     with launched(processes, assist, (job,)) as crew, joined(cpu=cpu, cause=crew.cause) as together:
         return _evolve(together, stage, trials, population, plan, places, reporters, resume=resume)
@@ -102,7 +102,7 @@ def _evolve(
     reporters: Reporters,
     *,
     resume: bool = False,
-    networks: CustomSpec | None = None,
+    unsent: Unsent | None = None,
 ) -> Outcome:
     """Do this process's part of a run."""
     schedule = plan.schedule
@@ -119,7 +119,7 @@ def _evolve(
             population = population_of(checkpoint, stage.population, population)
         if world.is_main and population is None:
             raise ConfigurationError(f"pop is missing, and there is no checkpoint in {places.run_dir} to go on from")
-        members = Members.of(world, stage.population, population, networks)
+        members = Members.of(world, stage.population, population, unsent or Unsent.of(population))
         if memory is not None and is_over(memory["progress"], schedule, members):
             raise Finished(f"{places.run_dir} has ended: {memory['progress']['outcome']}", members.everybody())
         if plan.selection is not None:
@@ -146,24 +146,26 @@ def _evolve(
         )
         if memory is not None:
             run.restore(memory, None if checkpoint is None else champion_of(checkpoint))
-        reporters.start(
-            RunRecord(
-                name=plan.name or name_of(stage.vector),
-                env=name_of(stage.vector),
-                algorithm=members.first.algo,
-                population_size=members.size,
-                num_envs=members.first.num_envs,
-                seed=members.first.seed,
-                max_env_steps=schedule.max_steps * members.size,
-                target=schedule.target,
-                backend=backend_of(getattr(training_env, "vector", training_env)),
-                run_dir=places.run_dir,
-                processes=world.size,
-                settings=plan.settings,
-            )
-        )
+        reporters.start(_record(plan, stage, training_env, members, places))
         with Interrupts(world.watch) as interrupts:
             return run.go(interrupts)
+
+
+def _record(plan: Plan, stage: Stage, training_env: Any, members: Members, places: Places) -> RunRecord:
+    return RunRecord(
+        name=plan.name or name_of(stage.vector),
+        env=name_of(stage.vector),
+        algorithm=members.first.algo,
+        population_size=members.size,
+        num_envs=members.first.num_envs,
+        seed=members.first.seed,
+        max_env_steps=plan.schedule.max_steps * members.size,
+        target=plan.schedule.target,
+        backend=backend_of(getattr(training_env, "vector", training_env)),
+        run_dir=places.run_dir,
+        processes=members.world.size,
+        settings=plan.settings,
+    )
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class Job:
     recipe: EnvRecipe
     trials: EnvRecipe | None
     cpu: bool
-    networks: CustomSpec | None
+    unsent: Unsent
 
 
 def assist(rank: int, job: Job) -> None:
@@ -187,7 +189,7 @@ def assist(rank: int, job: Job) -> None:
         trials = None if job.trials is None else job.stage.remade(job.trials)
         if trials is not None:
             stack.callback(trials.env.close)
-        _evolve(world, stage, trials, None, job.plan, Places(), Reporters(), networks=job.networks)
+        _evolve(world, stage, trials, None, job.plan, Places(), Reporters(), unsent=job.unsent)
 
 
 def is_over(progress: Mapping[str, Any], schedule: Schedule, members: Members) -> bool:

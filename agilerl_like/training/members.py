@@ -43,9 +43,10 @@ class Unsent(NamedTuple):
     networks: CustomSpec | None
 
     @classmethod
-    def of(cls, agent: Individual) -> Unsent:
-        """What an agent has of it."""
-        return cls(agent.mutation_hooks, agent.networks_of_its_own)
+    def of(cls, population: Individuals | None) -> Unsent:
+        """What the members of a population have of it: all the same."""
+        first = None if population is None else population[0]
+        return cls((), None) if first is None else cls(first.mutation_hooks, first.networks_of_its_own)
 
     def complete(self, parcel: Parcel, device: torch.device) -> Individual:
         """The agent that a parcel was made of, with it."""
@@ -72,17 +73,15 @@ class Members:
         world: World,
         kind: type[Individuals],
         population: Individuals | None,
-        networks: CustomSpec | None = None,
+        unsent: Unsent,
     ) -> Members:
         """Deal out the main process's population, as its agents are now.
 
-        What the others have themselves (of the same script) only tells what cannot be sent: hooks, and the code of
-        networks of the user's own, which may also be given as `networks`.
+        `unsent` is what each process must have by itself.
 
         Raises:
             ConfigurationError: the main process has no population.
         """
-        unsent = Unsent((), networks) if population is None else Unsent.of(population[0])
         if world.size == 1 and population is not None:
             return cls(world, deal([None] * len(population), 1), population, unsent)
         agents = [] if population is None else list(population)

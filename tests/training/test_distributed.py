@@ -25,7 +25,7 @@ class Births(Reporter):
         self.found += [birth.to_json() for birth in births]
 
 
-def lived(processes, *, size=4, generations=4, run_dir=None, resume=None, **settings):
+def lived(processes, *, size=4, generations=4, run_dir=None, resume=None, hook=None, **settings):
     """A run's members as documents and tensors, its fitness, and its births."""
     env = make_vect_envs("CartPole-v1", num_envs=4)
     ranges = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), batch_size=RLParameter(16, 128, dtype=int))
@@ -33,6 +33,8 @@ def lived(processes, *, size=4, generations=4, run_dir=None, resume=None, **sett
     population = PPO.population(
         size, env.single_observation_space, env.single_action_space, hp_config=ranges, **{**defaults, **settings}
     )
+    for agent in population if hook is not None else ():
+        agent.register_mutation_hook(hook)
     births = Births()
     population, fitness = train_on_policy(
         env,
@@ -134,3 +136,22 @@ def test_a_run_that_has_ended_is_returned_as_it_is(tmp_path):
     assert again[0][0] == first[0][0]
     assert again[1] == first[1]
     assert again[2] == []
+
+
+def noted(agent):
+    """A mutation hook that any process can import; it leaves a trace that is saved with the member."""
+    agent.mut = f"{agent.mut}, noted"
+
+
+def test_hooks_are_called_on_every_process():
+    (documents, _), _, births = lived(2, generations=3, hook=noted)
+    born = {birth["uid"]: birth["slot"] for birth in births if birth["mutations"] and not birth["survives"]}
+    living = [documents[f"member-{slot:03d}"] for slot in range(4)]
+    newcomers = [member for member in living if member["index"] in born]
+    assert newcomers
+    assert all(member["mut"].endswith("noted") for member in newcomers)
+
+
+def test_a_hook_that_cannot_be_sent_is_named_before_anything_starts():
+    with pytest.raises(ConfigurationError, match="lambda"):
+        lived(2, hook=lambda agent: None)
