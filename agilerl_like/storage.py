@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import safetensors
 import safetensors.torch
@@ -32,6 +32,8 @@ import torch
 from torch import Tensor
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
+
+T = TypeVar("T")
 
 SCHEMA = "agilerl-like/1"
 MANIFEST = "manifest.json"
@@ -264,6 +266,15 @@ def facts_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorFacts]:
     return {name: TensorFacts(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
 
+def section(tensors: Mapping[str, Tensor], prefix: str) -> Mapping[str, Tensor]:
+    """The tensors whose names begin so, by the rest of their names; of those that are stored, without reading them."""
+    return StoredSection(tensors, prefix) if isinstance(tensors, StoredTensors) else _section(tensors, prefix)
+
+
+def _section(named: Mapping[str, T], prefix: str) -> dict[str, T]:
+    return {name.removeprefix(prefix): its for name, its in named.items() if name.startswith(prefix)}
+
+
 class StoredFile(NamedTuple):
     """A file as the manifest describes it."""
 
@@ -360,6 +371,22 @@ class StoredTensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.facts)
+
+
+class StoredSection(StoredTensors):
+    """Some of the tensors of a file, by the rest of their names; the file is read once for all sections."""
+
+    def __init__(self, whole: StoredTensors, prefix: str) -> None:
+        super().__init__(whole._file)
+        self._whole, self._prefix = whole, prefix
+
+    @cached_property
+    def facts(self) -> dict[str, TensorFacts]:
+        return _section(self._whole.facts, self._prefix)
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return _section(self._whole._tensors, self._prefix)
 
 
 def _facts(header: Any, size: int) -> dict[str, TensorFacts]:

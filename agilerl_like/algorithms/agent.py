@@ -34,7 +34,7 @@ from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.rollout import Rollout, row_bytes
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.update import Values
 from agilerl_like.modules.base import UnitMaps
@@ -44,6 +44,7 @@ from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.distributions import ActionDistribution
 from agilerl_like.networks.variation import Parent, perturb_, vary
+from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, integer, integers
 
 AgentT = TypeVar("AgentT", bound="Agent")
@@ -52,6 +53,10 @@ SAMPLE_STATES = 512
 """States that stand for observations where a mutation is asked for before any rollout."""
 SAMPLE_STEPS = 32
 """How many of them follow each other, for a network that remembers."""
+WEIGHT = 4 * 4
+"""Bytes of a weight, its gradient and its two moments."""
+MAX_TENSORS = 1000
+"""About as many as a network can have."""
 RECENT = 1024
 """States of the last rollout that are kept to measure mutations on."""
 
@@ -138,6 +143,10 @@ class Agent(Individual):
         return layout(self.network)[-1].stop
 
     @property
+    def footprint(self) -> int:
+        return WEIGHT * self.parameter_count + self.rollout_steps * self.num_envs * row_bytes(self.encoding)
+
+    @property
     def is_finite(self) -> bool:
         """Whether all of its weights and statistics are."""
         numbers = (*self.network.parameters(), *self.network.buffers())
@@ -192,6 +201,20 @@ class Agent(Individual):
         # drawn on the CPU, so that a seed means the same weights on every device
         network.reset_(torch_generator(torch.device("cpu"), self.seed, Purpose.INITIAL_WEIGHTS, self.index))
         return network.to(self.device)
+
+    def check_size(self) -> None:
+        """Raise ConfigurationError unless there is room for it to learn; it takes next to no memory to find out."""
+        if self.networks_of_its_own is not None:  # they are there
+            return
+        what = f"net_config: {self.architecture.describe():.200}"
+        try:
+            with torch.device("meta"), Outline(MAX_TENSORS):
+                weights = sum(parameter.numel() for parameter in self.build(self.architecture).parameters())
+        except ConfigurationError:
+            raise
+        except (ValueError, RuntimeError) as error:
+            raise ConfigurationError(f"{what} cannot be built: {error!s:.200}") from error
+        check_room(f"{what} has weights={weights} and", weights, WEIGHT, "weights")
 
     def begin_anew(self) -> None:
         """Get initial weights of its own stream, and moments of nothing: what it had learned is lost."""
@@ -471,16 +494,16 @@ class Agent(Individual):
             documents.get("agent"), tensors.get("agent", {}), device=device, where=str(path), networks=networks
         )
 
-    def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Take over a past, weights and moments; nothing large is made or read before all shapes have been compared."""
-        self.recall(document)
-        found = storage.facts_of(tensors)
+    def _compare(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         # what a user's own networks do with mere shapes, nobody knows; and what lies in memory has cost it already
         if isinstance(tensors, storage.StoredTensors) and self.networks_of_its_own is None:
-            with torch.device("meta"), Outline(len(found)):
-                self._check_stored(found, self.build(self.architecture))
+            with torch.device("meta"), Outline(len(tensors)):
+                self._check_stored(tensors.facts, self.build(self.architecture))
+
+    def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self.recall(document)
         network = self._build_here(self.architecture)
-        self._check_stored(found, network)
+        self._check_stored(storage.facts_of(tensors), network)
         moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in ("exp_avg", "exp_avg_sq", "steps")]
         if any(bool((moment < 0).any()) for moment in moments[1:]):
             raise ValueError("adam.exp_avg_sq and adam.steps must not be negative")

@@ -25,6 +25,7 @@ def as_rollout(
     distribution: ActionDistribution,
     *,
     state_shape: tuple[int, int, int],
+    action_masks: Sequence[Any] | None = None,
 ) -> tuple[Rollout, Experience]:
     """Return the rollout `[T, 1, E, …]` of one agent, and what its loop measured itself.
 
@@ -39,7 +40,8 @@ def as_rollout(
         raise ConfigurationError(f"experiences must be ({', '.join(NAMES)}); train_on_policy collects them by itself")
     states, actions, log_probs, rewards, dones, values, next_state, next_done = experiences
     steps = len(states)
-    for name, part in zip(NAMES[1:6], experiences[1:6], strict=True):
+    named = dict(zip(NAMES[1:6], experiences[1:6], strict=True))
+    for name, part in (named if action_masks is None else {**named, "action_masks": action_masks}).items():
         if len(part) != steps:
             raise ConfigurationError(f"experiences: {name} has {len(part)} steps; states has {steps}")
     if steps == 0:
@@ -61,10 +63,17 @@ def as_rollout(
         valid=torch.ones_like(ended),
         next_observations=encode(next_state).unsqueeze(0),
         last_observations=LastObservations.none(observations),
-        masks=None,
+        masks=None if action_masks is None else _flags(action_masks, shape).to(device).unsqueeze(1),
         state=torch.zeros(1, shape[1], *state_shape, device=device),
     )
     return rollout, Experience(numbers("log_probs", log_probs), numbers("values", values))
+
+
+def _flags(masks: Sequence[Any], shape: tuple[int, int]) -> Tensor:
+    array = np.stack([np.asarray(row, dtype=np.bool_) for row in masks])
+    if array.ndim != 3 or array.shape[:2] != shape:
+        raise ConfigurationError(f"experiences: action_masks has shape {array.shape}; allowed is {(*shape, 'choices')}")
+    return torch.from_numpy(array)
 
 
 def _numbers(name: str, part: Sequence[Any], shape: tuple[int, int]) -> np.ndarray:

@@ -12,6 +12,9 @@ from agilerl_like.errors import ConfigurationError, unknown_name
 
 Spaces = Mapping[str, gymnasium.Space] | Sequence[gymnasium.Space]
 
+MAX_AGENTS = 1024
+"""How many a team may have."""
+
 
 def group_of(agent_id: str) -> str:
     """The group that an agent's name names: "speaker" for "speaker_0"; a name without a number is its own."""
@@ -25,6 +28,14 @@ def keys_of(spaces: Spaces) -> Sequence[str]:
     raise ConfigurationError("agent_ids is missing: observation_spaces is a list, so nothing names the agents")
 
 
+def check_names(field: str, ids: Sequence[str]) -> None:
+    """Raise ConfigurationError unless these can be the names of a team's agents."""
+    if not 0 < len(ids) <= MAX_AGENTS:
+        raise ConfigurationError(f"{field} has {len(ids)} names; allowed are 1 to {MAX_AGENTS}")
+    if not all(isinstance(agent, str) and agent for agent in ids) or len(set(ids)) < len(ids):
+        raise ConfigurationError(f"{field}={[*ids]!r:.200}; allowed are unequal names")
+
+
 def by_agent(name: str, spaces: Spaces, ids: Sequence[str]) -> dict[str, gymnasium.Space]:
     """A space for each agent; ConfigurationError if one is missing or nobody's."""
     if not isinstance(spaces, Mapping):
@@ -34,7 +45,7 @@ def by_agent(name: str, spaces: Spaces, ids: Sequence[str]) -> dict[str, gymnasi
     for agent in spaces:
         if agent not in ids:
             raise unknown_name(f"{name} agent", agent, ids)
-    missing = [agent for agent in ids if agent not in spaces]
+    missing = [agent for agent in ids if agent not in set(spaces)]  # a Dict space would look among its samples
     if missing:
         raise ConfigurationError(f"{name} lacks {missing}; allowed is one space for each of {list(ids)}")
     return {agent: spaces[agent] for agent in ids}
@@ -47,17 +58,20 @@ def grouped(
     acted: Mapping[str, gymnasium.Space],
 ) -> dict[str, tuple[str, ...]]:
     """The agents of each group, in the order in which groups and agents first appear."""
+    for agent, space in (*observed.items(), *acted.items()):
+        if not isinstance(space, gymnasium.Space):
+            raise ConfigurationError(f"agent {agent!r} has {space!r:.100}; allowed are spaces of gymnasium")
     for agent in groups or ():
         if agent not in ids:
             raise unknown_name("groups agent", agent, ids)
     home = {agent: (groups or {}).get(agent, group_of(agent)) for agent in ids}
     found = {group: tuple(agent for agent in ids if home[agent] == group) for group in dict.fromkeys(home.values())}
     for group, members in found.items():
-        if not group or "." in group or "/" in group:
+        if not isinstance(group, str) or not group or "." in group or "/" in group:
             raise ConfigurationError(f"groups: {group!r} must be a name without dots and slashes")
         for agent in members[1:]:
             for spaces in (observed, acted):
-                if spaces[agent] != spaces[members[0]]:
+                if spaces[agent] is not spaces[members[0]] and spaces[agent] != spaces[members[0]]:
                     raise ConfigurationError(
                         f"groups: {agent!r} has {spaces[agent]} and {members[0]!r} has {spaces[members[0]]}, but both "
                         f"are in group {group!r}; allowed are equal spaces, or groups={{{agent!r}: 'another'}}"

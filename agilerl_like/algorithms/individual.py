@@ -24,6 +24,9 @@ from agilerl_like.hpo import Birth, Genome, HyperparameterConfig, Mutation, Muta
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.seeding import fresh_seed
 
+ANOTHER = 2**32
+"""More noise than anybody draws."""
+
 IndividualT = TypeVar("IndividualT", bound="Individual")
 
 
@@ -102,6 +105,11 @@ class Individual(ABC):
 
     @property
     @abstractmethod
+    def footprint(self) -> int:
+        """Bytes that it needs at least to learn: weights, their gradients and moments, and what it learns from."""
+
+    @property
+    @abstractmethod
     def is_finite(self) -> bool:
         """Whether all of its weights and statistics are."""
 
@@ -125,6 +133,10 @@ class Individual(ABC):
     @abstractmethod
     def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
         """Read what `genome_to_json` wrote."""
+
+    def turn_over(self) -> None:
+        """Draw other noise from here on than would have come."""
+        self.draws += ANOTHER
 
     @abstractmethod
     def settle(self) -> None:
@@ -310,11 +322,9 @@ class Individual(ABC):
         networks: CustomSpec | None = None,
     ) -> IndividualT:
         """Build the agent that `to_documents` described; `networks` are the user's own, if it has such."""
-        if not isinstance(document, Mapping) or document.get("algorithm") != cls.algo:
-            found = document.get("algorithm") if isinstance(document, Mapping) else None
-            raise CheckpointError(f"path={where!r} holds algorithm={found!r}; wanted is {cls.algo!r}")
         try:
-            agent = cls._from_document(document, device, networks)
+            agent = cls.outlined(document, device, networks)
+            agent._compare(document, tensors)
             agent._fill(document, tensors)
         except CheckpointError:
             raise
@@ -325,6 +335,16 @@ class Individual(ABC):
         return agent
 
     @classmethod
+    def outlined(
+        cls: type[IndividualT], document: Any, device: str | torch.device, networks: CustomSpec | None = None
+    ) -> IndividualT:
+        """The agent that a document describes, without networks; ValueError if it is of another algorithm."""
+        found = document.get("algorithm") if isinstance(document, Mapping) else None
+        if found != cls.algo:
+            raise ValueError(f"it holds algorithm={found!r:.100}; wanted is {cls.algo!r}")
+        return cls._from_document(document, device, networks)
+
+    @classmethod
     @abstractmethod
     def _from_document(
         cls: type[IndividualT], document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
@@ -332,8 +352,12 @@ class Individual(ABC):
         """An agent of the saved settings, architecture and spaces, without a network."""
 
     @abstractmethod
+    def _compare(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Raise ValueError unless tensors are those of what is described; of what is stored none are read."""
+
+    @abstractmethod
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Take over a past, weights and moments; nothing large is made or read before all shapes have been compared."""
+        """Take over a past, weights and moments."""
 
     # -- AgileRL's other names
 

@@ -25,6 +25,7 @@ from agilerl_like.hpo import Birth, Mutation, Mutations
 from agilerl_like.hpo.evolution import first_generation
 from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.networks.custom import CustomSpec
+from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, generator
 
 IndividualsT = TypeVar("IndividualsT", bound="Individuals")
@@ -42,6 +43,10 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
             raise ConfigurationError("a population of 0 agents cannot evolve; size must be at least 1")
         first = self.agents[0]
         for agent in self.agents:
+            if not isinstance(agent, self.kind):
+                raise ConfigurationError(
+                    f"{type(agent).__name__} cannot be in {type(self).__name__}; allowed are {self.kind.__name__}"
+                )
             if type(agent) is not type(first):
                 raise ConfigurationError(
                     f"agents of a population are of one kind; found {type(first).__name__} and {type(agent).__name__}"
@@ -252,6 +257,7 @@ def siblings(
         settings = settings | {name: r.clip(settings.get(name, r.min)) for name, r in ranges.items()}
     make: Callable[..., IndividualT] = kind
     first = make(observation_space, action_space, index=0, **settings)
+    check_room(f"size={size}", size, first.footprint, "members")
     settings = settings | {"seed": first.seed}
     agents = [first, *(make(observation_space, action_space, index=i, **settings) for i in range(1, size))]
     if sample:

@@ -9,33 +9,40 @@ times the team's, and all learners of a team are due at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, get_args
 
 import gymnasium
+import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.agent import read_architecture
 from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.algorithms.groups import Spaces, by_agent, by_group, grouped, keys_of
+from agilerl_like.algorithms.groups import Spaces, by_agent, by_group, check_names, grouped, keys_of
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals, siblings
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO, repaired, typed
 from agilerl_like.algorithms.settings import PPOSettings, validated
-from agilerl_like.algorithms.stored import count_in, whole
-from agilerl_like.algorithms.team_evaluation import Brain, Policy, evaluate_teams
-from agilerl_like.envs.spaces import space_from_json
+from agilerl_like.algorithms.stored import count_in, team_in, whole
+from agilerl_like.algorithms.team_evaluation import Brain, Policy, TeamEpisodes, evaluate_teams, unexploring
+from agilerl_like.algorithms.team_experiences import ByAgent, TeamExperiences, act_by_agent, of_group
+from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, ParallelEnv, alone
+from agilerl_like.envs.spaces import space_to_json
+from agilerl_like.envs.team_rows import GroupRows, Rewards
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
-from agilerl_like.errors import unknown_name
+from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
+from agilerl_like.learning.rollout import row_bytes
 from agilerl_like.learning.team import Team
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.team import TeamSpec, split
-from agilerl_like.seeding import Purpose, integer
+from agilerl_like.room import check_room
+from agilerl_like.seeding import Purpose, integer, integers
+from agilerl_like.storage import section
 
 SETTINGS = tuple(PPOSettings.__dataclass_fields__)
 
@@ -52,6 +59,9 @@ class IPPO(Individual):
         net_config: of `PPO`, for all groups, or by group.
         groups: the group of each agent; left out, what `group_of` says. Agents of a group need equal spaces and share
             a policy.
+        rewards: what each agent learns from: what it earned itself ("individual"), or what all agents earned together
+            ("sum") or on average ("mean").
+        agent_id_one_hot: whether agents of a group observe who they are, so that one policy can tell them apart.
         num_envs: envs that this team acts in at once.
         device: where its tensors live.
         seed: names all its random streams; drawn from the operating system if left out.
@@ -64,6 +74,8 @@ class IPPO(Individual):
 
     algo: ClassVar[str] = "IPPO"
 
+    learn_step: int
+
     def __init__(
         self,
         observation_spaces: Spaces,
@@ -74,6 +86,8 @@ class IPPO(Individual):
         net_config: Mapping[str, Any] | None = None,
         *,
         groups: Mapping[str, str] | None = None,
+        rewards: Rewards = "individual",
+        agent_id_one_hot: bool = False,
         num_envs: int = 1,
         device: str | torch.device = "cpu",
         accelerator: Any = None,
@@ -81,6 +95,7 @@ class IPPO(Individual):
         **settings: Any,
     ) -> None:
         ids = tuple(agent_ids if agent_ids is not None else keys_of(observation_spaces))
+        check_names("agent_ids", ids)
         observed, acted = (
             by_agent(name, spaces, ids)
             for name, spaces in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))
@@ -90,17 +105,21 @@ class IPPO(Individual):
             acted,
             settings=validated(PPOSettings, settings),
             groups=grouped(ids, groups, observed, acted),
+            rewards=rewards,
+            agent_id_one_hot=agent_id_one_hot,
             index=index,
             hp_config=hp_config,
             num_envs=num_envs,
             device=device if accelerator is None else accelerator.device,
             seed=seed,
         )
+        row = sum(len(ids) * row_bytes(self.rows[group].encoding) for group, ids in self.groups.items())
+        check_room(f"learn_step={self.learn_step}", self.learn_step, row, "env steps")
         configs = by_group(net_config, self.groups)
         for number, (group, members) in enumerate(self.groups.items()):
             self.learners[group] = PPO(
-                observed[members[0]],
-                acted[members[0]],
+                self.rows[group].single_observation_space,
+                self.rows[group].single_action_space,
                 index=index,
                 hp_config=self._scaled_ranges(group),
                 net_config=configs[group],
@@ -117,6 +136,8 @@ class IPPO(Individual):
         *,
         settings: PPOSettings,
         groups: Mapping[str, tuple[str, ...]],
+        rewards: Rewards,
+        agent_id_one_hot: bool,
         index: int,
         hp_config: HyperparameterConfig | None,
         num_envs: int,
@@ -136,6 +157,17 @@ class IPPO(Individual):
         self.agent_ids = tuple(observation_spaces)
         self.groups = MappingProxyType(dict(groups))
         """The agents of each group."""
+        if rewards not in get_args(Rewards):
+            raise unknown_name("rewards", rewards, get_args(Rewards))
+        if not isinstance(agent_id_one_hot, bool):
+            raise ConfigurationError(f"agent_id_one_hot={agent_id_one_hot!r} must be True or False")
+        self.rewards: Rewards = rewards
+        self.agent_id_one_hot = agent_id_one_hot
+        self.rows = {
+            group: GroupRows(ids, observation_spaces[ids[0]], action_spaces[ids[0]], identified=agent_id_one_hot)
+            for group, ids in self.groups.items()
+        }
+        """What the learner of each group sees of its agents."""
         self.num_envs = num_envs
         for name in SETTINGS:
             setattr(self, name, getattr(settings, name))
@@ -155,7 +187,7 @@ class IPPO(Individual):
         scale = len(self.groups[group])
         return HyperparameterConfig(
             **{
-                name: replace(r, min=r.min * scale, max=r.max * scale) if name == "learn_step" else r
+                name: replace(r, min=r.min * scale, max=r.max * scale, scale="linear") if name == "learn_step" else r
                 for name, r in self.hp_config.items()
             }
         )
@@ -205,6 +237,10 @@ class IPPO(Individual):
         return sum(learner.parameter_count for learner in self.learners.values())
 
     @property
+    def footprint(self) -> int:
+        return sum(learner.footprint for learner in self.learners.values())
+
+    @property
     def is_finite(self) -> bool:
         return all(learner.is_finite for learner in self.learners.values())
 
@@ -230,6 +266,11 @@ class IPPO(Individual):
         self.training = training
         for learner in self.learners.values():
             learner.set_training_mode(training)
+
+    def turn_over(self) -> None:
+        super().turn_over()
+        for learner in self.learners.values():
+            learner.turn_over()
 
     def settle(self) -> None:
         for learner in self.learners.values():
@@ -258,18 +299,79 @@ class IPPO(Individual):
         done_there = self.learners[group]._carry_out(Mutation(change.kind, operator, change.details))
         return Mutation(done_there.kind, change.operator, done_there.details)
 
+    # -- acting, learning and testing by hand
+
+    def get_action(self, obs: Mapping[str, Any], infos: Mapping[str, Any] | None = None) -> ByAgent:
+        """Act on observations by agent `[N, *shape]`: `(action, log_prob, entropy, value)`, each by agent `[N, …]`.
+
+        As `PPO.get_action`; a single observation is a batch of one, and agents that observe nothing are not asked.
+        `infos[agent]` may have an `action_mask` `[N, choices]`, and `env_defined_actions` `[N, …]`, which are what the
+        agent does wherever they are not nan. Of what was seen before nothing is remembered.
+
+        Raises:
+            ConfigurationError: an unknown agent, or an observation or mask that does not fit.
+        """
+        return act_by_agent(self, obs, infos or {})
+
+    def learn(
+        self, experiences: TeamExperiences | None = None, action_masks: Mapping[str, Sequence[Any]] | None = None
+    ) -> dict[str, float]:
+        """Do one PPO update of every group and return their mean losses.
+
+        `experiences` are those of `PPO.learn`, each by agent, and so are `action_masks`: a loop by hand has to have
+        every agent act in every step. `train_multi_agent_on_policy` knows who is there.
+
+        Raises:
+            ConfigurationError: nothing to learn from, an agent that is missing, or shapes that do not fit.
+            NoHealthyMember: the update of a group left weights that are not finite; they were put back.
+        """
+        return {
+            group: learner.learn(*of_group(self.rows[group], experiences, action_masks))
+            for group, learner in self.learners.items()
+        }
+
+    def test(
+        self,
+        env: MultiAgentVectorEnv | ParallelEnv,
+        swap_channels: bool = False,
+        max_steps: int | None = None,
+        loop: int = 3,
+        sum_scores: bool = True,
+    ) -> float | np.ndarray:
+        """Return what the team earned on average in exactly `loop` episodes, on the same seeds at every call.
+
+        That is the sum of all agents, and is appended to `fitness`; without `sum_scores` it is returned group by group.
+        The policy does not explore and nothing is learned. `max_steps` cuts longer episodes.
+        """
+        if loop < 1:
+            raise ConfigurationError(f"loop={loop!r} must be at least 1")
+        made_with = self.settings()["swap_channels"]
+        if swap_channels != made_with:
+            raise ConfigurationError(f"swap_channels={swap_channels!r}; this team was made with {made_with!r}")
+        stepped = TeamTransitionEnv(env if isinstance(env, MultiAgentVectorEnv) else alone(env))
+        played = self.perform(stepped, integers(loop, self.seed, Purpose.EVALUATION_ENVS), max_steps)
+        self.fitness.append(float(played.together.means[0]))
+        if sum_scores:
+            return self.fitness[-1]
+        return np.array([sum(played.returns[agent].mean() for agent in ids) for ids in self.groups.values()])
+
     # -- testing
 
+    @property
+    def brains(self) -> dict[str, Brain]:
+        """What the agents of each group think with."""
+        return {
+            group: Brain(learner.best_actions, learner, learner.nothing, self.rows[group])
+            for group, learner in self.learners.items()
+        }
+
+    def perform(self, env: TeamTransitionEnv, seeds: Sequence[int], max_steps: int | None = None) -> TeamEpisodes:
+        """Play one episode for each seed, without exploration."""
+        with unexploring(self):
+            return evaluate_teams(self.brains, env, seeds, members=1, max_steps=max_steps)
+
     def play(self, env: TeamTransitionEnv, seeds: list[int], max_steps: int | None = None) -> Episodes:
-        training = self.training
-        self.set_training_mode(False)
-        try:
-            brains = {
-                group: Brain(learner.best_actions, learner, learner.nothing) for group, learner in self.learners.items()
-            }
-            return evaluate_teams(brains, self.groups, env, seeds, members=1, max_steps=max_steps)
-        finally:
-            self.set_training_mode(training)
+        return self.perform(env, seeds, max_steps).together
 
     # -- copies
 
@@ -282,6 +384,8 @@ class IPPO(Individual):
             ),
             settings=PPOSettings(**self.settings()),
             groups=self.groups,
+            rewards=self.rewards,
+            agent_id_one_hot=self.agent_id_one_hot,
             index=index,
             hp_config=self.hp_config,
             num_envs=self.num_envs,
@@ -307,6 +411,12 @@ class IPPO(Individual):
             **self.facts(),
             "agent_ids": list(self.agent_ids),
             "groups": [[group, list(ids)] for group, ids in self.groups.items()],  # a mapping's order would be lost
+            "spaces": {
+                group: [space_to_json(space[ids[0]]) for space in (self.observation_space, self.action_space)]
+                for group, ids in self.groups.items()
+            },
+            "rewards": self.rewards,
+            "agent_id_one_hot": self.agent_id_one_hot,
             "learners": {group: its_document for group, (its_document, _) in saved.items()},
         }
         return document, {f"{group}/{name}": x for group, (_, tensors) in saved.items() for name, x in tensors.items()}
@@ -315,20 +425,15 @@ class IPPO(Individual):
     def _from_document(
         cls, document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
     ) -> IPPO:
-        learners = document["learners"]
-        groups = {group: tuple(map(str, ids)) for group, ids in document["groups"]}
-        if set(groups) != set(learners):
-            raise ValueError(f"groups {sorted(groups)} are not those of learners {sorted(learners)}")
-        home = {agent: group for group, ids in groups.items() for agent in ids}
-        spaces = [
-            {agent: space_from_json(learners[home[agent]][kind]) for agent in document["agent_ids"]}
-            for kind in ("observation_space", "action_space")
-        ]
+        book = team_in(document)
         team = cls.__new__(cls)
         team._start(
-            *spaces,
+            book.observation_spaces,
+            book.action_spaces,
             settings=validated(PPOSettings, document["settings"]),
-            groups=groups,
+            groups=book.groups,
+            rewards=document["rewards"],
+            agent_id_one_hot=document["agent_id_one_hot"],
             index=whole("index", document["index"]),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
             num_envs=count_in(document, "num_envs"),
@@ -337,14 +442,34 @@ class IPPO(Individual):
         )
         return team
 
+    def _compare(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self.hp_config.check(self.hyperparameters)
+        if {name.partition("/")[0] for name in tensors} != {*self.groups}:
+            raise ValueError(f"the tensors are not those of groups {[*self.groups]!s:.200}")
+        for group in self.groups:
+            its_document = document["learners"][group]
+            self.learners[group] = PPO.outlined(its_document, self.device)
+            self._check_learner(group)
+            self.learners[group]._compare(its_document, section(tensors, f"{group}/"))
+
+    def _check_learner(self, group: str) -> None:
+        """Raise ValueError unless a learner is one of this team's."""
+        wanted = {
+            "index": self.index,
+            "hp_config": self._scaled_ranges(group),
+            "observation_space": self.rows[group].single_observation_space,
+            "action_space": self.rows[group].single_action_space,
+            **{name: self._scaled(name, getattr(self, name), group) for name in ("num_envs", "learn_step")},
+        }
+        for name, value in wanted.items():
+            found = getattr(self.learners[group], name)
+            if found != value:
+                raise ValueError(f"learners: {group}.{name}={found!s:.100}; that of its team is {value!s:.100}")
+
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.recall(document)
-        self.learners = {
-            group: PPO.from_documents(
-                document["learners"][group], Named(tensors, f"{group}/"), device=self.device, where=f"learner {group}"
-            )
-            for group in self.groups
-        }
+        for group, learner in self.learners.items():
+            learner._fill(document["learners"][group], section(tensors, f"{group}/"))
 
 
 class Teams(Individuals[IPPO]):
@@ -354,6 +479,13 @@ class Teams(Individuals[IPPO]):
 
     def __init__(self, agents: Iterable[IPPO]) -> None:
         super().__init__(agents)
+        for name in ("groups", "rewards", "agent_id_one_hot"):
+            for team in self.agents:
+                if getattr(team, name) != getattr(self.agents[0], name):
+                    raise ConfigurationError(
+                        f"{name}={getattr(team, name)} must be that of every team of a population; another one has "
+                        f"{getattr(self.agents[0], name)}"
+                    )
         self.by_group = {
             group: Population([team.learners[group] for team in self.agents]) for group in self.agents[0].groups
         }
@@ -382,17 +514,23 @@ class Teams(Individuals[IPPO]):
         for group, learners in self.by_group.items():
             learners.take_over([team.learners[group] for team in heirs])
 
+    @property
+    def training(self) -> bool:
+        """Whether they explore."""
+        return self.agents[0].training
+
+    @property
+    def brains(self) -> dict[str, Brain]:
+        """What the agents of each group think with, each team's in its own block of envs."""
+        first = self.agents[0]
+        return {
+            group: Brain(self._policy(learners), first.learners[group], learners.nothing, first.rows[group])
+            for group, learners in self.by_group.items()
+        }
+
     def play(self, env: TeamTransitionEnv, seeds: Sequence[int], max_steps: int | None = None) -> Episodes:
-        training = self.agents[0].training
-        self.set_training_mode(False)
-        try:
-            brains = {
-                group: Brain(self._policy(learners), cast(PPO, learners[0]), learners.nothing)
-                for group, learners in self.by_group.items()
-            }
-            return evaluate_teams(brains, self.agents[0].groups, env, seeds, members=len(self), max_steps=max_steps)
-        finally:
-            self.set_training_mode(training)
+        with unexploring(self):
+            return evaluate_teams(self.brains, env, seeds, members=len(self), max_steps=max_steps).together
 
     def _policy(self, learners: Population) -> Policy:
         shape = len(self), -1
@@ -403,19 +541,3 @@ class Teams(Individuals[IPPO]):
             return learners.to_env(actions), after.flatten(0, 1)
 
         return policy
-
-
-class Named(Mapping[str, Tensor]):
-    """The tensors of one learner among those of a team."""
-
-    def __init__(self, tensors: Mapping[str, Tensor], prefix: str) -> None:
-        self._tensors, self._prefix = tensors, prefix
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[self._prefix + name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (name.removeprefix(self._prefix) for name in self._tensors if name.startswith(self._prefix))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)

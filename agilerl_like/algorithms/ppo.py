@@ -7,7 +7,7 @@ population does.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -28,13 +28,14 @@ from agilerl_like.algorithms.experiences import Experiences, as_rollout
 from agilerl_like.algorithms.individuals import siblings
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
-from agilerl_like.algorithms.stored import count_in
-from agilerl_like.envs.spaces import ObservationEncoding, mask_size, space_from_json
+from agilerl_like.algorithms.stored import count_in, space_in
+from agilerl_like.envs.masks import choices_of
+from agilerl_like.envs.spaces import ObservationEncoding, mask_size
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import HyperparameterConfig, RLParameter
 from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.rollout import Rollout, row_bytes
 from agilerl_like.learning.sequences import SINGLE, BPTTSequenceType, Cut
 from agilerl_like.learning.update import Values
 from agilerl_like.modules.layers import NoisyLinear
@@ -43,12 +44,8 @@ from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
 from agilerl_like.networks.memory import TIMELESS, Course
+from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose
-
-MAX_EXTENT = 2**23
-"""Bytes of an observation, in float32, of a space that is read from a file: a frame of 1448 x 1448."""
-PART = 4000
-"""Bytes that cost as much as one more part of a space."""
 
 
 class PPO(Agent):
@@ -170,6 +167,7 @@ class PPO(Agent):
             seed=seed,
         )
         self.mut = mut or "None"
+        self.check_size()
         network = self.initial_network()
         for module in network.modules():
             if isinstance(module, EvolvableCustom):
@@ -265,6 +263,15 @@ class PPO(Agent):
         longest = self.hp_config["learn_step"].max if "learn_step" in self.hp_config else self.learn_step
         if smallest > math.ceil(longest / self.num_envs) * self.num_envs:
             raise ConfigurationError(f"batch_size={smallest} never fits into learn_step={longest}")
+
+    def check_size(self) -> None:
+        row = row_bytes(self.encoding)
+        check_room(f"num_envs={self.num_envs}", self.num_envs, 2 * row, "envs")
+        check_room(f"learn_step={self.learn_step}", self.learn_step, row, "env steps")
+        if "learn_step" in self.hp_config:
+            longest = int(self.hp_config["learn_step"].max)
+            check_room(f"hp_config.learn_step.max={longest}", longest, row, "env steps")
+        super().check_size()
 
     @property
     def rollout_steps(self) -> int:
@@ -426,6 +433,10 @@ class PPO(Agent):
             mask = mask[None]
         if mask.shape != (batch, size):
             raise ConfigurationError(f"action_mask has shape {mask.shape}; allowed is {(batch, size)}")
+        for choice in choices_of(self.action_space):
+            stuck = ~mask[:, choice].any(1)
+            if stuck.any():
+                raise ConfigurationError(f"action_mask={mask[stuck][0].astype(int).tolist()} allows no action")
         return torch.from_numpy(mask).to(self.device)
 
     # -- learning
@@ -438,20 +449,25 @@ class PPO(Agent):
         }
         return tuple(float(infinite.get(name, getattr(self, name))) for name in Values._fields)
 
-    def learn(self, experiences: Experiences | None = None) -> float:
+    def learn(self, experiences: Experiences | None = None, action_masks: Sequence[Any] | None = None) -> float:
         """Do one PPO update and return the mean loss.
 
         `experiences` is `(states, actions, log_probs, rewards, dones, values, next_state, next_done)`, the first six
         lists over time of arrays `[E, …]`. `dones[t]` says that step t *begins* an episode (the flag is taken before
         the step), and `next_done` the same of the step that would follow. Hand-written loops that keep one done flag
-        cannot tell a time limit from an end; `train_on_policy` can.
+        cannot tell a time limit from an end; `train_on_policy` can. `action_masks` are those that `get_action` was
+        given, a list over time of arrays `[E, choices]`.
 
         Raises:
             ConfigurationError: nothing to learn from, or shapes that do not fit.
             NoHealthyMember: the update left weights that are not finite; the agent was put back to what it was.
         """
         rollout, measured = as_rollout(
-            experiences, self.encode, self.distribution, state_shape=self.network.state_shape
+            experiences,
+            self.encode,
+            self.distribution,
+            state_shape=self.network.state_shape,
+            action_masks=action_masks,
         )
         kept = self.cohort.keep(self.row)
         report = self.cohort.learn(
@@ -512,14 +528,14 @@ class PPO(Agent):
         cls, document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
     ) -> PPO:
         agent = cls.__new__(cls)
-        space, settings = _space(document["observation_space"]), validated(PPOSettings, document["settings"])
+        space, settings = space_in(document["observation_space"]), validated(PPOSettings, document["settings"])
         encoding = _encoding(space, settings)
         architecture = read_architecture(
             document["architecture"], encoding, recurrent=settings.recurrent, networks=networks
         )
         agent._start(
             space,
-            _space(document["action_space"]),
+            space_in(document["action_space"]),
             settings=settings,
             index=count_in(document, "index"),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
@@ -546,24 +562,6 @@ class PPO(Agent):
 
 def _encoding(space: gymnasium.Space, settings: PPOSettings) -> ObservationEncoding:
     return ObservationEncoding(space, swap_channels=settings.swap_channels, normalize_images=settings.normalize_images)
-
-
-def _space(data: Mapping[str, Any]) -> gymnasium.Space:
-    """Read a space, unless it is beyond all learning: a few characters can describe a terabyte."""
-    if _extent(data) > MAX_EXTENT:
-        raise ConfigurationError(f"space={str(data)[:100]} is too large; allowed are {MAX_EXTENT} bytes")
-    return space_from_json(data)
-
-
-def _extent(data: Mapping[str, Any]) -> int:
-    """About how many bytes an observation of a described space is, and what its parts take by themselves."""
-    if data["type"] in ("Dict", "Tuple"):
-        parts = data["spaces"] if data["type"] == "Tuple" else [part for _, part in data["spaces"]]
-        return sum(PART + _extent(part) for part in parts)
-    sizes = np.ravel(np.asarray(data.get("shape", data.get("nvec", data.get("n"))), dtype=object)).tolist()
-    if not all(type(size) is int for size in sizes):
-        raise ConfigurationError(f"space={str(data)[:100]} must have whole numbers for sizes")
-    return (sum if "nvec" in data else math.prod)(sizes) * max(4, np.dtype(data.get("dtype")).itemsize)
 
 
 def repaired(

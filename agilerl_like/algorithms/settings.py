@@ -19,7 +19,8 @@ from agilerl_like.learning.sequences import BPTTSequenceType
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=2**40)]
+"""A number of things that are made or done: if each took a byte, no machine could hold more."""
 
 SettingsT = TypeVar("SettingsT")
 

@@ -6,13 +6,25 @@ shapes can be compared with those that are stored before anything is made of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+import math
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
 
+import gymnasium
+import numpy as np
 from torch.overrides import TorchFunctionMode
+
+from agilerl_like.algorithms.groups import check_names, grouped
+from agilerl_like.envs.spaces import space_from_json
 
 MAX_COUNT = 2**128
 """What no counter reaches."""
+MAX_EXTENT = 2**23
+"""Bytes of an observation, in float32, of a space that is read from a file: a frame of 1448 x 1448."""
+PART = 4000
+"""Bytes that cost as much as one more part of a space."""
 
 
 class Outline(TorchFunctionMode):
@@ -57,3 +69,64 @@ def whole(name: str, value: Any) -> int:
     if type(value) is not int or not 0 <= value < MAX_COUNT:
         raise ValueError(f"{name}={value!r:.100} must be a whole number of at least 0")
     return value
+
+
+# -- spaces
+
+
+def space_in(data: Mapping[str, Any]) -> gymnasium.Space:
+    """Read a space, unless it is beyond all learning: a few characters can describe a terabyte."""
+    if _extent(data) > MAX_EXTENT:
+        raise ValueError(f"space={str(data)[:100]} is too large; allowed are {MAX_EXTENT} bytes")
+    return space_from_json(data)
+
+
+def spaces_in(described: Iterable[Mapping[str, Any]]) -> list[gymnasium.Space]:
+    """Read the spaces of a team: one and the same where they are alike, and together no larger than one might be."""
+    told = [(json.dumps(data, sort_keys=True), data) for data in described]
+    distinct = dict(told)
+    if _extent({"type": "Tuple", "spaces": [*distinct.values()]}) > MAX_EXTENT:
+        raise ValueError(f"{len(distinct)} spaces are too large together; allowed are {MAX_EXTENT} bytes")
+    read = {text: space_from_json(data) for text, data in distinct.items()}
+    return [read[text] for text, _ in told]
+
+
+def _extent(data: Mapping[str, Any]) -> int:
+    """About how many bytes an observation of a described space is, and what its parts take by themselves."""
+    if data["type"] in ("Dict", "Tuple"):
+        parts = data["spaces"] if data["type"] == "Tuple" else [part for _, part in data["spaces"]]
+        return sum(PART + _extent(part) for part in parts)
+    sizes = np.ravel(np.asarray(data.get("shape", data.get("nvec", data.get("n"))), dtype=object)).tolist()
+    if not all(type(size) is int for size in sizes):
+        raise ValueError(f"space={str(data)[:100]} must have whole numbers for sizes")
+    return (sum if "nvec" in data else math.prod)(sizes) * max(4, np.dtype(data.get("dtype")).itemsize)
+
+
+# -- teams
+
+
+class StoredTeam(NamedTuple):
+    """Who is in a team, and what each of them sees and does."""
+
+    groups: dict[str, tuple[str, ...]]
+    observation_spaces: dict[str, gymnasium.Space]
+    action_spaces: dict[str, gymnasium.Space]
+
+
+def team_in(document: Mapping[str, Any]) -> StoredTeam:
+    """The book of a saved team; ValueError if it does not add up."""
+    ids, listed, spaces = document["agent_ids"], document["groups"], document["spaces"]
+    check_names("agent_ids", ids)
+    home = {agent: group for group, members in listed for agent in members}
+    if sorted(agent for _, members in listed for agent in members) != sorted(ids):
+        raise ValueError("groups do not have each agent of agent_ids once")
+    groups = {group: tuple(members) for group, members in listed}
+    if not groups.keys() == spaces.keys() == document["learners"].keys():
+        raise ValueError("groups are not those that spaces and learners are of")
+    pairs = [(sees, does) for sees, does in map(spaces.get, groups)]
+    read = iter(spaces_in(chain.from_iterable(pairs)))
+    by_group = {group: (next(read), next(read)) for group in groups}
+    observed, acted = ({agent: by_group[home[agent]][part] for agent in ids} for part in (0, 1))
+    if [*grouped(ids, home, observed, acted).items()] != [*groups.items()]:
+        raise ValueError("groups are not in the order of their agents")
+    return StoredTeam(groups, observed, acted)

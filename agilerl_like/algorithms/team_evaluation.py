@@ -1,12 +1,13 @@
 """Playing counted episodes with teams: the multi-agent sibling of `evaluation`.
 
-A return is what all agents of a team earn together in an episode.
+What each agent earned is kept by agent, for who judges a team may be one of its opponents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,12 +15,25 @@ from torch import Tensor
 
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.ppo import PPO
-from agilerl_like.envs.team_rows import GroupRows
+from agilerl_like.envs.team_rows import GroupRows, check_agents
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
 
 Policy = Callable[[Tensor, Tensor | None, Tensor], tuple[Any, Tensor]]
 """Encoded observations `[N, D]`, masks `[N, choices]` and memory `[N, M, K, H]` of a group's agents -> actions, and
 what is remembered then."""
+
+
+class TeamEpisodes(NamedTuple):
+    """What the agents of P teams earned in K episodes each."""
+
+    returns: Mapping[str, np.ndarray]  # by agent, [P, K] float64
+    lengths: np.ndarray  # [P, K] int64
+    lost: np.ndarray  # [P, K] bool: nobody knows how the episode went on
+
+    @property
+    def together(self) -> Episodes:
+        """The same with what all agents of a team earned together."""
+        return Episodes(np.sum([*self.returns.values()], axis=0), self.lengths, self.lost)
 
 
 class Brain(NamedTuple):
@@ -30,32 +44,55 @@ class Brain(NamedTuple):
     """Any member's: all encode alike."""
     nothing: Tensor
     """What is remembered when an episode begins, `[M, K, H]`."""
+    rows: GroupRows
+    """Its agents, as the learner sees them."""
+
+
+class Player(Protocol):
+    """A team or several."""
+
+    @property
+    def training(self) -> bool: ...
+    def set_training_mode(self, training: bool) -> None: ...
+
+
+@contextmanager
+def unexploring(player: Player) -> Iterator[None]:
+    """Let somebody act as well as it can for a while."""
+    was = player.training
+    player.set_training_mode(False)
+    try:
+        yield
+    finally:
+        player.set_training_mode(was)
 
 
 def evaluate_teams(
     brains: Mapping[str, Brain],
-    groups: Mapping[str, Sequence[str]],
     env: TeamTransitionEnv,
     seeds: Sequence[int],
     *,
     members: int,
     max_steps: int | None = None,
-) -> Episodes:
+) -> TeamEpisodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's.
 
-    `env` is one of counted episodes: a copy stands still after its end.
+    `brains` are those of each group. In an env of counted episodes a copy stands still after its end; what any other
+    does then is ignored.
     """
+    check_agents(env, (brain.rows for brain in brains.values()))
     envs = env.num_envs // members
-    table = {group: Seats(brains[group], GroupRows(env, ids)) for group, ids in groups.items()}
+    table = {group: Seats(brain) for group, brain in brains.items()}
     rounds = [_round(table, env, seeds[i : i + envs], members, max_steps) for i in range(0, len(seeds), envs)]
-    return Episodes(*(np.concatenate(parts, axis=1) for parts in zip(*rounds, strict=True)))
+    returns, lengths, lost = (np.concatenate(parts, axis=-1) for parts in zip(*rounds, strict=True))
+    return TeamEpisodes(dict(zip(env.agent_ids, returns, strict=True)), lengths, lost)
 
 
 class Seats:
     """One group's agents in all envs: what they see, may do and remember."""
 
-    def __init__(self, brain: Brain, rows: GroupRows) -> None:
-        self._brain, self._rows, self._state = brain, rows, brain.nothing
+    def __init__(self, brain: Brain) -> None:
+        self._brain, self._rows, self._state = brain, brain.rows, brain.nothing
 
     def begin(self, envs: int, observations: Mapping[str, Any], masks: Mapping[str, Any]) -> None:
         """See the first observations, and remember nothing."""
@@ -64,7 +101,7 @@ class Seats:
 
     def see(self, observations: Mapping[str, Any], masks: Mapping[str, Any]) -> None:
         """See what is there now."""
-        self._seen, self._masks = self._rows.rows(observations), self._rows.masks(masks)
+        self._seen, self._masks = self._rows.observations(observations), self._rows.masks(masks)
 
     def act(self) -> dict[str, np.ndarray]:
         """What each agent does, `[N, …]`."""
@@ -77,26 +114,26 @@ class Seats:
 
 def _round(
     table: Mapping[str, Seats], env: TeamTransitionEnv, seeds: Sequence[int], members: int, max_steps: int | None
-) -> Episodes:
+) -> tuple[np.ndarray, ...]:
     envs = env.num_envs // members
     observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
     for seats in table.values():
         seats.begin(env.num_envs, observations, env.action_mask)
     playing = np.tile(np.arange(envs) < len(seeds), members)
-    returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
-    lost = np.zeros(env.num_envs, np.bool_)
+    returns = np.zeros((len(env.agent_ids), env.num_envs))
+    lengths, lost = np.zeros(env.num_envs, np.int64), np.zeros(env.num_envs, np.bool_)
     while playing.any():
         actions: dict[str, np.ndarray] = {}
         for seats in table.values():
             actions |= seats.act()
         step = env.step(actions)
         acted = np.any(list(step.valid.values()), axis=0)
-        returns += np.where(playing, np.sum(list(step.reward.values()), axis=0), 0.0)
+        returns += np.where(playing, [step.reward[agent] for agent in env.agent_ids], 0.0)
         lengths += playing & acted
-        lost |= playing & step.over & ~acted
+        lost |= playing & step.lost
         playing &= ~step.over
         if max_steps is not None:
             playing &= lengths < max_steps
         for seats in table.values():
             seats.see(step.obs, step.action_mask)
-    return Episodes(*(x.reshape(members, envs)[:, : len(seeds)] for x in (returns, lengths, lost)))
+    return tuple(x.reshape(*x.shape[:-1], members, envs)[..., : len(seeds)] for x in (returns, lengths, lost))

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agilerl_like.envs.arrays import Arrays
-from agilerl_like.envs.transitions import Transition
+from agilerl_like.envs.arrays import Array, Arrays
 
 
 class FinishedEpisodes(NamedTuple):
@@ -26,10 +25,9 @@ class EpisodeTracker:
         self._counts = arrays.zeros(num_envs, dtype=np.int64)
         self._returns = arrays.zeros(num_envs, dtype=np.float64)
 
-    def update(self, transition: Transition) -> None:
-        """Count one step; rows that are not valid count nothing."""
-        self.running += transition.reward  # 0 where not valid
-        ended = transition.ended
+    def update(self, rewards: Array, ended: Array) -> None:
+        """Count one step of each env `[N]`, and the episodes that it ended."""
+        self.running += rewards
         if self._arrays.some(ended):
             self._counts += ended
             self._returns += self._arrays.where(ended, self.running, 0.0)

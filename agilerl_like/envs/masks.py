@@ -23,7 +23,7 @@ class ActionMasks:
         self.space, self.size = space, mask_size(space)
         self.arrays: Arrays = HostArrays()
         self._seen = False
-        self._choices = _choices(space)
+        self._choices = choices_of(space)
         self._stuck: Array | None = None  # rows that once had no choice; tensors only
 
     def read(self, info: dict[str, Any], rows: int, *, unasked: Array | None = None) -> Array | None:
@@ -75,7 +75,7 @@ class ActionMasks:
                 raise EnvironmentFault(f"env {row}: action_mask={mask[row].astype(int).tolist()} allows no action")
 
 
-def _choices(space: Space) -> list[slice]:
+def choices_of(space: Space) -> list[slice]:
     """Return which entries of a mask belong to one choice, of which something must be left."""
     if isinstance(space, Discrete):
         return [slice(None)]

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast, get_args
 import gymnasium as gym
 import numpy as np
 import pettingzoo
-from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
@@ -81,21 +81,43 @@ def make_multi_agent_vect_envs(
         backend = named
     if backend not in get_args(TeamBackend):
         raise unknown_name("backend", backend, get_args(TeamBackend))
-    wrappers = (extra_wrappers,) if isinstance(extra_wrappers, (str, Mapping)) else tuple(extra_wrappers)
-    recipe = EnvRecipe(
+    one = isinstance(extra_wrappers, (str, Mapping))
+    wrappers = cast(tuple[TeamWrapper, ...], (extra_wrappers,) if one else tuple(extra_wrappers))
+    return MultiAgentVectorEnv.made(
+        team_recipe(
+            env if isinstance(env, str) else _path_of(env),
+            num_envs,
+            backend=backend,
+            extra_wrappers=wrappers,
+            num_workers=num_workers,
+            step_timeout=step_timeout,
+            with_state=with_state,
+            env_kwargs={**(env_kwargs or {}), **more_env_kwargs},
+        )
+    )
+
+
+def team_recipe(
+    source: TeamSource,
+    num_envs: int,
+    *,
+    backend: TeamBackend,
+    extra_wrappers: Iterable[TeamWrapper],
+    num_workers: int | None,
+    step_timeout: float,
+    with_state: bool,
+    env_kwargs: Mapping[str, Any],
+) -> EnvRecipe:
+    """How such an env is made, as data."""
+    made_by = {"source": source, "extra_wrappers": extra_wrappers, "env_kwargs": env_kwargs, "with_state": with_state}
+    return EnvRecipe(
         env=_MAKER,
         num_envs=num_envs,
         backend=backend,
-        env_kwargs={
-            "source": env if isinstance(env, str) else _path_of(env),
-            "extra_wrappers": wrappers,
-            "env_kwargs": {**(env_kwargs or {}), **more_env_kwargs},
-            "with_state": with_state,
-        },
+        env_kwargs=made_by,
         num_workers=num_workers,
         step_timeout=step_timeout,
     )
-    return MultiAgentVectorEnv(_alike(recipe.make))
 
 
 def widen_team(env: MultiAgentVectorEnv, num_envs: int, *, with_state: bool | None = None) -> MultiAgentVectorEnv:
@@ -117,7 +139,7 @@ def widen_team(env: MultiAgentVectorEnv, num_envs: int, *, with_state: bool | No
         num_workers=recipe.num_workers,
         step_timeout=recipe.step_timeout,
     )
-    return MultiAgentVectorEnv(_alike(changed.make))
+    return MultiAgentVectorEnv.made(changed)
 
 
 def team_trial_env(env: MultiAgentVectorEnv, num_envs: int) -> MultiAgentVectorEnv:
@@ -151,6 +173,15 @@ class MultiAgentVectorEnv:
         self.with_state: bool = "state" in observed.tree.spaces
         """Whether every step says it."""
         self._acting: np.ndarray = np.zeros((0, 0), np.bool_)
+
+    @classmethod
+    def made(cls, recipe: EnvRecipe) -> MultiAgentVectorEnv:
+        """Make one as another one was made.
+
+        Raises:
+            ConfigurationError: as `make_multi_agent_vect_envs`.
+        """
+        return cls(_alike(recipe.make))
 
     @property
     def recipe(self) -> EnvRecipe:
@@ -257,6 +288,17 @@ def team_env(
     for wrapper in extra_wrappers:
         made = _around(made, wrapper)
     return TeamEnv(made, with_state=with_state)
+
+
+def alone(env: ParallelEnv) -> MultiAgentVectorEnv:
+    """A parallel env as a vector of one, that is stepped here.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if not isinstance(env, ParallelEnv):
+        raise ConfigurationError(f"env={env!r}; allowed are parallel envs, and those of make_multi_agent_vect_envs")
+    return MultiAgentVectorEnv(SyncVectorEnv([lambda: TeamEnv(env)], autoreset_mode=AutoresetMode.SAME_STEP))
 
 
 def _check_source(env: object) -> None:

@@ -6,30 +6,80 @@ others are handed their shares. Rows stand env by env, and in an env agent by ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.spaces import Box, Dict
 
 from agilerl_like.envs.arrays import Array, Arrays, HostArrays
+from agilerl_like.envs.episodes import EpisodeTracker
+from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.team_env import OBSERVATION
 from agilerl_like.envs.team_transitions import TeamTransition, TeamTransitionEnv
 from agilerl_like.envs.transitions import Transition
 from agilerl_like.envs.trees import Tree, tree_map
+from agilerl_like.errors import ConfigurationError
+
+Rewards = Literal["individual", "sum", "mean"]
+NAME = "agent_id"
 
 
 class GroupRows:
-    """One group's agents in every env, flattened to rows `[N A, …]` and back."""
+    """One group's agents in every env, flattened to rows `[N A, …]` and back.
 
-    def __init__(self, env: TeamTransitionEnv, agent_ids: Sequence[str]) -> None:
+    With `identified` each row says whose it is, one-hot, behind what the agent observes; agents that are alone in their
+    group need no name.
+    """
+
+    def __init__(
+        self, agent_ids: Sequence[str], observation_space: gym.Space, action_space: gym.Space, *, identified: bool
+    ) -> None:
         self.agent_ids = tuple(agent_ids)
-        first = self.agent_ids[0]
-        self.single_observation_space = env.single_observation_spaces[first]
-        self.single_action_space = env.single_action_spaces[first]
+        self.single_action_space = action_space
+        self.encoding = ObservationEncoding(observation_space)
+        """What an agent observes, without its name."""
+        self._names = np.eye(len(self.agent_ids), dtype=np.float32) if identified and len(self.agent_ids) > 1 else None
+        self.single_observation_space = (
+            observation_space if self._names is None else _with_name(observation_space, len(self._names))
+        )
+        """What a row holds."""
 
     def rows(self, by_agent: Mapping[str, Tree]) -> Tree:
         """What each agent has `[N, …]`, as rows `[N A, …]`."""
-        return tree_map(lambda *parts: np.stack(parts, 1).reshape(-1, *parts[0].shape[1:]), *self._each(by_agent))
+        each = [by_agent[agent] for agent in self.agent_ids]
+        return tree_map(lambda *parts: np.stack(parts, 1).reshape(-1, *parts[0].shape[1:]), *each)
+
+    def observations(self, by_agent: Mapping[str, Tree]) -> Tree:
+        """What each agent observes `[N, …]`, as rows `[N A, …]`, each with its agent's name if that is wanted."""
+        seen = self.rows(by_agent)
+        if self._names is None:
+            return seen
+        return self._named(seen, np.tile(self._names, (_count(seen) // len(self._names), 1)))
+
+    def batched(self, agent: str, observation: Tree) -> Tree:
+        """What an agent observes in each env `[N, …]`, or in one, which is then a batch of one.
+
+        Raises:
+            ConfigurationError: it has not the form of its space.
+        """
+        try:
+            return self.encoding.batched(observation)[0]
+        except ConfigurationError as error:
+            raise ConfigurationError(f"agent {agent!r}: {error}") from error
+
+    def of(self, agent: str, observations: Tree) -> Tree:
+        """What one agent observes `[N, …]`, as its rows."""
+        if self._names is None:
+            return observations
+        name = self._names[self.agent_ids.index(agent)]
+        return self._named(observations, np.tile(name, (_count(observations), 1)))
+
+    def _named(self, seen: Tree, names: np.ndarray) -> Tree:
+        if isinstance(self.single_observation_space, Box):
+            return np.concatenate([seen, names], axis=1, dtype=np.float32)
+        return {**(seen if isinstance(seen, Mapping) else {OBSERVATION: seen}), NAME: names}
 
     def by_agent(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Rows `[N A, …]` as what each agent has, `[N, …]`."""
@@ -46,27 +96,71 @@ class GroupRows:
         return np.stack([everything if mask is None else mask for mask in given], 1).reshape(-1, everything.shape[-1])
 
     def transition(self, step: TeamTransition) -> Transition:
-        """What a step did to the rows."""
-        obs = self.rows(step.obs)
+        """What a step did to the rows.
+
+        Who sits out is truncated though no episode may have ended, and its last observation counts all the same: what
+        becomes of it must not depend on whether one has ended elsewhere.
+        """
+        obs = self.observations(step.obs)
+        nobody_was_cut = step.next_obs is step.obs and not any(step.truncated[agent].any() for agent in self.agent_ids)
         return Transition(
             obs,
             *(self.rows(getattr(step, field)) for field in ("reward", "terminated", "truncated")),
-            next_obs=obs if step.next_obs is step.obs else self.rows(step.next_obs),
+            next_obs=obs if nobody_was_cut else self.observations(step.next_obs),
             valid=self.rows(step.valid),
             action_mask=self.masks(step.action_mask),
         )
 
-    def _each(self, by_agent: Mapping[str, Tree]) -> list[Tree]:
-        return [by_agent[agent] for agent in self.agent_ids]
+
+def _with_name(space: gym.Space, agents: int) -> gym.Space:
+    """A space that also says whose observation it is."""
+    if isinstance(space, Box) and len(space.shape) == 1:
+        low, high = (np.append(side, np.full(agents, end)) for side, end in ((space.low, 0), (space.high, 1)))
+        return Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+    parts = dict(space.spaces) if isinstance(space, Dict) else {OBSERVATION: space}
+    if NAME in parts:
+        raise ConfigurationError(f"agent_id_one_hot=True would hide {NAME!r} of {space}; allowed is False")
+    return Dict({**parts, NAME: Box(0.0, 1.0, (agents,), np.float32)})
+
+
+def _count(rows: Tree) -> int:
+    """How many rows there are."""
+    while not isinstance(rows, np.ndarray):
+        rows = next(iter(rows.values() if isinstance(rows, Mapping) else rows))
+    return len(rows)
+
+
+def check_agents(env: TeamTransitionEnv, groups: Iterable[GroupRows]) -> None:
+    """Raise ConfigurationError unless the agents of an env are those of some groups, and see and do what these do."""
+    ours = {agent: rows for rows in groups for agent in rows.agent_ids}
+    if {*ours} != {*env.agent_ids}:
+        raise ConfigurationError(f"env has agents {[*env.agent_ids]}; the team was made for {[*ours]}")
+    for agent, rows in ours.items():
+        theirs = env.single_observation_spaces[agent], env.single_action_spaces[agent]
+        its_own = rows.encoding.space, rows.single_action_space
+        if theirs != its_own:
+            raise ConfigurationError(
+                f"env: agent {agent!r} has {theirs[0]} and {theirs[1]}; the team was made for {its_own[0]} and "
+                f"{its_own[1]}"
+            )
 
 
 class Meeting:
-    """Brings the groups of an env together, once a step and part."""
+    """Brings the groups of an env together, once a step and part.
 
-    def __init__(self, env: TeamTransitionEnv, groups: Mapping[str, Sequence[str]]) -> None:
-        self.env = env
-        self.groups = {group: GroupEnv(self, GroupRows(env, ids)) for group, ids in groups.items()}
+    `rewards` says what each agent that acted is given: what it earned itself, or what all of them earned together, or
+    on average. What a team is said to have earned is the sum in any case.
+    """
+
+    def __init__(
+        self, env: TeamTransitionEnv, groups: Mapping[str, GroupRows], rewards: Rewards = "individual"
+    ) -> None:
+        check_agents(env, groups.values())
+        self.env, self._rewards = env, rewards
+        self.groups = {group: GroupEnv(self, rows) for group, rows in groups.items()}
         """Each group's own env."""
+        self.episodes: list[EpisodeTracker] = []
+        """What teams earned, part by part."""
         self._said: dict[int, dict[str, np.ndarray]] = {}
         self._outcomes: dict[int, TeamTransition] = {}
         self._waiting: dict[int, int] = {}
@@ -77,6 +171,8 @@ class Meeting:
         if seeds is not None:
             self._first = self.env.reset(seeds)
             self._said, self._outcomes, self._waiting = {}, {}, {}
+            widths = [columns.stop - columns.start for columns in self.env.columns]
+            self.episodes = [EpisodeTracker(self.env.num_envs // sum(widths) * width, HostArrays()) for width in widths]
         return self._first
 
     def send(self, part: int, actions: Mapping[str, np.ndarray]) -> None:
@@ -89,9 +185,23 @@ class Meeting:
     def receive(self, part: int) -> TeamTransition:
         """What the step of one part did; every group asks once."""
         if part not in self._outcomes:
-            self._outcomes[part], self._waiting[part] = self.env.receive(part), len(self.groups)
+            step = self.env.receive(part)
+            together = np.sum([*step.reward.values()], axis=0)
+            self.episodes[part].update(together, step.over)
+            self._outcomes[part], self._waiting[part] = self._shared(step, together), len(self.groups)
         self._waiting[part] -= 1
         return self._outcomes[part] if self._waiting[part] else self._outcomes.pop(part)
+
+    def _shared(self, step: TeamTransition, together: np.ndarray) -> TeamTransition:
+        if self._rewards == "individual":
+            return step
+        if self._rewards == "mean":
+            together = together / np.maximum(1, np.sum([*step.valid.values()], axis=0, dtype=np.float32))
+        shares = {  # where somebody's reward is no number each keeps its own, so that the guilty one is named
+            agent: np.where(step.valid[agent], np.where(np.isfinite(together), together, own), np.float32(0))
+            for agent, own in step.reward.items()
+        }
+        return step._replace(reward=shares)
 
 
 class GroupEnv:
@@ -120,7 +230,7 @@ class GroupEnv:
         """Begin new episodes, if seeds are given; return what the group's agents see."""
         first = self.meeting.reset(seeds)
         self.action_mask = self._group.masks(self.meeting.env.action_mask)
-        return self._group.rows(first)
+        return self._group.observations(first)
 
     def send(self, part: int, actions: Any) -> None:
         """Say what the agents of one part's rows do."""
@@ -133,3 +243,8 @@ class GroupEnv:
     def check(self) -> None:
         """Nothing is left to be checked."""
         return
+
+    def called(self, row: int) -> str:
+        """What a row of a team's block is called when something is wrong with it."""
+        env, agent = divmod(row, self.agents)
+        return f"env {env} of its own, agent {self._group.agent_ids[agent]!r}"

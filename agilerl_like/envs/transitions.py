@@ -85,6 +85,7 @@ class Steps(Protocol):
     def send(self, part: int, actions: Any) -> None: ...
     def receive(self, part: int) -> Transition: ...
     def check(self) -> None: ...
+    def called(self, row: int) -> str: ...
 
 
 class TransitionEnv:
@@ -189,6 +190,10 @@ class TransitionEnv:
         if self._unknown is not None and bool(self._unknown):
             self._warn_of_unknown()
         self._masks.check()
+
+    def called(self, row: int) -> str:
+        """What a row of a member's block is called when something is wrong with it."""
+        return f"env {row} of its own"
 
     def close(self) -> None:
         """Close the wrapped env."""

@@ -29,10 +29,14 @@ from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.pace import prefer_workers
 from agilerl_like.envs.workers import TIMEOUT, WorkerVectorEnv, number_of_workers
 from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.room import check_room
 
 Backend = Literal["auto", "vector", "sync", "async", "envpool", "workers"]
 Wrapper = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Callable[[gym.Env], gym.Env]
 EnvSource = str | Callable[..., Any]
+
+ENV = 32
+"""Bytes that one of the smallest envs takes: an observation of one number, a reward, two flags, and what it is like."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class EnvRecipe:
             )
         if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, (int, np.integer)) or self.num_envs < 1:
             raise ConfigurationError(f"num_envs={self.num_envs!r}; allowed are whole numbers from 1")
+        check_room(f"num_envs={self.num_envs}", int(self.num_envs), ENV, "envs")
         if self.backend not in get_args(Backend):
             raise unknown_name("backend", self.backend, get_args(Backend))
         number_of_workers(self.num_workers, self.num_envs)

@@ -7,7 +7,7 @@ batch when a member learns, by the very weights that acted, which makes a step c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.envs.transitions import Transition
 from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.errors import EnvironmentFault
+from agilerl_like.room import check_room
 
 
 class LastObservations(NamedTuple):
@@ -81,6 +82,11 @@ class Rollout(NamedTuple):
         )
 
 
+def row_bytes(encoding: ObservationEncoding) -> int:
+    """What a step of one env takes in a buffer, at least: what was seen, one number that was done, and the outcome."""
+    return encoding.size * encoding.dtype.itemsize + 4 + 4 * 4
+
+
 class RolloutBuffer:
     """A ring of `length` steps of P members with E envs each.
 
@@ -100,10 +106,16 @@ class RolloutBuffer:
         mask_size: int,
         device: torch.device,
         arrays: Arrays,
-        names: Sequence[int] = (),
+        called: Callable[[int, int], str] = "member {}, env {} of its own".format,
     ) -> None:
-        self.names = names or range(members)
-        """What the members are called when something is wrong with what their envs returned."""
+        check_room(
+            f"learn_step={length * envs} in {envs} envs",
+            length,
+            members * envs * row_bytes(encoding),
+            "steps of all envs",
+        )
+        self.called = called
+        """What a member's row is called when something is wrong with what its env returned."""
         self.length, self.members, self.envs, self.mask_size, self.device = length, members, envs, mask_size, device
         self.encoding = encoding
         self.observations = torch.zeros(length, members, envs, encoding.size, dtype=encoding.dtype, device=device)
@@ -155,7 +167,7 @@ class RolloutBuffer:
             None if self.masks is None else pick(self.masks),
             state[members],
         )
-        _check_finite(rollout, [self.names[member] for member in members], self.encoding)
+        _check_finite(rollout, self.encoding, lambda member, env: self.called(members[member], env))
         return rollout
 
 
@@ -253,7 +265,7 @@ class AllSuccessors:
         return LastObservations(time, member, env, self._ring[place[time], who[member], env])
 
 
-def _check_finite(rollout: Rollout, members: list[int], encoding: ObservationEncoding) -> None:
+def _check_finite(rollout: Rollout, encoding: ObservationEncoding, called: Callable[[int, int], str]) -> None:
     """One sum tells whether anything is wrong; only then is it looked for."""
     last = rollout.last_observations
     fields = {
@@ -271,6 +283,5 @@ def _check_finite(rollout: Rollout, members: list[int], encoding: ObservationEnc
             at = [last.time, last.member, last.env] if name == "last observation" else []
             step, member, env = (int(index[place[0]]) for index in at) if at else place[:3]
             raise EnvironmentFault(
-                f"{name.strip()}={float(field[place])} is not finite: member {members[member]}, env {env} of its own, "
-                f"step {step} of the rollout"
+                f"{name.strip()}={float(field[place])} is not finite: {called(member, env)}, step {step} of the rollout"
             )

@@ -30,6 +30,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import BufferPart, Rollout, RolloutBuffer
+from agilerl_like.learning.team import Team
 from agilerl_like.learning.update import Report
 from agilerl_like.networks.memory import fitted
 from agilerl_like.seeding import Purpose, integers
@@ -127,7 +128,7 @@ class Collector:
             mask_size=mask_size(env.single_action_space),
             device=population.device,
             arrays=env.arrays,
-            names=self.slots,
+            called=self._called,
         )
         self.observations = self._by_member(self._encode(observations))
         self.mask = None if mask is None else self._by_member(torch.as_tensor(mask))
@@ -191,7 +192,7 @@ class Collector:
             transition = self.env.receive(part.place)
         with self.clock("act"):
             part.buffer.put_outcome(part.under_way, transition)
-            part.episodes.update(transition)
+            part.episodes.update(transition.reward, transition.ended)  # 0 where not valid
             self.observations = self._with(part, self.observations, self._by_member(self._encode(transition.obs)))
             if transition.action_mask is not None:
                 mask = self._by_member(torch.as_tensor(transition.action_mask))
@@ -254,14 +255,10 @@ class Collector:
 
     def take_scores(self) -> list[float]:
         """Mean return of each member's training episodes that ended since the last call; nan if none did."""
-        members = len(self.population)
-        taken = [part.episodes.take() for part in self.parts]  # counts and summed returns, row by row
-        sums = [
-            np.concatenate([array.reshape(members, -1) for array in arrays], axis=1).sum(axis=1)
-            for arrays in zip(*taken, strict=True)
-        ]
-        counts, returns = self.population.team.sum_(torch.tensor(np.array(sums), dtype=torch.float64)).tolist()
-        return [total / count if count else math.nan for total, count in zip(returns, counts, strict=True)]
+        return mean_returns((part.episodes for part in self.parts), len(self.population), self.population.team)
+
+    def _called(self, member: int, row: int) -> str:
+        return f"member {self.slots[member]}, {self.env.called(self.columns.start + row)}"
 
     def _window(self, places: list[int], steps: int) -> Rollout:
         return self._buffer.window(places, steps, self.observations, self._state_before)
@@ -269,6 +266,17 @@ class Collector:
     def _by_member(self, rows: Tensor) -> Tensor:
         """Rows `[P e, …]` of a part, on the device as `[P, e, …]`."""
         return rows.to(self.population.device).view(len(self.population), -1, rows.shape[-1])
+
+
+def mean_returns(parts: Iterable[EpisodeTracker], members: int, team: Team) -> list[float]:
+    """Mean return of each member's episodes that ended since the last call; nan if none did."""
+    taken = [part.take() for part in parts]  # counts and summed returns, row by row
+    sums = [
+        np.concatenate([array.reshape(members, -1) for array in arrays], axis=1).sum(axis=1)
+        for arrays in zip(*taken, strict=True)
+    ]
+    counts, returns = team.sum_(torch.tensor(np.array(sums), dtype=torch.float64)).tolist()
+    return [total / count if count else math.nan for total, count in zip(returns, counts, strict=True)]
 
 
 def collect(collectors: Sequence[Collector], ticks: int, asked_to_stop: Callable[[], bool]) -> int:

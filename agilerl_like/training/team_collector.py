@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
 import torch
 
 from agilerl_like.algorithms.ippo import Teams
@@ -15,7 +14,7 @@ from agilerl_like.envs.team_rows import Meeting
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
 from agilerl_like.learning.update import Report
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.collector import Clock, Collector, collect
+from agilerl_like.training.collector import Clock, Collector, collect, mean_returns
 
 
 class TeamCollector:
@@ -23,7 +22,7 @@ class TeamCollector:
 
     def __init__(self, teams: Teams, env: TeamTransitionEnv, clock: Clock) -> None:
         self.teams, self.env = teams, env
-        self.meeting = Meeting(env, teams[0].groups)
+        self.meeting = Meeting(env, teams[0].rows, teams[0].rewards)
         self.groups = {
             group: Collector(learners, self.meeting.groups[group], clock) for group, learners in teams.by_group.items()
         }
@@ -67,11 +66,7 @@ class TeamCollector:
 
     def take_scores(self) -> list[float]:
         """What a team's agents earned together, on average, in training episodes that ended since the last call."""
-        by_group = [
-            len(self.teams[0].groups[group]) * np.array(collector.take_scores())
-            for group, collector in self.groups.items()
-        ]
-        return np.sum(by_group, axis=0).tolist()
+        return mean_returns(self.meeting.episodes, len(self.teams), self.teams.team)
 
 
 def _joined(reports: Iterable[Report]) -> Report:

@@ -428,7 +428,7 @@ def test_the_tracker_sums_each_episode_once_and_skips_inserted_rows(mode):
     halves = []
     for start in (0, 7):
         for step in transitions[start : start + 7]:
-            tracker.update(step)
+            tracker.update(step.reward, step.ended)
         halves.append(tracker.take())
     for world in worlds:
         returns, total = [], 0.0

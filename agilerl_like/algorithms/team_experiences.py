@@ -1,0 +1,96 @@
+"""What a loop by hand knows agent by agent, as a group's learner takes it: AgileRL's way to step and to learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agilerl_like.algorithms.experiences import NAMES, Experiences
+from agilerl_like.envs.team_rows import GroupRows
+from agilerl_like.envs.trees import tree_map
+from agilerl_like.errors import ConfigurationError, unknown_name
+
+if TYPE_CHECKING:
+    from agilerl_like.algorithms.ippo import IPPO
+
+ByAgent = tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]
+TeamExperiences = Sequence[Mapping[str, Any]]
+"""`NAMES`, in this order, each by agent: the first six are lists over time of arrays `[N, …]`."""
+
+
+def act_by_agent(team: IPPO, obs: Mapping[str, Any], infos: Mapping[str, Any]) -> ByAgent:
+    """Let each group act on what those of its agents observe that are there; four results, each by agent."""
+    for agent in obs:
+        team.learner_of(agent)  # or it is an error
+    found: ByAgent = ({}, {}, {}, {})
+    for group, rows in team.rows.items():
+        present = [agent for agent in rows.agent_ids if agent in obs]
+        if not present:
+            continue
+        learner = team.learners[group]
+        if learner.recurrent:
+            raise ConfigurationError(f"group {group!r} is recurrent, and get_action remembers nothing; play does")
+        seen = [rows.of(agent, rows.batched(agent, obs[agent])) for agent in present]
+        told = [infos.get(agent) or {} for agent in present]
+        each = [None if (mask := its.get("action_mask")) is None else np.atleast_2d(mask) for its in told]
+        batch = tree_map(lambda *parts: np.concatenate(parts), *seen)
+        results = learner.get_action(batch, _masks(each, rows, len(learner.encode(batch)) // len(present)))
+        for results_by_agent, whole in zip(found, results, strict=True):
+            results_by_agent |= zip(present, np.split(whole, len(present)), strict=True)
+        for agent, its in zip(present, told, strict=True):
+            found[0][agent] = _as_defined(found[0][agent], its.get("env_defined_actions"))
+    return found
+
+
+def of_group(
+    rows: GroupRows, experiences: TeamExperiences | None, action_masks: Mapping[str, Sequence[Any]] | None
+) -> tuple[Experiences, list[np.ndarray] | None]:
+    """The experiences and masks of one group's agents, as its learner takes them."""
+    if experiences is None or len(experiences) != len(NAMES):
+        raise ConfigurationError(f"experiences must be ({', '.join(NAMES)}), each by agent")
+    tables: dict[str, Mapping[str, Any]] = dict(zip(NAMES, experiences, strict=True))
+    if action_masks is not None:
+        tables["action_masks"] = action_masks
+    for name, table in tables.items():
+        for agent in rows.agent_ids:
+            if agent not in table:
+                raise unknown_name(f"experiences: {name} has nothing of agent", agent, table)
+    steps = len(tables["states"][rows.agent_ids[0]])
+
+    def over_time(name: str, stack: Any) -> list[Any]:
+        for agent in rows.agent_ids:
+            if len(tables[name][agent]) != steps:
+                raise ConfigurationError(
+                    f"experiences: {name}[{agent!r}] has {len(tables[name][agent])} steps; states has {steps}"
+                )
+        return [stack({agent: tables[name][agent][t] for agent in rows.agent_ids}) for t in range(steps)]
+
+    def arrays(by_agent: Mapping[str, Any]) -> Any:
+        return rows.rows({agent: np.atleast_1d(np.asarray(part)) for agent, part in by_agent.items()})
+
+    def observations(by_agent: Mapping[str, Any]) -> Any:
+        return rows.observations({agent: rows.batched(agent, by_agent[agent]) for agent in rows.agent_ids})
+
+    actions, log_probs, rewards, dones, values = (over_time(name, arrays) for name in NAMES[1:6])
+    next_state, next_done = observations(tables["next_state"]), arrays(tables["next_done"])
+    whole = over_time("states", observations), actions, log_probs, rewards, dones, values, next_state, next_done
+    return whole, None if action_masks is None else over_time("action_masks", arrays)
+
+
+def _masks(each: Sequence[np.ndarray | None], rows: GroupRows, envs: int) -> np.ndarray | None:
+    """Masks of several agents as rows; who has none may do everything."""
+    known = [mask for mask in each if mask is not None]
+    if not known:
+        return None
+    everything = np.ones((envs, known[0].shape[-1]), np.bool_)
+    return np.concatenate([everything if mask is None else mask for mask in each])
+
+
+def _as_defined(actions: np.ndarray, defined: Any) -> np.ndarray:
+    """Actions, but where the env says what they are (not nan)."""
+    if defined is None:
+        return actions
+    given = np.asarray(defined, np.float64).reshape(actions.shape)
+    return np.where(np.isnan(given), actions, given).astype(actions.dtype)

@@ -1,0 +1,199 @@
+"""Teams that are saved and loaded, and what is wrong with teams, their worlds and populations: one clear error each."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Text
+from pettingzoo.utils.conversions import parallel_to_aec
+
+from agilerl_like import (
+    IPPO,
+    PPO,
+    CheckpointError,
+    ConfigurationError,
+    HyperparameterConfig,
+    RLParameter,
+    Teams,
+    make_multi_agent_vect_envs,
+    storage,
+    train_multi_agent_on_policy,
+    train_on_policy,
+)
+from agilerl_like.envs.team_probes import TEAM_PROBES
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+WORLD = TEAM_PROBES["EarlyDeath"].make
+SEES = {"blue_1": Box(-1, 1, (3,)), "red_0": Box(-1, 1, (5,)), "blue_0": Box(-1, 1, (3,))}
+DOES = {"blue_1": Discrete(3), "red_0": MultiDiscrete([2, 3]), "blue_0": Discrete(3)}
+
+
+def a_team(**more):
+    return IPPO(SEES, DOES, seed=3, num_envs=2, learn_step=64, net_config=SMALL, **more)
+
+
+# -- files
+
+
+def test_a_loaded_team_has_its_agents_where_they_were(tmp_path):
+    team = a_team(rewards="mean", agent_id_one_hot=True)
+    loaded = IPPO.load(team.save_checkpoint(tmp_path / "team"))
+    assert [*loaded.groups.items()] == [("blue", ("blue_1", "blue_0")), ("red", ("red_0",))]
+    assert loaded.agent_ids == ("blue_1", "red_0", "blue_0")
+    assert (loaded.rewards, loaded.agent_id_one_hot) == ("mean", True)
+    assert loaded.observation_space == team.observation_space
+    team.set_training_mode(False)
+    loaded.set_training_mode(False)
+    seen = {agent: space.sample()[None] for agent, space in SEES.items()}
+    for mine, theirs in zip(team.get_action(seen), loaded.get_action(seen), strict=True):
+        for agent in SEES:
+            np.testing.assert_array_equal(mine[agent], theirs[agent])
+
+
+def test_who_loads_a_team_must_be_of_the_same_agents(tmp_path):
+    team, path = a_team(), a_team(rewards="sum").save_checkpoint(tmp_path / "team")
+    team.load_checkpoint(path)
+    assert team.rewards == "sum"
+    other = IPPO({"blue_1": SEES["blue_1"]}, {"blue_1": DOES["blue_1"]}, net_config=SMALL)
+    with pytest.raises(CheckpointError, match="was saved with"):
+        other.load_checkpoint(path)
+
+
+def test_a_section_of_stored_tensors_is_known_before_it_is_read(tmp_path):
+    path = storage.write_folder(
+        tmp_path / "x", "agent", {}, {"agent": {"a/x": torch.ones(2), "ab/x": torch.zeros(3), "a/b/x": torch.ones(4)}}
+    )
+    stored = storage.read_folder(path, "agent")[1]["agent"]
+    section = storage.section(stored, "a/")
+    assert storage.facts_of(section) == {"x": ((2,), torch.float32), "b/x": ((4,), torch.float32)}
+    assert (set(section), len(section), "x" in section, "a/x" in section) == ({"x", "b/x"}, 2, True, False)
+    (path / "agent.safetensors").unlink()  # so nothing was read until now
+    with pytest.raises(CheckpointError):
+        section["x"]
+    in_memory = storage.section({"a/x": torch.ones(2), "ab/x": torch.zeros(3)}, "a/")
+    assert {name: tensor.tolist() for name, tensor in in_memory.items()} == {"x": [1.0, 1.0]}
+
+
+def test_the_sections_of_a_file_are_read_from_it_once(tmp_path):
+    path = storage.write_folder(tmp_path / "x", "agent", {}, {"agent": {"a/x": torch.ones(2), "b/x": torch.zeros(3)}})
+    stored = storage.read_folder(path, "agent")[1]["agent"]
+    one, other = storage.section(stored, "a/"), storage.section(stored, "b/")
+    assert one["x"].tolist() == [1.0, 1.0]
+    (path / "agent.safetensors").unlink()
+    assert other["x"].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_ranges_of_powers_of_two_suit_groups_of_any_size(tmp_path):
+    ranges = HyperparameterConfig(learn_step=RLParameter(32, 128, dtype=int, scale="power_of_two"))
+    names = [f"agent_{number}" for number in range(3)]
+    team = IPPO(
+        [SEES["blue_0"]] * 3, [Discrete(2)] * 3, names, hp_config=ranges, learn_step=64, batch_size=32, net_config=SMALL
+    )
+    team.learn_step = 128
+    assert team.learners["agent"].learn_step == 3 * 128
+    assert IPPO.load(team.save_checkpoint(tmp_path / "team")).hp_config == team.hp_config
+
+
+# -- what is wrong with a team
+
+
+@pytest.mark.parametrize(
+    ("observation_spaces", "action_spaces", "more", "message"),
+    [
+        ({}, {}, {}, "agent_ids has 0 names; allowed are 1 to 1024"),
+        ([Box(-1, 1, (2,))] * 2, [Discrete(2)] * 2, {"agent_ids": ["a", "a"]}, "agent_ids=.*allowed are unequal names"),
+        ([Box(-1, 1, (2,))] * 2, [Discrete(2)] * 2, {"agent_ids": [0, 1]}, "agent_ids=.*allowed are unequal names"),
+        ([Box(-1, 1, (2,))] * 2000, [Discrete(2)] * 2000, {"agent_ids": range(2000)}, "agent_ids has 2000 names"),
+        ({"a": 3}, {"a": Discrete(2)}, {}, "agent 'a' has 3; allowed are spaces"),
+        ({"a": Box(-1, 1, (2,))}, {"a": "left"}, {}, "agent 'a' has 'left'; allowed are spaces"),
+        ({"a": Text(4)}, {"a": Discrete(2)}, {}, "observation_space=.* is a Text; allowed are Box"),
+        (SEES, DOES, {"groups": {"red_0": 3}}, "groups: 3 must be a name"),
+        (SEES, {**DOES, "blue_0": Discrete(2)}, {}, r"blue_0.*Discrete\(2\).*blue_1.*Discrete\(3\).*group 'blue'"),
+        (SEES, DOES, {"learn_step": 10**11}, r"learn_step=\d+ needs at least .* memory; this machine has .*allowed"),
+    ],
+)
+def test_a_team_that_cannot_be_is_refused(observation_spaces, action_spaces, more, message):
+    with pytest.raises(ConfigurationError, match=message):
+        IPPO(observation_spaces, action_spaces, **more)
+
+
+def test_masks_that_allow_nothing_are_named_in_a_loop_by_hand():
+    team, seen = a_team(), {agent: np.zeros((2, *space.shape)) for agent, space in SEES.items()}
+    half = np.array([[True, True, False, False, True], [True, True, False, False, False]])
+    with pytest.raises(ConfigurationError, match=r"action_mask=\[1, 1, 0, 0, 0\] allows no action"):
+        team.get_action(seen, {"red_0": {"action_mask": half}})  # the second choice of the second env
+    actions = team.get_action(seen, {"red_0": {"action_mask": half[:1].repeat(2, 0)}})[0]
+    assert actions["red_0"][:, 1].tolist() == [2, 2]
+    with pytest.raises(ConfigurationError, match=r"action_mask=\[0, 0, 0\] allows no action"):
+        team.get_action(seen, {"blue_0": {"action_mask": np.zeros((2, 3))}})
+
+
+# -- what is wrong with its world, and with those beside it
+
+
+@pytest.fixture(scope="module")
+def env():
+    env = make_multi_agent_vect_envs(WORLD, 2, backend="sync")
+    yield env
+    env.close()
+
+
+def changed(spaces, without=(), **others):
+    return {agent: space for agent, space in spaces.items() if agent not in without} | others
+
+
+OTHERS = {
+    "fewer agents": ({"without": ["listener_1"]}, r"env has agents .*'listener_1'\]; the team was made for"),
+    "fewer groups": ({"without": ["speaker_0"]}, r"env has agents .*; the team was made for .*'listener_0'"),
+    "more agents": ({"stranger_0": Discrete(2)}, r"the team was made for .*'stranger_0'"),
+    "other spaces": ({"speaker_0": Discrete(7)}, r"agent 'speaker_0' has .*the team was made for Discrete\(7\)"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_world_of_other_agents_is_refused_before_anything_is_trained(env, what):
+    change, message = OTHERS[what]
+    spaces = (changed(its, **change) for its in (env.single_observation_spaces, env.single_action_spaces))
+    teams = IPPO.population(2, *spaces, num_envs=2, learn_step=64, net_config=SMALL, seed=1)
+    with pytest.raises(ConfigurationError, match=message):
+        train_multi_agent_on_policy(env, pop=teams, max_steps=64, evo_steps=64, verbose=False)
+    with pytest.raises(ConfigurationError, match=message):
+        teams[0].test(env, loop=1)
+    assert [team.steps for team in teams] == [[0], [0]]
+
+
+def test_a_world_to_test_in_is_one_of_the_same_agents(env):
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    teams = IPPO.population(2, *spaces, num_envs=2, learn_step=64, net_config=SMALL, seed=1)
+    trials = make_multi_agent_vect_envs(TEAM_PROBES["OwnObservation"].make, 2, backend="sync")
+    with pytest.raises(ConfigurationError, match=r"env: agent .* the team was made for"):
+        train_multi_agent_on_policy(env, pop=teams, eval_env=trials, max_steps=64, evo_steps=64, verbose=False)
+
+
+def test_who_cannot_act_in_a_world_is_refused(env):
+    agents = PPO.population(2, Box(-1, 1, (2,)), Discrete(2), net_config=SMALL)
+    for pop in (agents, list(agents)):
+        with pytest.raises(ConfigurationError, match=r"cannot .*; allowed are (Teams|IPPO)"):
+            train_multi_agent_on_policy(env, pop=pop, max_steps=64, evo_steps=64, verbose=False)
+    teams = Teams([a_team()])
+    for pop in (teams, list(teams)):
+        with pytest.raises(ConfigurationError, match=r"cannot .*; allowed are (Population|Agent)"):
+            train_on_policy(env.vector, pop=pop, max_steps=64, evo_steps=64, verbose=False)
+
+
+@pytest.mark.parametrize("raw", [WORLD, partial(lambda: parallel_to_aec(WORLD()))], ids=["parallel", "AEC"])
+def test_a_world_that_was_not_vectorised_is_refused(raw):
+    with pytest.raises(ConfigurationError, match="is not an env of teams; make_multi_agent_vect_envs makes one"):
+        train_multi_agent_on_policy(raw(), pop=Teams([a_team()]), max_steps=64, evo_steps=64, verbose=False)
+
+
+def test_a_saved_document_says_nothing_twice_that_could_differ(tmp_path):
+    """What a learner's document says of its team's envs, rollouts, ranges and spaces is compared; here is the list."""
+    path = a_team().save_checkpoint(tmp_path / "team")
+    document = json.loads((path / "agent.json").read_text())
+    both = document.keys() & document["learners"]["blue"].keys()
+    compared = {"index", "hp_config", "num_envs", "settings", "algorithm"}
+    each_ones_own = {"seed", "architecture", "mut", "fitness", "scores", "steps", "updates", "draws"}
+    assert both == compared | each_ones_own

@@ -1,0 +1,93 @@
+"""Absurd counts are refused by the memory that they would take, where they are said, and before anything is made."""
+
+import re
+
+import psutil
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from agilerl_like import (
+    IPPO,
+    PPO,
+    ConfigurationError,
+    HyperparameterConfig,
+    RLParameter,
+    make_multi_agent_vect_envs,
+    make_vect_envs,
+    train_on_policy,
+)
+from agilerl_like.envs.team_probes import TEAM_PROBES
+from agilerl_like.room import check_room, in_words
+
+SEES, DOES = Box(-1, 1, (5,)), Discrete(3)
+WIDE = {"hidden_size": [10**9, 10**9], "max_mlp_nodes": 10**9}
+ENDLESS = {"hidden_size": 16, "num_blocks": 10**9, "max_blocks": 10**9}
+OUT_OF_SIGHT = {"hidden_size": [10**15, 10**15], "max_mlp_nodes": 10**15}
+
+
+def test_all_the_memory_there_is_may_be_asked_for_and_not_a_byte_more():
+    have = psutil.virtual_memory().total
+    check_room("size=1", have // 8, 8, "members")
+    with pytest.raises(ConfigurationError, match=rf"^size=9 needs .*: allowed are at most {have // 8} members$"):
+        check_room("size=9", have // 8 + 1, 8, "members")
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(0, "0 bytes"), (999, "999 bytes"), (25_300_000_000, "25.3 GB"), (4e21, "4e+03 EB")]
+)
+def test_bytes_are_said_in_words(size, words):
+    assert in_words(size) == words
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PPO(SEES, DOES, learn_step=10**12), "learn_step=1000000000000 needs at least 40 TB"),  # 5 + 1 + 4 x 4
+        (lambda: PPO(SEES, DOES, num_envs=10**12), "num_envs=1000000000000 needs at least 80 TB"),
+        (
+            lambda: PPO(SEES, DOES, hp_config=HyperparameterConfig(learn_step=RLParameter(64, 10**12))),
+            "hp_config.learn_step.max=1000000000000 needs at least 40 TB",
+        ),
+        (lambda: PPO(SEES, DOES, net_config={"encoder_config": WIDE}), "net_config: 1000000000-1000000000 .* weights="),
+        (lambda: PPO(SEES, DOES, net_config={"head_config": WIDE}), "net_config: .* 1000000000-1000000000 .* weights="),
+        (lambda: PPO(SEES, DOES, net_config={"encoder_config": OUT_OF_SIGHT}), "net_config: 10{15}-10{15} .* cannot"),
+        (
+            lambda: PPO(SEES, DOES, net_config={"encoder": "simba", "encoder_config": ENDLESS}),
+            "net_config: 1000000000x16 .* cannot be built: .* far more layers",
+        ),
+        (lambda: PPO.population(10**9, SEES, DOES), "size=1000000000 needs at least .* TB"),
+        (lambda: IPPO({"a_0": SEES, "a_1": SEES}, {"a_0": DOES, "a_1": DOES}, learn_step=10**12), "=10{12} .* 80 TB"),
+        (lambda: IPPO.population(10**9, {"a": SEES}, {"a": DOES}), "size=1000000000 needs at least .* TB"),
+        (lambda: make_vect_envs("CartPole-v1", num_envs=10**12), "num_envs=1000000000000 needs at least 32 TB"),
+        (
+            lambda: make_multi_agent_vect_envs(TEAM_PROBES["EarlyDeath"].make, 10**12),
+            "num_envs=1000000000000 needs at least 32 TB",
+        ),
+    ],
+)
+def test_an_absurd_count_is_refused_with_what_would_fit(make, message):
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(ConfigurationError, match=message) as refused:
+        make()
+    assert psutil.Process().memory_info().rss - before < 2**26
+    assert re.search(r"this machine has .*: allowed are at most \d+ \w|cannot be built", str(refused.value))
+
+
+def test_a_loaded_agent_may_have_learned_on_a_larger_machine(tmp_path):
+    """To play takes no rollout; to learn does, and there it is said."""
+    agent = PPO(SEES, DOES, net_config={"latent_dim": 8})
+    agent.learn_step = 10**12
+    loaded = PPO.load(agent.save_checkpoint(tmp_path / "agent"))
+    assert loaded.learn_step == 10**12
+    env = make_vect_envs("CartPole-v1", num_envs=1)
+    player = PPO(env.single_observation_space, env.single_action_space, net_config={"latent_dim": 8})
+    player.learn_step = 10**12
+    with pytest.raises(ConfigurationError, match="learn_step=1000000000000 in 1 envs needs at least"):
+        train_on_policy(env, pop=[player], max_steps=64, evo_steps=64, verbose=False)
+
+
+def test_more_processes_than_a_machine_can_hold_are_not_started():
+    env = make_vect_envs("CartPole-v1", num_envs=1)
+    pop = PPO.population(2, env.single_observation_space, env.single_action_space, net_config={"latent_dim": 8})
+    with pytest.raises(ConfigurationError, match=r"processes=1000000000 needs at least 67.1 PB"):
+        train_on_policy(env, pop=pop, processes=10**9, verbose=False)

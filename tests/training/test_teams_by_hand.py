@@ -1,0 +1,256 @@
+"""Teams in AgileRL's way: a loop by hand with get_action and learn, test, what agents learn from, and who they are."""
+
+import numpy as np
+import pytest
+import torch
+from duel_worlds import CHOICES, Duel, Roles
+from gymnasium.spaces import Box, Dict, Discrete
+
+from agilerl_like import IPPO, ConfigurationError, Teams, make_multi_agent_vect_envs
+from agilerl_like.envs.team_probes import TEAM_PROBES
+from agilerl_like.envs.team_rows import GroupRows, Meeting
+from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.training.collector import Clock
+from agilerl_like.training.team_collector import TeamCollector
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+PARTS = ("states", "actions", "log_probs", "rewards", "dones", "values")
+
+
+def team_of(env, **more):
+    given = {"seed": 0, "num_envs": env.num_envs, "net_config": SMALL, "batch_size": 32, "learn_step": 128, **more}
+    return IPPO(env.single_observation_spaces, env.single_action_spaces, **given)
+
+
+def collected(team, env, steps, seed=None):
+    """What AgileRL's loop hands to learn."""
+    parts = {name: {agent: [] for agent in team.agent_ids} for name in PARTS}
+    obs, infos = env.reset(seed=seed)
+    done = {agent: np.zeros(env.num_envs) for agent in team.agent_ids}
+    for _ in range(steps):
+        action, log_prob, _, value = team.get_action(obs, infos)
+        next_obs, reward, terminated, truncated, infos = env.step(action)
+        for name, part in zip(PARTS, (obs, action, log_prob, reward, done, value), strict=True):
+            for agent in team.agent_ids:
+                parts[name][agent].append(part[agent])
+        obs, done = next_obs, {agent: terminated[agent] | truncated[agent] for agent in team.agent_ids}
+    return (*parts.values(), obs, done)
+
+
+def test_a_loop_by_hand_learns():
+    env = make_multi_agent_vect_envs(Duel, 8, backend="sync")
+    team = team_of(env, lr=1e-2, gamma=0.5)
+    before = [team.test(env, loop=20, sum_scores=False), team.fitness[-1]]
+    for _ in range(30):
+        losses = team.learn(collected(team, env, 16, seed=None if team.updates else 1))
+        assert set(losses) == {"red", "blue"}
+    team.set_training_mode(False)
+    seen = np.eye(CHOICES, dtype=np.float32)
+    action, *_ = team.get_action({"red_0": seen, "blue_0": seen})
+    assert [action[agent].tolist() for agent in team.agent_ids] == [[0, 1, 2], [0, 1, 2]]
+    assert not team.training
+    assert before[1] == 0.0  # what one side wins the other loses
+    assert before[0].sum() == 0
+    assert before[0].any()
+    assert team.test(env, loop=20, sum_scores=False).tolist() == [0.0, 0.0]  # now nobody is right alone
+    assert team.fitness == [0.0, 0.0]
+
+
+def test_an_update_by_hand_is_that_of_each_groups_learner():
+    env = make_multi_agent_vect_envs(TEAM_PROBES["OwnObservation"].make, 4, backend="sync")
+    team, twin = team_of(env), team_of(env)
+    experiences = collected(team, env, 8, seed=3)
+    for learner in (team, twin):
+        learner.set_training_mode(True)
+    team.learn(experiences)
+    for group, ids in twin.groups.items():
+        rows = [
+            [
+                np.stack([part[agent][t] for agent in ids], 1).reshape(4 * len(ids), *part[ids[0]][t].shape[1:])
+                for t in range(8)
+            ]
+            for part in experiences[:6]
+        ]
+        last = [
+            np.stack([part[agent] for agent in ids], 1).reshape(4 * len(ids), *part[ids[0]].shape[1:])
+            for part in experiences[6:]
+        ]
+        twin.learners[group].learn((*rows, *last))
+        mine, its = team.learners[group].network.state_dict(), twin.learners[group].network.state_dict()
+        assert all(torch.equal(mine[name], tensor) for name, tensor in its.items())
+
+
+def test_only_who_observes_is_asked_and_the_env_may_say_what_is_done():
+    spaces = {"a_0": Box(-1, 1, (3,)), "a_1": Box(-1, 1, (3,)), "b_0": Dict({"x": Box(-1, 1, (2,)), "n": Discrete(3)})}
+    team = IPPO(spaces, dict.fromkeys(spaces, Discrete(4)), seed=0, agent_id_one_hot=True, net_config=None)
+    obs = {"a_1": np.zeros(3, np.float32), "b_0": {"x": np.zeros((1, 2), np.float32), "n": np.array([1])}}
+    mask = np.array([False, False, True, False])
+    action, log_prob, entropy, value = team.get_action(obs, {"a_1": {"action_mask": mask}})
+    assert list(action) == ["a_1", "b_0"]
+    assert action["a_1"].tolist() == [2]
+    assert np.allclose(log_prob["a_1"], 0.0, atol=1e-6)
+    assert np.allclose(entropy["a_1"], 0.0, atol=1e-5)
+    assert value["b_0"].shape == (1,)
+    defined = {"b_0": {"env_defined_actions": np.array([3.0])}, "a_1": {"env_defined_actions": np.array([np.nan])}}
+    team.set_training_mode(False)
+    free, *_ = team.get_action(obs)
+    told, *_ = team.get_action(obs, defined)
+    assert told == {"a_1": free["a_1"], "b_0": np.array([3])}
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        ({"stranger_0": np.zeros(3)}, "stranger_0.*red_0"),
+        ({"red_0": np.zeros((2, 4), np.float32)}, "agent 'red_0'.*shape"),
+        ({"red_0": {"x": 1}}, "agent 'red_0'"),
+    ],
+)
+def test_what_cannot_be_acted_on_is_named(obs, message):
+    team = team_of(make_multi_agent_vect_envs(Duel, 1, backend="sync"))
+    with pytest.raises(ConfigurationError, match=message):
+        team.get_action(obs)
+
+
+def test_experiences_that_do_not_fit_are_named():
+    env = make_multi_agent_vect_envs(Duel, 2, backend="sync")
+    team = team_of(env)
+    whole = collected(team, env, 4, seed=1)
+    for place, change, message in (
+        (3, {"red_0": whole[3]["red_0"]}, "rewards has nothing of agent.*'blue_0'"),
+        (1, {**whole[1], "red_0": whole[1]["red_0"][:2]}, r"actions\['red_0'\] has 2 steps; states has 4"),
+        (3, {**whole[3], "red_0": [np.array([np.nan, 0.0])] * 4}, "rewards holds nan"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            team.learn((*whole[:place], change, *whole[place + 1 :]))
+    with pytest.raises(ConfigurationError, match="experiences must be"):
+        team.learn(None)
+
+
+def test_masks_hold_in_an_update_by_hand():
+    """With a single legal action there is nothing to learn for the policy: it must not move."""
+    env = make_multi_agent_vect_envs(Duel, 4, backend="sync")
+    team = team_of(env, ent_coef=0.0, lr=1e-2)
+    only = np.tile([True, False, False], (4, 1))
+    masked = {agent: {"action_mask": only} for agent in team.agent_ids}
+    experiences = collected(team, _Telling(env, masked), 8, seed=1)
+    before = {group: learner.network.actor.state_dict() for group, learner in team.learners.items()}
+    before = {group: {name: x.clone() for name, x in its.items()} for group, its in before.items()}
+    team.learn(experiences, {agent: [only] * 8 for agent in team.agent_ids})
+    for group, learner in team.learners.items():
+        after = learner.network.actor.state_dict()
+        assert all(torch.equal(after[name], x) for name, x in before[group].items() if "norm" not in name)
+    with pytest.raises(ConfigurationError, match="action_masks"):
+        team.learn(experiences, {agent: [only[:, 0]] * 8 for agent in team.agent_ids})
+
+
+class _Telling:
+    """An env that says with every observation what its agents may do."""
+
+    def __init__(self, env, infos):
+        self.env, self.infos, self.num_envs = env, infos, env.num_envs
+
+    def reset(self, seed=None):
+        return self.env.reset(seed=seed)[0], self.infos
+
+    def step(self, actions):
+        return (*self.env.step(actions)[:4], self.infos)
+
+
+def test_a_parallel_env_is_tested_as_it_is_and_exactly_so_many_episodes():
+    team = team_of(make_multi_agent_vect_envs(TEAM_PROBES["EarlyDeath"].make, 1, backend="sync"))
+    world = TEAM_PROBES["EarlyDeath"].make()
+    assert np.isclose(team.test(world, loop=3), 2.4)
+    assert np.isclose(team.test(world, loop=1, sum_scores=False), [1.0, 1.4]).all()
+    for wrong, message in ((TEAM_PROBES["EarlyDeath"].make, "parallel envs"), (5, "parallel envs")):
+        with pytest.raises(ConfigurationError, match=message):
+            team.test(wrong)
+    with pytest.raises(ConfigurationError, match="loop=0"):
+        team.test(world, loop=0)
+
+
+@pytest.mark.parametrize(("rewards", "given"), [("individual", [1, 2]), ("sum", [3, 3]), ("mean", [1.5, 1.5])])
+def test_agents_learn_from_what_they_earn_or_from_what_all_do(rewards, given):
+    class Paid(Roles):
+        def step(self, actions):
+            observations, _, *rest = super().step(actions)
+            return observations, {"twin_0": 1.0, "twin_1": 2.0}, *rest
+
+    env = TeamTransitionEnv(make_multi_agent_vect_envs(Paid, 2, backend="sync"))
+    space = env.single_observation_spaces["twin_0"], env.single_action_spaces["twin_0"]
+    meeting = Meeting(env, {"twin": GroupRows(["twin_0", "twin_1"], *space, identified=False)}, rewards)
+    (group,) = meeting.groups.values()
+    group.divide(1)
+    group.reset([1, 2])
+    group.send(0, np.zeros(4, np.int64))
+    assert group.receive(0).reward.tolist() == given * 2
+    episodes = meeting.episodes[0].take()
+    assert (episodes.returns.tolist(), episodes.counts.tolist()) == ([3.0, 3.0], [1, 1])
+
+
+def test_who_is_dead_gets_no_share_and_does_not_count_in_the_mean():
+    env = TeamTransitionEnv(make_multi_agent_vect_envs(TEAM_PROBES["EarlyDeath"].make, 1, backend="sync"))
+    rows = {
+        agent: GroupRows(
+            [agent], env.single_observation_spaces[agent], env.single_action_spaces[agent], identified=True
+        )
+        for agent in env.agent_ids
+    }
+    means, sums = [], []
+    for rewards, found in (("mean", means), ("sum", sums)):
+        meeting = Meeting(env, rows, rewards)
+        env.divide(1)
+        meeting.reset([1])
+        for _ in range(2):
+            for agent in env.agent_ids:
+                meeting.send(0, {agent: np.zeros(1, np.int64)})
+            steps = [meeting.receive(0) for _ in env.agent_ids]
+            found.append(
+                [(float(steps[0].reward[agent][0]), bool(steps[0].valid[agent][0])) for agent in env.agent_ids]
+            )
+    for mean, total in zip(means, sums, strict=True):
+        living = sum(there for _, there in mean)
+        assert all((share, there) == (0.0, False) for share, there in (*mean, *total) if not there)
+        assert {round(share * living, 5) for share, there in mean if there} == {
+            round(share, 5) for share, there in total if there
+        }
+    assert [sum(there for _, there in step) for step in means] == [3, 2]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_twins_that_see_the_same_do_different_things_only_if_they_know_who_they_are(named):
+    env = make_multi_agent_vect_envs(Roles, 8, backend="sync")
+    team = team_of(env, agent_id_one_hot=named, lr=1e-2, learn_step=64)
+    collector = TeamCollector(Teams([team]), TeamTransitionEnv(env), Clock(("env", "act", "learn")))
+    collector.reset([0])
+    for _ in range(200):
+        collector.collect(1)
+        collector.learn()
+    score = team.test(env, loop=5)
+    assert score == (2.0 if named else 1.0)
+    copy = IPPO.from_documents(*team.to_documents(), device="cpu", where="memory")
+    assert copy.agent_id_one_hot is named
+    assert copy.test(env, loop=5) == score
+
+
+def test_a_name_stands_behind_a_vector_and_beside_anything_else():
+    vector, image = Box(-2, 2, (2,)), Box(0, 255, (4, 4, 3), np.uint8)
+    rows = GroupRows(["a_0", "a_1"], vector, Discrete(2), identified=True)
+    assert rows.single_observation_space == Box(np.float32([-2, -2, 0, 0]), np.float32([2, 2, 1, 1]))
+    seen = {"a_0": np.float32([[1, 2]]), "a_1": np.float32([[-1, 0]])}
+    assert rows.observations(seen).tolist() == [[1, 2, 1, 0], [-1, 0, 0, 1]]
+    rows = GroupRows(["a_0", "a_1"], image, Discrete(2), identified=True)
+    looked = rows.observations({agent: np.full((3, 4, 4, 3), i, np.uint8) for i, agent in enumerate(rows.agent_ids)})
+    assert looked["agent_id"].tolist() == [[1, 0], [0, 1]] * 3
+    assert looked["observation"][:, 0, 0, 0].tolist() == [0, 1] * 3
+    with pytest.raises(ConfigurationError, match="agent_id"):
+        GroupRows(["a_0", "a_1"], Dict({"agent_id": vector}), Discrete(2), identified=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"rewards": "shared"}, "rewards.*'shared'.*individual"), ({"agent_id_one_hot": 1}, "agent_id_one_hot=1")],
+)
+def test_settings_of_teams_are_checked(wrong, message):
+    with pytest.raises(ConfigurationError, match=message):
+        team_of(make_multi_agent_vect_envs(Duel, 1, backend="sync"), **wrong)
