@@ -28,6 +28,8 @@ class Purpose(IntEnum):
     BY_HAND = 10
     WEIGHT_NOISE = 11
     GROUP = 12
+    OPPONENTS = 13
+    CROWNING = 14
 
 
 def seed_sequence(seed: int, purpose: Purpose, *keys: int) -> np.random.SeedSequence:

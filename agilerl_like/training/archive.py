@@ -6,6 +6,7 @@ costs a warning and nothing that was saved before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -19,6 +20,7 @@ from agilerl_like.reporting.records import BirthRecord
 from agilerl_like.reporting.reporter import Reporter
 from agilerl_like.training.checkpoint import Checkpoint, Checkpoints
 from agilerl_like.training.distributed import Parcel, Route
+from agilerl_like.training.judge import Rival
 from agilerl_like.training.members import Members
 from agilerl_like.training.schedule import Places
 
@@ -47,6 +49,8 @@ class Progress:
     """Whether the births after this generation have been carried out."""
     outcome: str = ""
     """Why the run ended; empty if it has not."""
+    restorations: int = 0
+    """How often it went back to a checkpoint because nobody was healthy any more."""
 
     @classmethod
     def from_json(cls, data: Any) -> Progress:
@@ -78,6 +82,8 @@ class Account(NamedTuple):
     """Those that led to the living."""
     fitness: Sequence[float]
     """The last of each member, slot by slot."""
+    rivals: Sequence[Rival] = ()
+    """Those who are gone, whom the members are still measured against."""
 
 
 class Finished(Exception):
@@ -97,9 +103,12 @@ def newest_of(places: Places, warn: Callable[[str], None]) -> Checkpoint | None:
     checkpoint = None if places.run_dir is None else Checkpoints(places.run_dir / CHECKPOINTS).newest(warn)
     if checkpoint is not None:
         run, path = checkpoint.documents.get("run"), checkpoint.path
-        if not isinstance(run, dict) or set(run) != {"progress", "births", "fitness"}:
+        if not isinstance(run, dict) or set(run) != {"progress", "births", "fitness", "rivals"}:
             raise CheckpointError(f"path={str(path)!r} is not the checkpoint of a run")
         Progress.from_json(run["progress"])
+        for told in run["rivals"]:
+            if not (isinstance(told, list) and [*map(type, told)] == [float, int] and math.isfinite(told[0])):
+                raise CheckpointError(f"path={str(path)!r}: {told!r:.200} is not the rating and generation of a rival")
     return checkpoint
 
 
@@ -117,6 +126,12 @@ def population_of(checkpoint: Checkpoint, kind: type[Individuals], like: Individ
         for agent in population:
             agent.register_mutation_hook(hook)
     return population
+
+
+def rivals_of(checkpoint: Checkpoint) -> list[Parcel]:
+    """Those who are gone, whom the members are still measured against."""
+    names = [f"rival-{i:03d}" for i in range(len(checkpoint.documents["run"]["rivals"]))]
+    return [Parcel(checkpoint.documents.get(name), checkpoint.tensors.get(name, {})) for name in names]
 
 
 def champion_of(checkpoint: Checkpoint) -> Parcel:
@@ -164,11 +179,16 @@ class Archive:
         checkpoints = self.checkpoints
         if checkpoints is not None and progress.outcome != INTERRUPTED:
             births = [birth.to_json() for birth in account.births]
-            run = {"progress": asdict(progress), "births": births, "fitness": list(account.fitness)}
-            memory = {"run": run, "champion": best.document}
-            yield lambda: self._write_checkpoint(
-                checkpoints, progress, {**documents, **memory}, {**tensors, "champion": best.tensors}
-            )
+            rivals = {f"rival-{i:03d}": one.player.to_documents() for i, one in enumerate(account.rivals)}
+            run = {
+                "progress": asdict(progress),
+                "births": births,
+                "fitness": list(account.fitness),
+                "rivals": [[rival.rating, rival.generation] for rival in account.rivals],
+            }
+            documents |= {"run": run, "champion": best.document, **{name: its for name, (its, _) in rivals.items()}}
+            tensors |= {"champion": best.tensors, **{name: its for name, (_, its) in rivals.items()}}
+            yield lambda: self._write_checkpoint(checkpoints, progress, documents, tensors)
 
     def _write_checkpoint(
         self, checkpoints: Checkpoints, progress: Progress, documents: dict[str, Any], tensors: dict[str, Any]

@@ -9,16 +9,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.envs.vector import EnvRecipe, backend_of, recipe_of
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import Mutations, Selection
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporters
-from agilerl_like.training.archive import Archive, Finished, champion_of, newest_of, population_of
+from agilerl_like.room import check_room
+from agilerl_like.training.archive import Archive, Finished, champion_of, newest_of, population_of, rivals_of
 from agilerl_like.training.distributed import Alone, Together, World, deal, join_processes, part_processes
 from agilerl_like.training.interrupts import Interrupts
 from agilerl_like.training.launch import launched
@@ -47,8 +49,15 @@ class Plan:
             check_activation("activation_selection", activation)
 
 
+PROCESS = 2**26
+"""Bytes that a process takes at least: torch alone is more."""
+
 STILL = Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0)
 """Children as their parents are."""
+
+
+class Fallen(NoHealthyMember):
+    """Nobody is healthy any more, but the run has a checkpoint of its own to go back to."""
 
 
 def evolve_on_policy(
@@ -77,6 +86,7 @@ def evolve_on_policy(
     if not isinstance(processes, int) or processes < 1 or (world is not None and world.size > 1):
         allowed = "whole numbers from 1" if world is None else f"1, for this is one of {world.size} processes already"
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
+    check_room(f"processes={processes}", processes, PROCESS, "processes")
     if population is not None:
         share_of(stage.env.num_envs, max(share.parts for share in deal([None] * len(population), processes)))
     cpu = population is None or population.device.type == "cpu"
@@ -104,8 +114,7 @@ def _evolve(
     resume: bool = False,
     unsent: Unsent | None = None,
 ) -> Outcome:
-    """Do this process's part of a run."""
-    schedule = plan.schedule
+    """Do this process's part of a run, and if nobody is healthy any more, once again from the newest checkpoint."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(world)
         if not world.is_main:
@@ -113,8 +122,38 @@ def _evolve(
         stack.callback(reporters.close)
         if places.run_dir is not None:
             stack.enter_context(RunLock(places.run_dir))
+        live = partial(_live, world, stage, trials, population, plan, places, reporters, unsent)
+        try:
+            return live(resume=resume)
+        except Fallen as end:  # all processes alike have come to this
+            return live(resume=True, lost=end)
+
+
+def _live(
+    world: World,
+    stage: Stage,
+    trials: Stage | None,
+    population: Individuals | None,
+    plan: Plan,
+    places: Places,
+    reporters: Reporters,
+    unsent: Unsent | None,
+    *,
+    resume: bool,
+    lost: Fallen | None = None,
+) -> Outcome:
+    """One life of a run; `lost` is how the one before it ended."""
+    schedule = plan.schedule
+    with contextlib.ExitStack() as stack:
         checkpoint = newest_of(places, reporters.warning) if resume else None
         memory = world.agree(None if checkpoint is None else checkpoint.documents["run"])
+        if lost is not None:
+            if memory is None:
+                raise lost
+            reporters.warning(
+                f"{lost}. The run goes back, once, to its checkpoint of generation {memory['progress']['generation']}, "
+                "and on with other noise"
+            )
         if checkpoint is not None:
             population = population_of(checkpoint, stage.population, population)
         if world.is_main and population is None:
@@ -137,7 +176,7 @@ def _evolve(
             members,
             stage,
             stage.stepped(training_env),
-            stage.stepped(trial_env),
+            stage.judge(schedule.fitness, stage.stepped(trial_env), schedule.eval_steps),
             schedule=schedule,
             selection=plan.selection,
             mutations=plan.mutations,
@@ -145,10 +184,18 @@ def _evolve(
             reporters=reporters,
         )
         if memory is not None:
-            run.restore(memory, None if checkpoint is None else champion_of(checkpoint))
+            found = (None, []) if checkpoint is None else (champion_of(checkpoint), rivals_of(checkpoint))
+            run.restore(memory, *found)
+            if lost is not None:
+                run.turn_over()
         reporters.start(_record(plan, stage, training_env, members, places))
         with Interrupts(world.watch) as interrupts:
-            return run.go(interrupts)
+            try:
+                return run.go(interrupts)
+            except NoHealthyMember as end:
+                if lost is None and (memory is not None or run.progress.saved_at):
+                    raise Fallen(str(end)) from end
+                raise
 
 
 def _record(plan: Plan, stage: Stage, training_env: Any, members: Members, places: Places) -> RunRecord:

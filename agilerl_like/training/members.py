@@ -17,7 +17,7 @@ from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.hpo import Birth, Genome, HyperparameterConfig, Mutation
 from agilerl_like.networks.custom import CustomSpec
-from agilerl_like.training.distributed import Parcel, Share, World, deal, routes
+from agilerl_like.training.distributed import Parcel, Route, Share, World, deal, routes
 
 T = TypeVar("T")
 
@@ -150,6 +150,16 @@ class Members:
         arrived = self.world.move(routes(wanted, self.shares), self.pack)
         return {slot: self.unpack(parcel) for slot, parcel in arrived.items()}
 
+    def holder(self, slot: int) -> int:
+        """The first process that has a member."""
+        return next(rank for rank, share in enumerate(self.shares) if slot in share.slots)
+
+    def spread(self, source: int, agents: Sequence[Individual | None]) -> list[Individual]:
+        """What one process has, on every process; the others say nothing but how many these are."""
+        ways = [Route(i, source, rank) for i in range(len(agents)) for rank in range(self.world.size) if rank != source]
+        arrived = self.world.move(ways, lambda i: Parcel(*_known(agents[i]).to_documents()))
+        return [self.unpack(arrived[i]) if i in arrived else _known(agent) for i, agent in enumerate(agents)]
+
     def deal_again(self) -> None:
         """Let alike members meet; to be done where nobody has an episode to lose."""
         kinds = self.tell([agent.architecture.to_config() for agent in self.population], encode=dict, decode=dict)
@@ -186,6 +196,12 @@ class Members:
     def unpack(self, parcel: Parcel) -> Individual:
         """A member that has arrived."""
         return self._unsent.complete(parcel, self.first.device)
+
+
+def _known(agent: Individual | None) -> Individual:
+    if agent is None:
+        raise RuntimeError("an agent is elsewhere")
+    return agent
 
 
 def _needs(shares: Sequence[Share]) -> list[tuple[int, int]]:

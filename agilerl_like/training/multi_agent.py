@@ -22,8 +22,10 @@ def train_multi_agent_on_policy(
 ) -> tuple[Teams, list[float]]:
     """Train a population of teams, and evolve it; return it and the fitness of its members.
 
-    A team's fitness is what its agents earn together in an episode. `options` are the keywords of `train_on_policy`,
-    and mean the same: steps are env steps, in each of which every agent of a team acts.
+    A team's fitness is what its agents earn together in an episode; with `fitness="rating"` it is an Elo-like rating
+    from games against those who were best before, for worlds where one group wins what another loses (`contest.py`).
+    `options` are the keywords of `train_on_policy`, and mean the same: steps are env steps, in each of which every
+    agent of a team acts.
 
     Raises:
         ConfigurationError: before anything is trained; `env` is not one of `make_multi_agent_vect_envs`.

@@ -22,7 +22,7 @@ from agilerl_like.reporting.wandb import WandbReporter
 from agilerl_like.training.archive import Finished
 from agilerl_like.training.conduct import STILL, Plan, evolve_on_policy
 from agilerl_like.training.distributed import world_of
-from agilerl_like.training.schedule import Places, Schedule
+from agilerl_like.training.schedule import Fitness, Places, Schedule
 from agilerl_like.training.stage import AgentStage, Stage, name_of
 
 
@@ -40,6 +40,7 @@ def train_on_policy(
     eval_steps: int | None = Schedule.eval_steps,
     eval_loop: int = Schedule.eval_loop,
     target: float | None = Schedule.target,
+    fitness: Fitness = Schedule.fitness,
     selection_strategy: Selection | None = None,
     tournament: Selection | None = None,
     mutation: Mutations | None = None,
@@ -98,6 +99,10 @@ def train_on_policy(
     if stage is None:
         raise ConfigurationError("env is missing: pass make_vect_envs(…)")
     population = pop if pop is None or isinstance(pop, Individuals) else stage.population(pop)
+    if population is not None and not isinstance(population, stage.population):
+        raise ConfigurationError(
+            f"pop={population!r} cannot act in {name_of(stage.vector)}; allowed are {stage.population.__name__}"
+        )
     if swap_channels:
         for agent in cast(Population, population or ()):
             agent.see(stage.vector.single_observation_space, swap_channels=True)
@@ -116,7 +121,7 @@ def train_on_policy(
     if wb:
         sinks.append(WandbReporter(**(wandb_kwargs or {})))
     plan = Plan(
-        Schedule(max_steps, evo_steps, eval_loop, eval_steps, target, checkpoint),
+        Schedule(max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint),
         selection_strategy or tournament,
         mutation or STILL,
         name=name,

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.algorithms.individuals import Individuals, mend
+from agilerl_like.algorithms.individuals import Individuals, mend, rank_of
 from agilerl_like.hpo import Birth, Mutations, Selection, next_generation
 from agilerl_like.learning.update import Report
 from agilerl_like.reporting.records import BirthRecord, GenerationRecord, MemberRecord, SummaryRecord, fittest
@@ -31,6 +30,7 @@ from agilerl_like.training.chronicle import Chronicle, founder, record_of
 from agilerl_like.training.collector import Clock
 from agilerl_like.training.distributed import Parcel
 from agilerl_like.training.interrupts import Interrupts
+from agilerl_like.training.judge import Judge, Judgement, Rival
 from agilerl_like.training.members import Card, Members
 from agilerl_like.training.schedule import Schedule
 from agilerl_like.training.stage import Stage
@@ -61,7 +61,7 @@ class Run:
         members: Members,
         stage: Stage,
         env: Any,
-        eval_env: Any,
+        judge: Judge,
         *,
         schedule: Schedule,
         selection: Selection | None,
@@ -69,7 +69,7 @@ class Run:
         archive: Archive,
         reporters: Reporter,
     ) -> None:
-        self.members, self.eval_env, self.schedule = members, eval_env, schedule
+        self.members, self.judge, self.schedule = members, judge, schedule
         self.selection, self.mutations, self.archive, self.reporters = selection, mutations, archive, reporters
         self.clock = Clock(PARTS)
         self.collector = stage.collector(members.population, env, self.clock)
@@ -99,8 +99,8 @@ class Run:
         """Env steps of each member so far."""
         return self.progress.ticks * self.members.first.num_envs
 
-    def restore(self, memory: Mapping[str, Any], champion: Parcel | None) -> None:
-        """Go on from what `Archive` wrote; the main process has the champion, too."""
+    def restore(self, memory: Mapping[str, Any], champion: Parcel | None, rivals: Sequence[Parcel]) -> None:
+        """Go on from what `Archive` wrote; the main process has the champion and the rivals, too."""
         self.progress, self.fitness = Progress.from_json(memory["progress"]), list(memory["fitness"])
         self.progress.outcome = ""
         self.clock.seconds.update(self.progress.seconds_by_part)
@@ -108,7 +108,17 @@ class Run:
         self.population.fitness = [self.fitness[slot] for slot in self.members.share.slots]
         if champion is not None:
             self.champion = Champion(self.members.unpack(champion))
+        told = memory["rivals"]
+        players = self.members.spread(0, [*map(self.members.unpack, rivals)] or [None] * len(told))
+        self.judge.rivals = [Rival(player, *facts) for player, facts in zip(players, told, strict=True)]
         self.started -= self.progress.seconds
+
+    def turn_over(self) -> None:
+        """Let what comes differ from what followed the checkpoint before: episodes, noise and births."""
+        self.progress.restorations += 1
+        self.progress.next_uid += self.members.size
+        for agent in self.population:
+            agent.turn_over()
 
     def go(self, interrupts: Interrupts) -> Outcome:
         """Run generations until the budget is spent, the target reached or somebody interrupts."""
@@ -116,6 +126,7 @@ class Run:
             self._found()
         elif not self.progress.evolved:  # the run had ended, and has a larger budget now
             self._begin_episodes()
+            self._crown()
             self._evolve()
             self.progress.saved_at = self.steps
         self._begin_episodes()
@@ -128,6 +139,7 @@ class Run:
             self.progress.outcome = self._reason_to_stop(bool(interrupted), confirmed)
             if self.progress.outcome:
                 break
+            self._crown()
             self._evolve()
             self._checkpoint()
         self._save(last=True)
@@ -138,12 +150,15 @@ class Run:
         return Outcome(population, list(self.fitness), summary, interrupted, self.archive.failures)
 
     def _begin_episodes(self) -> None:
-        generation = self.progress.generation
-        self.collector.reset(self.members.share.slots, *([generation] if generation else []))
+        keys = [self.progress.generation, self.progress.restorations]
+        while keys and not keys[-1]:
+            del keys[-1]
+        self.collector.reset(self.members.share.slots, *keys)
 
     # -- a generation
 
     def _found(self) -> None:
+        self.judge.begin(self.members)
         own = [founder(slot, agent) for slot, agent in self.members.here().items()]
         self._tell(self.members.tell(own, encode=BirthRecord.to_json, decode=BirthRecord.from_json))
 
@@ -205,23 +220,23 @@ class Run:
         progress, members = self.progress, self.members
         with self.clock("evaluate"):
             seeds = integers(self.schedule.eval_loop, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation)
-            episodes = self.population.play(self.eval_env, seeds, self.schedule.eval_steps)
+            judgement = self.judge.judge(self.population, seeds, progress.generation)
             own = [
                 score if agent.is_finite and slot not in self.lost else math.nan
-                for (slot, agent), score in zip(members.here().items(), episodes.means.tolist(), strict=True)
+                for (slot, agent), score in zip(members.here().items(), judgement.fitness, strict=True)
             ]
             self.population.fitness = own
             training = self.collector.take_scores()
             for agent, score, training_score in zip(self.population, own, training, strict=True):
                 agent.fitness.append(score)
                 agent.scores.append(training_score)
-        records = members.tell(self._records(episodes), encode=asdict, decode=lambda data: MemberRecord(**data))
+        records = members.tell(self._records(judgement), encode=asdict, decode=lambda data: MemberRecord(**data))
         self.fitness = [record.fitness for record in records]
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
         best = fittest(records)
         if best.fitness > progress.best_fitness:
             progress.best_fitness = best.fitness
-            holder = next(rank for rank, share in enumerate(members.shares) if best.slot in share.slots)
+            holder = members.holder(best.slot)
             own_best = members.here()[best.slot].clone() if holder == members.world.rank else None
             self.champion = Champion(own_best, holder)
         self._report(records)
@@ -237,8 +252,8 @@ class Run:
             seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, self.progress.generation)
             own = []
             if best.slot in members.here():
-                played = members.here()[best.slot].play(self.eval_env, seeds, self.schedule.eval_steps)
-                own = [float(played.means[0]), played.steps]
+                found = self.judge.judge(members.here()[best.slot], seeds, self.progress.generation)
+                own = [found.fitness[0], found.steps[0]]
             mean, steps = next(filter(None, members.world.gather(own)))  # the others have nothing to say
             self.progress.evaluation_steps += steps
         return mean if mean >= target else math.nan
@@ -251,6 +266,13 @@ class Run:
         if self.archive.failures >= PATIENCE:
             return "disk full"
         return "budget spent" if self._ticks_left() <= 0 else ""
+
+    def _crown(self) -> None:
+        """Let the judge remember who was best."""
+        slot = max(range(self.members.size), key=lambda slot: (rank_of(self.fitness[slot]), -slot))
+        if math.isfinite(self.fitness[slot]):
+            with self.clock("evaluate"):
+                self.progress.evaluation_steps += self.judge.crown(self.members, slot, self.progress.generation)
 
     def _evolve(self) -> None:
         self.progress.evolved = True
@@ -294,7 +316,7 @@ class Run:
             self._save(last=False)
             self.members.deal_again()
             self._begin_episodes()
-        elif self.eval_env.env is self.collector.env.env:  # there is no second one
+        elif self.judge.env.env is self.collector.env.env:  # there is no second one
             self._begin_episodes()
 
     def _save(self, *, last: bool) -> None:
@@ -302,7 +324,7 @@ class Run:
             self.progress.seconds = self._seconds()
             self.progress.seconds_by_part = dict(self.clock.seconds)
             births = self.chronicle.births
-            self.archive.save(Account(self.progress, self.champion, births, self.fitness), last=last)
+            self.archive.save(Account(self.progress, self.champion, births, self.fitness, self.judge.rivals), last=last)
 
     def _seconds(self) -> float:
         return perf_counter() - self.started
@@ -316,7 +338,7 @@ class Run:
         with self.clock("report"):
             self.reporters.births(tuple(births))
 
-    def _records(self, episodes: Episodes) -> list[MemberRecord]:
+    def _records(self, judgement: Judgement) -> list[MemberRecord]:
         return [
             MemberRecord(
                 slot=slot,
@@ -324,9 +346,9 @@ class Run:
                 parent_uid=self.chronicle.parent(agent.index),
                 env_steps=self.steps,
                 fitness=agent.fitness[-1],
-                fitness_std=float(returns.std()),
-                episodes=len(returns),
-                evaluation_steps=int(lengths.sum()),
+                fitness_std=spread,
+                episodes=judgement.episodes,
+                evaluation_steps=steps,
                 train_return=agent.scores[-1],
                 hyperparameters=agent.hyperparameters,
                 architecture=agent.architecture.describe(),
@@ -334,8 +356,8 @@ class Run:
                 mutation=agent.mut,
                 losses=_means(self.reports[slot]),
             )
-            for (slot, agent), returns, lengths in zip(
-                self.members.here().items(), episodes.returns, episodes.lengths, strict=True
+            for (slot, agent), spread, steps in zip(
+                self.members.here().items(), judgement.spread, judgement.steps, strict=True
             )
         ]
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, unknown_name
+
+Fitness = Literal["return", "rating"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,9 @@ class Schedule:
     """Longest evaluation episode; None: as long as the env lets it."""
     target: float | None = None
     """Stop when the best member's mean return reaches this, on its evaluation and then on fresh episodes."""
+    fitness: Fitness = "return"
+    """What selection goes by: the mean return of a member's evaluation, or for teams whose groups play against each
+    other a "rating" from games against those who were best before; 1000 is the first of the founders."""
     checkpoint: int | None = None
     """Env steps of each member between checkpoints; None: ten in a run, at least five generations apart. Where one is
     due envs begin anew, and what was collected since the last update is lost."""
@@ -32,6 +38,8 @@ class Schedule:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigurationError(f"{name}={value!r} must be a positive integer")
+        if self.fitness not in get_args(Fitness):
+            raise unknown_name("fitness", self.fitness, get_args(Fitness))
         if self.target is not None and not math.isfinite(self.target):
             raise ConfigurationError(f"target={self.target!r} must be a finite number")
 

@@ -18,6 +18,8 @@ from agilerl_like.envs.trials import trial_env
 from agilerl_like.envs.vector import EnvRecipe
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Clock, Collector
+from agilerl_like.training.judge import Judge
+from agilerl_like.training.schedule import Fitness
 
 
 class Stage(ABC):
@@ -48,6 +50,14 @@ class Stage(ABC):
     @abstractmethod
     def stepped(self, env: Any) -> Any:
         """An env of this kind as a population steps it."""
+
+    @abstractmethod
+    def judge(self, fitness: Fitness, env: Any, max_steps: int | None) -> Judge:
+        """Who judges what acts in such an env of counted episodes.
+
+        Raises:
+            ConfigurationError: there is no such fitness here.
+        """
 
     @abstractmethod
     def collector(self, population: Any, env: Any, clock: Clock) -> Any:
@@ -86,6 +96,11 @@ class AgentStage(Stage):
 
     def stepped(self, env: gymnasium.vector.VectorEnv) -> TransitionEnv:
         return TransitionEnv(env)
+
+    def judge(self, fitness: Fitness, env: TransitionEnv, max_steps: int | None) -> Judge:
+        if fitness != "return":
+            raise ConfigurationError(f"fitness={fitness!r} is for teams; allowed is 'return'")
+        return Judge(env, max_steps)
 
     def collector(self, population: Any, env: TransitionEnv, clock: Clock) -> Collector:
         return Collector(population, env, clock)

@@ -13,6 +13,9 @@ from agilerl_like.envs.team_transitions import TeamTransitionEnv
 from agilerl_like.envs.vector import EnvRecipe
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Clock
+from agilerl_like.training.contest import Contest
+from agilerl_like.training.judge import Judge
+from agilerl_like.training.schedule import Fitness
 from agilerl_like.training.stage import Stage, share_of
 from agilerl_like.training.team_collector import TeamCollector
 
@@ -29,7 +32,7 @@ class TeamStage(Stage):
 
     @classmethod
     def remade(cls, recipe: EnvRecipe) -> TeamStage:
-        return cls(MultiAgentVectorEnv(recipe.make()))
+        return cls(MultiAgentVectorEnv.made(recipe))
 
     @property
     def vector(self) -> gymnasium.vector.VectorEnv:
@@ -44,6 +47,9 @@ class TeamStage(Stage):
 
     def stepped(self, env: MultiAgentVectorEnv) -> TeamTransitionEnv:
         return TeamTransitionEnv(env)
+
+    def judge(self, fitness: Fitness, env: TeamTransitionEnv, max_steps: int | None) -> Judge:
+        return (Contest if fitness == "rating" else Judge)(env, max_steps)
 
     def collector(self, population: Any, env: TeamTransitionEnv, clock: Clock) -> TeamCollector:
         return TeamCollector(population, env, clock)

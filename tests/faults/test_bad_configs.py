@@ -58,6 +58,7 @@ NO_NUMBER = st.sampled_from(["fast", [1], {"a": 1}])
 NO_FLAG = st.sampled_from(["perhaps", 3, [True]])
 TOO_SMALL = st.integers(-(10**6), 0)
 NEGATIVE = st.floats(-1e9, -1e-9)
+HUGE, BEYOND = st.integers(10**12, 2**40), st.integers(2**40 + 1, 10**30)
 NOT_FINITE = st.sampled_from([float("inf"), float("-inf"), float("nan")])
 NO_SHARE = st.floats(1.001, 1e6) | NEGATIVE
 NO_NAME = st.text("abcdefgh", min_size=9, max_size=12)
@@ -76,6 +77,9 @@ FIELDS = [
     wrong("algorithm.precision", NO_NAME, "'bfloat16', float32|allowed are|did you mean"),
     wrong("algorithm.recurrent", NO_FLAG, "valid boolean"),
     wrong("environment.num_envs", TOO_SMALL | FRACTION | NO_NUMBER, AT_LEAST, WHOLE),
+    wrong("environment.num_envs", HUGE, r"needs at least .*B of memory; .*: allowed are at most \d+ envs"),
+    *(wrong(path, BEYOND, "less than or equal to 1099511627776") for path in
+      ("algorithm.batch_size", "algorithm.learn_step", "algorithm.update_epochs", "population.size")),
     wrong("environment.step_timeout", NEGATIVE | NO_NUMBER, AT_LEAST, NUMBER),
     wrong("environment.backend", NO_NAME, "allowed are|did you mean"),
     wrong("population.size", TOO_SMALL | FRACTION | NO_NUMBER, AT_LEAST, WHOLE),
@@ -150,6 +154,30 @@ SELECTION = [
     )
 ]
 AGENT = [
+    HUGE.map(
+        lambda size: Defect(
+            "algorithm.learn_step",
+            size,
+            r"needs at least .*TB of memory; this machine has .*: allowed are at most \d+ env steps",
+            f"algorithm.learn_step={size}",
+        )
+    ),
+    HUGE.map(
+        lambda size: Defect(
+            "hyperparameters.learn_step",
+            {"min": 64, "max": size},
+            r"needs at least .*TB of memory; this machine has .*: allowed are at most \d+ env steps",
+            f"hyperparameters.learn_step.max={size}",
+        )
+    ),
+    HUGE.map(
+        lambda size: Defect(
+            "network.head_config",
+            {"hidden_size": [size // 10**6] * 2, "max_mlp_nodes": size},
+            r"weights=\d+ and needs at least .*B of memory; this machine has .*: allowed are at most \d+ weights",
+            f"net_config: 64 | 64 | {size // 10**6}-{size // 10**6} ReLU has",
+        )
+    ),
     st.integers(257, 10**6).map(
         lambda size: Defect(
             "algorithm.batch_size",

@@ -3,11 +3,10 @@
 import random
 
 import pytest
-from tiny_runs import NIGHTLY, digest, lineage, tier
-from whole_runs import at_once, go_on, saved, state, told, undisturbed
+from tiny_runs import NIGHTLY, lineage, tier
+from whole_runs import APART, survivors
 
 KILLS = tier(22, 460)
-APART = ("--algorithm.per_member", "true")
 TWO = (*APART, "--run.processes", "2")
 CALLS = {
     "settings": 1,
@@ -58,34 +57,6 @@ def a_fault(rng):
 def a_plan(rng):
     """One to four faults for one run."""
     return [a_fault(rng) for _ in range(rng.randint(1, 4))]
-
-
-def survive(folder, faults, *options):
-    """Be killed by these, one life after the other, and live to the end; say how often, and whether all is as it was.
-
-    Who is killed when there is nothing left to save leaves what the next save would have removed.
-    """
-    kills = 0
-    for fault in faults:
-        ended = go_on(folder, *options, faults=fault)
-        if ended.code == 0:
-            break
-        assert not ended.left, (faults, ended)
-        assert told(folder) - max(saved(folder), default=0) <= 1, (faults, ended)  # no more than this is lost
-        kills += 1
-    ended = go_on(folder, *options)
-    assert ended.code == 0, (faults, ended.said)
-    assert not ended.left
-    wanted = undisturbed(*(APART if options else ()))
-    is_same = digest(folder / "run") == wanted[0] if "has ended" in ended.said else state(folder) == wanted
-    return kills, is_same
-
-
-def survivors(tmp_path, plans, *options):
-    """Do it with many runs, and return how often they were killed, and who is not as it was."""
-    undisturbed(*(APART if options else ()))
-    found = at_once(lambda i: survive(tmp_path / str(i), plans[i], *options), range(len(plans)))
-    return sum(kills for kills, _ in found), [plan for plan, (_, same) in zip(plans, found, strict=True) if not same]
 
 
 @pytest.mark.timeout(7200)

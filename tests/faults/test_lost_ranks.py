@@ -4,11 +4,10 @@ import re
 
 import pytest
 from tiny_runs import NIGHTLY
-from whole_runs import LAUNCHER, advice, at_once, go_on, saved, state, train, undisturbed
+from whole_runs import APART, LAUNCHER, advice, at_once, go_on, saved, state, train, undisturbed
 
 from agilerl_like.errors import ExitCode
 
-APART = ("--algorithm.per_member", "true")
 TWO = (*APART, "--run.processes", "2")
 SOON = 30.0
 """Seconds in which the others have to end."""

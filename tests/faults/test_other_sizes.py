@@ -2,9 +2,8 @@
 
 import pytest
 from tiny_runs import NIGHTLY
-from whole_runs import at_once, go_on, saved, state, undisturbed
+from whole_runs import APART, at_once, go_on, saved, state, undisturbed
 
-APART = ("--algorithm.per_member", "true")
 SIZES = [(2, 1, 2, 4, 3)]
 """Processes of each of a run's lives."""
 MORE = [(2, 1), (1, 2), (2, 4), (4, 3), (1, 4, 1, 3)]

@@ -9,10 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_runs import ENVS, Memory, digest, population_for, tier, tiny_run
+from restless_teams import Restless
+from tiny_runs import ENVS, SETTINGS, SMALL, Memory, digest, member_digest, population_for, tier, tiny_run
 
-from agilerl_like import Population, make_vect_envs
+from agilerl_like import IPPO, Population, make_multi_agent_vect_envs, make_vect_envs
+from agilerl_like.envs.pettingzoo import team_trial_env
+from agilerl_like.envs.team_transitions import TeamTransitionEnv
 from agilerl_like.reporting import Reporter
+from agilerl_like.training.collector import Clock
+from agilerl_like.training.team_collector import TeamCollector
 
 HERE = Path(__file__).parent
 STEPS = tier(512, 1024)
@@ -92,3 +97,26 @@ def test_every_seed_is_another_run():
     seeds = range(tier(20, 200))
     digests = {digest(tiny_run(seed=seed, generations=2, generation=256)) for seed in seeds}
     assert len(digests) == len(seeds)
+
+
+def test_a_teams_bits_do_not_depend_on_the_teams_beside_it():
+    """Whose agents sit out and die at other times than its own."""
+
+    def lived(size):
+        env = make_multi_agent_vect_envs(Restless, ENVS * size, backend="sync")
+        spaces = env.single_observation_spaces, env.single_action_spaces
+        settings = {"net_config": SMALL, **SETTINGS, "learn_step": 64, "batch_size": 32}
+        teams = IPPO.population(size, *spaces, num_envs=ENVS, seed=4, per_member=True, **settings)
+        collector = TeamCollector(teams, TeamTransitionEnv(env), Clock(("env", "act", "learn")))
+        collector.reset(range(size))
+        for _ in range(48):
+            collector.collect(1)
+            collector.learn()
+        trials = TeamTransitionEnv(team_trial_env(env, 2 * size))
+        returns = teams.play(trials, [1, 2]).returns
+        return [member_digest(team) for team in teams], returns.tolist(), teams[0].play(trials, [1, 2]).returns.tolist()
+
+    (few, earned, alone), (many, all_earned, alone_too) = lived(2), lived(4)
+    assert many[:2] == few
+    assert all_earned[:2] == earned
+    assert alone_too == alone  # in an env of more rows

@@ -1,7 +1,7 @@
 """R3: a member whose numbers are none is found in the same learn call, replaced, and harms nobody."""
 
 import math
-from functools import cache
+from functools import cache, partial
 from time import perf_counter
 
 import gymnasium
@@ -11,23 +11,32 @@ import torch
 from tiny_runs import (
     ENVS,
     MEMBERS,
+    SETTINGS,
+    SMALL,
     Memory,
+    digest,
     is_finite,
+    lineage,
     member_digest,
+    metrics,
     population_for,
     tier,
     tiny_run,
 )
 
 from agilerl_like import (
+    IPPO,
     EnvironmentFault,
     Mutations,
     NoHealthyMember,
     TournamentSelection,
     TruncationSelection,
+    make_multi_agent_vect_envs,
     make_vect_envs,
+    train_multi_agent_on_policy,
 )
 from agilerl_like.algorithms.agent import values_of
+from agilerl_like.envs.team_probes import Role, Team
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.hpo import Genome, next_generation
 from agilerl_like.learning.execution import Execution
@@ -206,6 +215,24 @@ def test_what_a_truncated_episode_shows_last_is_looked_at_too():
     assert all(is_finite(agent) for agent in population)
 
 
+@pytest.mark.parametrize("what", ["observation", "reward"])
+def test_of_a_team_the_agent_is_named_whose_world_breaks(what):
+    its_env = integers(ENVS, 0, Purpose.TRAINING_ENVS, 2)[1]  # env 1 of team 2
+    sick = {int(np.random.SeedSequence(its_env).generate_state(3)[2])}  # and there, the third agent
+    roles = {
+        agent: Role(partial(Sick, what, math.nan, sick, at=210)) for agent in ("speaker_0", "listener_0", "listener_1")
+    }
+    env = make_multi_agent_vect_envs(lambda: Team(roles), num_envs=ENVS, backend="sync")
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    teams = IPPO.population(MEMBERS, *spaces, num_envs=ENVS, seed=0, net_config=SMALL, **SETTINGS)
+    step = 209 % 64 + (what == "observation")
+    where = f"member 2, env 1 of its own, agent 'listener_1', step {step} of the rollout"
+    with pytest.raises(EnvironmentFault, match=f"{what}=nan is not finite: {where}"):
+        train_multi_agent_on_policy(env, pop=teams, max_steps=10_000, evo_steps=10_000, verbose=False)
+    assert [team.learners["listener"].updates for team in teams] == [210 // 64] * MEMBERS
+    assert all(team.is_finite for team in teams)
+
+
 class Glaring(Sick):
     """One observation is finite, but its square is not."""
 
@@ -222,6 +249,38 @@ def test_a_member_that_was_blinded_for_good_is_replaced():
     replaced = [birth for birth in memory.all_births if birth.reason]
     assert [birth.slot for birth in replaced] == [2]
     assert all(agent.is_finite for agent in population)
+
+
+def plagued(*keys, generations=4, **more):
+    """The tiny run with a checkpoint at each generation, in which everybody is blinded in the lives that keys name."""
+    lives = [integers(ENVS, 0, Purpose.TRAINING_ENVS, slot, *key)[1] for key in keys for slot in range(MEMBERS)]
+    env = make_vect_envs(make_env=partial(Glaring, "reward", 0.0, lives, at=-1), num_envs=ENVS, backend="sync")
+    settings = {"generations": generations, "generation": STEPS, "checkpoint": STEPS, "env": env, **more}
+    return tiny_run(population_for(env), **settings)
+
+
+def test_if_everybody_is_sick_the_run_goes_back_once_and_on_with_other_noise(tmp_path):
+    memory = Memory()
+    population = plagued((2,), run_dir=tmp_path / "whole", reporters=[memory])  # what follows generation 2
+    (warning,) = memory.warnings
+    assert warning.startswith("every member's loss or weights are not finite: ")
+    assert "The run goes back, once, to its checkpoint of generation 2" in warning
+    assert [record.generation for record in memory.generations] == [1, 2, 3, 4]
+    assert all(is_finite(agent) for agent in population)
+    assert [int(row["generation"]) for row in metrics(tmp_path / "whole")] == sorted([1, 2, 3, 4] * MEMBERS)
+    births = [(birth["generation"], birth["slot"]) for birth in lineage(tmp_path / "whole")]
+    assert len(births) == len(set(births))
+    # and what comes after it can be resumed like any other run
+    plagued((2,), generations=3, run_dir=tmp_path / "parts")
+    resumed = plagued((2,), resume=tmp_path / "parts")
+    assert digest(resumed) == digest(population)
+
+
+def test_if_it_comes_to_that_again_there_is_one_error(tmp_path):
+    memory = Memory()
+    with pytest.raises(NoHealthyMember, match=r"every member's loss or weights .*: lower lr"):
+        plagued((2,), (2, 1), run_dir=tmp_path / "run", reporters=[memory])
+    assert len(memory.warnings) == 1
 
 
 # -- what it costs
@@ -248,6 +307,6 @@ def test_looking_for_the_sick_costs_next_to_nothing():
     update = Update(population.cohort.ensemble, values_of(population), Execution())
     means, ones = torch.ones(MEMBERS, 7), torch.ones(MEMBERS)
     health = fastest(lambda: update.report(means, ones, ones))
-    numbers = fastest(lambda: _check_finite(rollout, everybody, population[0].encoding))
+    numbers = fastest(lambda: _check_finite(rollout, population[0].encoding, collector._called))
     learning = fastest(lambda: population.learn(everybody, collector._window))
     assert health + numbers <= 0.01 * learning, f"{1e6 * (health + numbers):.0f} us of {1e6 * learning:.0f}"

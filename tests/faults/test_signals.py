@@ -5,9 +5,8 @@ import signal
 
 import pytest
 from tiny_runs import NIGHTLY
-from whole_runs import LAUNCHER, Command, advice, at_once, go_on, saved, state, train, training, undisturbed
+from whole_runs import APART, LAUNCHER, Command, advice, at_once, go_on, saved, state, train, training, undisturbed
 
-APART = ("--algorithm.per_member", "true")
 TWO = (*APART, "--run.processes", "2")
 CODES = {"interrupt": 128 + signal.SIGINT, "terminate": 128 + signal.SIGTERM}
 SOON = 10.0

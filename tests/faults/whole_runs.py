@@ -28,6 +28,8 @@ T = TypeVar("T")
 DRIVER = Path(__file__).with_name("driver.py")
 LAUNCHER = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
 """Two processes, also where there is no GPU: with --cpu Accelerate would start one, whatever number is given."""
+APART = ("--algorithm.per_member", "true")
+"""What lets a run be the same on any number of processes."""
 LONG = 120.0
 """Seconds that nothing here takes, unless it hangs."""
 LEAVE = 3.0
@@ -68,6 +70,18 @@ CONFIG = {
     },
     "run": {"name": "run", "plot": False},
 }
+TEAMS = {
+    **CONFIG,
+    "environment": {"id": "restless_teams:Restless", "num_envs": 4, "backend": "sync"},
+    "algorithm": {"name": "IPPO", "learn_step": 64, "batch_size": 32, "update_epochs": 2, "lr": 1e-3},
+    "hyperparameters": {
+        "lr": {"min": 1e-4, "max": 1e-2},
+        "learn_step": {"min": 32, "max": 128},
+        "batch_size": {"min": 16, "max": 64, "scale": "power_of_two"},
+    },
+    "training": {"max_steps": 6 * 128, "evo_steps": 128, "eval_loop": 2, "checkpoint": 128},
+}
+CONFIGS = {"agents": CONFIG, "teams": TEAMS}
 
 
 class Ended(NamedTuple):
@@ -158,22 +172,26 @@ def run(arguments: Sequence[object], *, faults: str = "", launcher: Sequence[str
         return command.ended()
 
 
-def train(folder: Path, *options: object, faults: str = "", launcher: Sequence[str] = ()) -> Ended:
+def train(
+    folder: Path, *options: object, whom: str = "agents", faults: str = "", launcher: Sequence[str] = ()
+) -> Ended:
     """Train in a folder, which becomes that of a run in `folder / "run"`."""
-    return run(training(folder, *options), faults=faults, launcher=launcher)
+    return run(training(folder, *options, whom=whom), faults=faults, launcher=launcher)
 
 
-def training(folder: Path, *options: object) -> list[object]:
+def training(folder: Path, *options: object, whom: str = "agents") -> list[object]:
     """What to type to train there."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(CONFIG))
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(CONFIGS[whom]))
     return ["train", folder / "tiny.yaml", "--run.dir", folder, *options]
 
 
-def go_on(folder: Path, *options: object, faults: str = "", launcher: Sequence[str] = ()) -> Ended:
+def go_on(
+    folder: Path, *options: object, whom: str = "agents", faults: str = "", launcher: Sequence[str] = ()
+) -> Ended:
     """Resume the run in a folder; if it was killed before there was anything to resume, begin it."""
     if not (folder / "run" / "config.yaml").is_file():
-        return train(folder, *options, faults=faults, launcher=launcher)
+        return train(folder, *options, whom=whom, faults=faults, launcher=launcher)
     return run(["resume", folder / "run", *options], faults=faults, launcher=launcher)
 
 
@@ -217,9 +235,42 @@ def state(folder: Path) -> tuple[str, list[int], list[str]]:
 
 
 @functools.cache
-def undisturbed(*options: object) -> tuple[str, list[int], list[str]]:
+def undisturbed(*options: object, whom: str = "agents") -> tuple[str, list[int], list[str]]:
     """The state of a run that nothing befell."""
     with tempfile.TemporaryDirectory() as folder:
-        ended = train(Path(folder), *options)
+        ended = train(Path(folder), *options, whom=whom)
         assert ended.code == 0, ended.said
         return state(Path(folder))
+
+
+# -- lives
+
+
+def survive(folder: Path, faults: Iterable[str], *options: object, whom: str = "agents") -> tuple[int, bool]:
+    """Be killed by these, one life after the other, and live to the end; say how often, and whether all is as it was.
+
+    Who is killed when there is nothing left to save leaves what the next save would have removed.
+    """
+    kills = 0
+    for fault in faults:
+        ended = go_on(folder, *options, whom=whom, faults=fault)
+        if ended.code == 0:
+            break
+        assert not ended.left, (faults, ended)
+        assert told(folder) - max(saved(folder), default=0) <= 1, (faults, ended)  # no more than this is lost
+        kills += 1
+    ended = go_on(folder, *options, whom=whom)
+    assert ended.code == 0, (faults, ended.said)
+    assert not ended.left
+    wanted = undisturbed(*(APART if options else ()), whom=whom)
+    is_same = digest(folder / "run") == wanted[0] if "has ended" in ended.said else state(folder) == wanted
+    return kills, is_same
+
+
+def survivors(
+    folder: Path, plans: Sequence[Sequence[str]], *options: object, whom: str = "agents"
+) -> tuple[int, list[Sequence[str]]]:
+    """Do it with many runs, and return how often they were killed, and who is not as it was."""
+    undisturbed(*(APART if options else ()), whom=whom)
+    found = at_once(lambda i: survive(folder / str(i), plans[i], *options, whom=whom), range(len(plans)))
+    return sum(kills for kills, _ in found), [plan for plan, (_, same) in zip(plans, found, strict=True) if not same]

@@ -1,0 +1,137 @@
+"""Fitness where what one side wins the other loses: an Elo-like rating, from games against those who were best before.
+
+A member fields the agents of one group and an opponent all others, then the other way round on the same seed, and who
+earned more in both games together has won; so nobody profits from a side that is easier. All members meet the same
+opponents: the best of the last generation and some that are drawn from earlier ones, each of which has a rating since
+it was crowned. The rating of a member is that at which its results are what a logistic curve expects.
+
+The subtlety is the crowning. The best of many uncertain ratings is too high, and others are measured against it ever
+after; so who is crowned is rated anew, in games that nobody was selected by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import numpy as np
+
+from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.ippo import IPPO, Teams
+from agilerl_like.algorithms.team_evaluation import evaluate_teams, unexploring
+from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.seeding import Purpose, generator, integers
+from agilerl_like.training.judge import Judge, Judgement, Rival
+from agilerl_like.training.members import Members
+
+FIRST_RATING = 1000.0
+"""What the first opponent has by definition: the first of the founders, as it was before it had learned anything."""
+OPPONENTS = 3
+"""How many opponents a generation meets, if there are so many."""
+REMEMBERED = 16
+"""How many opponents are kept."""
+CROWNING_GAMES = 20
+"""Games against each opponent by which the best of a generation is rated anew."""
+SCALE = 400.0 / math.log(10.0)
+"""A difference in rating by which the odds are e to one."""
+
+
+class Contest(Judge):
+    """Judges teams by ratings."""
+
+    env: TeamTransitionEnv
+
+    def begin(self, members: Members) -> None:
+        first = members.spread(0, [members.here()[0].clone()] if 0 in members.here() else [None])[0]
+        groups = cast(IPPO, first).groups
+        if len(groups) < 2:
+            raise ConfigurationError(
+                f"fitness='rating' needs groups that play against each other; all of {[*groups.values()]} are one. "
+                "Allowed are groups={agent: name} that divide them, or fitness='return'"
+            )
+        self.rivals = [Rival(first, FIRST_RATING, 0)]
+
+    def judge(self, players: Individual | Individuals, seeds: Sequence[int], generation: int) -> Judgement:
+        home = cast(Teams | IPPO, players)
+        rivals = self._drawn(home.seed, generation)
+        games = [self._games(home, cast(IPPO, rival.player), seeds) for rival in rivals]
+        scores = np.stack([score.mean(axis=1) for score, _ in games], axis=1)  # [P, opponents]
+        ratings, errors = rated(scores, len(seeds), [rival.rating for rival in rivals])
+        steps = np.sum([steps for _, steps in games], axis=0)
+        sides = len(sides_of(rivals[0].player.groups))
+        return Judgement(ratings.tolist(), errors.tolist(), len(rivals) * sides * len(seeds), steps.tolist())
+
+    def crown(self, members: Members, slot: int, generation: int) -> int:
+        best, seeds = (
+            members.here().get(slot),
+            integers(CROWNING_GAMES, members.first.seed, Purpose.CROWNING, generation),
+        )
+        holder = members.holder(slot)
+        own = None
+        if best is not None and holder == members.world.rank:
+            own = self.judge(best, seeds, generation)
+        rating, steps = members.world.gather(None if own is None else [own.fitness[0], own.steps[0]])[holder]
+        champion = members.spread(holder, [None if own is None or best is None else best.clone()])[0]
+        self.rivals.append(Rival(champion, rating, generation))
+        if len(self.rivals) > REMEMBERED:  # the first and the last stay
+            forgotten = generator(members.first.seed, Purpose.OPPONENTS, generation, 1).integers(1, REMEMBERED)
+            del self.rivals[int(forgotten)]
+        return steps
+
+    def _drawn(self, seed: int, generation: int) -> list[Rival]:
+        """The newest, and some of the others."""
+        *older, newest = self.rivals
+        count = min(OPPONENTS - 1, len(older))
+        places = (
+            generator(seed, Purpose.OPPONENTS, generation).choice(len(older), count, replace=False) if count else ()
+        )
+        return [newest, *(older[int(place)] for place in sorted(places))]
+
+    def _games(self, home: Teams | IPPO, visitor: IPPO, seeds: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Scores `[P, K]` of all members on each seed (1 won, 0.5 drawn, 0 lost), and the env steps they took `[P]`."""
+        members = len(home) if isinstance(home, Teams) else 1
+        group_of = {agent: group for group, ids in visitor.groups.items() for agent in ids}
+        mine, theirs = np.zeros((members, len(seeds))), np.zeros((members, len(seeds)))
+        lost, steps = np.zeros(mine.shape, np.bool_), np.zeros(members, np.int64)
+        with unexploring(home), unexploring(visitor):
+            at_home, away = home.brains, visitor.brains
+            for side in sides_of(visitor.groups):
+                brains = {group: (at_home if group in side else away)[group] for group in visitor.groups}
+                games = evaluate_teams(brains, self.env, seeds, members=members, max_steps=self.max_steps)
+                for agent, returns in games.returns.items():
+                    earned = mine if group_of[agent] in side else theirs
+                    earned += returns
+                lost |= games.lost
+                steps += games.lengths.sum(axis=1)
+        won = np.where(mine == theirs, 0.5, mine > theirs)
+        return np.where(lost, 0.5, won), steps
+
+
+def sides_of(groups: Mapping[str, object]) -> list[frozenset[str]]:
+    """What a team fields in its games with another, which fields the rest: each group alone, and all but that one."""
+    alone = [frozenset([group]) for group in groups]
+    return list(dict.fromkeys([*alone, *(frozenset(groups) - side for side in alone)]))
+
+
+def rated(scores: np.ndarray, games: int, opponents: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Ratings `[P]` and their standard errors, from mean scores `[P, R]` in so many games against each opponent.
+
+    Half a game won and half a game lost against each are thrown in, so that who has won all is not infinitely strong.
+    """
+    ratings = np.asarray(opponents)
+    wanted = ((scores * games + 0.5) / (games + 1)).sum(axis=1)
+    low, high = (np.full(len(scores), edge) for edge in (ratings.min() - 4000.0, ratings.max() + 4000.0))
+    for _ in range(60):
+        middle = (low + high) / 2
+        enough = _expected(middle, ratings).sum(axis=1) >= wanted
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    found = (low + high) / 2
+    expected = _expected(found, ratings)
+    return found, SCALE / np.sqrt((games + 1) * (expected * (1 - expected)).sum(axis=1))
+
+
+def _expected(rating: np.ndarray, opponents: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp((opponents - rating[:, None]) / SCALE))

@@ -1,0 +1,57 @@
+"""What selection goes by: how a generation is judged, and what a judge must remember of those before.
+
+All members are judged alike: on the same seeds, and without exploration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.training.members import Members
+
+
+class Judgement(NamedTuple):
+    """What became of P members in a test."""
+
+    fitness: list[float]
+    spread: list[float]
+    """How far each fitness may be from the truth: the standard deviation of returns, or the error of a rating."""
+    episodes: int
+    """Of each member."""
+    steps: list[int]
+    """Env steps of each member's test."""
+
+
+class Rival(NamedTuple):
+    """One who is gone, and whom others are still measured against."""
+
+    player: Any
+    rating: float
+    generation: int
+
+
+class Judge:
+    """Judges members by what they earn: fitness is the mean return."""
+
+    def __init__(self, env: Any, max_steps: int | None) -> None:
+        self.env, self.max_steps = env, max_steps
+        self.rivals: list[Rival] = []
+        """Who is remembered; every process has them all."""
+
+    def judge(self, players: Individual | Individuals, seeds: Sequence[int], generation: int) -> Judgement:
+        """Test members, or one."""
+        played = players.play(self.env, list(seeds), self.max_steps)
+        return Judgement(
+            played.means.tolist(), played.returns.std(axis=1).tolist(), len(seeds), played.lengths.sum(axis=1).tolist()
+        )
+
+    def begin(self, members: Members) -> None:
+        """See those who begin a run; all processes take part."""
+        return
+
+    def crown(self, members: Members, slot: int, generation: int) -> int:
+        """See who was the best of a generation; all processes take part. Returns how many env steps that took."""
+        return 0

@@ -1,0 +1,60 @@
+"""R1 and R10 of teams: killed, interrupted or divided among processes, a run of teams is the run that was not."""
+
+import random
+
+import pytest
+from test_signals import CODES, is_clean
+from tiny_runs import NIGHTLY, lineage, tier
+from whole_runs import APART, go_on, state, survivors, undisturbed
+
+KILLS = tier(4, 120)
+TWO = (*APART, "--run.processes", "2")
+PLACES = {
+    "begin": 12,
+    "tick": 380,
+    "epoch": 90,
+    "minibatch": 300,
+    "play-teams": 6,
+    "report+": 6,
+    "evolve": 5,
+    "bear-team": 12,
+    "births+": 6,
+    "write": 100,
+    "fsync+": 110,
+    "replace": 12,
+}
+"""How often an undisturbed run comes to each place, or a little less."""
+
+
+def a_plan(rng):
+    """Two or three kills of one run; rather early ones, for the later lives of a run are short."""
+    places = [rng.choice([*PLACES]) for _ in range(rng.randint(2, 3))]
+    return [f"{place}:{round(PLACES[place] ** rng.random())}:kill" for place in places]
+
+
+@pytest.mark.timeout(3600)
+def test_teams_that_were_killed_anywhere_and_resumed_are_those_that_were_not(tmp_path):
+    rng = random.Random(None if NIGHTLY else 1)
+    kills = 0
+    while kills < KILLS:
+        more, others = survivors(tmp_path / str(kills), [a_plan(rng) for _ in range(2)], whom="teams")
+        assert others == []
+        assert more
+        kills += more
+    kinds = {change["kind"] for birth in lineage(tmp_path / "0" / "0" / "run") for change in birth["mutations"]}
+    assert len(kinds - {"none"}) >= 3  # or the run was too still to prove anything
+
+
+@pytest.mark.timeout(600)
+def test_teams_on_two_processes_of_which_one_or_both_are_killed_are_those_on_one(tmp_path):
+    plans = [["tick:90:kill-all", "1/bear-team:1:kill"]]
+    assert survivors(tmp_path, plans, *TWO, whom="teams") == (2, [])
+
+
+@pytest.mark.timeout(300)
+def test_signals_end_a_run_of_teams_cleanly_and_it_goes_on_as_if_nothing_was(tmp_path):
+    for fault in ("tick:40:interrupt", "play-teams:1:terminate", "write:5:interrupt"):
+        ended = go_on(tmp_path, whom="teams", faults=fault)
+        assert is_clean(ended, tmp_path, CODES[fault.split(":")[2]]), (fault, ended)
+    assert go_on(tmp_path, whom="teams").code == 0
+    assert state(tmp_path) == undisturbed(whom="teams")

@@ -1,0 +1,170 @@
+"""Fitness by rating: who beats those that were best before."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from duel_worlds import Duel, Roles
+
+from agilerl_like import (
+    IPPO,
+    PPO,
+    ConfigurationError,
+    HyperparameterConfig,
+    Mutations,
+    RLParameter,
+    TournamentSelection,
+    make_multi_agent_vect_envs,
+    make_vect_envs,
+    train_multi_agent_on_policy,
+    train_on_policy,
+)
+from agilerl_like.envs.pettingzoo import team_trial_env
+from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.training.contest import FIRST_RATING, Contest, rated, sides_of
+from agilerl_like.training.judge import Rival
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+
+
+def team(index=0, seed=0, **more):
+    env = make_multi_agent_vect_envs(Duel, 1, backend="sync")
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    return IPPO(*spaces, index=index, seed=seed, net_config=SMALL, **more)
+
+
+def skilled(index, *groups):
+    """A team whose groups say what they see, or (the others) something else."""
+    its = team(index)
+    for group, learner in its.learners.items():
+        actor = learner.network.actor
+        with torch.no_grad():
+            for parameter in actor.parameters():
+                parameter.zero_()
+            for layer in (*actor.encoder.linears, *actor.head.linears):
+                layer.weight[:3, :3] = torch.eye(3)
+            if group not in groups:
+                actor.head.linears[-1].weight[:3, :3] = torch.eye(3).roll(1, 0)
+    return its
+
+
+def contest(num_envs, *rivals):
+    env = make_multi_agent_vect_envs(Duel, num_envs, backend="sync")
+    found = Contest(TeamTransitionEnv(team_trial_env(env, num_envs)), None)
+    found.rivals = list(rivals)
+    return found
+
+
+def test_a_draw_is_the_opponents_rating_and_a_score_of_ten_to_one_400_more():
+    ratings, _ = rated(np.array([[0.5], [10 / 11], [1 / 11]]), 10**9, [1200.0])
+    assert np.allclose(ratings, [1200, 1600, 800], atol=0.01)
+
+
+def test_who_wins_all_is_not_infinitely_strong_and_more_games_say_more():
+    few, many = (float(rated(np.array([[1.0]]), games, [1000.0])[0][0]) for games in (4, 40))
+    error, smaller = (float(rated(np.array([[0.5]]), games, [1000.0])[1][0]) for games in (4, 40))
+    assert 1000 < few < many < 3000
+    assert smaller < error
+
+
+def test_a_rating_fits_all_opponents_at_once():
+    opponents = [900.0, 1100.0, 1300.0]
+    truth = 1150.0
+    scores = np.array([[1 / (1 + 10 ** ((other - truth) / 400)) for other in opponents]])
+    assert np.allclose(rated(scores, 10**9, opponents)[0], truth, atol=0.01)
+
+
+def test_every_group_is_fielded_alone_and_all_but_it():
+    assert sides_of({"a": (), "b": ()}) == [frozenset("a"), frozenset("b")]
+    assert sides_of({"a": (), "b": (), "c": ()}) == [frozenset(side) for side in ("a", "b", "c", "bc", "ac", "ab")]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "score"),
+    [
+        (("red", "blue"), (), 1.0),
+        ((), ("red", "blue"), 0.0),
+        (("red", "blue"), ("red", "blue"), 0.5),
+        (("red",), ("red",), 0.5),
+        (("red", "blue"), ("red",), 1.0),  # red against red is a draw; blue takes what it can
+        (("red",), ("blue",), 0.5),  # both have one good side, though red's points count double
+    ],
+)
+def test_a_game_is_played_from_both_sides(mine, theirs, score):
+    judge = contest(4, Rival(skilled(9, *theirs), FIRST_RATING, 0))
+    scores, steps = judge._games(skilled(1, *mine), judge.rivals[0].player, [1, 2, 3, 4, 5])
+    assert scores.tolist() == [[score] * 5]
+    assert steps.tolist() == [2 * 5 * 4]
+
+
+def test_opponents_are_the_newest_and_some_drawn_from_the_others():
+    judge = contest(2, *(Rival(None, 1000.0 + i, i) for i in range(8)))
+    drawn = [[rival.generation for rival in judge._drawn(1, generation)] for generation in range(20)]
+    assert all(first == 7 and len(set(others)) == 2 for first, *others in drawn)
+    assert {other for _, *others in drawn for other in others} == set(range(7))
+
+
+def trained(processes=1, *, pop=True, generations=4, per_member=False, world=Duel, **more):
+    env = make_multi_agent_vect_envs(world, 4, backend="sync")
+    teams = IPPO.population(
+        4,
+        env.single_observation_spaces,
+        env.single_action_spaces,
+        num_envs=4,
+        learn_step=128,
+        batch_size=64,
+        lr=3e-3,
+        per_member=per_member,
+        net_config=SMALL,
+        seed=2,
+        hp_config=HyperparameterConfig(lr=RLParameter(1e-3, 1e-2)),
+    )
+    try:
+        return train_multi_agent_on_policy(
+            env,
+            pop=teams if pop else None,
+            max_steps=512 * generations,
+            evo_steps=512,
+            eval_loop=4,
+            fitness="rating",
+            checkpoint=512,
+            selection_strategy=TournamentSelection(2),
+            mutation=Mutations(no_mutation=0.5, architecture=0.2, parameters=0.1, activation=0.0, rl_hp=0.2),
+            processes=processes,
+            verbose=False,
+            **more,
+        )
+    finally:
+        env.close()
+
+
+def test_a_population_that_learns_beats_its_founders_and_goes_on_as_if_it_had_never_stopped(tmp_path):
+    whole, fitness = trained(run_dir=tmp_path / "whole")
+    founder = team(seed=2)
+    judge = contest(4, Rival(founder, FIRST_RATING, 0))
+    scores, _ = judge._games(whole.best, founder, list(range(20)))
+    assert scores.mean() >= 0.8
+    assert max(fitness) > FIRST_RATING + 100
+    trained(generations=2, run_dir=tmp_path / "half")
+    resumed, again = trained(pop=False, resume=tmp_path / "half")
+    assert again == fitness
+    assert resumed.to_documents()[0] == whole.to_documents()[0]
+
+
+def test_two_processes_judge_as_one_does():
+    (alone, fitness), (apart, the_same) = (trained(processes, generations=2, per_member=True) for processes in (1, 2))
+    assert the_same == fitness
+    assert apart.to_documents()[0] == alone.to_documents()[0]
+    assert all(math.isfinite(one) for one in fitness)
+
+
+def test_worlds_without_sides_are_refused():
+    with pytest.raises(ConfigurationError, match=r"twin_0.*groups="):
+        trained(world=Roles)
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    agents = PPO.population(1, env.single_observation_space, env.single_action_space, batch_size=16)
+    with pytest.raises(ConfigurationError, match="for teams; allowed is 'return'"):
+        train_on_policy(env, pop=agents, fitness="rating")
+    with pytest.raises(ConfigurationError, match=r"fitness.*'elo'.*rating, return"):
+        train_on_policy(env, pop=agents, fitness="elo")
