@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
+import gymnasium
 import torch
 import tyro
 from rich.console import Console
@@ -30,11 +31,10 @@ from tyro.conf import (
     PositionalMetavarFromFieldName,
 )
 
-from agilerl_like.algorithms.ppo import PPO
-from agilerl_like.config import Config, build, load
+from agilerl_like import storage
+from agilerl_like.algorithms.individual import Individual
+from agilerl_like.config import Config, Draft, build, load
 from agilerl_like.envs.probes import PROBES
-from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.envs.vector import EnvRecipe, evaluation_env
 from agilerl_like.errors import (
     CheckpointError,
     ConfigurationError,
@@ -58,10 +58,9 @@ from agilerl_like.training.lock import RunLock
 from agilerl_like.training.probe import Answer, ProbeRecord, solve
 from agilerl_like.training.run import Outcome
 from agilerl_like.training.schedule import Places
-from agilerl_like.training.stage import AgentStage
 
 PROGRAM = "agilerl-like"
-DESCRIPTION = "Populations of PPO agents that find their hyperparameters and architectures while they train."
+DESCRIPTION = "Populations of PPO agents and teams that find their hyperparameters and architectures while they train."
 CONFIG = "config.yaml"
 EVALUATION_ENVS = 32
 
@@ -191,7 +190,7 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
         command = world.agree(f"{PROGRAM} resume {run_dir}")  # who says it may be another one
         try:
             outcome = evolve_on_policy(
-                AgentStage(setup.env),
+                setup.stage,
                 setup.population,
                 setup.plan(name="" if run_dir is None else run_dir.name, resume=command),
                 places=Places(run_dir=run_dir),
@@ -282,28 +281,31 @@ def _exit_code(outcome: Outcome) -> int:
 
 
 def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = None, env: str = "") -> int:
-    """Play fresh episodes with the best agent of a run, without exploration.
+    """Play fresh episodes with the best agent or team of a run, without exploration.
+
+    What a team's agents earn together is its return.
 
     Args:
-        run: Folder of a run, or of a saved agent.
+        run: Folder of a run, or of a saved agent or team.
         episodes: How many episodes.
         seed: Names the episodes; none: new ones.
-        env: Another env than the run's, by gymnasium's id.
+        env: Another env than the run's, as `environment.id` would name it.
     """
     if episodes < 1:
         raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
     seed = fresh_seed() if seed is None else seed
-    agent = PPO.load(run / "best" if (run / "best").is_dir() else run)
-    with (
-        contextlib.closing(_recipe(run, env).make(1)) as one,
-        contextlib.closing(evaluation_env(one, min(episodes, EVALUATION_ENVS))) as envs,
-    ):
-        if (envs.single_observation_space, envs.single_action_space) != (agent.observation_space, agent.action_space):
+    agent = _saved(run / "best" if (run / "best").is_dir() else run)
+    config = _config_of(run, env, agent.algo)
+    stage = config.stage(num_envs=1)
+    with contextlib.closing(stage.env):
+        spaces = tuple(map(_as_one, config.spaces(stage.env)))
+        if spaces != (agent.observation_space, agent.action_space):
             raise ConfigurationError(
-                f"env={env!r} has {envs.single_observation_space} and {envs.single_action_space}; "
+                f"env={env!r} has {spaces[0]} and {spaces[1]}; "
                 f"the agent was made for {agent.observation_space} and {agent.action_space}"
             )
-        played = agent.play(TransitionEnv(envs), integers(episodes, seed, Purpose.CONFIRMATION_ENVS))
+        with contextlib.closing(stage.for_trials(min(episodes, EVALUATION_ENVS))) as trials:
+            played = agent.play(stage.stepped(trials), integers(episodes, seed, Purpose.CONFIRMATION_ENVS))
     scores = played.returns[0]
     _print(
         f"mean return {scores.mean():.2f} ± {scores.std():.2f} over {episodes} episodes "
@@ -312,12 +314,25 @@ def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = N
     return ExitCode.DONE
 
 
-def _recipe(run: Path, env: str) -> EnvRecipe:
+def _saved(path: Path) -> Individual:
+    """An agent or a team, as its file says."""
+    document = storage.read_folder(path, "agent")[0].get("agent")
+    algorithm = document.get("algorithm") if isinstance(document, dict) else None
+    return Individual.kind_named(algorithm, str(path)).load(path)
+
+
+def _as_one(space: Any) -> gymnasium.Space:
+    """A space, or those of a team by agent."""
+    return gymnasium.spaces.Dict(space) if isinstance(space, dict) else space
+
+
+def _config_of(run: Path, env: str, algorithm: str) -> Config:
+    """The configuration of a run; if another env is named, one that says nothing but this."""
     if env:
-        return EnvRecipe(env)
+        return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).judge()
     for folder in (run, run.parent):
         if (folder / CONFIG).is_file():
-            return load(folder / CONFIG).environment.recipe
+            return load(folder / CONFIG)
     raise ConfigurationError(f"env={env!r} must be given, for {run} has no {CONFIG} that names it")
 
 

@@ -120,7 +120,7 @@ class TestRefusing:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("algorithm: {name: PPP}", "algorithm.name='PPP' is unknown; did you mean 'PPO'?"),
+            ("algorithm: {name: PPP}", "algorithm.name='PPP' is unknown; did you mean 'PPO' or 'IPPO'?"),
             ("algorithm: {lr: -1}", "algorithm.lr=-1: input should be greater than 0"),
             ("algorithm: {gama: 0.9}", "algorithm key='gama' is unknown; did you mean 'gamma'"),
             ("max_steps: 3", "config key='max_steps' is unknown; did you mean 'training.max_steps'"),
@@ -162,6 +162,8 @@ class TestRefusing:
             ("mutation: {rl_hp: -1}", "mutation.rl_hp=-1.0 must be a relative weight"),
             ("training: {max_steps: 0}", "training.max_steps=0 must be a positive integer"),
             ("training: {max_steps: 1.5}", "training.max_steps=1.5: input should be a valid integer"),
+            ("training: {fitness: rating}", "training.fitness='rating' is for teams; allowed is 'return'"),
+            ("training: {fitness: ratin}", "training.fitness='ratin' is unknown; did you mean 'rating'"),
             ("training: 5", "training=5: input should be a dictionary"),
             ("seed: -1", "seed=-1: input should be greater than or equal to 0"),
         ],
@@ -286,13 +288,15 @@ def leaves(data, above=()):
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
 class TestShippedFiles:
     def test_can_be_run(self, path):
-        if path.stem.startswith("minatar") and find_spec("minatar") is None:
-            pytest.skip("the extra minatar is not installed")
+        extra = "minatar" if path.stem.startswith("minatar") else "mpe2" if path.parent.name == "ippo" else "torch"
+        if find_spec(extra) is None:
+            pytest.skip(f"{extra} is in an extra that is not installed")
         build(load(path)).env.close()
 
     def test_hold_nothing_but_what_differs_from_the_defaults(self, path):
         config = load(path)
-        default = Config.model_validate({"environment": {"id": ""}}).to_json()
+        default = type(config).model_validate({"environment": {"id": ""}}).to_json()
+        default["algorithm"]["name"] = "PPO"  # if nothing is said
         theirs = dict(leaves({name: part for name, part in config.to_json().items() if name != "hyperparameters"}))
         known = dict(leaves(default))
         differs = {place for place, value in theirs.items() if place not in known or known[place] != value}

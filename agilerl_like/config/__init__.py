@@ -1,0 +1,52 @@
+"""Typed configurations of runs: read from YAML files and the command line, judged as a whole, and built.
+
+`load` reads and judges; `build` makes the envs and the population.
+"""
+
+from agilerl_like.config.draft import Draft, load
+from agilerl_like.config.model import Config, Contradictions, Setup, build
+from agilerl_like.config.sections import (
+    AlgorithmConfig,
+    EnvironmentConfig,
+    MLPConfig,
+    MutationConfig,
+    NetworkConfig,
+    PopulationConfig,
+    RangeConfig,
+    RunConfig,
+    Section,
+    SelectionConfig,
+    TrainingConfig,
+)
+from agilerl_like.config.teams import (
+    KINDS,
+    TeamAlgorithmConfig,
+    TeamConfig,
+    TeamEnvironmentConfig,
+    TeamNetworkConfig,
+)
+
+__all__ = [
+    "KINDS",
+    "AlgorithmConfig",
+    "Config",
+    "Contradictions",
+    "Draft",
+    "EnvironmentConfig",
+    "MLPConfig",
+    "MutationConfig",
+    "NetworkConfig",
+    "PopulationConfig",
+    "RangeConfig",
+    "RunConfig",
+    "Section",
+    "SelectionConfig",
+    "Setup",
+    "TeamAlgorithmConfig",
+    "TeamConfig",
+    "TeamEnvironmentConfig",
+    "TeamNetworkConfig",
+    "TrainingConfig",
+    "build",
+    "load",
+]

@@ -1,0 +1,111 @@
+"""What somebody wrote, in a file and behind it on the command line, becomes a configuration, or is refused as a whole.
+
+Which kind of configuration it is, that of agents or of teams, is told by the algorithm's name.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from agilerl_like.config import notation
+from agilerl_like.config.model import Config
+from agilerl_like.config.notation import Place
+from agilerl_like.config.problems import Wording
+from agilerl_like.config.teams import KINDS
+from agilerl_like.errors import ConfigurationError
+
+
+def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file, then options such as `--training.max-steps 1e5`, whose values are YAML too.
+
+    Raises:
+        ConfigurationError: with every mistake that can be seen, each with its place.
+    """
+    return Draft.read(path).override(overrides).judge()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What somebody wrote, not yet judged, and where each piece of it stands."""
+
+    data: dict[str, Any]
+    places: dict[Place, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path | str) -> Draft:
+        """Read a YAML file; a key with nothing behind it says nothing."""
+        data, places = notation.read(path)
+        if not isinstance(data, dict):
+            raise ConfigurationError(f"{path} holds {data!r:.40}; allowed are settings by name, such as 'seed: 1'")
+        return cls(data, places)
+
+    def override(self, arguments: Sequence[str]) -> Draft:
+        """Write options over it: `--algorithm.clip-coef 0.1` is what `algorithm: {clip_coef: 0.1}` is in a file."""
+        data, places = copy.deepcopy(self.data), dict(self.places)
+        for option, texts in _options(arguments):
+            path = tuple(option.removeprefix("--").replace("-", "_").split("."))
+            section = data
+            for part in path[:-1]:
+                if not isinstance(section.get(part), dict):
+                    section[part] = {}
+                section = section[part]
+            section[path[-1]] = _value(option, texts)
+            places[path] = option
+        return Draft(data, places)
+
+    @property
+    def kind(self) -> type[Config]:
+        """What kind of configuration this is; an agent's, if that is not to be told."""
+        named = reduce(_entry, ("algorithm", "name"), self.data)
+        return next((kind for name, kind in KINDS.items() if name == named), Config)
+
+    def judge(self) -> Config:
+        """Return the configuration, or raise ConfigurationError with every problem."""
+        try:
+            config, problems = self.kind.model_validate(self.data), []
+        except ValidationError as error:
+            wording = Wording(self.kind, self.places)
+            config, problems = None, [wording.problem(found) for found in error.errors(include_url=False)]
+        if config is None or (problems := [*self._flags_for_numbers(config)]):
+            raise ConfigurationError("; ".join(problems))
+        return config
+
+    def _flags_for_numbers(self, config: Config) -> Iterator[str]:
+        """What pydantic lets pass, for to Python true is 1."""
+        read, wording = config.to_json(), Wording(self.kind, self.places)
+        for path in self.places:
+            written, understood = (reduce(_entry, path, data) for data in (self.data, read))
+            if isinstance(written, bool) and type(understood) in (int, float):
+                yield f"{'.'.join(path)}={written!r}: input should be a number, not a flag{wording.place(path)}"
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Split `--a 1 --b=2 --c 3 4` into options and what follows each."""
+    rest = list(arguments)
+    while rest:
+        option, equals, value = rest.pop(0).partition("=")
+        if not option.startswith("--"):
+            raise ConfigurationError(f"argument={option!r} belongs to no option; allowed is --section.name VALUE")
+        texts = [value] if equals else []
+        while rest and not rest[0].startswith("--"):
+            texts.append(rest.pop(0))
+        if not texts:
+            raise ConfigurationError(f"option={option!r} lacks its value, as in {option} true")
+        yield option, texts
+
+
+def _value(option: str, texts: list[str]) -> Any:
+    """The value of an option: a list where several things follow it."""
+    values = [notation.value_of(text, option) for text in texts]
+    return values[0] if len(values) == 1 else values
+
+
+def _entry(section: Any, name: str) -> Any:
+    return section.get(name) if isinstance(section, Mapping) else None

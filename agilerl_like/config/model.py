@@ -1,0 +1,197 @@
+"""A run's whole configuration: one frozen model that YAML files and the command line fill, and what is built from it.
+
+An agent is built once for nobody when a configuration is read, so that contradictions are heard of before any
+environment is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import gymnasium
+import yaml
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.algorithms.settings import PPOSettings
+from agilerl_like.config.notation import Dumper
+from agilerl_like.config.sections import (
+    AlgorithmConfig,
+    EnvironmentConfig,
+    MutationConfig,
+    NetworkConfig,
+    PopulationConfig,
+    RangeConfig,
+    RunConfig,
+    Section,
+    SelectionConfig,
+    TrainingConfig,
+    evolvable,
+)
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import HyperparameterConfig, Mutations, Selection
+from agilerl_like.room import check_room
+from agilerl_like.seeding import fresh_seed
+from agilerl_like.training.conduct import STILL, Plan
+from agilerl_like.training.schedule import Schedule
+from agilerl_like.training.stage import AgentStage, Stage
+
+ANYTHING = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+"""What is seen and done while no env is there."""
+
+
+class Contradictions(ConfigurationError):
+    """Settings of which each is legal by itself, and which do not go together."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class Config(Section):
+    """Everything about a run. A file need only say what differs from the defaults."""
+
+    kind: ClassVar[type[PPO] | type[IPPO]] = PPO
+    """What is trained."""
+    world: ClassVar[type[Stage]] = AgentStage
+    """Where it acts."""
+    judged_by: ClassVar[tuple[str, ...]] = ("return",)
+    """What its fitness may be."""
+
+    environment: EnvironmentConfig
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    population: PopulationConfig = PopulationConfig()
+    hyperparameters: dict[Annotated[str, AfterValidator(evolvable)], RangeConfig] = Field(default_factory=dict)
+    """What evolution may change, and in which range: name -> {min, max, ...}."""
+    network: NetworkConfig = NetworkConfig()
+    selection: SelectionConfig = SelectionConfig()
+    mutation: MutationConfig | None = MutationConfig()
+    """none: no evolution; members train side by side."""
+    training: TrainingConfig = TrainingConfig()
+    run: RunConfig = RunConfig()
+    seed: Annotated[int, Field(ge=0)] | None = None
+    """Names all random streams of the run; none: one is drawn, and written into the run's config.yaml."""
+
+    @field_validator("hyperparameters", mode="before")
+    @classmethod
+    def _infer_dtypes(cls, ranges: Any) -> Any:
+        if not isinstance(ranges, Mapping):
+            return ranges
+        whole = {name: isinstance(known.default, int) for name, known in PPOSettings.__dataclass_fields__.items()}
+        return {
+            name: {"dtype": "int" if whole.get(name) else "float", **range_} if isinstance(range_, Mapping) else range_
+            for name, range_ in ranges.items()
+        }
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Config:
+        problems = []
+        for check in (self._check_selection, self._check_fitness, self._check_agent):
+            try:
+                check()
+            except ConfigurationError as error:
+                problems.append(str(error))
+        if problems:
+            raise Contradictions(problems)
+        return self
+
+    def _check_selection(self) -> None:
+        if self.mutation is not None:
+            self.selection.strategy.validate(self.population.size)
+
+    def _check_fitness(self) -> None:
+        if self.training.fitness not in self.judged_by:
+            raise ConfigurationError(f"fitness={self.training.fitness!r} is for teams; allowed is 'return'")
+
+    def _check_agent(self) -> None:
+        agent = PPO(ANYTHING, ANYTHING, **self.agent_arguments(blind=True))
+        size = self.population.size
+        check_room(f"population.size={size}", size, agent.footprint, "members")
+
+    def agent_arguments(self, *, blind: bool = False) -> dict[str, Any]:
+        """The arguments of the algorithm besides its spaces; `blind`: as long as nobody knows these."""
+        ranges = {name: range_.parameter for name, range_ in self.hyperparameters.items()}
+        return {
+            **self.algorithm.settings(),
+            "hp_config": HyperparameterConfig(**ranges),
+            "net_config": self.network.net_config(blind=blind),
+            "num_envs": self.environment.num_envs,
+            "seed": self.seed,
+        }
+
+    def stage(self, num_envs: int | None = None) -> Stage:
+        """Make the env that is configured, perhaps with another number of copies."""
+        recipe = self.environment.recipe
+        return self.world.remade(recipe if num_envs is None else replace(recipe, num_envs=num_envs))
+
+    @staticmethod
+    def spaces(env: Any) -> tuple[Any, Any]:
+        """What is to be seen and to be done in an env, as the algorithm takes it."""
+        return env.single_observation_space, env.single_action_space
+
+    def seeded(self, seed: int | None = None) -> Config:
+        """This configuration with a seed: its own, else the one given, else a new one."""
+        new = fresh_seed() if seed is None else seed
+        return self if self.seed is not None else self.model_copy(update={"seed": new})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with every default."""
+        return self.model_dump(mode="json")
+
+    def to_yaml(self) -> str:
+        """The file that would give this configuration, with every default."""
+        return yaml.dump(self.to_json(), Dumper=Dumper, sort_keys=False, allow_unicode=True)
+
+
+class Setup(NamedTuple):
+    """What a configuration describes."""
+
+    stage: Stage
+    population: Individuals
+    schedule: Schedule
+    selection: Selection | None
+    mutations: Mutations | None
+    settings: Mapping[str, Any]
+
+    @property
+    def env(self) -> Any:
+        """The env on the stage."""
+        return self.stage.env
+
+    def plan(self, *, name: str = "", resume: str = "") -> Plan:
+        """What to do with them."""
+        return Plan(self.schedule, self.selection, self.mutations or STILL, name, self.settings, resume)
+
+
+def build(config: Config) -> Setup:
+    """Make the envs and the population that a configuration describes; the caller closes `env`.
+
+    Raises:
+        ConfigurationError: the env is unknown or lacks a package, or its spaces do not suit the algorithm.
+    """
+    config = config.seeded()
+    try:
+        stage = config.stage()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"environment: {error}") from error
+    try:
+        start = config.population
+        population = config.kind.population(
+            start.size,
+            *config.spaces(stage.env),
+            sample_hyperparameters=start.sample_hyperparameters,
+            **config.agent_arguments(),
+        )
+        if config.mutation is None:
+            return Setup(stage, population, config.training, None, None, config.to_json())
+        mutations = config.mutation.mutations
+        if start.pre_training_mutation:
+            population.mutate(mutations, pre_training=True)
+        return Setup(stage, population, config.training, config.selection.strategy, mutations, config.to_json())
+    except BaseException:
+        stage.env.close()
+        raise

@@ -1,0 +1,271 @@
+"""The sections of a run's configuration: frozen models, each with its settings, their defaults and what they mean.
+
+Every default is read from the one place that defines it, and what a section can judge by itself it judges when it is
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pydantic.dataclasses
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from agilerl_like.algorithms.settings import NUMERIC, Count, Positive, PPOSettings
+from agilerl_like.envs.vector import Backend, EnvRecipe
+from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.hpo import Mutations, RLParameter, Selection, TournamentSelection, TruncationSelection
+from agilerl_like.hpo.hyperparameters import Scale
+from agilerl_like.modules.base import check_mapping
+from agilerl_like.modules.layers import check_activation
+from agilerl_like.modules.mlp import MLPSpec
+from agilerl_like.networks.architecture import NetworkSpec, check_encoder
+from agilerl_like.training.schedule import Schedule
+
+STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys are errors, and nothing changes once it is read."""
+
+    model_config = STRICT | {"frozen": True}
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class AlgorithmConfig(PPOSettings):
+    """What is trained, and its settings; those in `hyperparameters` evolve from here."""
+
+    name: Literal["PPO"] = "PPO"
+    """The algorithm."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings alone."""
+        return {known.name: getattr(self, known.name) for known in fields(self) if known.name != "name"}
+
+
+class EnvironmentConfig(Section):
+    """Where members train and are tested."""
+
+    id: str
+    """Gymnasium's id ("CartPole-v1", "package:Env-v0") or an import path ("package.module:factory")."""
+    num_envs: Count = EnvRecipe.num_envs
+    """Copies of the env for each member."""
+    backend: Backend = EnvRecipe.backend
+    """Who steps them: gymnasium's native vector env, one process (sync), one for each env (async), many envs in each of
+    a few (workers), or EnvPool; auto: the quickest that runs the env unchanged."""
+    num_workers: Count | None = EnvRecipe.num_workers
+    """Processes of the workers backend; one for each core if left out."""
+    step_timeout: Positive = EnvRecipe.step_timeout
+    """Seconds after which a worker that does not answer counts as dead."""
+    wrappers: tuple[str | dict[str, Any], ...] = ()
+    """Around each env: names from gymnasium.wrappers, import paths, or {name: ..., its arguments}."""
+    kwargs: dict[str, Any] = {}
+    """Arguments of the env itself."""
+
+    @property
+    def recipe(self) -> EnvRecipe:
+        """How the envs are made."""
+        return EnvRecipe(
+            self.id,
+            self.num_envs,
+            self.backend,
+            self.wrappers,
+            env_kwargs=self.kwargs,
+            num_workers=self.num_workers,
+            step_timeout=self.step_timeout,
+        )
+
+    @model_validator(mode="after")
+    def _check(self) -> EnvironmentConfig:
+        _ = self.recipe
+        return self
+
+
+class PopulationConfig(Section):
+    """The members at the start."""
+
+    size: Count = 4
+    """How many members there are, always."""
+    sample_hyperparameters: bool = False
+    """Start each member at a draw from the ranges, not at the algorithm's settings."""
+    pre_training_mutation: bool = False
+    """Mutate every member once before the first generation."""
+
+
+class RangeConfig(Section):
+    """The range of one hyperparameter and how it moves in it."""
+
+    min: int | float
+    """Smallest value."""
+    max: int | float
+    """Largest value."""
+    scale: Scale = RLParameter.scale
+    """How the range is sampled; auto: log where it is positive and spans a factor of ten, else linear."""
+    dtype: Literal["int", "float"] = "float"
+    """Kind of number; left out: that of the setting."""
+    shrink_factor: float = RLParameter.shrink_factor
+    """A step down multiplies by this."""
+    grow_factor: float = RLParameter.grow_factor
+    """A step up multiplies by this."""
+    resample: float = RLParameter.resample
+    """Probability that a mutation draws from the whole range instead of taking a step."""
+
+    @property
+    def parameter(self) -> RLParameter:
+        """The range as evolution knows it."""
+        return RLParameter(**dict(self))
+
+    @model_validator(mode="after")
+    def _check(self) -> RangeConfig:
+        _ = self.parameter
+        return self
+
+
+def evolvable(name: str) -> str:
+    """The name of a setting that evolution may change; ConfigurationError if it is none."""
+    if name not in NUMERIC:
+        raise unknown_name("key", name, NUMERIC)
+    return name
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class MLPConfig(MLPSpec):
+    """A multi-layer perceptron."""
+
+
+class NetworkConfig(Section):
+    """The first architecture of actor and critic: AgileRL's `net_config`."""
+
+    encoder: str | None = None
+    """Kind of encoder: mlp, simba, cnn, resnet or multi_input; none: the one that suits the observations."""
+    encoder_config: dict[str, Any] = {}
+    """From the observation to the latent layer: what is not as its kind has it by default."""
+    memory_config: dict[str, Any] = {}
+    """What is remembered of the latent layer over an episode (recurrent): what is not as it is by default."""
+    head_config: MLPConfig = MLPConfig(**asdict(NetworkSpec().head))
+    """From there to the outputs."""
+    latent_dim: int = NetworkSpec.latent_dim
+    """Width of the latent layer."""
+    min_latent_dim: int = NetworkSpec.min_latent_dim
+    """Smallest width that mutations may give it."""
+    max_latent_dim: int = NetworkSpec.max_latent_dim
+    """Largest width that mutations may give it."""
+
+    def net_config(self, *, blind: bool = False) -> dict[str, Any]:
+        """It as the algorithm takes it; `blind`: reading anything, while nobody knows what there is to see."""
+        return self.model_dump() | ({"encoder": "mlp", "encoder_config": {}} if blind else {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, given: Any) -> Any:
+        if isinstance(given, NetworkConfig):
+            return given
+        check_mapping("net_config", given)
+        said = {key: value for key, value in given.items() if value is not None}
+        if "head_config" in said:
+            said["head_config"] = MLPSpec.from_config("head_config", said["head_config"]).to_config()
+        check_encoder(said.get("encoder"), said.get("encoder_config", {}))
+        return said
+
+    @model_validator(mode="after")
+    def _check(self) -> NetworkConfig:
+        known_early = {"head_config", "latent_dim", "min_latent_dim", "max_latent_dim"}  # before any env is
+        NetworkSpec.from_net_config(self.model_dump(include=known_early))
+        return self
+
+
+class SelectionConfig(Section):
+    """Who becomes a parent."""
+
+    STRATEGIES: ClassVar[Mapping[str, type[Selection]]] = {
+        "tournament": TournamentSelection,
+        "truncation": TruncationSelection,
+    }
+
+    name: Literal["tournament", "truncation"] = "tournament"
+    """tournament: each parent is the best of a few drawn at random; truncation: the best replace the worst."""
+    tournament_size: int = TournamentSelection.tournament_size
+    """Members drawn for each tournament (tournament)."""
+    elitism: bool = TournamentSelection.elitism
+    """The best member always lives on (tournament)."""
+    fraction: float = TruncationSelection.fraction
+    """Share of the members that is replaced, and of those that replace them (truncation)."""
+
+    @property
+    def strategy(self) -> Selection:
+        """The strategy itself."""
+        kind = self.STRATEGIES[self.name]
+        known = {known.name for known in fields(kind)}
+        return kind(**{name: value for name, value in self if name in known})
+
+    @model_validator(mode="after")
+    def _check(self) -> SelectionConfig:
+        used = {"name", *(used.name for used in fields(self.strategy))}
+        for name, value in self:
+            if name not in used and value != type(self).model_fields[name].default:
+                raise ConfigurationError(f"{name}={value!r} has no meaning for name={self.name!r}; leave it out")
+        return self
+
+
+class MutationConfig(Section):
+    """How children differ from their parents: relative weights of the kinds of change, and their sizes."""
+
+    no_mutation: float = Mutations.no_mutation
+    """Weight of no change."""
+    architecture: float = Mutations.architecture
+    """Weight of one layer or a few nodes more or less."""
+    new_layer_prob: float = Mutations.new_layer_prob
+    """Probability that such a change is of a layer and not of nodes."""
+    parameters: float = Mutations.parameters
+    """Weight of noise on the network's weights."""
+    activation: float = Mutations.activation
+    """Weight of another activation."""
+    rl_hp: float = Mutations.rl_hp
+    """Weight of a step of some of the `hyperparameters`."""
+    mutation_sd: float = Mutations.mutation_sd
+    """Size of the noise."""
+    activation_selection: tuple[str, ...] = Mutations.activation_selection
+    """Activations to choose from."""
+    mutate_elite: bool = Mutations.mutate_elite
+    """Whether the best member may change too."""
+    mutate_survivors: bool = Mutations.mutate_survivors
+    """Whether others that keep their place may change too."""
+
+    @property
+    def mutations(self) -> Mutations:
+        """The mutations themselves."""
+        return Mutations(**dict(self))
+
+    @model_validator(mode="after")
+    def _check(self) -> MutationConfig:
+        for name in self.activation_selection:
+            check_activation("activation_selection", name)
+        _ = self.mutations
+        return self
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class TrainingConfig(Schedule):
+    """How long a run trains, and when it looks. Steps are env steps of one member."""
+
+
+class RunConfig(Section):
+    """What a run leaves behind, and where."""
+
+    name: str = ""
+    """Folder of this run; empty: a new one, named after env, algorithm and time."""
+    dir: Path = Path("runs")
+    """Where the folders of runs are."""
+    tensorboard: bool = False
+    """Write curves for TensorBoard."""
+    wandb: bool = False
+    """Send curves to Weights & Biases."""
+    plot: bool = True
+    """Draw the run as evolution.png at its end, if matplotlib is installed."""
+    threads: Count = 1
+    """Threads of torch in each process; nets of this size are slower on more."""
+    processes: Count = 1
+    """Processes on this machine among which the members are divided; not for `accelerate launch`, which says it."""

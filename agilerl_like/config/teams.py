@@ -1,0 +1,117 @@
+"""The configuration of a run that trains teams: what its sections have besides, or otherwise.
+
+Who is in a team is known when its env is there, and not before. So what depends on the size of groups, that a minibatch
+is no larger than a rollout, is left for then.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, ClassVar, Literal, get_args
+
+import pydantic.dataclasses
+from pydantic import Field, model_validator
+
+from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.config.model import ANYTHING, Config
+from agilerl_like.config.sections import STRICT, AlgorithmConfig, EnvironmentConfig, NetworkConfig
+from agilerl_like.envs.pettingzoo import TeamBackend, team_recipe
+from agilerl_like.envs.team_rows import Rewards
+from agilerl_like.envs.vector import EnvRecipe
+from agilerl_like.training.schedule import Fitness
+from agilerl_like.training.stage import Stage
+from agilerl_like.training.team_stage import TeamStage
+
+DEFAULTS = {name: known.default for name, known in inspect.signature(IPPO).parameters.items()}
+CROWD = 100
+"""More agents than any group has."""
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class TeamAlgorithmConfig(AlgorithmConfig):
+    """What is trained, and its settings; those in `hyperparameters` evolve from here. All are common to a team."""
+
+    name: Literal["IPPO"] = "IPPO"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    """The algorithm."""
+    groups: dict[str, str] = field(default_factory=dict)
+    """agent -> group, where names do not tell: agents of a group share a policy, speaker_0 and speaker_1 anyway."""
+    rewards: Rewards = DEFAULTS["rewards"]
+    """What each agent learns from: what it earned itself, or what all agents earned together, or on average."""
+    agent_id_one_hot: bool = DEFAULTS["agent_id_one_hot"]
+    """Let agents of a group observe who they are, so that one policy can tell them apart."""
+
+
+class TeamEnvironmentConfig(EnvironmentConfig):
+    """Where teams train and are tested. Env steps are steps of the world, in each of which every agent acts."""
+
+    id: str
+    """A module of PettingZoo's kind ("mpe2.simple_spread_v3"), an import path of a factory ("package.module:factory"),
+    or an id of PettingZoo's registry ("butterfly/pistonball-v6")."""
+    backend: TeamBackend = "auto"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    """Who steps them: one process (sync), or many envs in each of a few (workers); auto: the quicker."""
+    wrappers: tuple[str | dict[str, Any], ...] = ()
+    """Around each env: import paths, or {name: ..., its arguments}."""
+
+    @property
+    def recipe(self) -> EnvRecipe:
+        return team_recipe(
+            self.id,
+            self.num_envs,
+            backend=self.backend,
+            extra_wrappers=self.wrappers,
+            num_workers=self.num_workers,
+            step_timeout=self.step_timeout,
+            with_state=False,
+            env_kwargs=self.kwargs,
+        )
+
+
+class TeamNetworkConfig(NetworkConfig):
+    """The first architecture of every group's actor and critic."""
+
+    groups: dict[str, NetworkConfig] = Field(default_factory=dict)
+    """group -> what is otherwise in its networks."""
+
+    def net_config(self, *, blind: bool = False) -> dict[str, Any]:
+        common = super().net_config(blind=blind)
+        del common["groups"]
+        return common | {group: own.net_config(blind=blind) for group, own in self.groups.items()}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inherit(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or not isinstance(given.get("groups"), Mapping):
+            return given
+        common = {key: value for key, value in given.items() if key != "groups"}
+        own = {group: {**common, **its} if isinstance(its, Mapping) else its for group, its in given["groups"].items()}
+        return {**common, "groups": own}
+
+
+class TeamConfig(Config):
+    """Everything about a run of teams. A file need only say what differs from the defaults."""
+
+    kind: ClassVar[type[PPO] | type[IPPO]] = IPPO
+    world: ClassVar[type[Stage]] = TeamStage
+    judged_by: ClassVar[tuple[str, ...]] = get_args(Fitness)
+
+    environment: TeamEnvironmentConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    algorithm: TeamAlgorithmConfig = TeamAlgorithmConfig()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    network: TeamNetworkConfig = TeamNetworkConfig()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+
+    def _check_agent(self) -> None:
+        named = {*self.algorithm.groups.values(), *self.network.groups} or {"agent"}
+        needed = -(-self.algorithm.batch_size // self.algorithm.learn_step)  # for a minibatch in a rollout
+        groups = {f"{group}_{number}": group for group in named for number in range(min(needed, CROWD))}
+        spaces = dict.fromkeys(groups, ANYTHING)
+        IPPO(spaces, spaces, **{**self.agent_arguments(blind=True), "groups": groups})
+
+    @staticmethod
+    def spaces(env: Any) -> tuple[Any, Any]:
+        return env.single_observation_spaces, env.single_action_spaces
+
+
+KINDS: Mapping[str, type[Config]] = {kind.kind.algo: kind for kind in (Config, TeamConfig)}
+"""Every kind of configuration, by its algorithm's name."""

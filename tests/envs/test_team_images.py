@@ -1,0 +1,130 @@
+"""Wrappers that make PettingZoo's images small: what they show and pay, worked out by hand."""
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agilerl_like import ConfigurationError, make_multi_agent_vect_envs
+from agilerl_like.envs.team_images import RepeatActions, SmallImages, StackImages, shrunk
+
+HERE = "agilerl_like.envs.team_images"
+
+
+class Film:
+    """An agent for each letter sees an image whose pixels are all the number of the step, and lives so many steps."""
+
+    metadata, render_mode = {"name": "film"}, None
+
+    def __init__(self, shape=(4, 6, 3), dtype=np.uint8, **lives):
+        self.lives = lives
+        self.possible_agents = list(lives)
+        self.space = Box(0, 255, shape, dtype)
+
+    def observation_space(self, agent):
+        return self.space
+
+    def action_space(self, agent):
+        return Discrete(10)
+
+    def close(self):
+        self.agents = []
+
+    def see(self):
+        return {agent: np.full(self.space.shape, self.tick, self.space.dtype) for agent in self.agents}
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.tick = list(self.possible_agents), seed or 0
+        return self.see(), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        self.tick += 1
+        rewards = {agent: float(action) for agent, action in actions.items()}
+        terminations = {agent: self.tick == self.lives[agent] for agent in self.agents}
+        seen = self.see()
+        self.agents = [agent for agent in self.agents if not terminations[agent]]
+        return seen, rewards, terminations, dict.fromkeys(actions, False), {agent: {} for agent in actions}
+
+
+IMAGES = st.tuples(*(st.integers(1, 9),) * 2, st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**32 - 1))
+
+
+@given(IMAGES.filter(lambda drawn: drawn[2] <= min(drawn[:2])), st.booleans())
+def test_a_pixel_is_the_mean_of_those_it_stands_for(drawn, gray):
+    height, width, by, channels, seed = drawn
+    image = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
+    small = shrunk(image, by, gray=gray)
+    assert small.dtype == np.uint8
+    for row in range(height // by):
+        for column in range(width // by):
+            block = image[row * by : (row + 1) * by, column * by : (column + 1) * by].astype(float)
+            mean = block.mean(keepdims=True) if gray else block.mean((0, 1))
+            np.testing.assert_allclose(small[:, row, column], np.ravel(mean), atol=0.5)
+    assert small.shape == (1 if gray else channels, height // by, width // by)
+
+
+def test_channels_go_to_the_front_whatever_lies_in_memory():
+    image = np.arange(2 * 4 * 3, dtype=np.uint8).reshape(2, 4, 3)
+    np.testing.assert_array_equal(shrunk(image, 1, gray=False), np.moveaxis(image, -1, 0))
+    turned = np.asfortranarray(image)[::-1]
+    np.testing.assert_array_equal(shrunk(turned, 2, gray=True), shrunk(turned.copy(), 2, gray=True))
+
+
+def test_an_action_counts_for_several_frames_and_rewards_add_up():
+    env = RepeatActions(Film(a=100, b=100), times=4)
+    env.reset(seed=0)
+    seen, rewards, terminations, *_ = env.step({"a": 3, "b": 0})
+    assert rewards == {"a": 12.0, "b": 0.0}
+    assert (seen["a"] == 4).all()
+    assert not any(terminations.values())
+
+
+def test_a_death_ends_the_repetition():
+    env = RepeatActions(Film(a=2, b=100), times=4)
+    env.reset(seed=0)
+    seen, rewards, terminations, *_ = env.step({"a": 3, "b": 1})
+    assert (rewards, terminations) == ({"a": 6.0, "b": 2.0}, {"a": True, "b": False})
+    assert (seen["b"] == 2).all()
+    _, rewards, *_ = env.step({"b": 1})
+    assert rewards == {"b": 4.0}
+
+
+def test_the_newest_image_is_the_last_and_the_first_one_fills_what_was_before():
+    env = StackImages(SmallImages(Film(a=100), shrink=2), images=3)
+    shown = [env.reset(seed=7)[0]["a"], *(env.step({"a": 0})[0]["a"] for _ in range(3))]
+    assert [image[:, 0, 0].tolist() for image in shown] == [[7, 7, 7], [7, 7, 8], [7, 8, 9], [8, 9, 10]]
+    assert env.observation_space("a") == Box(0, 255, (3, 2, 3), np.uint8)
+    assert env.reset(seed=1)[0]["a"][:, 0, 0].tolist() == [1, 1, 1]  # nothing of the episode before
+
+
+def test_by_name_in_a_vector_env():
+    wrappers = [
+        {"name": f"{HERE}:RepeatActions", "times": 2},
+        {"name": f"{HERE}:SmallImages", "shrink": 2},
+        {"name": f"{HERE}:StackImages", "images": 2},
+    ]
+    env = make_multi_agent_vect_envs(lambda: Film(a=5, b=9), 2, backend="sync", extra_wrappers=wrappers)
+    first, _ = env.reset(seed=[0, 1])
+    assert first["a"][:, :, 0, 0].tolist() == [[0, 0], [1, 1]]
+    seen, rewards, *_ = env.step({"a": np.array([1, 2]), "b": np.array([0, 0])})
+    assert seen["b"][:, :, 0, 0].tolist() == [[0, 2], [1, 3]]
+    assert rewards["a"].tolist() == [2.0, 4.0]
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("wrap", "message"),
+    [
+        (lambda: RepeatActions(Film(a=1), times=0), "times=0 must be a whole number from 1"),
+        (lambda: SmallImages(Film(a=1), shrink=1.5), "shrink=1.5 must be a whole number from 1"),
+        (lambda: SmallImages(Film(a=1), shrink=5), "shrink=5 leaves nothing of images of 4 by 6"),
+        (lambda: SmallImages(Film((4,), a=1)), "allowed are images of bytes"),
+        (lambda: SmallImages(Film(dtype=np.float32, a=1)), "allowed are images of bytes"),
+        (lambda: StackImages(Film((4,), a=1)), "allowed are images"),
+        (lambda: StackImages(Film(a=1), images=True), "images=True must be a whole number from 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrap, message):
+    with pytest.raises(ConfigurationError, match=message):
+        wrap()

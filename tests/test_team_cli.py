@@ -1,0 +1,117 @@
+"""The command line trains, resumes, evaluates and draws teams as it does agents."""
+
+import csv
+import json
+
+import pytest
+
+from agilerl_like import IPPO, Teams
+from agilerl_like.cli import main
+from agilerl_like.config import TeamConfig, load
+
+SOON_OVER = """
+environment: {id: "steady_teams:Steady", num_envs: 2, backend: sync}
+population: {size: 2}
+algorithm: {name: IPPO, learn_step: 32, batch_size: 32, per_member: true}
+hyperparameters: {lr: {min: 1e-5, max: 1e-2}}
+network: {encoder_config: {hidden_size: [16]}, head_config: {hidden_size: [16]}, latent_dim: 8}
+training: {max_steps: 128, evo_steps: 64, eval_loop: 2, checkpoint: 64}
+run: {name: first, plot: false}
+seed: 3
+"""
+RETURN = 3 * (1 + 2 + 2)  # three steps, and what the three agents earn in each
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A run that takes a moment, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "soon_over.yaml"
+    path.write_text(SOON_OVER)
+    return str(path)
+
+
+@pytest.fixture
+def run(file, tmp_path):
+    """The folder of a finished run."""
+    assert main(["train", file]) == 0
+    return tmp_path / "runs" / "first"
+
+
+def metrics(folder):
+    with (folder / "metrics.csv").open() as table:
+        return [
+            {name: value for name, value in row.items() if not name.startswith("time/")}
+            for row in csv.DictReader(table)
+        ]
+
+
+def lineage(folder):
+    return [json.loads(line) for line in (folder / "lineage.jsonl").read_text().splitlines()]
+
+
+def test_train_leaves_all_there_is_to_know(run, file):
+    assert load(run / "config.yaml") == load(file)
+    assert {row["eval/mean_reward"] for row in metrics(run)} == {str(float(RETURN))}
+    team = IPPO.load(run / "best")
+    assert {group: list(ids) for group, ids in team.groups.items()} == {
+        "speaker": ["speaker_0"],
+        "listener": ["listener_0", "listener_1"],
+    }
+    assert len(Teams.load(run / "population")) == 2
+
+
+def test_resume_goes_on_where_it_was_as_if_nothing_had_happened(file, tmp_path, capsys):
+    for name, steps in (("whole", "192"), ("parts", "128")):
+        assert main(["train", file, "--run.name", name, "--training.max-steps", steps]) == 0
+    whole, parts = (tmp_path / "runs" / name for name in ("whole", "parts"))
+    assert main(["resume", str(parts)]) == 0
+    assert "a larger --training.max-steps lets it go on" in capsys.readouterr().out
+    assert main(["resume", str(parts), "--training.max-steps", "192"]) == 0
+    assert metrics(parts) == metrics(whole)
+    assert lineage(parts) == lineage(whole)
+
+
+def test_two_processes_do_the_same_run(run, file, tmp_path):
+    assert main(["train", file, "--run.name", "divided", "--run.processes", "2"]) == 0
+    divided = tmp_path / "runs" / "divided"
+    assert lineage(divided) == lineage(run)
+    assert metrics(divided) == metrics(run)
+
+
+def test_eval_plays_the_best_team(run, capsys):
+    assert main(["eval", str(run), "--episodes", "40", "--seed", "1"]) == 0
+    assert f"mean return {RETURN}.00 ± 0.00 over 40 episodes" in capsys.readouterr().out
+    assert main(["eval", str(run / "best"), "--episodes", "2", "--env", "steady_teams:Steady"]) == 0
+    assert "3 steps on average" in capsys.readouterr().out
+    assert main(["eval", str(run), "--env", "mpe2.simple_spread_v3"]) == 2
+    assert "the agent was made for" in capsys.readouterr().err
+
+
+def test_plot_draws_the_run(run, capsys):
+    capsys.readouterr()
+    assert main(["plot", str(run)]) == 0
+    assert (run / "evolution.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_help_lists_the_settings_of_the_kind(file, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main(["train", file, "--help"])
+    page = capsys.readouterr().out
+    names = [f"{section}.{name}" for section in ("environment", "network") for name in
+             TeamConfig.model_fields[section].annotation.model_fields]  # fmt: skip
+    names += ["algorithm.rewards", "algorithm.agent_id_one_hot", "algorithm.lr", "training.max_steps"]
+    nested = {"environment.kwargs", "network.encoder_config", "network.memory_config", "network.head_config",
+              "network.groups"}  # fmt: skip
+    assert [name for name in names if name not in nested and f"--{name.replace('_', '-')} " not in page] == []
+    assert "what all agents earned together" in page
+
+
+def test_a_mistake_is_said_in_one_line(file, tmp_path, capsys):
+    assert main(["train", file, "--algorithm.rewards", "all", "--algorithm.lt", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "algorithm.rewards='all' is unknown; allowed are: individual, mean, sum" in said
+    assert "did you mean 'lr'" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,209 @@
+"""Configurations of teams: they are read, judged and built as those of agents are, and have what teams have besides."""
+
+import inspect
+import itertools
+from contextlib import closing
+from dataclasses import asdict, fields
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agilerl_like import IPPO, Teams
+from agilerl_like.algorithms.settings import PPOSettings
+from agilerl_like.config import KINDS, Config, Draft, TeamAlgorithmConfig, TeamConfig, build, load
+from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs
+from agilerl_like.envs.vector import EnvRecipe
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.networks.architecture import NetworkSpec
+
+STEADY = "environment: {id: 'steady_teams:Steady', num_envs: 2, backend: sync}\nalgorithm: {name: IPPO}\n"
+WIDE = "network: {latent_dim: 16, encoder_config: {hidden_size: [16]}, groups: {speaker: {latent_dim: 32}}}\n"
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Load a configuration from text and options."""
+
+    def load_text(text, *overrides):
+        path = tmp_path / "run.yaml"
+        path.write_text(text)
+        return load(path, overrides)
+
+    return load_text
+
+
+def refusal(make, *arguments):
+    with pytest.raises(ConfigurationError) as caught:
+        make(*arguments)
+    return str(caught.value)
+
+
+class TestReading:
+    def test_the_name_of_the_algorithm_tells_the_kind(self, read):
+        assert type(read(STEADY)) is TeamConfig
+        assert type(read("environment: {id: CartPole-v1}")) is Config
+        assert type(read("environment: {id: 'steady_teams:Steady'}", "--algorithm.name", "IPPO")) is TeamConfig
+        assert {name: kind.kind for name, kind in KINDS.items()} == {"PPO": Config.kind, "IPPO": IPPO}
+
+    def test_defaults_are_those_of_what_is_configured(self, read):
+        config = read("environment: {id: a}\nalgorithm: {name: IPPO}")
+        signature = inspect.signature(IPPO).parameters
+        own = {name: signature[name].default for name in ("rewards", "agent_id_one_hot")}
+        assert config.algorithm.settings() == {**asdict(PPOSettings()), **own, "groups": {}}
+        assert NetworkSpec.from_net_config(config.network.net_config()) == NetworkSpec()
+
+    def test_no_setting_of_a_team_is_forgotten(self):
+        keywords = {
+            name for name, known in inspect.signature(IPPO).parameters.items() if known.kind == known.KEYWORD_ONLY
+        }
+        elsewhere = {"num_envs", "seed", "device", "accelerator"}  # other sections, and nothing for a file
+        own = {known.name for known in fields(TeamAlgorithmConfig)} - {known.name for known in fields(PPOSettings)}
+        assert own - {"name"} == keywords - elsewhere
+
+    def test_every_setting_says_what_it_means(self):
+        for section in (
+            kind.model_fields[name].annotation for kind in KINDS.values() for name in ("environment", "network")
+        ):
+            assert [name for name, info in section.model_fields.items() if not info.description] == []
+
+    def test_what_is_dumped_reads_as_the_same(self, read):
+        config = read(STEADY + WIDE + "hyperparameters: {lr: {min: 1e-5, max: 1e-2}}\nseed: 7")
+        assert read(config.to_yaml()) == config
+
+    def test_a_group_has_what_is_said_for_all_but_what_is_said_for_it(self, read):
+        network = read(STEADY + WIDE).network
+        assert network.groups["speaker"].encoder_config == {"hidden_size": [16]}
+        assert (network.latent_dim, network.groups["speaker"].latent_dim) == (16, 32)
+
+    def test_the_recipe_is_that_of_the_function_for_scripts(self, read):
+        text = STEADY.replace("backend: sync", "backend: sync, kwargs: {steps: 2}, wrappers: ['steady_teams:Louder']")
+        env = make_multi_agent_vect_envs(
+            "steady_teams:Steady", 2, backend="sync", extra_wrappers=["steady_teams:Louder"], steps=2
+        )
+        made = env.recipe.to_json()
+        env.close()
+        recipe = read(text).environment.recipe
+        assert isinstance(recipe, EnvRecipe)
+        assert {**made, "env_kwargs": {**made["env_kwargs"], "with_state": None}} == {
+            **recipe.to_json(),
+            "env_kwargs": {**recipe.to_json()["env_kwargs"], "with_state": None},
+        }
+
+
+class TestRefusing:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("algorithm: {name: IPP}", "algorithm.name='IPP' is unknown; did you mean 'IPPO' or 'PPO'?"),
+            ("algorithm: {rewards: mean}", "algorithm key='rewards' is unknown"),  # agents by themselves share nothing
+            ("algorithm: {name: IPPO, rewards: meen}", "algorithm.rewards='meen' is unknown; did you mean 'mean'"),
+            ("algorithm: {name: IPPO, group: {}}", "algorithm key='group' is unknown; did you mean 'groups'"),
+            ("algorithm: {name: IPPO, groups: [a]}", "algorithm.groups=['a']: input should be a valid dictionary"),
+            ("algorithm: {name: IPPO, groups: {a: b.c}}", "algorithm.groups: 'b.c' must be a name without dots"),
+            ("algorithm: {name: IPPO, lr: -1}", "algorithm.lr=-1: input should be greater than 0"),
+            ("algorithm: {name: IPPO}\nnetwork: {groups: {a: {latent_dm: 8}}}", "did you mean 'latent_dim'"),
+            ("algorithm: {name: IPPO}\nnetwork: {groups: {a: {latent_dim: 3}}}", "network.groups.a.latent_dim=3"),
+            ("algorithm: {name: IPPO}\nnetwork: {groups: {a: 3}}", "network.groups.a.net_config=3 must be a mapping"),
+            ("algorithm: {name: IPPO}\nhyperparameters: {lr: {min: 0.1, max: 1}}", "algorithm.lr=0.0001 lies outside"),
+            ("algorithm: {name: IPPO, batch_size: 409600}", "algorithm.batch_size=409600 is larger than the rollout"),
+        ],
+    )
+    def test_names_the_field_its_value_and_what_is_allowed(self, read, text, message):
+        assert message in refusal(read, "environment: {id: a}\n" + text)
+
+    def test_backends_are_those_of_teams(self, read):
+        said = refusal(read, "environment: {id: a, backend: envpool}\nalgorithm: {name: IPPO}")
+        assert "environment.backend='envpool' is unknown; allowed are: auto, sync, workers" in said
+
+    def test_all_problems_come_at_once(self, read):
+        said = refusal(
+            read,
+            "environment: {id: a, num_envs: 0}\nalgorithm:\n  name: IPPO\n  gamma: 2\n  rewards: none\n"
+            "network: {groups: {b: {latent_dim: 1}}}",
+            *("--run.treads", "2"),
+        )
+        for problem, place in (
+            ("environment.num_envs=0", "line 1"),
+            ("algorithm.gamma=2", "line 4"),
+            ("network.groups.b.latent_dim=1", "line 6"),
+            ("did you mean 'threads'?", "--run.treads"),
+        ):
+            assert any(problem in part and place in part for part in said.split("; "))
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            (
+                "--environment.id steady_teams:Study",
+                "environment: env (in steady_teams)='Study' is unknown; did you mean 'Steady'",
+            ),
+            ("--environment.id no_such_module", "environment: env='no_such_module': module 'no_such_module' cannot be"),
+            ("--environment.kwargs.stops 3", "environment: env_kwargs={'stops': 3} do not suit"),
+            ("--environment.wrappers [steady_teams:Loud]", "did you mean 'Louder'"),
+            ("--algorithm.groups.talker_0 a", "groups agent='talker_0' is unknown"),
+            ("--algorithm.groups.speaker_0 listener", "both are in group 'listener'"),
+            ("--network.groups.speeker.latent_dim 32", "'speeker' is unknown"),
+        ],
+    )
+    def test_what_only_the_env_can_tell_is_said_before_anything_is_trained(self, read, override, message):
+        assert message in refusal(build, read(STEADY, *override.split()))
+
+
+class TestBuilding:
+    def test_makes_what_was_written(self, read):
+        text = STEADY.replace(
+            "name: IPPO", "name: IPPO, lr: 0.002, rewards: mean, agent_id_one_hot: true, learn_step: 64"
+        )
+        setup = build(read(text + WIDE + "population: {size: 2}\nseed: 5", "--algorithm.groups.listener_1", "hearer"))
+        setup.env.close()
+        assert isinstance(setup.population, Teams)
+        assert setup.env.num_envs == 2
+        for team in setup.population:
+            assert (team.lr, team.learn_step, team.seed, team.num_envs) == (0.002, 64, 5, 2)
+            assert (team.rewards, team.agent_id_one_hot) == ("mean", True)
+            assert dict(team.groups) == {
+                "speaker": ("speaker_0",),
+                "listener": ("listener_0",),
+                "hearer": ("listener_1",),
+            }
+            latent = {group: learner.architecture.latent_dim for group, learner in team.learners.items()}
+            assert latent == {"speaker": 32, "listener": 16, "hearer": 16}
+        assert setup.settings["algorithm"]["groups"] == {"listener_1": "hearer"}
+
+    def test_teams_may_be_rated(self, read):
+        setup = build(read(STEADY + "training: {fitness: rating}"))
+        setup.env.close()
+        assert setup.schedule.fitness == "rating"
+
+    def test_a_minibatch_may_be_as_large_as_the_rollout_of_a_group(self, read):
+        """Two listeners have two samples a step; a speaker alone has one."""
+        small = STEADY.replace("name: IPPO", "name: IPPO, learn_step: 64, batch_size: 128")
+        assert "batch_size=128 is larger than the rollout of learn_step=64" in refusal(build, read(small))
+        listeners = "--environment.kwargs.agents", "listener_0", "listener_1"
+        setup = build(read(small, *listeners))
+        setup.env.close()
+        assert [team.batch_size for team in setup.population] == [128] * 4
+
+
+@pytest.mark.skipif(find_spec("mpe2") is None, reason="pygame is in the extra multi-agent")
+def test_in_the_shipped_pong_the_ball_is_seen_to_fly():
+    path = Path(__file__).parents[1] / "configs" / "ippo" / "cooperative_pong.yaml"
+    stage = load(path, ["--environment.backend", "sync"]).stage(num_envs=1)
+    with closing(stage.env) as env:
+        images = [env.reset(seed=1)[0]["paddle_0"][0]]
+        for _ in range(3):
+            images.append(env.step(dict.fromkeys(env.agent_ids, np.zeros(1, np.int64)))[0]["paddle_0"][0])
+    paddles = (images[0][1, :, :5] > 0).sum(), (images[0][1, :, -5:] > 0).sum()
+    assert min(paddles) > 0
+    balls = [np.argwhere(image[1, :, 6:-10] > 40).mean(0) for image in images]
+    flown = np.diff(balls, axis=0) / 4  # pixels of 4, in 4 frames of a speed of 4: one a frame, but for rounding
+    assert (np.linalg.norm(flown, axis=1) > 0.5).all()
+    assert (np.linalg.norm(flown, axis=1) < 1.5).all()
+    for before, after in itertools.pairwise(images):
+        np.testing.assert_array_equal(before[1], after[0])  # the older of two images
+
+
+def test_a_configuration_of_agents_knows_nothing_of_teams():
+    assert "groups" not in Draft({"environment": {"id": "a"}}).judge().to_json()["network"]
