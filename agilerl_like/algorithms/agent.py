@@ -38,7 +38,8 @@ from agilerl_like.learning.rollout import Rollout, row_bytes
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.update import Values
 from agilerl_like.modules.base import UnitMaps
-from agilerl_like.modules.stack import lay_flat_, layout, refresh, views
+from agilerl_like.modules.stack import lay_flat_, layout, refresh, twin, views
+from agilerl_like.modules.walk import walk
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec
@@ -149,7 +150,7 @@ class Agent(Individual):
     @property
     def is_finite(self) -> bool:
         """Whether all of its weights and statistics are."""
-        numbers = (*self.network.parameters(), *self.network.buffers())
+        numbers = walk(self.network).tensors.values()
         return bool(torch.isfinite(torch.cat([x.detach().reshape(-1) for x in numbers])).all())
 
     @property
@@ -169,6 +170,9 @@ class Agent(Individual):
     def adopt(self, network: ActorCritic, optimizer: Adam) -> None:
         """Make a network and its moments `[1, N]` this agent's own; it leaves the cohort that it lived in."""
         lay_flat_(network)
+        self._move_into(network, optimizer)
+
+    def _move_into(self, network: ActorCritic, optimizer: Adam) -> None:
         if network.training != self.training:  # to walk through all modules takes as long as to copy their weights
             network.train(self.training)
         self.network, self._optimizer = network, optimizer
@@ -312,16 +316,14 @@ class Agent(Individual):
         return networks if networks_only else {**networks, **self.hyperparameters}
 
     def _carry_out(self, change: Mutation) -> Mutation:
+        if change.kind not in ("architecture", "activation", "parameters"):
+            return change
         generator = torch_generator(torch.device("cpu"), self.seed, Purpose.MORPHISM, self.index, self.updates)
         states = self._states(generator)
         if change.kind == "parameters":
             self._move_out()
-            training, _ = self.network.training, self.network.eval()
             details = perturb_(self.network, states, float(change.details["sd"]), generator)
-            self.network.train(training)
             return Mutation(change.kind, change.operator, details)
-        if change.kind not in ("architecture", "activation"):
-            return change
 
         slots, optimizer = layout(self.network), self.optimizer
         first, second = (views(m[0], slots) for m in (optimizer.exp_avg, optimizer.exp_avg_sq))
@@ -329,10 +331,9 @@ class Agent(Individual):
         result = vary(parent, change.operator, dict(change.details), self._build_here, generator)
         if "refused" in result.arguments:
             return Mutation("none", change.operator, {"wanted": change.kind, **result.arguments})
-        names = [slot.name for slot in layout(result.network)]
         rows = [
-            torch.cat([named[name].reshape(-1) for name in names]).unsqueeze(0)
-            for named in (result.first, result.second)
+            torch.cat([moment.reshape(-1) for moment in moments.values()]).unsqueeze(0)
+            for moments in (result.first, result.second)
         ]
         if change.operator.startswith("memory."):
             self._pasts.append((self.architecture, result.maps))
@@ -370,15 +371,14 @@ class Agent(Individual):
 
     def _move_out(self) -> None:
         """Get a network of its own, if it uses its parent's."""
-        if not self._borrows:
-            return
-        network = self._build_here(self.architecture)
-        with torch.no_grad():
-            for kind in ("parameters", "buffers"):
-                for mine, theirs in zip(getattr(network, kind)(), getattr(self.network, kind)(), strict=True):
-                    mine.copy_(theirs)
-        refresh(network)
-        self.adopt(network, self._optimizer)
+        if self._borrows:
+            self._move_into(twin(self.network), self._optimizer)
+
+    def _blank(self: AgentT, index: int) -> AgentT:
+        copy = type(self).__new__(type(self))
+        vars(copy).update(vars(self))
+        copy.index, copy._pasts = index, []
+        return copy
 
     def _inherit(self, other: Agent) -> None:
         super()._inherit(other)
@@ -517,7 +517,7 @@ class Agent(Individual):
     def _check_stored(self, found: Mapping[str, storage.TensorFacts], network: ActorCritic) -> None:
         """Raise ValueError unless stored tensors are those of a network, by their names, shapes and dtypes."""
         wanted = storage.facts_of(_tensors_of(network))
-        size = sum(parameter.numel() for parameter in network.parameters())
+        size = layout(network)[-1].stop
         wanted |= {f"adam.{name}": storage.TensorFacts((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")}
         wanted |= {"adam.steps": storage.TensorFacts((1,), network.dtype)}
         odd = sorted(found.keys() ^ {*wanted, "recent_observations"})
@@ -543,7 +543,7 @@ class Agent(Individual):
 
 def _tensors_of(network: nn.Module) -> dict[str, Tensor]:
     """All that is saved of a network."""
-    return {f"network.{name}": tensor for name, tensor in (*network.named_parameters(), *network.named_buffers())}
+    return {f"network.{name}": tensor for name, tensor in walk(network).tensors.items()}
 
 
 def custom_networks(actor_network: nn.Module | None, critic_network: nn.Module | None) -> CustomSpec | None:

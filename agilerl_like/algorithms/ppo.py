@@ -505,23 +505,7 @@ class PPO(Agent):
             for layer in noisy:
                 layer.resample_(generator)
 
-    # -- copies and files
-
-    def _blank(self, index: int) -> PPO:
-        copy = type(self).__new__(type(self))
-        copy._start(
-            self.observation_space,
-            self.action_space,
-            settings=PPOSettings(**self.settings()),
-            index=index,
-            hp_config=self.hp_config,
-            architecture=self.architecture,
-            encoding=self.encoding,
-            num_envs=self.num_envs,
-            device=self.device,
-            seed=self.seed,
-        )
-        return copy
+    # -- files
 
     @classmethod
     def _from_document(

@@ -21,7 +21,6 @@ from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import SINGLE, Cut
 from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.learning.update import Report, Shuffle, Update, Values
-from agilerl_like.modules.stack import layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.memory import fitted
@@ -99,11 +98,11 @@ class Cohort:
         return Adam(first, second, adam.steps[row : row + 1].clone(), epsilon=adam.epsilon)
 
     def _move_in(self, place: int, optimizer: Adam) -> None:
-        adam, slots = self.ensemble.optimizer, layout(self.networks[place])
+        adam = self.ensemble.optimizer
         for rows, own in ((adam.exp_avg, optimizer.exp_avg), (adam.exp_avg_sq, optimizer.exp_avg_sq)):
-            numbers = views(own[0], slots)
-            for name, part in self._own(rows, place).items():
-                part.copy_(numbers[name])
+            parts = self._own(rows, place).values()
+            for part, numbers in zip(parts, own[0].split([part.numel() for part in parts]), strict=True):
+                part.copy_(numbers.view(part.shape))
         adam.steps[self._row[place]] = optimizer.steps[0]
 
     def keep(self, place: int) -> Ensemble:

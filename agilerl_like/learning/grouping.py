@@ -8,6 +8,7 @@ as it was.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -57,10 +58,10 @@ def arrange(
     fixed = FIXED_WORK.get(device, FIXED_WORK["cuda"])
 
     def union(places: tuple[int, ...]) -> _Union:
-        specs = [members[place].spec for place in places]
-        cover = NetworkSpec.covering(specs)
-        work = sum(spec.multiply_adds(cover, inputs, num_outputs) for spec in specs)
-        stored = len(specs) * cover.multiply_adds(cover, inputs, num_outputs)
+        specs = Counter(members[place].spec for place in places)
+        cover = NetworkSpec.covering([*specs]) if len(specs) > 1 else members[places[0]].spec
+        work = sum(count * spec.multiply_adds(cover, inputs, num_outputs) for spec, count in specs.items())
+        stored = len(places) * cover.multiply_adds(cover, inputs, num_outputs)
         return _Union(places, fixed + batch_size * work + STORED_WORK * stored)
 
     def structure(one: _Union) -> Hashable:

@@ -279,6 +279,8 @@ def check_kind(field: str, value: object, annotation: str) -> None:
     types, wanted = KINDS[annotation]
     is_list = annotation.startswith("tuple")
     entries = value if is_list and isinstance(value, tuple) else (value,)
+    if is_list == isinstance(value, tuple) and all(type(entry) in types for entry in entries):
+        return  # nearly always, and soon found out
     flags_misplaced = bool not in types and any(isinstance(entry, bool) for entry in entries)
     if is_list != isinstance(value, tuple) or flags_misplaced or not all(isinstance(entry, types) for entry in entries):
         raise ConfigurationError(f"{field}={value!r} must be {wanted}")

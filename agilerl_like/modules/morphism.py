@@ -17,6 +17,7 @@ from torch import Tensor
 from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
 from agilerl_like.modules.layers import LayerNorm, Linear
 from agilerl_like.modules.stack import refresh
+from agilerl_like.modules.walk import walk
 
 
 class Heritage(NamedTuple):
@@ -29,6 +30,10 @@ class Heritage(NamedTuple):
     maps: UnitMaps
     refitted: tuple[str, ...] = ()
     """The child's parameters that were refitted."""
+
+    def leaves_whole(self, name: str) -> bool:
+        """Whether one of the child's tensors has the units that it came from, no more and no fewer."""
+        return not any(group in self.maps for group in self.axes.get(name, ()))
 
 
 @torch.no_grad()
@@ -48,7 +53,7 @@ def morph_(
     """
     alteration = parent.alteration(operator, arguments)
     heard = {reader: _Heard.of(parent, reader, states) for reader, _ in alteration.readers}
-    ours, theirs = _tensors(child), _tensors(parent)
+    ours, theirs = walk(child).tensors, walk(parent).tensors
     origins = {name: child.origin(name, operator, arguments) for name in ours}
     sources = {name: origin for name, origin in origins.items() if origin}
     heritage = Heritage(sources, child.axes(), _unit_maps(parent, theirs, alteration, heard))
@@ -67,10 +72,6 @@ def morph_(
         _refit_heir_(child, heir, wanted, states)
     refitted = (f"{heir}.{name}" for _, heir in alteration.readers for name in ("weight", "bias"))
     return heritage._replace(refitted=tuple(refitted))
-
-
-def _tensors(module: EvolvableModule) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 class _Heard(NamedTuple):
@@ -210,10 +211,10 @@ def transplant_(
         source = parent.get(heritage.sources.get(name, ""))
         if source is None:
             continue
-        ours, theirs, unit_maps = _outputs_first(name, heritage, tensor, source)
-        if all(unit_map is None for unit_map in unit_maps):
+        if heritage.leaves_whole(name):
             tensor.copy_(source)
             continue
+        ours, theirs, unit_maps = _outputs_first(name, heritage, tensor, source)
         newborn = 0.0
         if unit_maps[0] is not None and (unit_maps[0] < 0).any():
             newborn = _newborn(name, theirs, ours[(unit_maps[0] < 0).to(tensor.device)], generator)
@@ -224,11 +225,11 @@ def _outputs_first(
     name: str, heritage: Heritage, child: Tensor, parent: Tensor
 ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
     """Both tensors as views with the axis of their outputs in front, and the unit maps of their axes then."""
-    groups = heritage.axes.get(name, ())
+    groups = heritage.axes[name]
     axis = next((axis for axis, group in enumerate(groups) if group), 0)
     maps = [heritage.maps.get(group) if group else None for group in groups]
-    maps.insert(0, maps.pop(axis) if maps else None)
-    return child.movedim(axis, 0), parent.movedim(axis, 0), maps if groups else []
+    maps.insert(0, maps.pop(axis))
+    return child.movedim(axis, 0), parent.movedim(axis, 0), maps
 
 
 def _newborn(name: str, old: Tensor, fresh: Tensor, generator: torch.Generator) -> Tensor:
@@ -252,6 +253,9 @@ def transplant_moments_(
     for name, tensor in child.items():
         source = parent.get(heritage.sources.get(name, ""))
         if source is None:
+            continue
+        if heritage.leaves_whole(name):
+            tensor.copy_(source)
             continue
         ours, theirs, unit_maps = _outputs_first(name, heritage, tensor, source)
         fill = float(source.mean()) if new_is_mean else 0.0

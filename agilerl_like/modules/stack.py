@@ -12,14 +12,15 @@ cover's, and the rest is zero. That is exact: a unit that is not there stays 0, 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from agilerl_like.modules.base import EvolvableModule
 from agilerl_like.modules.layers import Activation, LayerNorm
+from agilerl_like.modules.walk import Walk, walk
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -39,7 +40,7 @@ def layout(module: nn.Module, starts: Mapping[str, int] | None = None) -> tuple[
     They lie without gaps, but that those of a submodule named in `starts` begin where it says.
     """
     slots, start, inside = [], 0, ""
-    for name, parameter in module.named_parameters():
+    for name, parameter in walk(module).parameters.items():
         owner = name.partition(".")[0]
         if owner != inside:
             start, inside = (starts or {}).get(owner, start), owner
@@ -53,24 +54,77 @@ def views(row: Tensor, slots: Sequence[Slot]) -> dict[str, Tensor]:
     return {slot.name: row[..., slot.start : slot.stop].view(*row.shape[:-1], *slot.shape) for slot in slots}
 
 
-@torch.no_grad()
 def lay_flat_(module: nn.Module) -> None:
     """Move a module's parameters into one flat row, as a stack would: where numbers lie decides their last bits."""
-    row = torch.cat([parameter.reshape(-1) for parameter in module.parameters()])
-    parts = views(row, layout(module))
-    for name, parameter in module.named_parameters():
-        parameter.data = parts[name]
+    _lay_flat_(list(walk(module).parameters.values()))
 
 
-def skeleton(module: ModuleT) -> ModuleT:
-    """Copy a module's structure while sharing its tensors."""
-    tensors = (*module.parameters(), *module.buffers())
-    return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
+def twin(module: ModuleT) -> ModuleT:
+    """A copy of a module with tensors of its own, whose parameters lie in one flat row."""
+    parameters: list[nn.Parameter] = []
+
+    def own(tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            return tensor.clone(memory_format=torch.contiguous_format)
+        parameters.append(nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad))
+        return parameters[-1]
+
+    copied = rebodied(module, own)
+    _lay_flat_(parameters)
+    return copied
+
+
+@torch.no_grad()
+def _lay_flat_(parameters: Sequence[Tensor]) -> None:
+    row = torch.cat([parameter.reshape(-1) for parameter in parameters])
+    for parameter, part in zip(parameters, row.split([p.numel() for p in parameters]), strict=True):
+        parameter.data = part.view(parameter.shape)
+
+
+TORCH_S_OWN = {name: type(value) for name, value in vars(nn.Module()).items() if name != "training"}
+"""What torch keeps in every module: its tensors, its submodules, and hooks, which stay where they were hung."""
+
+
+def rebodied(module: ModuleT, body: Callable[[Tensor], Tensor]) -> ModuleT:
+    """Copy a module's structure, with another tensor for each of its own; asked once for each, in their order.
+
+    What else our modules keep is only ever replaced, so copies may share it (a deep copy takes twenty times as long). A
+    module that keeps something else says by `__deepcopy__` how it is copied.
+    """
+    modules: dict[int, nn.Module] = {}
+    tensors: dict[int, Any] = {}
+
+    def bodied(own: Tensor) -> Any:
+        if id(own) not in tensors:
+            tensors[id(own)] = body(own)
+        return tensors[id(own)]
+
+    def copied(one: nn.Module) -> nn.Module:
+        if id(one) not in modules:
+            modules[id(one)] = deep(one) if hasattr(type(one), "__deepcopy__") else alike(one)
+        return modules[id(one)]
+
+    def deep(one: nn.Module) -> nn.Module:
+        return copy.deepcopy(one, {id(own): bodied(own) for own in walk(one).tensors.values()})
+
+    def alike(one: nn.Module) -> nn.Module:
+        other = type(one).__new__(type(one))
+        vars(other).update(vars(one))
+        vars(other).update({name: kind() for name, kind in TORCH_S_OWN.items()})
+        for name, parameter in one._parameters.items():
+            other._parameters[name] = bodied(cast(Tensor, parameter))
+        for name, buffer in one._buffers.items():
+            other._buffers[name] = bodied(cast(Tensor, buffer))
+        for name, inner in one._modules.items():
+            other._modules[name] = copied(cast(nn.Module, inner))
+        return other
+
+    return cast(ModuleT, copied(module))
 
 
 def refresh(module: nn.Module) -> None:
     """Let layers re-read what they keep in Python about buffers that were just written."""
-    for layer in module.modules():
+    for layer in walk(module).modules.values():
         if isinstance(layer, LayerNorm):
             layer.refresh()
 
@@ -85,7 +139,7 @@ class Home(NamedTuple):
 
 
 class Tenant(NamedTuple):
-    """A member, and where its layers and tensors are in the stack."""
+    """A member, or all that are alike, and where its layers and tensors are in the stack."""
 
     layers: dict[str, nn.Module]
     """By their names in the cover."""
@@ -93,18 +147,18 @@ class Tenant(NamedTuple):
     buffers: dict[str, Home]
 
     @classmethod
-    def of(cls, module: nn.Module, cover: Mapping[str, nn.Module]) -> Tenant:
+    def of(cls, member: Walk, cover: Mapping[str, nn.Module]) -> Tenant:
         """Find the place of a member among the cover's submodules."""
-        names = counterparts(module, cover)
+        names = counterparts(member.modules, cover)
 
         def home(name: str, tensor: Tensor) -> Home:
             owner, dot, attribute = name.rpartition(".")
             return Home(names[owner] + dot + attribute, tensor.shape)
 
         return cls(
-            {names[name]: layer for name, layer in module.named_modules()},
-            {name: home(name, tensor) for name, tensor in module.named_parameters()},
-            {name: home(name, tensor) for name, tensor in module.named_buffers()},
+            {names[name]: layer for name, layer in member.modules.items()},
+            {name: home(name, tensor) for name, tensor in member.parameters.items()},
+            {name: home(name, tensor) for name, tensor in member.buffers.items()},
         )
 
 
@@ -123,14 +177,10 @@ class Stack(Generic[ModuleT]):
         slots: tuple[Slot, ...],
     ) -> None:
         self.cover, self.tenants, self.flat, self.buffers, self.slots = cover, list(tenants), flat, buffers, slots
-        self.module = skeleton(cover)
-        owners = dict(self.module.named_modules())
-        for name, part in views(flat, slots).items():
-            owner, _, attribute = name.rpartition(".")
-            owners[owner]._parameters[attribute] = nn.Parameter(part)
-        for name, buffer in buffers.items():
-            owner, _, attribute = name.rpartition(".")
-            owners[owner]._buffers[attribute] = buffer
+        parts, own = views(flat, slots), walk(cover)
+        body: dict[int, Tensor] = {id(tensor): nn.Parameter(parts[name]) for name, tensor in own.parameters.items()}
+        body |= {id(tensor): buffers[name] for name, tensor in own.buffers.items()}
+        self.module = rebodied(cover, lambda tensor: body[id(tensor)])
 
     @classmethod
     def of(
@@ -142,33 +192,36 @@ class Stack(Generic[ModuleT]):
         slots: tuple[Slot, ...] = (),
     ) -> Stack[ModuleT]:
         """Stack modules, and re-point their tensors to rows of the stack; equal ones need no cover."""
-        cover, numbers = modules[0] if cover is None else cover, next(modules[0].parameters())
-        slots = slots or layout(cover)
+        cover, members = modules[0] if cover is None else cover, [walk(module) for module in modules]
+        there, numbers, slots = walk(cover), next(iter(members[0].parameters.values())), slots or layout(cover)
         flat = numbers.new_zeros(len(modules), slots[-1].stop) if flat is None else flat
         buffers = {  # as precise as the members' numbers, which the cover's need not be; counters stay counters
             name: (numbers if buffer.is_floating_point() else buffer).new_zeros(len(modules), *buffer.shape)
-            for name, buffer in cover.named_buffers()
+            for name, buffer in there.buffers.items()
         }
-        submodules = dict(cover.named_modules())
-        stack = cls(cover, [Tenant.of(module, submodules) for module in modules], flat, buffers, slots)
-        for row, module in enumerate(modules):
-            stack._settle_in(row, module)
+        kinds = [_kind(module, member) for module, member in zip(modules, members, strict=True)]
+        found = {
+            kind: Tenant.of(member, there.modules) for kind, member in dict(zip(kinds, members, strict=True)).items()
+        }
+        stack = cls(cover, [found[kind] for kind in kinds], flat, buffers, slots)
+        for row, member in enumerate(members):
+            stack._settle_in(row, member)
         stack.attune()
         return stack
 
     @torch.no_grad()
-    def _settle_in(self, row: int, module: ModuleT) -> None:
+    def _settle_in(self, row: int, member: Walk) -> None:
         """A member's numbers move into its row, and its tensors become views of them."""
         parts = self.parts(self.flat, row)
         for name, (there, shape) in self.tenants[row].buffers.items():
             parts[name] = _corner(self.buffers[there][row], shape)
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        for name, tensor in member.tensors.items():
             parts[name].copy_(tensor)
             tensor.data = parts[name]
 
     def attune(self) -> None:
         """Tell the layers about their members."""
-        for name, layer in self.module.named_modules():
+        for name, layer in walk(self.module).modules.items():
             if isinstance(layer, Activation | LayerNorm):
                 layer.attune([tenant.layers.get(name) for tenant in self.tenants], self.flat.device)
 
@@ -195,17 +248,23 @@ class Stack(Generic[ModuleT]):
             buffer[rows] = stack.buffers[name]
 
 
-def counterparts(member: nn.Module, cover: Mapping[str, nn.Module]) -> dict[str, str]:
+def counterparts(member: Mapping[str, nn.Module], cover: Mapping[str, nn.Module]) -> dict[str, str]:
     """The name of each of a member's submodules among those of the cover."""
     names: dict[str, str] = {}
     elsewhere: dict[str, str] = {}
-    for name, module in member.named_modules():
+    for name, module in member.items():
         names[name] = elsewhere.get(name, name)
         if isinstance(module, EvolvableModule):
             prefix = f"{name}." if name else ""
             lodging = module.lodging(cast(EvolvableModule, cover[name]))
             elsewhere |= {prefix + here: prefix + there for here, there in lodging.items()}
     return names
+
+
+def _kind(module: nn.Module, its: Walk) -> Hashable:
+    """What modules have in common whose layers are alike, and have tensors of the same names and shapes."""
+    spec = module.spec if isinstance(module, EvolvableModule) else id(module)
+    return spec, tuple(parameter.shape for parameter in its.parameters.values())
 
 
 def _corner(tensor: Tensor, shape: torch.Size) -> Tensor:

@@ -18,6 +18,7 @@ from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModu
 from agilerl_like.modules.layers import Activation, RunningNorm
 from agilerl_like.modules.lstm import LSTMSpec, carry_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
+from agilerl_like.modules.walk import walk
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
 from agilerl_like.networks.custom import Branch
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
@@ -125,7 +126,7 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         self.critic = Network(encoder, memory, _head(spec.value_head(), memory.num_outputs, 1))
         its_own = [] if share_encoders else [encoder, memory]
         owners = [self.actor.encoder, self.actor.memory, head, distribution, *its_own, self.critic.head]
-        self._bounds = [0, *accumulate(len(list(owner.parameters())) for owner in owners)]
+        self._bounds = [0, *accumulate(len(walk(owner).parameters) for owner in owners)]
 
     def structure(self) -> Hashable:
         """What must be equal for members to be computed together, as far as members of a population can differ."""
@@ -405,4 +406,4 @@ def _of(owner: str, maps: UnitMaps) -> UnitMaps:
 
 def fades(module: nn.Module) -> list[Activation]:
     """The activations in a module that come from something else."""
-    return [layer for layer in module.modules() if isinstance(layer, Activation) and layer.before]
+    return [layer for layer in walk(module).modules.values() if isinstance(layer, Activation) and layer.before]

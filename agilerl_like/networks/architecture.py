@@ -181,7 +181,9 @@ class NetworkSpec(Spec):
         if isinstance(self.head, Absent):
             return self.head
         fading = (*self.head.fading[:-1], "") if self.head.fading else ()
-        return self.head.evolve(output_activation="Identity", output_layernorm=False, fading=fading)
+        plain = {"output_activation": "Identity", "output_layernorm": False, "fading": fading}
+        is_plain = all(getattr(self.head, name) == value for name, value in plain.items())
+        return self.head if is_plain else self.head.evolve(**plain)
 
     # -- in words
 

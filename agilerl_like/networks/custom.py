@@ -170,9 +170,12 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         self._dims = [parameter.dim() for parameter in self.net.parameters()][:1]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EvolvableCustom:
-        twin = type(self)(self.spec, self.inputs, self.num_outputs)
-        twin.net = copy.deepcopy(self.net, memo)
-        return twin.train(self.training)
+        """The network as it was given, with the tensors that this one has now; nobody knows what else is in it."""
+        other = type(self)(self.spec, self.inputs, self.num_outputs)
+        fresh, own = ([*net.parameters(), *net.buffers()] for net in (other.net, self.net))
+        now = {id(new): memo.get(id(old), old) for new, old in zip(fresh, own, strict=True)}
+        other.net = copy.deepcopy(other.net, now)
+        return other.train(self.training)
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
         """The weights are those that the user gave."""

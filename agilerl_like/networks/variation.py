@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from agilerl_like.modules.base import Arguments, UnitMaps
 from agilerl_like.modules.morphism import morph_, transplant_moments_
+from agilerl_like.modules.walk import walk
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 
@@ -144,17 +145,21 @@ def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: t
     matrices = _policy_matrices(network)
     original = [matrix.clone() for matrix in matrices]
     noise = [torch.randn(m.shape, generator=generator).to(m) * m.std(unbiased=False) for m in matrices]
-    distribution = network.actor.distribution
-
-    rows, course = observations.reshape(-1, observations.shape[-1]), network.course_of(observations)
+    actor, distribution = network.actor, network.actor.distribution
 
     def kl(scale: float) -> float:
         for matrix, start, direction in zip(matrices, original, noise, strict=True):
             matrix.copy_(torch.add(start, direction, alpha=scale))
-        return float(distribution.kl(before, distribution, network.actor(rows, course, ACTOR)).mean())
+        return float(distribution.kl(before, distribution, outputs()).mean())
 
     with evaluating(network):
-        before = network.actor(rows, course, ACTOR).clone()
+        rows, course = observations.reshape(-1, observations.shape[-1]), network.course_of(observations)
+        said = actor.remembered(rows, course, ACTOR)
+
+        def outputs() -> Tensor:  # where only the head is perturbed, all before it says the same again
+            return actor.head(said) if network.share_encoders else actor(rows, course, ACTOR)
+
+        before = outputs().clone()
         scale = _scale_for(kl, sd)
         return {"sd": scale, "kl": kl(scale)}
 
@@ -196,7 +201,7 @@ def _child(
     """Build the child, and carry weights and moments over."""
     child = build(parent.network.spec.apply(operator, **arguments))
     heritage = morph_(child, parent.network, operator, arguments, states=parent.observations, generator=generator)
-    parameters = dict(child.named_parameters())
+    parameters = walk(child).parameters
     usual = float(torch.cat([moment.reshape(-1) for moment in parent.second.values()]).mean())
     first = {name: torch.zeros_like(p) for name, p in parameters.items()}
     second = {name: torch.full_like(p, usual) for name, p in parameters.items()}  # what a newborn tensor starts with

@@ -246,3 +246,27 @@ def test_a_dict_world_is_given_as_a_dict():
 def test_the_architecture_of_two_networks_is_equal_to_itself_alone():
     one, other = (CustomSpec.of(sequential(3), sequential(1)) for _ in range(2))
     assert one == one.evolve() != other
+
+
+class Counting(nn.Module):
+    """Keeps something that no copy can have: what its last forward was differentiated through."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.net, self.last = sequential(outputs), None
+
+    def forward(self, x):
+        self.last = self.net(x)
+        return self.last
+
+
+def test_a_clone_has_the_weights_of_now_and_of_all_else_what_was_given():
+    agent = agent_of(Counting)
+    agent.learn(experiences(agent))
+    agent.evaluate_actions(observations(), np.zeros(6, dtype=np.int64))
+    assert agent.actor.encoder.net.last.grad_fn is not None
+    child = agent.clone(index=5)
+    assert child.actor.encoder.net.last is None
+    for mine, its in zip(agent.network.parameters(), child.network.parameters(), strict=True):
+        assert torch.equal(mine, its)
+        assert mine.data_ptr() != its.data_ptr()

@@ -1,0 +1,84 @@
+"""What a module consists of, and copies of it: as torch sees them."""
+
+import pytest
+import torch
+from torch import nn
+
+from agilerl_like.modules.stack import twin
+from agilerl_like.modules.walk import walk
+
+
+class Tree(nn.Module):
+    """Some parts in two places, one that is not there, and one parameter under two names."""
+
+    def __init__(self):
+        super().__init__()
+        shared = nn.BatchNorm1d(3)
+        self.first = nn.ModuleDict({"a": shared, "b": nn.Linear(3, 2)})
+        self.second = nn.ModuleList([shared, nn.Linear(3, 2, bias=False)])
+        self.second[1].weight = self.first["b"].weight
+        self.nothing = None
+        self.register_module("missing", None)
+        self.own = nn.Parameter(torch.arange(3.0))
+        self.label = ("kept", 7)
+
+    def forward(self, x):
+        return self.second[1](self.second[0](x * self.own)) + self.first["b"](self.first["a"](x))
+
+
+def test_everything_is_found_once_in_torchs_order_and_by_its_names():
+    tree = Tree()
+    found = walk(tree)
+    for mine, torchs in zip(found, (tree.named_modules(), tree.named_parameters(), tree.named_buffers()), strict=True):
+        expected = dict(torchs)
+        assert list(mine) == list(expected)
+        assert all(mine[name] is expected[name] for name in expected)
+    assert list(found.tensors) == [*dict(tree.named_parameters()), *dict(tree.named_buffers())]
+
+
+@pytest.fixture
+def pair():
+    tree = Tree().eval()
+    del tree._modules["missing"]  # of ours nothing is missing, and biases are there
+    tree.second[1].bias = nn.Parameter(torch.ones(2))
+    return tree, twin(tree)
+
+
+def test_a_twin_says_the_same_and_shares_no_number(pair):
+    tree, copy = pair
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    before = tree(x)
+    assert torch.equal(copy(x), before)
+    assert not copy.training
+    assert copy.label == ("kept", 7)
+    with torch.no_grad():
+        for tensor in walk(copy).tensors.values():
+            tensor.add_(1)
+    assert torch.equal(tree(x), before)
+    assert not torch.equal(copy(x), before)
+
+
+def test_what_stood_in_two_places_does_so_in_a_twin(pair):
+    _, copy = pair
+    assert copy.first["a"] is copy.second[0]
+    assert copy.first["b"].weight is copy.second[1].weight
+
+
+def test_the_parameters_of_a_twin_lie_behind_each_other(pair):
+    tree, copy = pair
+    row = torch.cat([parameter.reshape(-1) for parameter in tree.parameters()])
+    stored = next(copy.parameters()).untyped_storage()
+    assert torch.equal(torch.tensor(stored.tolist(), dtype=torch.uint8).view(torch.float32), row)
+    assert all(parameter.untyped_storage().data_ptr() == stored.data_ptr() for parameter in copy.parameters())
+
+
+def test_hooks_stay_where_they_were_hung(pair):
+    tree, copy = pair
+    heard = []
+    for tree_or_copy, name in ((tree, "tree"), (copy, "copy")):
+        tree_or_copy.register_forward_hook(lambda *_, name=name: heard.append(name))
+    twin(tree)(torch.zeros(2, 3))
+    assert heard == []
+    copy(torch.zeros(2, 3))
+    tree(torch.zeros(2, 3))
+    assert heard == ["copy", "tree"]
