@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,10 @@ class Share(NamedTuple):
     slots: tuple[int, ...]
     part: int = 0
     parts: int = 1
+
+
+STRIDE = 64
+"""Bytes by which tensors in a message are aligned."""
 
 
 class Parcel(NamedTuple):
@@ -202,24 +207,18 @@ class Together(World):
             return {}
         leaving = {way.slot: pack(way.slot) for way in ways if way.source == self.rank}
         told = self.gather({str(slot): [parcel.document, _shapes(parcel.tensors)] for slot, parcel in leaving.items()})
+        sent = {slot: _as_one(parcel.tensors).to(self._carrier) for slot, parcel in leaving.items()}
+        got: dict[int, Tensor] = {}
         arriving: dict[int, Parcel] = {}
         transfers: list[dist.P2POp] = []
-        sent: dict[int, list[Tensor]] = {}
         for slot, source, target in ways:
             if source == self.rank:
-                if slot not in sent:
-                    sent[slot] = [_bytes_of(tensor).to(self._carrier) for tensor in leaving[slot].tensors.values()]
-                transfers += [dist.P2POp(dist.isend, tensor, target) for tensor in sent[slot] if len(tensor)]
+                transfers.append(dist.P2POp(dist.isend, sent[slot], target))
             elif target == self.rank:
                 document, shapes = told[source][str(slot)]
-                tensors = {
-                    name: torch.empty(shape, dtype=getattr(torch, dtype), device=self._carrier)
-                    for name, (dtype, shape) in shapes.items()
-                }
+                got[slot], tensors = _room_for(shapes, self._carrier)
                 arriving[slot] = Parcel(document, tensors)
-                transfers += [
-                    dist.P2POp(dist.irecv, _bytes_of(tensor), source) for tensor in tensors.values() if tensor.numel()
-                ]
+                transfers.append(dist.P2POp(dist.irecv, got[slot], source))
         with self._mourning():
             for work in dist.batch_isend_irecv(transfers) if transfers else ():
                 work.wait()
@@ -282,6 +281,22 @@ class Partners(Team):
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, list[int]]]:
     return {name: (str(x.dtype).removeprefix("torch."), list(x.shape)) for name, x in tensors.items()}
+
+
+def _as_one(tensors: Mapping[str, Tensor]) -> Tensor:
+    """The bytes of tensors in one row, for a message takes its time whatever is in it."""
+    rows = [_bytes_of(tensor).cpu() for tensor in tensors.values()]
+    return torch.cat([torch.nn.functional.pad(row, (0, -len(row) % STRIDE)) for row in rows])
+
+
+def _room_for(shapes: Mapping[str, tuple[str, list[int]]], device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+    """A row for tensors of these shapes, and the tensors in it."""
+    kinds = {name: (getattr(torch, dtype), shape) for name, (dtype, shape) in shapes.items()}
+    sizes = {name: dtype.itemsize * math.prod(shape) for name, (dtype, shape) in kinds.items()}
+    strides = [-(-size // STRIDE) * STRIDE for size in sizes.values()]
+    row = torch.empty(sum(strides), dtype=torch.uint8, device=device)
+    parts = zip(kinds.items(), row.split(strides), sizes.values(), strict=True)
+    return row, {name: part[:size].view(dtype).view(shape) for (name, (dtype, shape)), part, size in parts}
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
