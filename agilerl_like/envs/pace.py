@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from statistics import median
 from time import perf_counter
 
 import gymnasium as gym
@@ -18,6 +19,7 @@ from agilerl_like.envs.workers import hindrance
 EXCHANGE = 400e-6
 WORTH_IT = 0.8  # workers must promise less than this share of the time: they cost memory, a start, and cores
 STEPS = 256
+BLOCK = 16
 SECONDS = 0.2
 
 
@@ -46,18 +48,26 @@ def prefer_workers(make: Callable[[], gym.Env], *, num_envs: int, num_workers: i
 
 
 def step_seconds(env: gym.Env) -> float:
-    """Return how long a step takes with random actions, new episodes included."""
+    """Return how long a step takes with random actions, new episodes included.
+
+    It is the median over blocks of steps, for on a busy machine somebody else may have the core in some of them.
+    """
     env.action_space.seed(0)
     env.reset(seed=0)
     actions = [env.action_space.sample() for _ in range(STEPS)]
     env.step(actions[0])  # which may still load something
     env.reset(seed=0)
-    steps, start = 0, perf_counter()
-    for action in actions:
+    found: list[float] = []
+    step, begun = 0, perf_counter()
+    start = begun
+    for step, action in enumerate(actions, 1):
         _, _, terminated, truncated, _ = env.step(action)
-        steps += 1
         if terminated or truncated:
             env.reset()
-        if perf_counter() - start > SECONDS:
+        if step % BLOCK == 0:
+            now = perf_counter()
+            found.append((now - start) / BLOCK)
+            start = now
+        if perf_counter() - begun > SECONDS:
             break
-    return (perf_counter() - start) / steps
+    return median(found) if found else (perf_counter() - begun) / step
