@@ -105,7 +105,7 @@ def test_opponents_are_the_newest_and_some_drawn_from_the_others():
     assert {other for _, *others in drawn for other in others} == set(range(7))
 
 
-def trained(processes=1, *, pop=True, generations=4, per_member=False, world=Duel, **more):
+def trained(processes=1, *, pop=True, generations=4, steps=512, episodes=4, per_member=False, world=Duel, **more):
     env = make_multi_agent_vect_envs(world, 4, backend="sync")
     teams = IPPO.population(
         4,
@@ -124,11 +124,11 @@ def trained(processes=1, *, pop=True, generations=4, per_member=False, world=Due
         return train_multi_agent_on_policy(
             env,
             pop=teams if pop else None,
-            max_steps=512 * generations,
-            evo_steps=512,
-            eval_loop=4,
+            max_steps=steps * generations,
+            evo_steps=steps,
+            eval_loop=episodes,
             fitness="rating",
-            checkpoint=512,
+            checkpoint=steps,
             selection_strategy=TournamentSelection(2),
             mutation=Mutations(no_mutation=0.5, architecture=0.2, parameters=0.1, activation=0.0, rl_hp=0.2),
             processes=processes,
@@ -153,7 +153,9 @@ def test_a_population_that_learns_beats_its_founders_and_goes_on_as_if_it_had_ne
 
 
 def test_two_processes_judge_as_one_does():
-    (alone, fitness), (apart, the_same) = (trained(processes, generations=2, per_member=True) for processes in (1, 2))
+    (alone, fitness), (apart, the_same) = (
+        trained(processes, generations=2, steps=256, episodes=2, per_member=True) for processes in (1, 2)
+    )
     assert the_same == fitness
     assert apart.to_documents()[0] == alone.to_documents()[0]
     assert all(math.isfinite(one) for one in fitness)
