@@ -1,7 +1,7 @@
 """Every benchmark of the engine in a sensible order, each into its section of benchmarks/README.md.
 
-What is reached at the end of training (`python -m benchmarks.evolution`, `python -m benchmarks.networks`: hours) has to
-be asked for.
+What is reached at the end of training (`python -m benchmarks.evolution`, `.networks`, `.teams`, `.teams_duel`: hours)
+has to be asked for.
 
     python -m benchmarks
     python -m benchmarks --quick                  # tiny sizes, to the terminal: does everything still run?
@@ -24,6 +24,7 @@ from benchmarks import (
     network_speed,
     processes,
     scaling,
+    teams_speed,
     throughput,
 )
 
@@ -37,6 +38,7 @@ MAINS = {
     "processes": processes.main,
     "network_speed": network_speed.main,
     "mutation_cost": mutation_cost.main,
+    "teams_speed": teams_speed.main,
     "gpu": gpu.main,
 }
 

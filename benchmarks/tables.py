@@ -24,6 +24,9 @@ SCRIPTS = (
     "mutation_cost",
     "gpu",
     "networks",
+    "teams",
+    "teams_speed",
+    "teams_duel",
 )
 """The order in which goals are listed."""
 

@@ -1,0 +1,125 @@
+"""What teams learn: the share of the way from random agents to scripted ones, with AgileRL's IPPO beside it.
+
+    python -m benchmarks.teams                                    # about an hour; AgileRL takes most of it
+    python -m benchmarks.teams --worlds simple_spread_v3 --sides ours --repetitions 2 --output -
+
+Each seed is a process of its own. AgileRL gets fewer seeds, for it takes long; where it has one, sides take turns.
+"""
+
+import argparse
+import statistics
+from collections.abc import Sequence
+
+from benchmarks.harness import Run, conditions, interleaved, options_of, publish, values
+from benchmarks.tables import Goal, markdown, spread
+from benchmarks.teams_speed import HEADINGS, OURS, commands
+from benchmarks.teams_worlds import CYCLES, FRESH_EPISODES, LEARN, MEMBERS, WORLDS, Learned
+from benchmarks.venvs import is_ready
+
+ENOUGH = 0.6
+MARKS = 5  # where a curve is written down
+
+
+def learning(options: argparse.Namespace, world: str) -> list[Run[Learned]]:
+    """Let the sides learn in turn as long as all are to have seeds; then ours alone."""
+    sides = commands(LEARN, world, options.learning_steps // MEMBERS, options)
+    together = min(options.peer_seeds, options.repetitions) if len(sides) > 1 else 0
+    runs: list[Run[Learned]] = []
+    if together:
+        runs += interleaved(sides, Learned, options, case=world, repetitions=together)
+    if OURS in sides and together < options.repetitions:
+        later = argparse.Namespace(**{**vars(options), "seed": options.seed + together})
+        alone = options.repetitions - together
+        runs += interleaved({OURS: sides[OURS]}, Learned, later, case=world, repetitions=alone)
+    return runs
+
+
+def shares(runs: Sequence[Run[Learned]], world: str, side: str) -> list[float]:
+    """Return what a side reached in a world, seed by seed."""
+    return values([run for run in runs if run.case == world], side, lambda learned: learned.share)
+
+
+def percents(numbers: Sequence[float]) -> str:
+    """Write shares one after the other."""
+    return ", ".join(f"{number:.0%}" for number in numbers)
+
+
+def reached(world: str, side: str, learned: Sequence[Learned]) -> tuple[str, ...]:
+    """Return a row of what a side came to."""
+    drawn = [one.drawn for one in learned if one.drawn is not None]
+    return (
+        world,
+        HEADINGS[side],
+        f"{statistics.median(one.env_steps for one in learned):,.0f}",
+        f"{learned[0].random:.1f} to {learned[0].greedy:.1f}",
+        percents([one.share for one in learned]) + (f" (drawn actions: {percents(drawn)})" if drawn else ""),
+        f"{statistics.median(one.seconds for one in learned):,.0f}",
+    )
+
+
+def curve(world: str, side: str, learned: Sequence[Learned], steps: int) -> tuple[str, ...]:
+    """Return a row of how a side came to it."""
+    marks = [steps * mark // MARKS for mark in range(1, MARKS + 1)]
+    return world, HEADINGS[side], *(spread([one.after(mark) for one in learned], "{:.0%}".format) for mark in marks)
+
+
+def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[str]:
+    """Return the whole section."""
+    cases = {
+        key: [run.result for run in runs if (run.case, run.side) == key]
+        for key in dict.fromkeys((run.case, run.side) for run in runs)
+    }
+    head = ("world", "learner", "env steps", "random to greedy", "share of the way, seed by seed", "seconds, median")
+    after = [f"{options.learning_steps * mark // MARKS:,} steps" for mark in range(1, MARKS + 1)]
+    return [
+        "## What teams learn",
+        "",
+        f"{MEMBERS} members and {options.learning_steps:,} env steps of all of them together. An env step is one of a "
+        "whole team, in which all of its agents act; steps of evaluation are not counted. Episodes of "
+        f"{CYCLES} steps; a team's return is what its agents earn together. A share says how far a team has come from "
+        f"agents that act at random to scripted greedy ones; all played the same {FRESH_EPISODES} fresh episodes, ours "
+        "and AgileRL's without exploration (beside it AgileRL's with drawn actions, as it tests itself), the member "
+        "that was best in the last evaluation. One number a seed. Ours has settings of its own for both worlds, "
+        f"AgileRL its `ippo.yaml`, which is for simple_speaker_listener, and {options.peer_seeds} seed(s).",
+        "",
+        conditions(runs, options),
+        "",
+        *markdown(head, [reached(*key, learned) for key, learned in cases.items()]),
+        "",
+        "Curves: the best member's share by its own evaluation, which flatters, for it is the best of "
+        f"{MEMBERS} looks, and in AgileRL at drawn actions. Median (minimum to maximum) of the seeds.",
+        "",
+        *markdown(
+            ("world", "learner", *after),
+            [curve(*key, learned, options.learning_steps) for key, learned in cases.items()],
+        ),
+    ]
+
+
+def goals(runs: Sequence[Run[Learned]]) -> list[Goal]:
+    """Return the promises that these runs speak of."""
+    found = []
+    for world in WORLDS:
+        if got := shares(runs, world, OURS):
+            enough = sum(share >= ENOUGH for share in got) >= 0.8 * len(got)
+            what = f"{world}, P={MEMBERS}: share of the way from random to scripted greedy agents"
+            found.append(Goal(what, f">= {ENOUGH:.0%} for 4 of 5", percents(got), enough))
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS), metavar="WORLD")
+    parser.add_argument("--sides", nargs="+", choices=HEADINGS, default=list(HEADINGS))
+    parser.add_argument("--learning-steps", type=int, default=1_000_000, metavar="N", help="of all members together")
+    parser.add_argument("--peer-seeds", type=int, default=2)
+    here = [side for side in HEADINGS if side == OURS or is_ready(side)]
+    quick = {"sides": here, "peer_seeds": 1, "learning_steps": 40_000}
+    options = options_of(parser, argv, repetitions=5, quick=quick)
+    options.threads = 1  # nets are small: a second thread costs more than it brings
+    runs = [run for world in options.worlds for run in learning(options, world)]
+    publish("teams", section(runs, options), runs, goals(runs), options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What teams of `agilerl_like` learn in the worlds of `teams_worlds.py`, and how fast, by the calls that users have."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from agilerl_like import (
+    IPPO,
+    HyperparameterConfig,
+    Mutations,
+    RLParameter,
+    TournamentSelection,
+    make_multi_agent_vect_envs,
+    train_multi_agent_on_policy,
+)
+from agilerl_like.algorithms.ippo import Teams
+from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv
+from agilerl_like.reporting import GenerationRecord, Reporter, SummaryRecord
+from benchmarks import measurement as m
+from benchmarks import teams_worlds as w
+from benchmarks.teams_worlds import Learned, Task
+
+PEER = "agilerl_like"
+EVALUATIONS = 50  # episodes of each member at the end of a generation: good teams differ by little, episodes by much
+GENERATIONS = 10
+RANGES = HyperparameterConfig(lr=RLParameter(1e-4, 3e-3), ent_coef=RLParameter(1e-3, 5e-2))
+SETTINGS: Mapping[str, Any] = {
+    "num_envs": 32,
+    "learn_step": 3200,  # 128 episodes
+    "batch_size": 800,
+    "update_epochs": 10,  # a member's 250,000 steps are few
+    "lr": 1e-3,
+    "gamma": 0.9,  # what an action does is seen within ten steps
+    "gae_lambda": 0.8,  # with teammates who draw their actions too, what comes later is mostly noise
+    "ent_coef": 0.01,
+    "rewards": "sum",  # they are teams
+    "net_config": {"latent_dim": 64, "encoder_config": {"hidden_size": [64]}, "head_config": {"hidden_size": [64]}},
+}
+"""What teams start with in either world; lr and ent_coef evolve from there, and architectures."""
+
+
+class Curve(Reporter):
+    """Keeps the best member's fitness of each generation, and the env steps of all members until then."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[int, float]] = []
+
+    def generation(self, record: GenerationRecord) -> None:
+        self.points.append((record.env_steps, max(member.fitness for member in record.members)))
+
+    def finish(self, summary: SummaryRecord) -> None:
+        if summary.reason != "budget spent":
+            raise RuntimeError(f"the run is no measurement, for it ended early: {summary.reason}")
+
+
+def vector(world: str, num_envs: int) -> MultiAgentVectorEnv:
+    """Make a world's envs."""
+    return make_multi_agent_vect_envs(w.WORLDS[world].factory, num_envs=num_envs, max_cycles=w.CYCLES)
+
+
+def best_actions(teams: Mapping[str, IPPO]) -> w.Act:
+    """Return agents acting without exploration, each as the team does that stands beside its name."""
+    learners = {agent: team.learner_of(agent) for agent, team in teams.items()}
+    return lambda seen: {agent: learners[agent].predict(obs, deterministic=True)[0] for agent, obs in seen.items()}
+
+
+def described(team: IPPO) -> str:
+    """Say what evolution made of a team."""
+    numbers = ", ".join(f"{name}={value:.3g}" for name, value in team.hyperparameters.items())
+    return f"{team.architecture.describe()}; {numbers}"
+
+
+def learn(task: Task) -> Learned:
+    """Evolve a population, and judge the member that its own evaluation calls the best."""
+    env = vector(task.world, SETTINGS["num_envs"])
+    population = IPPO.population(
+        w.MEMBERS,
+        env.single_observation_spaces,
+        env.single_action_spaces,
+        hp_config=RANGES,
+        seed=task.seed,
+        **SETTINGS,
+    )
+    curve, start = Curve(), time.perf_counter()
+    population, _ = train_multi_agent_on_policy(
+        env,
+        pop=population,
+        max_steps=task.steps_per_member,
+        evo_steps=-(-task.steps_per_member // GENERATIONS),
+        eval_loop=EVALUATIONS,
+        selection_strategy=TournamentSelection(2),
+        mutation=Mutations(no_mutation=0.4, architecture=0.2, parameters=0.0, activation=0.0, rl_hp=0.4),
+        verbose=False,
+        reporters=[curve],
+    )
+    seconds, best = time.perf_counter() - start, population.best
+    env.close()
+    earned = w.mean_return(w.WORLDS[task.world], best_actions(dict.fromkeys(best.agent_ids, best)))
+    return Learned.of(PEER, task, seconds, curve.points, earned, described(best))
+
+
+def equal_work(env: MultiAgentVectorEnv, seed: int) -> Teams:
+    """Make teams of the common work; actor and critic have an encoder each, as AgileRL's have."""
+    layers = {"hidden_size": [m.WIDTH], "activation": "ReLU", "layer_norm": False}
+    return IPPO.population(
+        w.MEMBERS,
+        env.single_observation_spaces,
+        env.single_action_spaces,
+        net_config={"latent_dim": m.WIDTH, "encoder_config": layers, "head_config": layers},
+        num_envs=m.ENVS_PER_MEMBER,
+        learn_step=m.UPDATE_STEPS,
+        batch_size=m.MINIBATCH,
+        update_epochs=m.EPOCHS,
+        lr=m.LEARNING_RATE,
+        gamma=m.GAMMA,
+        gae_lambda=m.GAE_LAMBDA,
+        clip_coef=m.CLIP,
+        ent_coef=m.ENTROPY,
+        vf_coef=m.VALUE,
+        max_grad_norm=m.GRADIENT_NORM,
+        seed=seed,
+    )
+
+
+def speed(task: Task) -> m.Measurement:
+    """Train without evolution: a warm-up, then a whole call with the clock running."""
+    env = vector(task.world, m.ENVS_PER_MEMBER)
+    population = equal_work(env, task.seed)
+
+    def train(steps: int) -> float:
+        start = time.perf_counter()
+        train_multi_agent_on_policy(
+            env,
+            pop=population,
+            max_steps=steps,
+            evo_steps=m.GENERATION_STEPS,
+            eval_loop=m.ENVS_PER_MEMBER,
+            verbose=False,
+        )
+        return time.perf_counter() - start
+
+    train(m.UPDATE_STEPS)
+    seconds = train(task.steps_per_member)
+    env.close()
+    work = m.Work(task.world, w.MEMBERS, task.steps_per_member, task.threads, task.seed)
+    return m.Measurement.of(PEER, "agilerl-like", work, seconds, [population[0].architecture.describe()])
+
+
+def main() -> None:
+    task = w.parse_task(__doc__ or "")
+    torch.set_num_threads(task.threads)
+    print((learn if task.part == w.LEARN else speed)(task).to_json())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Worlds of teams that every side of ``benchmarks.teams`` has, what is asked of a side, and how its play is judged.
+
+A team's fitness is its share of the way from agents that act at random to scripted greedy ones, all three on the same
+episodes. The subtlety is in the greedy ones: agents of these worlds coast, so they aim from where they would come to
+rest. Peers run in virtual environments of their own, so this file needs numpy, PettingZoo and mpe2 alone.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import permutations
+from typing import NamedTuple, cast
+
+import numpy as np
+from gymnasium.spaces import Discrete
+from mpe2 import simple_speaker_listener_v4, simple_spread_v3
+from pettingzoo import ParallelEnv
+
+from benchmarks.measurement import UPDATE_STEPS
+
+CYCLES = 25  # steps of an episode
+MEMBERS = 4
+FRESH_EPISODES = 200  # of the last judgement
+FRESH_SEED = 1_000_000_000  # of the first of them: no run trains or evaluates with such seeds
+AT_ONCE = 50  # episodes side by side: a world of mpe2 keeps two megabytes for its picture
+PUSH = 0.2  # how far an agent that rests is carried by one action: the push of 0.5, coasting 0.1 + 0.075 + …
+COASTING = 0.4  # how far it is carried by a speed of 1
+
+Observations = Mapping[str, np.ndarray]  # by agent, [N, …]
+Actions = Mapping[str, np.ndarray]  # by agent, [N]
+Act = Callable[[Observations], Actions]
+
+
+class World(NamedTuple):
+    """A world of discrete actions whose agents live as long as its episode, and what plays it well."""
+
+    factory: Callable[..., ParallelEnv]
+    greedy: Act
+
+    def make(self) -> ParallelEnv:
+        """Make one copy."""
+        return self.factory(max_cycles=CYCLES)
+
+
+def play(make: Callable[[], ParallelEnv], act: Act, seeds: Sequence[int]) -> dict[str, np.ndarray]:
+    """Play one episode of each seed; return what each agent earned in it, [N]."""
+    rounds = [_play_at_once(make, act, seeds[i : i + AT_ONCE]) for i in range(0, len(seeds), AT_ONCE)]
+    return {agent: np.concatenate([earned[agent] for earned in rounds]) for agent in rounds[0]}
+
+
+def _play_at_once(make: Callable[[], ParallelEnv], act: Act, seeds: Sequence[int]) -> dict[str, np.ndarray]:
+    worlds = [make() for _ in seeds]
+    seen = [world.reset(seed=seed)[0] for world, seed in zip(worlds, seeds, strict=True)]
+    earned = {agent: np.zeros(len(worlds)) for agent in seen[0]}
+    running = list(range(len(worlds)))
+    while running:
+        actions = act({agent: np.stack([one[agent] for one in seen]) for agent in earned})
+        for i in running:
+            seen[i], rewards, *_ = worlds[i].step({agent: int(actions[agent][i]) for agent in earned})
+            for agent, reward in rewards.items():
+                earned[agent][i] += reward
+        running = [i for i in running if worlds[i].agents]
+    for world in worlds:
+        world.close()
+    return earned
+
+
+def mean_return(world: World, act: Act, episodes: int = FRESH_EPISODES) -> float:
+    """Return what a team earns in an episode, all agents together, on average over the fresh ones."""
+    earned = play(world.make, act, range(FRESH_SEED, FRESH_SEED + episodes))
+    return float(np.sum(list(earned.values()), axis=0).mean())
+
+
+def at_random(world: World, seed: int) -> Act:
+    """Return agents that draw any action as often as any other."""
+    rng, env = np.random.default_rng(seed), world.make()
+    choices = {agent: cast(Discrete, env.action_space(agent)).n for agent in env.possible_agents}
+    env.close()
+    return lambda seen: {agent: rng.integers(choices[agent], size=len(obs)) for agent, obs in seen.items()}
+
+
+def steer(gap: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+    """Return the actions [N] that bring agents closer to what lies `gap` [N, 2] away: stay, left, right, down, up."""
+    missing = gap - COASTING * velocity
+    axis = np.abs(missing).argmax(1)
+    along = np.take_along_axis(missing, axis[:, None], 1)[:, 0]
+    return np.where(np.abs(along) < PUSH / 2, 0, 1 + 2 * axis + (along > 0))
+
+
+def speak_and_go(seen: Observations) -> Actions:
+    """Say which landmark it is, and go to the one that was said; stay until a word is heard."""
+    spoken = seen["speaker_0"].argmax(1)  # the goal's colour has its own channel
+    velocity, landmarks, heard = np.split(seen["listener_0"], [2, 8], axis=1)
+    goal = landmarks.reshape(-1, 3, 2)[np.arange(len(heard)), heard.argmax(1)]
+    return {"speaker_0": spoken, "listener_0": np.where(heard.any(1), steer(goal, velocity), 0)}
+
+
+def spread_out(seen: Observations) -> Actions:
+    """Go to a landmark of one's own, dealt so that the ways are shortest together."""
+    gaps = np.stack([obs[:, 4:10].reshape(-1, 3, 2) for obs in seen.values()], 1)  # [N, agent, landmark, 2]
+    ways = np.linalg.norm(gaps, axis=-1)
+    agents, deals = np.arange(3), np.array(list(permutations(range(3))))
+    best = deals[ways[:, agents, deals].sum(-1).argmin(1)]  # [N, agent]: its landmark
+    own = np.take_along_axis(gaps, best[:, :, None, None], 2)[:, :, 0]
+    return {agent: steer(own[:, i], obs[:, :2]) for i, (agent, obs) in enumerate(seen.items())}
+
+
+WORLDS = {
+    "simple_speaker_listener_v4": World(simple_speaker_listener_v4.parallel_env, speak_and_go),
+    "simple_spread_v3": World(simple_spread_v3.parallel_env, spread_out),
+}
+
+
+class Yardstick(NamedTuple):
+    """What two policies earn, between which others are placed."""
+
+    random: float
+    greedy: float
+
+    @classmethod
+    def of(cls, world: World, episodes: int = FRESH_EPISODES) -> "Yardstick":
+        """Play the fresh episodes with both."""
+        return cls(*(mean_return(world, act, episodes) for act in (at_random(world, FRESH_SEED), world.greedy)))
+
+    def share(self, earned: float) -> float:
+        """Return how much of the way from the one to the other it is."""
+        return round((earned - self.random) / (self.greedy - self.random), 4)
+
+
+LEARN, SPEED = "learn", "speed"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a side's script is asked to do; steps are those of one member, in each of which all its agents act."""
+
+    part: str
+    world: str
+    steps_per_member: int
+    threads: int
+    seed: int
+
+    def words(self) -> list[str]:
+        """Return the options that `parse_task` reads, but for threads and seed, which the harness adds."""
+        steps = str(self.steps_per_member)
+        return ["--part", self.part, "--world", self.world, "--steps-per-member", steps]
+
+
+def parse_task(description: str, argv: Sequence[str] | None = None) -> Task:
+    """Read the options of a side's script."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--part", choices=(LEARN, SPEED), default=LEARN)
+    parser.add_argument("--world", choices=WORLDS, default=next(iter(WORLDS)))
+    parser.add_argument("--steps-per-member", type=int, default=10 * UPDATE_STEPS, metavar="N")
+    parser.add_argument("--threads", type=int, default=1, help="torch's threads (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    return Task(**vars(parser.parse_args(argv)))
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What one run came to: shares of the way from random to greedy.
+
+    `curve` is after each generation the env steps of all members so far, and the best member's share by its own
+    evaluation; `share` is that of the last best member on the fresh episodes without exploration, and `drawn` with
+    actions drawn, where that was measured too.
+    """
+
+    peer: str
+    world: str
+    seed: int
+    env_steps: int
+    seconds: float
+    random: float
+    greedy: float
+    share: float
+    curve: Sequence[tuple[int, float]]
+    found: str = ""
+    drawn: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        peer: str,
+        task: Task,
+        seconds: float,
+        curve: Sequence[tuple[int, float]],
+        earned: float,
+        found: str,
+        *,
+        drawn: float | None = None,
+    ) -> "Learned":
+        """Put together from returns, which the yardstick turns into shares."""
+        yardstick = Yardstick.of(WORLDS[task.world])
+        return cls(
+            peer=peer,
+            world=task.world,
+            seed=task.seed,
+            env_steps=curve[-1][0],
+            seconds=round(seconds, 1),
+            random=round(yardstick.random, 2),
+            greedy=round(yardstick.greedy, 2),
+            share=yardstick.share(earned),
+            curve=[(steps, yardstick.share(fitness)) for steps, fitness in curve],
+            found=found,
+            drawn=None if drawn is None else yardstick.share(drawn),
+        )
+
+    @property
+    def headline(self) -> str:
+        """A few words for those who watch."""
+        return f"{self.share:.0%} of the way after {self.env_steps:,} steps in {self.seconds:.0f} s"
+
+    def after(self, env_steps: int) -> float:
+        """Return the curve's height there: that of the last generation until then."""
+        heights = [height for steps, height in self.curve if steps <= env_steps]
+        return heights[-1] if heights else 0.0
+
+    def to_json(self) -> str:
+        """Return one line."""
+        return json.dumps(asdict(self))
