@@ -65,7 +65,7 @@ def train_on_policy(
 
     The names are AgileRL's. `max_steps`, `evo_steps` and `checkpoint` are env steps of each member (see `Schedule`).
     Without `mutation` the selected are cloned as they are; without `selection_strategy` (or `tournament`, the same)
-    nobody is selected.
+    nobody is selected. `fitness` says what selection goes by; "rating" is for teams.
 
     `env` is where members train: one that can be made again (of `make_vect_envs`, `gymnasium.make_vec`, or a plain
     sync or async vector env) is copied to as many rows for each member; the rows of any other are divided among the
@@ -89,7 +89,8 @@ def train_on_policy(
     Raises:
         ConfigurationError: before anything is trained.
         EnvironmentFault: the env returned a number that is not finite.
-        NoHealthyMember: no member is left whose loss, weights and fitness are finite.
+        NoHealthyMember: no member is left whose loss, weights and fitness are finite, and the run has no checkpoint of
+            its own to go back to, or has gone back already.
     """
     if pop is None and resume is None:
         raise ConfigurationError("pop is missing: pass PPO.population(size=…, …)")
