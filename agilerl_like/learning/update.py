@@ -156,8 +156,12 @@ class Update:
     def report(self, means: Tensor, epochs: Tensor, explained: Tensor) -> Report:
         """Name the numbers `[P, 7]` and say who is healthy."""
         policy, value, entropy, kl, clip_fraction, loss, grad_norm = means.unbind(1)
-        healthy = torch.isfinite(means).all(1) & self.ensemble.is_finite
-        return Report(loss, policy, value, -entropy, kl, clip_fraction, explained, grad_norm, epochs, healthy.float())
+        healthy = self.healthy(means).float()
+        return Report(loss, policy, value, -entropy, kl, clip_fraction, explained, grad_norm, epochs, healthy)
+
+    def healthy(self, means: Tensor) -> Tensor:
+        """Whose numbers `[P, 7]` and weights are finite, `[P]`."""
+        return torch.isfinite(means).all(1) & self.ensemble.is_finite
 
 
 def minibatch_step(update: Update, batch: Batch, pace: Pace) -> Tensor:

@@ -305,8 +305,8 @@ def test_looking_for_the_sick_costs_next_to_nothing():
     everybody = list(range(MEMBERS))
     rollout = collector._window(everybody, 64)
     update = Update(population.cohort.ensemble, values_of(population), Execution())
-    means, ones = torch.ones(MEMBERS, 7), torch.ones(MEMBERS)
-    health = fastest(lambda: update.report(means, ones, ones))
+    means = torch.ones(MEMBERS, 7)
+    health = fastest(lambda: update.healthy(means))
     numbers = fastest(lambda: _check_finite(rollout, population[0].encoding, collector._called))
     learning = fastest(lambda: population.learn(everybody, collector._window))
     assert health + numbers <= 0.01 * learning, f"{1e6 * (health + numbers):.0f} us of {1e6 * learning:.0f}"
