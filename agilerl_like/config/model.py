@@ -14,6 +14,7 @@ import gymnasium
 import yaml
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
@@ -108,9 +109,12 @@ class Config(Section):
             raise ConfigurationError(f"fitness={self.training.fitness!r} is for teams; allowed is 'return'")
 
     def _check_agent(self) -> None:
-        agent = PPO(ANYTHING, ANYTHING, **self.agent_arguments(blind=True))
         size = self.population.size
-        check_room(f"population.size={size}", size, agent.footprint, "members")
+        check_room(f"population.size={size}", size, self._blind_agent().footprint, "members")
+
+    def _blind_agent(self) -> Individual:
+        """An agent that sees and does next to nothing: it needs no more room than any."""
+        return PPO(ANYTHING, ANYTHING, **self.agent_arguments(blind=True))
 
     def agent_arguments(self, *, blind: bool = False) -> dict[str, Any]:
         """The arguments of the algorithm besides its spaces; `blind`: as long as nobody knows these."""

@@ -101,12 +101,12 @@ class TeamConfig(Config):
     algorithm: TeamAlgorithmConfig = TeamAlgorithmConfig()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
     network: TeamNetworkConfig = TeamNetworkConfig()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
 
-    def _check_agent(self) -> None:
+    def _blind_agent(self) -> IPPO:
         named = {*self.algorithm.groups.values(), *self.network.groups} or {"agent"}
         needed = -(-self.algorithm.batch_size // self.algorithm.learn_step)  # for a minibatch in a rollout
         groups = {f"{group}_{number}": group for group in named for number in range(min(needed, CROWD))}
         spaces = dict.fromkeys(groups, ANYTHING)
-        IPPO(spaces, spaces, **{**self.agent_arguments(blind=True), "groups": groups})
+        return IPPO(spaces, spaces, **{**self.agent_arguments(blind=True), "groups": groups})
 
     @staticmethod
     def spaces(env: Any) -> tuple[Any, Any]:
