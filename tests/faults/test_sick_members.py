@@ -286,7 +286,7 @@ def test_if_it_comes_to_that_again_there_is_one_error(tmp_path):
 # -- what it costs
 
 
-def fastest(function, times=20):
+def fastest(function, times):
     def seconds():
         start = perf_counter()
         function()
@@ -296,17 +296,20 @@ def fastest(function, times=20):
 
 
 def test_looking_for_the_sick_costs_next_to_nothing():
-    env = make_vect_envs("CartPole-v1", num_envs=ENVS * MEMBERS, backend="sync")
-    population = population_for(env, num_envs=ENVS)
+    """Of updates of the usual size: a tiny one takes little longer than the calls of any function do."""
+    envs, steps = 16, 128
+    env = make_vect_envs("CartPole-v1", num_envs=envs * MEMBERS, backend="sync")
+    size = {"num_envs": envs, "learn_step": envs * steps, "batch_size": 128, "update_epochs": 4}
+    population = population_for(env, **size, hp_config=None)
     collector = Collector(population, TransitionEnv(env), Clock(("env", "act", "learn")))
     collector.reset(range(MEMBERS))
-    collector.collect(64)
+    collector.collect(steps)
     env.close()
     everybody = list(range(MEMBERS))
-    rollout = collector._window(everybody, 64)
+    rollout = collector._window(everybody, steps)
     update = Update(population.cohort.ensemble, values_of(population), Execution())
     means = torch.ones(MEMBERS, 7)
-    health = fastest(lambda: update.healthy(means))
-    numbers = fastest(lambda: _check_finite(rollout, population[0].encoding, collector._called))
-    learning = fastest(lambda: population.learn(everybody, collector._window))
+    health = fastest(lambda: update.healthy(means), 20)
+    numbers = fastest(lambda: _check_finite(rollout, population[0].encoding, collector._called), 20)
+    learning = fastest(lambda: population.learn(everybody, collector._window), 3)
     assert health + numbers <= 0.01 * learning, f"{1e6 * (health + numbers):.0f} us of {1e6 * learning:.0f}"
