@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agilerl_like.algorithms.individuals import Individuals
@@ -81,8 +80,11 @@ def evolve_on_policy(
     Raises:
         Finished: there is nothing to go on with.
     """
+    if world is not None and not world.is_main:
+        places, reporters = Places(), Reporters()
+    part = Part(world or Alone(), stage, trials, population, plan, places, reporters)
     if processes == 1:
-        return _evolve(world or Alone(), stage, trials, population, plan, places, reporters, resume=resume)
+        return part.play(resume=resume)
     if not isinstance(processes, int) or processes < 1 or (world is not None and world.size > 1):
         allowed = "whole numbers from 1" if world is None else f"1, for this is one of {world.size} processes already"
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
@@ -99,103 +101,94 @@ def evolve_on_policy(
         Unsent.of(population),
     )
     with launched(processes, assist, (job,)) as crew, joined(cpu=cpu, cause=crew.cause) as together:
-        return _evolve(together, stage, trials, population, plan, places, reporters, resume=resume)
+        return replace(part, world=together).play(resume=resume)
 
 
-def _evolve(
-    world: World,
-    stage: Stage,
-    trials: Stage | None,
-    population: Individuals | None,
-    plan: Plan,
-    places: Places,
-    reporters: Reporters,
-    *,
-    resume: bool = False,
-    unsent: Unsent | None = None,
-) -> Outcome:
-    """Do this process's part of a run, and if nobody is healthy any more, once again from the newest checkpoint."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(world)
-        if not world.is_main:
-            places, reporters = Places(), Reporters()
-        stack.callback(reporters.close)
-        if places.run_dir is not None:
-            stack.enter_context(RunLock(places.run_dir))
-        live = partial(_live, world, stage, trials, population, plan, places, reporters, unsent)
-        try:
-            return live(resume=resume)
-        except Fallen as end:  # all processes alike have come to this
-            return live(resume=True, lost=end)
+@dataclass(frozen=True)
+class Part:
+    """One process's part in a run; only the main process writes and reports."""
 
+    world: World
+    stage: Stage
+    trials: Stage | None
+    population: Individuals | None
+    plan: Plan
+    places: Places = field(default_factory=Places)
+    reporters: Reporters = field(default_factory=Reporters)
+    unsent: Unsent | None = None
 
-def _live(
-    world: World,
-    stage: Stage,
-    trials: Stage | None,
-    population: Individuals | None,
-    plan: Plan,
-    places: Places,
-    reporters: Reporters,
-    unsent: Unsent | None,
-    *,
-    resume: bool,
-    lost: Fallen | None = None,
-) -> Outcome:
-    """One life of a run; `lost` is how the one before it ended."""
-    schedule = plan.schedule
-    with contextlib.ExitStack() as stack:
-        checkpoint = newest_of(places, reporters.warning) if resume else None
-        memory = world.agree(None if checkpoint is None else checkpoint.documents["run"])
-        if lost is not None:
-            if memory is None:
-                raise lost
-            reporters.warning(
-                f"{lost}. The run goes back, once, to its checkpoint of generation {memory['progress']['generation']}, "
-                "and on with other noise"
-            )
-        if checkpoint is not None:
-            population = population_of(checkpoint, stage.population, population)
-        if world.is_main and population is None:
-            raise ConfigurationError(f"pop is missing, and there is no checkpoint in {places.run_dir} to go on from")
-        members = Members.of(world, stage.population, population, unsent or Unsent.of(population))
-        if memory is not None and is_over(memory["progress"], schedule, members):
-            raise Finished(f"{places.run_dir} has ended: {memory['progress']['outcome']}", members.everybody())
-        if plan.selection is not None:
-            plan.selection.validate(members.size)
-        local = len(members.population)
-        training_env = stage.for_training(local, members.share.parts)
-        if training_env is not stage.env:
-            stack.callback(training_env.close)
-        if trials is None:
-            trial_env = stage.for_trials(local * schedule.eval_loop)
-            stack.callback(trial_env.close)
-        else:
-            trial_env = trials.env
-        run = Run(
-            members,
-            stage,
-            stage.stepped(training_env),
-            stage.judge(schedule.fitness, stage.stepped(trial_env), schedule.eval_steps),
-            schedule=schedule,
-            selection=plan.selection,
-            mutations=plan.mutations,
-            archive=Archive(places, members, reporters, plan.resume),
-            reporters=reporters,
-        )
-        if memory is not None:
-            found = (None, []) if checkpoint is None else (champion_of(checkpoint), rivals_of(checkpoint))
-            run.restore(memory, *found)
-            if lost is not None:
-                run.turn_over()
-        reporters.start(_record(plan, stage, training_env, members, places))
-        with Interrupts(world.watch) as interrupts:
+    def play(self, *, resume: bool = False) -> Outcome:
+        """Play it, and if nobody is healthy any more, once again from the newest checkpoint."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.world)
+            stack.callback(self.reporters.close)
+            if self.places.run_dir is not None:
+                stack.enter_context(RunLock(self.places.run_dir))
             try:
-                return run.go(interrupts)
-            except NoHealthyMember as end:
-                if lost is None and (memory is not None or run.progress.saved_at):
-                    raise Fallen(str(end)) from end
-                raise
+                return self._live(resume=resume)
+            except Fallen as end:  # all processes alike have come to this
+                return self._live(resume=True, lost=end)
+
+    def _live(self, *, resume: bool, lost: Fallen | None = None) -> Outcome:
+        """One life of a run; `lost` is how the one before it ended."""
+        stage, population, plan, places = self.stage, self.population, self.plan, self.places
+        schedule = plan.schedule
+        with contextlib.ExitStack() as stack:
+            checkpoint = newest_of(places, self.reporters.warning) if resume else None
+            memory = self.world.agree(None if checkpoint is None else checkpoint.documents["run"])
+            if lost is not None:
+                if memory is None:
+                    raise lost
+                generation = memory["progress"]["generation"]
+                self.reporters.warning(
+                    f"{lost}. The run goes back, once, to its checkpoint of generation {generation}, "
+                    "and on with other noise"
+                )
+            if checkpoint is not None:
+                population = population_of(checkpoint, stage.population, population)
+            if self.world.is_main and population is None:
+                raise ConfigurationError(
+                    f"pop is missing, and there is no checkpoint in {places.run_dir} to go on from"
+                )
+            unsent = self.unsent or Unsent.of(population)
+            members = Members.of(self.world, stage.population, population, unsent)
+            if memory is not None and is_over(memory["progress"], schedule, members):
+                raise Finished(f"{places.run_dir} has ended: {memory['progress']['outcome']}", members.everybody())
+            if plan.selection is not None:
+                plan.selection.validate(members.size)
+            local = len(members.population)
+            training_env = stage.for_training(local, members.share.parts)
+            if training_env is not stage.env:
+                stack.callback(training_env.close)
+            if self.trials is None:
+                trial_env = stage.for_trials(local * schedule.eval_loop)
+                stack.callback(trial_env.close)
+            else:
+                trial_env = self.trials.env
+            run = Run(
+                members,
+                stage,
+                stage.stepped(training_env),
+                stage.judge(schedule.fitness, stage.stepped(trial_env), schedule.eval_steps),
+                schedule=schedule,
+                selection=plan.selection,
+                mutations=plan.mutations,
+                archive=Archive(places, members, self.reporters, plan.resume),
+                reporters=self.reporters,
+            )
+            if memory is not None:
+                found = (None, []) if checkpoint is None else (champion_of(checkpoint), rivals_of(checkpoint))
+                run.restore(memory, *found)
+                if lost is not None:
+                    run.turn_over()
+            self.reporters.start(_record(plan, stage, training_env, members, places))
+            with Interrupts(self.world.watch) as interrupts:
+                try:
+                    return run.go(interrupts)
+                except NoHealthyMember as end:
+                    if lost is None and (memory is not None or run.progress.saved_at):
+                        raise Fallen(str(end)) from end
+                    raise
 
 
 def _record(plan: Plan, stage: Stage, training_env: Any, members: Members, places: Places) -> RunRecord:
@@ -236,7 +229,7 @@ def assist(rank: int, job: Job) -> None:
         trials = None if job.trials is None else job.stage.remade(job.trials)
         if trials is not None:
             stack.callback(trials.env.close)
-        _evolve(world, stage, trials, None, job.plan, Places(), Reporters(), unsent=job.unsent)
+        Part(world, stage, trials, None, job.plan, unsent=job.unsent).play()
 
 
 def is_over(progress: Mapping[str, Any], schedule: Schedule, members: Members) -> bool:
