@@ -1,10 +1,12 @@
-"""Whether this machine has room for what is asked of it: an absurd count is refused before anything is made of it.
+"""What this machine has room for: an absurd count is refused before anything is made of it, and cores are shared.
 
 What is compared is the least that will certainly be needed, with all the memory that there is, in use or not. So
 nothing is refused that could have run; what is merely too much is left to the machine.
 """
 
 from __future__ import annotations
+
+import os
 
 import psutil
 
@@ -32,3 +34,13 @@ def in_words(size: float) -> str:
     while size >= 1000 and power < len(UNITS) - 1:
         size, power = size / 1000, power + 1
     return f"{size:.3g} {UNITS[power]}"
+
+
+def cores() -> int:
+    """How many CPU cores are this process's, which shares them with those started together with it on this machine.
+
+    Launchers say in `LOCAL_WORLD_SIZE` how many these are (torchrun, accelerate, and we ourselves).
+    """
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, usable // int(told)) if told.isdecimal() and int(told) else usable

@@ -45,8 +45,8 @@ class EnvRecipe:
 
     `env` is gymnasium's id, an import path "package.module:factory", or a factory. With backend "vector" a factory is
     called with `num_envs` and returns a VectorEnv, otherwise it returns one single env. `autoreset` holds for "sync",
-    "async" and "workers"; native vector envs and EnvPool have their own. `num_workers` (one for each core, if left out)
-    and `step_timeout` [s] hold for "workers".
+    "async" and "workers"; native vector envs and EnvPool have their own. `num_workers` (if left out, one for each core,
+    divided among the processes of a run) and `step_timeout` [s] hold for "workers".
     """
 
     env: EnvSource

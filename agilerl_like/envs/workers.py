@@ -31,6 +31,7 @@ from agilerl_like.envs.crew import Worker, anonymous_file, dismiss
 from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.envs.worker import MADE, NOBODY, REVIVED, Arena, Board, Refusal, Report, Task, fits_shared_memory
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.room import cores
 
 RESTARTS = 3  # of one worker in a row
 TIMEOUT = 60.0  # seconds for a step
@@ -400,13 +401,8 @@ class _Infos(VectorEnv):
         return infos
 
 
-def cores() -> int:
-    """Return how many CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def number_of_workers(wanted: int | None, num_envs: int) -> int:
-    """Return how many workers so many envs have: as wanted, or one for each core, but never more than envs."""
+    """Return how many workers so many envs have: as wanted, or one for each of our cores, but never more than envs."""
     if wanted is None:
         return min(cores(), num_envs)
     if isinstance(wanted, bool) or not isinstance(wanted, (int, np.integer)) or wanted < 1:
