@@ -11,7 +11,7 @@ import importlib.util
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -33,8 +33,10 @@ from tyro.conf import (
 
 from agilerl_like import storage
 from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.config import Config, Draft, build, load
-from agilerl_like.envs.probes import PROBES
+from agilerl_like.envs.probes import PROBES, Probe
+from agilerl_like.envs.team_probes import TEAM_PROBES, TeamProbe
 from agilerl_like.errors import (
     CheckpointError,
     ConfigurationError,
@@ -58,6 +60,7 @@ from agilerl_like.training.lock import RunLock
 from agilerl_like.training.probe import Answer, ProbeRecord, solve
 from agilerl_like.training.run import Outcome
 from agilerl_like.training.schedule import Places
+from agilerl_like.training.team_probe import solve_team
 
 PROGRAM = "agilerl-like"
 DESCRIPTION = "Populations of PPO agents and teams that find their hyperparameters and architectures while they train."
@@ -283,7 +286,7 @@ def _exit_code(outcome: Outcome) -> int:
 def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = None, env: str = "") -> int:
     """Play fresh episodes with the best agent or team of a run, without exploration.
 
-    What a team's agents earn together is its return.
+    What a team's agents earn together is its return; what each of them earns stands below it.
 
     Args:
         run: Folder of a run, or of a saved agent or team.
@@ -305,12 +308,16 @@ def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = N
                 f"the agent was made for {agent.observation_space} and {agent.action_space}"
             )
         with contextlib.closing(stage.for_trials(min(episodes, EVALUATION_ENVS))) as trials:
-            played = agent.play(stage.stepped(trials), integers(episodes, seed, Purpose.CONFIRMATION_ENVS))
+            env_and_seeds = stage.stepped(trials), integers(episodes, seed, Purpose.CONFIRMATION_ENVS)
+            by_agent = agent.perform(*env_and_seeds) if isinstance(agent, IPPO) else None
+            played = agent.play(*env_and_seeds) if by_agent is None else by_agent.together
     scores = played.returns[0]
     _print(
         f"mean return {scores.mean():.2f} ± {scores.std():.2f} over {episodes} episodes "
         f"(from {scores.min():.2f} to {scores.max():.2f}, {played.lengths.mean():.0f} steps on average, seed {seed})"
     )
+    if by_agent is not None:
+        _print(", ".join(f"{name}: {earned.mean():.2f}" for name, earned in by_agent.returns.items()))
     return ExitCode.DONE
 
 
@@ -339,22 +346,25 @@ def _config_of(run: Path, env: str, algorithm: str) -> Config:
 # -- probe
 
 
-def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0) -> int:
+def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: FlagCreatePairsOff[bool] = False) -> int:
     """Train PPO in tiny worlds with known answers; exit code 1 if one is not solved.
 
     Args:
         names: Which worlds; all of them if left out.
         seed: Names all random streams.
+        teams: Train IPPO in worlds for teams.
     """
+    worlds: Mapping[str, Probe | TeamProbe] = TEAM_PROBES if teams else PROBES
     for name in names:
-        if name not in PROBES:
-            raise unknown_name("probe", name, PROBES)
+        if name not in worlds:
+            raise unknown_name("probe", name, worlds)
     answers = Column("known", no_wrap=True), Column("found", no_wrap=True)
-    table = Table(Column("probe", min_width=max(map(len, PROBES))), *answers, "solved", "seconds")
+    table = Table(Column("probe", min_width=max(map(len, worlds))), *answers, "solved", "seconds")
     records: list[ProbeRecord] = []
     with Live(table, console=Console(), auto_refresh=False) as live:
-        for name in names or PROBES:
-            record = solve(PROBES[name], seed=seed)
+        for name in names or worlds:
+            world = worlds[name]
+            record = solve(world, seed=seed) if isinstance(world, Probe) else solve_team(world, seed=seed)
             records.append(record)
             table.add_row(*_row(record))
             live.refresh()
@@ -370,8 +380,8 @@ def _row(record: ProbeRecord) -> Iterable[str]:
 
 
 def _known(answer: Answer) -> str:
-    what = "V" if answer.what == "value" else "a"
-    return f"{what}({answer.asked}) = {_list(answer.known)}"
+    who, what = answer.who and f"{answer.who}: ", "V" if answer.what == "value" else "a"
+    return f"{who}{what}({answer.asked}) = {_list(answer.known)}"
 
 
 def _found(answer: Answer) -> str:

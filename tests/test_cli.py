@@ -151,6 +151,12 @@ class TestProbe:
         rows = [row for row in capsys.readouterr().out.splitlines() if "V(0)" in row]
         assert [answer in row for row in rows for answer in (" yes ", " no ")] == [True, False, False, True]
 
+    def test_asks_every_agent_of_a_team(self, capsys):
+        assert main(["probe", "OwnReward", "--teams"]) == 0
+        said = capsys.readouterr().out
+        for words in ("does each group's critic", "speaker_0: V(0) = 1", "listener_0: V(0) = -2", "listener_1: V"):
+            assert words in said
+
 
 class TestPlot:
     def test_draws_the_run(self, run, capsys):
@@ -173,6 +179,7 @@ class TestMistakes:
             (["eval", "nowhere"], 74, "path='nowhere' does not exist"),
             (["eval", "nowhere", "--episodes", "0"], 2, "episodes=0 must be at least 1"),
             (["probe", "ActionSing"], 2, "did you mean 'ActionSign'"),
+            (["probe", "ActionSign", "--teams"], 2, "probe='ActionSign'"),
             (["plot", "nowhere"], 2, "nowhere/metrics.csv does not exist"),
         ],
     )

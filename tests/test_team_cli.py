@@ -81,7 +81,9 @@ def test_two_processes_do_the_same_run(run, file, tmp_path):
 
 def test_eval_plays_the_best_team(run, capsys):
     assert main(["eval", str(run), "--episodes", "40", "--seed", "1"]) == 0
-    assert f"mean return {RETURN}.00 ± 0.00 over 40 episodes" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"mean return {RETURN}.00 ± 0.00 over 40 episodes" in said
+    assert "\nspeaker_0: 3.00, listener_0: 6.00, listener_1: 6.00\n" in said
     assert main(["eval", str(run / "best"), "--episodes", "2", "--env", "steady_teams:Steady"]) == 0
     assert "3 steps on average" in capsys.readouterr().out
     assert main(["eval", str(run), "--env", "mpe2.simple_spread_v3"]) == 2

@@ -19,6 +19,7 @@ from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.envs.probes import KnownAction, KnownValue, Observation, Probe, describe, observed
 from agilerl_like.envs.spaces import tree_map
+from agilerl_like.envs.team_probes import TeamProbe
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.envs.vector import make_vect_envs
 from agilerl_like.training.collector import Clock, Collector
@@ -43,6 +44,8 @@ class Answer:
     known: tuple[float, ...]
     found: tuple[float, ...]
     tolerance: float
+    who: str = ""
+    """Which agent of a team."""
 
     @property
     def right(self) -> bool:
@@ -52,9 +55,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class ProbeRecord:
-    """How an agent did in one world."""
+    """How an agent or a team did in one world."""
 
-    probe: Probe
+    probe: Probe | TeamProbe
     answers: tuple[Answer, ...]
     env_steps: int
     seconds: float

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import gymnasium
@@ -12,19 +14,26 @@ from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.team_probes import TeamProbe
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
 from agilerl_like.training.collector import Clock
-from agilerl_like.training.probe import EXPLORING, NUM_ENVS, SETTINGS, Answer, ask
+from agilerl_like.training.probe import EXPLORING, NUM_ENVS, SETTINGS, ProbeRecord, ask
 from agilerl_like.training.team_collector import TeamCollector
 
 
-def solve_team(probe: TeamProbe, *, seed: int = 0, **settings: Any) -> dict[str, tuple[Answer, ...]]:
+def solve_team(probe: TeamProbe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
     """Train a team in a world for as long as it should need, and ask each of its agents."""
+    start = perf_counter()
     with closing(make_multi_agent_vect_envs(probe.make, NUM_ENVS, backend="sync")) as env:
         choices = not any(isinstance(space, gymnasium.spaces.Box) for space in env.single_action_spaces.values())
         given = {**SETTINGS, **(EXPLORING if choices else {}), "gamma": probe.gamma, **settings}
         team = IPPO(env.single_observation_spaces, env.single_action_spaces, num_envs=NUM_ENVS, seed=seed, **given)
         collector = TeamCollector(Teams([team]), TeamTransitionEnv(env), Clock(("env", "act", "learn")))
         collector.reset([0])
-        for _ in range(-(-probe.steps // NUM_ENVS)):
+        rounds = -(-probe.steps // NUM_ENVS)
+        for _ in range(rounds):
             collector.collect(1)
             collector.learn()
-    return {agent: tuple(ask(team.learner_of(agent), answers)) for agent, answers in probe.answers.items()}
+    answers = [
+        replace(answer, who=agent)
+        for agent, known in probe.answers.items()
+        for answer in ask(team.learner_of(agent), known)
+    ]
+    return ProbeRecord(probe, tuple(answers), rounds * NUM_ENVS, perf_counter() - start)

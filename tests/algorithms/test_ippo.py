@@ -32,9 +32,10 @@ def a_team(index=0, **more):
 
 @pytest.mark.parametrize("name", TEAM_PROBES)
 def test_every_agent_learns_what_it_must(name):
-    for agent, answers in solve_team(TEAM_PROBES[name]).items():
-        for answer in answers:
-            assert answer.right, (agent, answer)
+    record = solve_team(TEAM_PROBES[name])
+    assert {answer.who for answer in record.answers} == set(TEAM_PROBES[name].roles)
+    for answer in record.answers:
+        assert answer.right, answer
 
 
 def test_agents_of_a_group_share_a_learner_that_counts_the_rows_of_all():
