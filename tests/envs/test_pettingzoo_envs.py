@@ -9,7 +9,7 @@ import pettingzoo
 import pytest
 import team_worlds as worlds
 from gymnasium.spaces import Box, Discrete, Text
-from pettingzoo.utils.conversions import parallel_to_aec
+from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
 from agilerl_like.envs.pettingzoo import (
@@ -324,6 +324,19 @@ def test_aec_envs_are_converted_and_do_the_same():
     for _ in range(30):
         actions = sample()
         same(one.step(actions), other.step(actions))
+
+
+def test_aec_envs_are_asked_once_a_step_what_an_agent_observes():
+    raw = mpe("simple_spread_v3").raw_env(max_cycles=5)
+    asked, observe = [], raw.observe
+    raw.observe = lambda agent: asked.append(agent) or observe(agent)
+    env = team_env(lambda: aec_to_parallel(raw))
+    env.reset(seed=1)
+    for _ in range(5):
+        asked.clear()
+        ended = env.step(env.action_space.sample())[2]
+        assert sorted(asked) == list(env.agents)
+    assert ended
 
 
 def test_a_parallel_env_that_was_made_aec_is_itself_again():
