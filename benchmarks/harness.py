@@ -46,13 +46,19 @@ class Run(Generic[ResultT]):
 
 
 def options_of(
-    parser: argparse.ArgumentParser, argv: Sequence[str] | None, *, repetitions: int, quick: Mapping[str, Any]
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    *,
+    repetitions: int,
+    quick: Mapping[str, Any],
+    threads: int = 2,
+    timeout: float = 1800,
 ) -> argparse.Namespace:
     """Read a script's options and those that all of them share; `quick` are the defaults of a smoke run."""
     parser.add_argument("--repetitions", type=int, default=repetitions, help="rounds (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="torch's threads (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=threads, help="torch's threads (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the first round; each has its own")
-    parser.add_argument("--timeout", type=float, default=1800, help="seconds that one run may take")
+    parser.add_argument("--timeout", type=float, default=timeout, help="seconds that one run may take")
     parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine before a run")
     parser.add_argument("--output", default=str(README), help="page to write into, or - for the terminal")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to the terminal: does everything still run?")

@@ -182,10 +182,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--generations", type=int, default=3)
     parser.add_argument("--births-generations", type=int, default=20)
     parser.add_argument("--generation-steps", type=int, default=GENERATION_STEPS)
-    parser.set_defaults(threads=1)
     quick = {"generations": 2, "births_generations": 3, "members": 2, "births_members": 4, "generation_steps": 512}
-    options = options_of(parser, argv, repetitions=3, quick=quick)
-    options.threads = 1
+    options = options_of(parser, argv, repetitions=3, quick=quick, threads=1)
     if options.one:
         case = Case(**json.loads(options.one))
         answer(measure(case, options.threads, options.seed))

@@ -1,6 +1,6 @@
 """What teams learn: the share of the way from random agents to scripted ones, with AgileRL's IPPO beside it.
 
-    python -m benchmarks.teams                                    # about an hour; AgileRL takes most of it
+    python -m benchmarks.teams --side-by-side                     # hours; AgileRL takes most of them
     python -m benchmarks.teams --worlds simple_spread_v3 --sides ours --repetitions 2 --output -
 
 Each seed is a process of its own. AgileRL gets fewer seeds, for it takes long; where it has one, sides take turns.
@@ -9,10 +9,12 @@ Each seed is a process of its own. AgileRL gets fewer seeds, for it takes long; 
 import argparse
 import statistics
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from benchmarks.harness import Run, conditions, interleaved, options_of, publish, values
 from benchmarks.tables import Goal, markdown, spread
-from benchmarks.teams_speed import HEADINGS, OURS, commands
+from benchmarks.teams_speed import HEADINGS, OURS, PEER, commands
 from benchmarks.teams_worlds import CYCLES, FRESH_EPISODES, LEARN, MEMBERS, WORLDS, Learned
 from benchmarks.venvs import is_ready
 
@@ -53,7 +55,6 @@ def reached(world: str, side: str, learned: Sequence[Learned]) -> tuple[str, ...
         f"{statistics.median(one.env_steps for one in learned):,.0f}",
         f"{learned[0].random:.1f} to {learned[0].greedy:.1f}",
         percents([one.share for one in learned]) + (f" (drawn actions: {percents(drawn)})" if drawn else ""),
-        f"{statistics.median(one.seconds for one in learned):,.0f}",
     )
 
 
@@ -69,7 +70,7 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         key: [run.result for run in runs if (run.case, run.side) == key]
         for key in dict.fromkeys((run.case, run.side) for run in runs)
     }
-    head = ("world", "learner", "env steps", "random to greedy", "share of the way, seed by seed", "seconds, median")
+    head = ("world", "learner", "env steps", "random to greedy", "share of the way, seed by seed")
     after = [f"{options.learning_steps * mark // MARKS:,} steps" for mark in range(1, MARKS + 1)]
     return [
         "## What teams learn",
@@ -110,14 +111,19 @@ def goals(runs: Sequence[Run[Learned]]) -> list[Goal]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS), metavar="WORLD")
-    parser.add_argument("--sides", nargs="+", choices=HEADINGS, default=list(HEADINGS))
+    parser.add_argument("--sides", nargs="+", choices=(PEER, OURS), default=[PEER, OURS])
     parser.add_argument("--learning-steps", type=int, default=1_000_000, metavar="N", help="of all members together")
     parser.add_argument("--peer-seeds", type=int, default=2)
-    here = [side for side in HEADINGS if side == OURS or is_ready(side)]
+    parser.add_argument("--side-by-side", action="store_true", help="all worlds at the same time")
+    here = [side for side in (PEER, OURS) if side == OURS or is_ready(side)]
     quick = {"sides": here, "peer_seeds": 1, "learning_steps": 40_000}
-    options = options_of(parser, argv, repetitions=5, quick=quick)
-    options.threads = 1  # nets are small: a second thread costs more than it brings
-    runs = [run for world in options.worlds for run in learning(options, world)]
+    # nets are small: a second thread costs more than it brings
+    options = options_of(parser, argv, repetitions=5, quick=quick, threads=1, timeout=3 * 3600)
+    at_once = len(options.worlds) if options.side_by_side else 1
+    if options.side_by_side:
+        options.patience = 0.0  # it will not get quiet
+    with ThreadPoolExecutor(at_once) as pool:
+        runs = [run for found in pool.map(partial(learning, options), options.worlds) for run in found]
     publish("teams", section(runs, options), runs, goals(runs), options)
 
 

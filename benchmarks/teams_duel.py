@@ -254,8 +254,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--generations", type=int, default=8)
     parser.add_argument("--generation-steps", type=int, default=10_240, metavar="N", help="of each member")
-    options = options_of(parser, argv, repetitions=3, quick={"generations": 2, "generation_steps": 2048})
-    options.threads = 1
+    options = options_of(parser, argv, repetitions=3, quick={"generations": 2, "generation_steps": 2048}, threads=1)
     if options.one:
         torch.set_num_threads(options.threads)
         answer(duel(Case(**json.loads(options.one)), options.seed))

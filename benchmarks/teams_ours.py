@@ -16,7 +16,7 @@ from agilerl_like import (
     train_multi_agent_on_policy,
 )
 from agilerl_like.algorithms.ippo import Teams
-from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv
+from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, TeamBackend
 from agilerl_like.reporting import GenerationRecord, Reporter, SummaryRecord
 from benchmarks import measurement as m
 from benchmarks import teams_worlds as w
@@ -55,9 +55,9 @@ class Curve(Reporter):
             raise RuntimeError(f"the run is no measurement, for it ended early: {summary.reason}")
 
 
-def vector(world: str, num_envs: int) -> MultiAgentVectorEnv:
+def vector(world: str, num_envs: int, backend: TeamBackend = "auto") -> MultiAgentVectorEnv:
     """Make a world's envs."""
-    return make_multi_agent_vect_envs(w.WORLDS[world].factory, num_envs=num_envs, max_cycles=w.CYCLES)
+    return make_multi_agent_vect_envs(w.WORLDS[world].factory, num_envs, backend=backend, max_cycles=w.CYCLES)
 
 
 def best_actions(teams: Mapping[str, IPPO]) -> w.Act:
@@ -74,7 +74,7 @@ def described(team: IPPO) -> str:
 
 def learn(task: Task) -> Learned:
     """Evolve a population, and judge the member that its own evaluation calls the best."""
-    env = vector(task.world, SETTINGS["num_envs"])
+    env = vector(task.world, SETTINGS["num_envs"], "sync")  # runs of one core each, of which some can go side by side
     population = IPPO.population(
         w.MEMBERS,
         env.single_observation_spaces,
@@ -124,28 +124,34 @@ def equal_work(env: MultiAgentVectorEnv, seed: int) -> Teams:
     )
 
 
+class Watch(Reporter):
+    """Keeps the env steps of all members and the run's seconds at the end of each generation."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[int, float]] = []
+
+    def generation(self, record: GenerationRecord) -> None:
+        self.looks.append((record.env_steps, record.seconds))
+
+
 def speed(task: Task) -> m.Measurement:
-    """Train without evolution: a warm-up, then a whole call with the clock running."""
+    """Train without evolution; the clock runs from the end of the first generation to that of the last."""
     env = vector(task.world, m.ENVS_PER_MEMBER)
-    population = equal_work(env, task.seed)
-
-    def train(steps: int) -> float:
-        start = time.perf_counter()
-        train_multi_agent_on_policy(
-            env,
-            pop=population,
-            max_steps=steps,
-            evo_steps=m.GENERATION_STEPS,
-            eval_loop=m.ENVS_PER_MEMBER,
-            verbose=False,
-        )
-        return time.perf_counter() - start
-
-    train(m.UPDATE_STEPS)
-    seconds = train(task.steps_per_member)
+    population, watch = equal_work(env, task.seed), Watch()
+    train_multi_agent_on_policy(
+        env,
+        pop=population,
+        max_steps=m.GENERATION_STEPS + task.steps_per_member,
+        evo_steps=min(m.GENERATION_STEPS, task.steps_per_member),
+        eval_loop=m.ENVS_PER_MEMBER,
+        processes=task.processes,
+        verbose=False,
+        reporters=[watch],
+    )
     env.close()
-    work = m.Work(task.world, w.MEMBERS, task.steps_per_member, task.threads, task.seed)
-    return m.Measurement.of(PEER, "agilerl-like", work, seconds, [population[0].architecture.describe()])
+    (first, start), *_, (last, end) = watch.looks
+    work = m.Work(task.world, w.MEMBERS, (last - first) // w.MEMBERS, task.threads, task.seed)
+    return m.Measurement.of(PEER, "agilerl-like", work, end - start, [population[0].architecture.describe()])
 
 
 def main() -> None:

@@ -140,11 +140,12 @@ class Task:
     steps_per_member: int
     threads: int
     seed: int
+    processes: int = 1
 
     def words(self) -> list[str]:
         """Return the options that `parse_task` reads, but for threads and seed, which the harness adds."""
-        steps = str(self.steps_per_member)
-        return ["--part", self.part, "--world", self.world, "--steps-per-member", steps]
+        numbers = ["--steps-per-member", str(self.steps_per_member), "--processes", str(self.processes)]
+        return ["--part", self.part, "--world", self.world, *numbers]
 
 
 def parse_task(description: str, argv: Sequence[str] | None = None) -> Task:
@@ -155,6 +156,7 @@ def parse_task(description: str, argv: Sequence[str] | None = None) -> Task:
     parser.add_argument("--steps-per-member", type=int, default=10 * UPDATE_STEPS, metavar="N")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1, help="over which members are spread (ours alone can)")
     return Task(**vars(parser.parse_args(argv)))
 
 
