@@ -124,6 +124,16 @@ def _last_line(command: Sequence[str], options: argparse.Namespace) -> dict[str,
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def kept(
+    script: str, decode: Callable[..., ResultT], runs: Sequence[Run[ResultT]], options: argparse.Namespace
+) -> list[Run[ResultT]]:
+    """Return what was published before of cases and sides that `runs` are not of."""
+    measured = {(run.case, run.side) for run in runs}
+    lines = (Path(options.output).parent / "results" / f"{script}.jsonl").read_text().splitlines()
+    earlier = [Run(**{**told, "result": decode(**told["result"])}) for told in map(json.loads, lines)]
+    return [run for run in earlier if (run.case, run.side) not in measured]
+
+
 def values(runs: Sequence[Run[ResultT]], side: str, of: Callable[[ResultT], float]) -> list[float]:
     """Return one number of each run of a side."""
     return [of(run.result) for run in runs if run.side == side]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from benchmarks.harness import Run, conditions, interleaved, options_of, publish, values
+from benchmarks.harness import Run, conditions, interleaved, kept, options_of, publish, values
 from benchmarks.tables import Goal, markdown, spread
 from benchmarks.teams_speed import HEADINGS, OURS, PEER, commands
 from benchmarks.teams_worlds import CYCLES, FRESH_EPISODES, LEARN, MEMBERS, WORLDS, Learned
@@ -81,7 +81,7 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         f"agents that act at random to scripted greedy ones; all played the same {FRESH_EPISODES} fresh episodes, ours "
         "and AgileRL's without exploration (beside it AgileRL's with drawn actions, as it tests itself), the member "
         "that was best in the last evaluation. One number a seed. Ours has settings of its own for both worlds, "
-        f"AgileRL its `ippo.yaml`, which is for simple_speaker_listener, and {options.peer_seeds} seed(s).",
+        "AgileRL its `ippo.yaml`, which is for simple_speaker_listener.",
         "",
         conditions(runs, options),
         "",
@@ -108,12 +108,17 @@ def goals(runs: Sequence[Run[Learned]]) -> list[Goal]:
     return found
 
 
+def _place(run: Run[Learned]) -> tuple[int, int]:
+    return list(WORLDS).index(run.case), list(HEADINGS).index(run.side)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS), metavar="WORLD")
     parser.add_argument("--sides", nargs="+", choices=(PEER, OURS), default=[PEER, OURS])
     parser.add_argument("--learning-steps", type=int, default=1_000_000, metavar="N", help="of all members together")
     parser.add_argument("--peer-seeds", type=int, default=2)
+    parser.add_argument("--keep", action="store_true", help="with what was published before of other worlds and sides")
     parser.add_argument("--side-by-side", action="store_true", help="all worlds at the same time")
     here = [side for side in (PEER, OURS) if side == OURS or is_ready(side)]
     quick = {"sides": here, "peer_seeds": 1, "learning_steps": 40_000}
@@ -124,6 +129,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.patience = 0.0  # it will not get quiet
     with ThreadPoolExecutor(at_once) as pool:
         runs = [run for found in pool.map(partial(learning, options), options.worlds) for run in found]
+    if options.keep:
+        runs = sorted(kept("teams", Learned, runs, options) + runs, key=_place)
     publish("teams", section(runs, options), runs, goals(runs), options)
 
 
