@@ -9,6 +9,7 @@
 PYTHON ?= python3
 CONSTRAINTS ?= -c constraints.txt
 BIN := .venv/bin
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .PHONY: train test test-faults lint bench clean
 
@@ -21,10 +22,10 @@ train: .venv/installed
 	$(BIN)/agilerl-like train configs/ppo/cartpole.yaml
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/faults --numprocesses auto --maxprocesses 8 --dist worksteal
+	$(PYTEST) --ignore=tests/faults
 
 test-faults: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults
+	$(PYTEST) tests/faults
 
 lint: .venv/installed
 	$(BIN)/ruff check .
