@@ -266,9 +266,18 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         return cast(Linear, self.linears[i])
 
     def forward(self, x: Tensor) -> Tensor:
+        """Layer by layer, past `Module.__call__`, which takes as long as a small product: layers' hooks do not run."""
         for linear, norm, activation in zip(self.linears, self.norms, self.activations, strict=True):
-            x = activation(norm(linear(x)), x)
+            y = linear.forward(x)
+            if not isinstance(norm, nn.Identity):
+                y = norm.forward(y)
+            x = activation.forward(y, x)
         return x
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """How precisely weights are stored."""
+        return self.linear(0).weight.dtype
 
     def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
         """As for every module; written out where it is but matrices and activations, for that takes half the time."""

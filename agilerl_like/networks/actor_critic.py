@@ -152,7 +152,8 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
     @property
     def dtype(self) -> torch.dtype:
         """How precisely weights are stored; distributions and losses are computed as precisely."""
-        return next(self.parameters()).dtype
+        head = self.critic.head  # which is asked in every step, and quick to answer
+        return head.dtype if isinstance(head, EvolvableMLP) else next(self.parameters()).dtype
 
     def reset_(self, generator: torch.Generator, *, output_gain: float = VANISHING_GAIN) -> None:
         """Draw initial weights from one stream; `output_gain` is that of the policy's last layer, if it vanishes."""
