@@ -80,30 +80,25 @@ class Cohort:
         """Switch between exploring and acting as well as they can."""
         self.ensemble.train(training)
 
-    def _own(self, rows: Tensor, place: int) -> dict[str, Tensor]:
-        """The parts of `[P, N]` that are a member's own, by the names of its parameters."""
+    def _places(self, place: int) -> Tensor:
+        """Where in its row `[N]` of weights or moments a member's own numbers lie."""
         row = self._row[place]
         for here, stack in self.ensemble.parts:
             if row < here.stop:
-                return stack.parts(rows[here], row - here.start)
+                return stack.places(row - here.start)
         raise IndexError(place)
 
     def moments(self, place: int) -> Adam:
         """One member's own part of the moments, `[1, N]` as it would be alone: a copy."""
-        adam, row = self.ensemble.optimizer, self._row[place]
-        first, second = (
-            torch.cat([part.reshape(-1) for part in self._own(rows, place).values()]).unsqueeze(0)
-            for rows in (adam.exp_avg, adam.exp_avg_sq)
-        )
+        adam, row, its = self.ensemble.optimizer, self._row[place], self._places(place)
+        first, second = (rows[row, its].unsqueeze(0) for rows in (adam.exp_avg, adam.exp_avg_sq))
         return Adam(first, second, adam.steps[row : row + 1].clone(), epsilon=adam.epsilon)
 
     def _move_in(self, place: int, optimizer: Adam) -> None:
-        adam = self.ensemble.optimizer
+        adam, row, its = self.ensemble.optimizer, self._row[place], self._places(place)
         for rows, own in ((adam.exp_avg, optimizer.exp_avg), (adam.exp_avg_sq, optimizer.exp_avg_sq)):
-            parts = self._own(rows, place).values()
-            for part, numbers in zip(parts, own[0].split([part.numel() for part in parts]), strict=True):
-                part.copy_(numbers.view(part.shape))
-        adam.steps[self._row[place]] = optimizer.steps[0]
+            rows[row].index_copy_(0, its, own[0])
+        adam.steps[row] = optimizer.steps[0]
 
     def keep(self, place: int) -> Ensemble:
         """A copy of everything that is one member's, for `put_back`."""

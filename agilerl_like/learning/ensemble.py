@@ -72,7 +72,8 @@ class Ensemble:
     def train(self, training: bool) -> None:
         """Switch between exploring and acting as well as they can."""
         for _, stack in self.parts:
-            stack.module.train(training)
+            if stack.module.training != training:  # to tell every submodule takes as long as a small forward
+                stack.module.train(training)
 
     def take(self, rows: Tensor) -> Ensemble:
         """Copy some rows, given in ascending order."""

@@ -177,6 +177,7 @@ class Stack(Generic[ModuleT]):
         slots: tuple[Slot, ...],
     ) -> None:
         self.cover, self.tenants, self.flat, self.buffers, self.slots = cover, list(tenants), flat, buffers, slots
+        self._places: dict[int, Tensor] = {}
         parts, own = views(flat, slots), walk(cover)
         body: dict[int, Tensor] = {id(tensor): nn.Parameter(parts[name]) for name, tensor in own.parameters.items()}
         body |= {id(tensor): buffers[name] for name, tensor in own.buffers.items()}
@@ -231,6 +232,14 @@ class Stack(Generic[ModuleT]):
         return {
             name: _corner(everything[there], shape) for name, (there, shape) in self.tenants[row].parameters.items()
         }
+
+    def places(self, row: int) -> Tensor:
+        """Where in a row of `[P, N]` a member's own numbers lie, in the order in which it has them alone."""
+        tenant = id(self.tenants[row])  # those that are alike have one
+        if tenant not in self._places:
+            columns = torch.arange(self.flat.shape[1], device=self.flat.device).expand(self.flat.shape)
+            self._places[tenant] = torch.cat([part.reshape(-1) for part in self.parts(columns, row).values()])
+        return self._places[tenant]
 
     def take(self, rows: Tensor, flat: Tensor | None = None) -> Stack[ModuleT]:
         """Copy some rows into a stack of their own (no member is re-pointed); `flat` is where they were copied to."""

@@ -134,12 +134,14 @@ def test_what_a_member_lacks_stays_exactly_zero(specs, share):
     cohort = cohort_of(members, DISCRETE, share=share, stacks="few")
     rows = range(len(specs))
     cohort.learn(rows, rollout_of(len(specs)), values_of(len(specs)), batch_size=10, shuffle=shuffle_of(rows))
-    adam = cohort.ensemble.optimizer
+    adam, its = cohort.ensemble.optimizer, [(cohort._row[place], cohort._places(place)) for place in rows]
+    for network, (row, places) in zip(cohort.networks, its, strict=True):
+        alone = torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()])
+        assert torch.equal(cohort.ensemble.flat[row, places], alone)
     for numbers in (cohort.ensemble.flat, adam.exp_avg, adam.exp_avg_sq):
         rest = numbers.clone()
-        for row in rows:
-            for part in cohort._own(rest, row).values():
-                part.zero_()
+        for row, places in its:
+            rest[row, places] = 0.0
         assert torch.equal(rest, torch.zeros_like(rest))
 
 
