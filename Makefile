@@ -2,7 +2,7 @@
 # make test    install into .venv, lint, type-check and run every test
 # make test-faults  kill, break and poison it, and see that nothing is lost (RELIABILITY_TIER=nightly: for hours)
 # make lint    ruff and pyright alone
-# make bench   every table of the engine in benchmarks/README.md (half an hour; makes venvs for the peers)
+# make bench   every table of the engine in benchmarks/README.md (an hour; makes venvs for the peers)
 #
 # constraints.txt pins the CPU build of torch. On a machine with a GPU: make train CONSTRAINTS=
 
