@@ -145,14 +145,17 @@ def ratios(runs: Sequence[Run[ResultT]], above: str, below: str, of: Callable[[R
     return [tops[round_] / bottoms[round_] for round_ in tops if round_ in bottoms]
 
 
-def conditions(runs: Sequence[Run[Any]], options: argparse.Namespace) -> str:
-    """Return when, where and how undisturbed it was measured."""
+def conditions(runs: Sequence[Run[Any]], options: argparse.Namespace, *, timed: bool = True) -> str:
+    """Return when and where it was measured, and how undisturbed, if anything was timed."""
+    where = f"{date.today().isoformat()}, {machine()}, threads: {options.threads}"
+    what = versions("agilerl-like", "torch", "gymnasium", "numpy", "envpool")
+    if not timed:
+        return f"{where}; {what}."
     others = [run.others for run in runs]
     disturbed = sum(share > DISTURBED for share in others)
     return (
-        f"{date.today().isoformat()}, {machine()}, threads: {options.threads}; "
-        f"{versions('agilerl-like', 'torch', 'gymnasium', 'numpy', 'envpool')}; load average {options.load} before the "
-        f"start. Other processes took {statistics.median(others):.0%} of the machine in the median run; in {disturbed} "
+        f"{where}; {what}; load average {options.load} before the start. "
+        f"Other processes took {statistics.median(others):.0%} of the machine in the median run; in {disturbed} "
         f"of {len(runs)} runs they took more than {DISTURBED:.0%}, and such runs are not to be trusted."
     )
 

@@ -83,7 +83,7 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         "that was best in the last evaluation. One number a seed. Ours has settings of its own for both worlds, "
         "AgileRL its `ippo.yaml`, which is for simple_speaker_listener.",
         "",
-        conditions(runs, options),
+        conditions(runs, options, timed=False),
         "",
         *markdown(head, [reached(*key, learned) for key, learned in cases.items()]),
         "",
