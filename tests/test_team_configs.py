@@ -107,6 +107,7 @@ class TestRefusing:
             ("algorithm: {name: IPPO}\nnetwork: {groups: {a: {latent_dim: 3}}}", "network.groups.a.latent_dim=3"),
             ("algorithm: {name: IPPO}\nnetwork: {groups: {a: 3}}", "network.groups.a.net_config=3 must be a mapping"),
             ("algorithm: {name: IPPO}\nhyperparameters: {lr: {min: 0.1, max: 1}}", "algorithm.lr=0.0001 lies outside"),
+            ("algorithm: {name: IPPO}\npopulation: {size: 1000000000}", "population.size=1000000000 needs at least"),
             ("algorithm: {name: IPPO, batch_size: 409600}", "algorithm.batch_size=409600 is larger than the rollout"),
         ],
     )
