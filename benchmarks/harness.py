@@ -10,12 +10,13 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from benchmarks.measurement import Measurement
 from benchmarks.quiet import DISTURBED, Bystanders, load_average, wait_for_quiet
 from benchmarks.tables import README, ROOT, Goal, goal_table, keep_goals, machine, replace_section, versions
 
@@ -158,6 +159,20 @@ def conditions(runs: Sequence[Run[Any]], options: argparse.Namespace, *, timed: 
         f"Other processes took {statistics.median(others):.0%} of the machine in the median run; in {disturbed} "
         f"of {len(runs)} runs they took more than {DISTURBED:.0%}, and such runs are not to be trusted."
     )
+
+
+def steps_per_second(measurement: Measurement) -> float:
+    """What most sides are compared by."""
+    return measurement.steps_per_second
+
+
+def libraries(runs: Iterable[Run[Measurement]]) -> list[str]:
+    """Return a line for each library that was measured: its version, and those of what it stands on."""
+    latest = {run.result.peer: run.result for run in runs}
+    return [
+        f"- {peer} {measurement.version} ({', '.join(f'{k} {v}' for k, v in measurement.versions.items())})"
+        for peer, measurement in latest.items()
+    ]
 
 
 def publish(

@@ -9,7 +9,17 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from benchmarks.harness import Run, conditions, interleaved, options_of, publish, ratios, values
+from benchmarks.harness import (
+    Run,
+    conditions,
+    interleaved,
+    libraries,
+    options_of,
+    publish,
+    ratios,
+    steps_per_second,
+    values,
+)
 from benchmarks.measurement import (
     BREAKOUT,
     CHANNELS,
@@ -33,10 +43,6 @@ PROMISES = {POSITIONS: 5.0, BREAKOUT: 2.0}
 """How many times AgileRL's speed."""
 
 
-def steps_per_second(measurement: Measurement) -> float:
-    return measurement.steps_per_second
-
-
 def faster(runs: Sequence[Run[Measurement]], env: str) -> list[float]:
     """Return how many times faster we are, round by round."""
     return ratios([run for run in runs if run.case == env], "ours", "agilerl", steps_per_second)
@@ -49,7 +55,6 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
         mine = [run for run in runs if run.case == env]
         speeds = [spread(values(mine, side, steps_per_second), "{:,.0f}".format) for side in HEADINGS]
         rows.append((env, *speeds, spread(faster(runs, env), "{:.2f}x".format)))
-    latest = {run.result.peer: run.result for run in runs}
     return [
         "## Networks that remember, networks that see",
         "",
@@ -65,10 +70,7 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
         "",
         conditions(runs, options),
         "",
-        *(
-            f"- {peer} {measurement.version} ({', '.join(f'{k} {v}' for k, v in measurement.versions.items())})"
-            for peer, measurement in latest.items()
-        ),
+        *libraries(runs),
         "",
         *markdown(("env", *HEADINGS.values(), "agilerl_like / AgileRL"), rows),
     ]

@@ -12,6 +12,7 @@ from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLPar
 from agilerl_like.algorithms.agent import Agent
 from agilerl_like.envs import TransitionEnv, flat_size, make_vect_envs
 from agilerl_like.hpo import next_generation
+from agilerl_like.reporting import GenerationRecord, Reporter
 from agilerl_like.training.collector import Clock, Collector
 from benchmarks import measurement as m
 
@@ -26,6 +27,16 @@ RANGES = HyperparameterConfig(
     update_epochs=RLParameter(min=2, max=6, dtype=int),
 )
 """What evolves here beside architectures: two values, and two numbers that decide shapes and counts."""
+
+
+class Ear(Reporter):
+    """Keeps the records of all generations."""
+
+    def __init__(self) -> None:
+        self.heard: list[GenerationRecord] = []
+
+    def generation(self, record: GenerationRecord) -> None:
+        self.heard.append(record)
 
 
 def net_config(

@@ -20,7 +20,6 @@ from pathlib import Path
 import torch
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
-from agilerl_like.reporting import GenerationRecord, Reporter
 from agilerl_like.training import train_on_policy
 from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, ratios, values
 from benchmarks.measurement import (
@@ -32,6 +31,7 @@ from benchmarks.measurement import (
     UPDATE_STEPS,
     WIDTH,
 )
+from benchmarks.ours import Ear
 from benchmarks.tables import Goal, markdown, spread
 
 FASTER, MILLISECONDS = 1.7, 100.0
@@ -65,16 +65,6 @@ class Told:
         """A few words for those who watch."""
         births = statistics.median(self.evolve_milliseconds)
         return f"{self.steps_per_second:,.0f} steps/s, births {births:.1f} ms"
-
-
-class Ear(Reporter):
-    """Keeps the records of all generations."""
-
-    def __init__(self) -> None:
-        self.heard: list[GenerationRecord] = []
-
-    def generation(self, record: GenerationRecord) -> None:
-        self.heard.append(record)
 
 
 def measure(case: Case, threads: int, seed: int) -> Told:

@@ -20,6 +20,7 @@ from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, TeamBackend
 from agilerl_like.reporting import GenerationRecord, Reporter, SummaryRecord
 from benchmarks import measurement as m
 from benchmarks import teams_worlds as w
+from benchmarks.ours import Ear, settings
 from benchmarks.teams_worlds import Learned, Task
 
 PEER = "agilerl_like"
@@ -103,41 +104,14 @@ def learn(task: Task) -> Learned:
 
 def equal_work(env: MultiAgentVectorEnv, seed: int) -> Teams:
     """Make teams of the common work; actor and critic have an encoder each, as AgileRL's have."""
-    layers = {"hidden_size": [m.WIDTH], "activation": "ReLU", "layer_norm": False}
-    return IPPO.population(
-        w.MEMBERS,
-        env.single_observation_spaces,
-        env.single_action_spaces,
-        net_config={"latent_dim": m.WIDTH, "encoder_config": layers, "head_config": layers},
-        num_envs=m.ENVS_PER_MEMBER,
-        learn_step=m.UPDATE_STEPS,
-        batch_size=m.MINIBATCH,
-        update_epochs=m.EPOCHS,
-        lr=m.LEARNING_RATE,
-        gamma=m.GAMMA,
-        gae_lambda=m.GAE_LAMBDA,
-        clip_coef=m.CLIP,
-        ent_coef=m.ENTROPY,
-        vf_coef=m.VALUE,
-        max_grad_norm=m.GRADIENT_NORM,
-        seed=seed,
-    )
-
-
-class Watch(Reporter):
-    """Keeps the env steps of all members and the run's seconds at the end of each generation."""
-
-    def __init__(self) -> None:
-        self.looks: list[tuple[int, float]] = []
-
-    def generation(self, record: GenerationRecord) -> None:
-        self.looks.append((record.env_steps, record.seconds))
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    return IPPO.population(w.MEMBERS, *spaces, **settings(share_encoders=False, seed=seed))
 
 
 def speed(task: Task) -> m.Measurement:
     """Train without evolution; the clock runs from the end of the first generation to that of the last."""
     env = vector(task.world, m.ENVS_PER_MEMBER)
-    population, watch = equal_work(env, task.seed), Watch()
+    population, ear = equal_work(env, task.seed), Ear()
     train_multi_agent_on_policy(
         env,
         pop=population,
@@ -146,12 +120,13 @@ def speed(task: Task) -> m.Measurement:
         eval_loop=m.ENVS_PER_MEMBER,
         processes=task.processes,
         verbose=False,
-        reporters=[watch],
+        reporters=[ear],
     )
     env.close()
-    (first, start), *_, (last, end) = watch.looks
-    work = m.Work(task.world, w.MEMBERS, (last - first) // w.MEMBERS, task.threads, task.seed)
-    return m.Measurement.of(PEER, "agilerl-like", work, end - start, [population[0].architecture.describe()])
+    first, *_, last = ear.heard
+    steps, seconds = (last.env_steps - first.env_steps) // w.MEMBERS, last.seconds - first.seconds
+    work = m.Work(task.world, w.MEMBERS, steps, task.threads, task.seed)
+    return m.Measurement.of(PEER, "agilerl-like", work, seconds, [population[0].architecture.describe()])
 
 
 def main() -> None:

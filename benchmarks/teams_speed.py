@@ -9,7 +9,17 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from benchmarks.harness import Run, conditions, interleaved, options_of, publish, ratios, values
+from benchmarks.harness import (
+    Run,
+    conditions,
+    interleaved,
+    libraries,
+    options_of,
+    publish,
+    ratios,
+    steps_per_second,
+    values,
+)
 from benchmarks.measurement import (
     ENVS_PER_MEMBER,
     EPOCHS,
@@ -43,10 +53,6 @@ def _worker(side: str) -> list[str]:
     return [sys.executable, "-m", "benchmarks.teams_ours"]
 
 
-def steps_per_second(measurement: Measurement) -> float:
-    return measurement.steps_per_second
-
-
 def faster(runs: Sequence[Run[Measurement]], world: str, side: str) -> list[float]:
     """Return how many times faster we are, round by round."""
     return ratios([run for run in runs if run.case == world], side, PEER, steps_per_second)
@@ -59,7 +65,6 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
         mine = [run for run in runs if run.case == world]
         speeds = [spread(values(mine, side, steps_per_second), "{:,.0f}".format) for side in HEADINGS]
         rows.append((world, *speeds, *(spread(faster(runs, world, side), "{:.2f}x".format) for side in (OURS, SPREAD))))
-    latest = {run.result.peer: run.result for run in runs}
     return [
         "## How fast teams train",
         "",
@@ -76,10 +81,7 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
         "",
         conditions(runs, options),
         "",
-        *(
-            f"- {peer} {measurement.version} ({', '.join(f'{k} {v}' for k, v in measurement.versions.items())})"
-            for peer, measurement in latest.items()
-        ),
+        *libraries(runs),
         "",
         *markdown(("world", *HEADINGS.values(), "one process / AgileRL", "two / AgileRL"), rows),
     ]

@@ -13,7 +13,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.harness import Run, conditions, interleaved, options_of, publish, ratios, values
+from benchmarks.harness import (
+    Run,
+    conditions,
+    interleaved,
+    libraries,
+    options_of,
+    publish,
+    ratios,
+    steps_per_second,
+    values,
+)
 from benchmarks.measurement import ENVS, EPOCHS, MINIBATCH, UPDATE_STEPS, WIDTH, Measurement
 from benchmarks.tables import Goal, markdown, spread
 from benchmarks.venvs import PEERS, interpreter, is_ready
@@ -76,10 +86,6 @@ def measure(case: Case, scripts: Mapping[str, Sequence[str]], options: argparse.
     return interleaved(commands, Measurement, options, case=str(case))
 
 
-def steps_per_second(measurement: Measurement) -> float:
-    return measurement.steps_per_second
-
-
 def ratio_cell(runs: Sequence[Run[Measurement]], above: str, below: str) -> str:
     """Return how many times faster ``above`` is."""
     return spread(ratios(runs, above, below, steps_per_second), "{:.2f}x".format)
@@ -125,7 +131,6 @@ def table(results: Results, sides: Sequence[str]) -> list[str]:
 def section(results: Results, sides: Sequence[str], options: argparse.Namespace) -> list[str]:
     """Return the whole section: what was done, on what, and the table."""
     runs = [run for its_runs in results.values() for run in its_runs]
-    latest = {run.result.peer: run.result for run in runs}
     return [
         "## Throughput",
         "",
@@ -137,10 +142,7 @@ def section(results: Results, sides: Sequence[str], options: argparse.Namespace)
         "",
         conditions(runs, options),
         "",
-        *(
-            f"- {peer} {measurement.version} ({', '.join(f'{k} {v}' for k, v in measurement.versions.items())})"
-            for peer, measurement in latest.items()
-        ),
+        *libraries(runs),
         "",
         *table(results, sides),
         "",
