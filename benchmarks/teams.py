@@ -25,7 +25,7 @@ MARKS = 5  # where a curve is written down
 def learning(options: argparse.Namespace, world: str) -> list[Run[Learned]]:
     """Let the sides learn in turn as long as all are to have seeds; then ours alone."""
     sides = commands(LEARN, world, options.learning_steps // MEMBERS, options)
-    together = min(options.peer_seeds, options.repetitions) if len(sides) > 1 else 0
+    together = min(options.peer_seeds, options.repetitions) if PEER in sides else 0
     runs: list[Run[Learned]] = []
     if together:
         runs += interleaved(sides, Learned, options, case=world, repetitions=together)
