@@ -190,15 +190,17 @@ class Cell(nn.Module):
 
 
 class LSTMTrace(NamedTuple):
-    """What an LSTM computed along sequences, all `[L, P, S, H]`: a step is one piece of memory."""
+    """What an LSTM computed along sequences, `[L, P, S, H]` unless another shape is said: steps lie one by one."""
 
+    gates: Tensor  # [L, P, S, 4 H], the next four side by side
     output: Tensor  # how far the gates are open
     write: Tensor
-    keep: Tensor
-    half: Tensor  # what is new, as the sigmoid of twice its sum: tanh(z) = 2 sigmoid(2 z) - 1
+    keep: Tensor  # 0 where an episode begins
+    rest: Tensor  # what is new, as the sigmoid of minus twice its sum: tanh(z) = 1 - 2 sigmoid(-2 z)
     kept: Tensor
     bent: Tensor  # tanh of what is kept
     said: Tensor
+    goes_on: Tensor  # [L, P, S, 1], 0 where an episode begins and else 1
 
 
 class LSTMCell(Cell):
@@ -213,14 +215,13 @@ class LSTMCell(Cell):
     # Forward and back of P members' S sequences of L steps, 64 units, on one thread of a busy CPU, one step in a
     # hundred the first of an episode; medians in ms:
     #
-    #                P = 1            P = 2            P = 4             P = 8
-    #   S x L     4x32 16x32 64x16 4x32 16x32 64x16 4x32 16x32 64x16 4x32 16x32 64x16
-    #   by hand    8.6  10.6   8.9   8.9 12.5  12.7  14.8  19.2  32.4  16.2  29.4  42.1
-    #   fused      2.9   5.1   6.8   4.5  8.9  12.6  12.0  17.9  39.2  17.4  35.4  49.2
-    #   autograd  11.7  14.7  11.3  13.1 16.5  15.4  19.6  26.4  39.4  20.9  36.6  51.3
+    #                  P = 1                 P = 2                 P = 4                 P = 8
+    #   S x L    4x32 8x16 16x32 64x16  4x32 8x16 16x32 64x16  4x32 8x16 16x32 64x16  4x32 8x16 16x32 64x16
+    #   by hand   3.7  4.9  10.7  11.6   9.4  6.3  12.1  15.9  10.8  7.4  18.3  33.7  16.8 12.7  35.1  60.1
+    #   fused     3.7  3.1   8.1  10.3   6.8  5.4  11.8  18.9  10.0 10.1  21.6  38.6  27.4 22.1  50.3  71.7
     #
     # The fused kernel takes time for each member, the rest for each step; and one step in twenty cuts sequences into so
-    # many pieces that with P = 4 it takes half as long again. Single steps (128x1) by hand: 1.3, 1.9, 4.0 and 4.8.
+    # many pieces that with P = 4 it takes half as long again.
 
     @torch.no_grad()
     def reset_bias_(self) -> None:
@@ -245,17 +246,17 @@ class LSTMCell(Cell):
     @torch.no_grad()
     def _pullback_by_hand(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Tensor, Pull]:
         """All members at once; only what one step needs of the one before is done step by step."""
-        trace = self._trace(x, resets, memory)
+        first = tuple(resets.empty(0, vector) for vector in memory)
+        trace = self._trace(x, resets, first)
 
         @torch.no_grad()
         def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-            heard, before = (
-                torch.cat([first.unsqueeze(0), later[:-1]]).masked_fill_(resets.at.transpose(0, 1), 0.0)
-                for first, later in zip(memory, (trace.said, trace.kept), strict=True)
-            )
-            slopes = self._pull_gates(trace, before, gradient.transpose(0, 1), resets)
+            slopes = self._pull_gates(trace, first[1], gradient.transpose(0, 1), resets)
             slopes = slopes.transpose(0, 1).flatten(1, 2)  # [P, L * S, 4 H]
-            of_recurrent, of_bias = pull_affine(heard.transpose(0, 1).flatten(1, 2), self.recurrent, slopes)
+            heard = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+            heard[:, 0] = first[0]
+            torch.mul(trace.said[:-1].transpose(0, 1), trace.goes_on[1:].transpose(0, 1), out=heard[:, 1:])
+            of_recurrent, of_bias = pull_affine(heard.flatten(1, 2), self.recurrent, slopes)
             of_weight, _ = pull_affine(x.flatten(1, 2), self.gates.matrices, slopes)
             for whole, part in zip(into, (of_recurrent, of_weight, of_bias), strict=True):
                 whole.copy_(part.reshape(whole.shape))
@@ -263,37 +264,47 @@ class LSTMCell(Cell):
 
         return trace.said.transpose(0, 1), pull
 
-    def _trace(self, x: Tensor, resets: Resets, memory: Memory) -> LSTMTrace:
-        """Go along `[P, L, S, in]`: seven kernels a step, for on a CPU their number decides."""
-        z = self.gates(x.flatten(1, 2)).unflatten(1, x.shape[1:3]).transpose(0, 1).contiguous()  # [L, P, S, 4 H]
-        recurrent = self.recurrent.transpose(1, 2).clone(memory_format=torch.contiguous_format)
-        units = recurrent.shape[1]
-        for sums in (z, recurrent):
-            sums[..., 3 * units :].mul_(2.0)
-        gates = z.unflatten(-1, (4, units)).unbind(-2)
-        trace = LSTMTrace(
-            *gates, *(torch.empty_like(gates[0], memory_format=torch.contiguous_format) for _ in range(3))
+    def _trace(self, x: Tensor, resets: Resets, first: Memory) -> LSTMTrace:
+        """Go along `[P, L, S, in]`: six kernels a step, for on a CPU their number decides."""
+        members, length, sequences, _ = x.shape
+        factors = x.new_tensor([1, 1, 1, -2]).view(4, 1, 1)  # of the sum of what is new
+        of_input, of_memory = (
+            (weight * factors).view(members, -1, weight.shape[-1]).transpose(1, 2)
+            for weight in (self.gates.weight, self.recurrent_weight)
         )
-        steps = zip(z, *trace, strict=True)
-        for t, (sums, output, write, keep, half, kept, bent, said) in enumerate(steps):
-            heard, before = (resets.empty(t, vector) for vector in memory)
-            sums.baddbmm_(heard, recurrent).sigmoid_()
-            torch.mul(keep, before, out=kept)
-            kept.sub_(write).addcmul_(write, half, value=2.0)
+        of_memory = of_memory.contiguous()  # as long as there are few sequences, a quarter faster
+        read = torch.bmm(x.flatten(1, 2), of_input).unflatten(1, (length, sequences)).transpose(0, 1)
+        bias = (self.gates.bias * factors.squeeze(-1)).view(members, 1, -1)
+        z = torch.add(read, bias, out=x.new_empty(read.shape))  # [L, P, S, 4 H]
+        output, write, keep, rest = z.unflatten(-1, (4, -1)).unbind(-2)
+        begins = resets.at.transpose(0, 1)
+        keep.masked_fill_(begins, -torch.inf)  # so that nothing is kept, for which no other kernel is needed
+        kept, bent, said = (torch.empty_like(keep, memory_format=torch.contiguous_format) for _ in range(3))
+        trace = LSTMTrace(z, output, write, keep, rest, kept, bent, said, (~begins).to(z.dtype))
+        heard, before = first
+        for t, (sums, output, write, keep, rest, kept, bent, said, goes_on) in enumerate(zip(*trace, strict=True)):
+            if t > 0 and resets.any[t]:
+                heard = heard * goes_on
+            sums.baddbmm_(heard, of_memory).sigmoid_()
+            torch.addcmul(write, keep, before, out=kept)
+            kept.addcmul_(write, rest, value=-2.0)
             torch.tanh(kept, out=bent)
             torch.mul(output, bent, out=said)
-            memory = said, kept
+            heard, before = said, kept
         return trace
 
-    def _pull_gates(self, trace: LSTMTrace, before: Tensor, gradient: Tensor, resets: Resets) -> Tensor:
+    def _pull_gates(self, trace: LSTMTrace, first: Tensor, gradient: Tensor, resets: Resets) -> Tensor:
         """From the gradient of what was said to that of what the gates read, `[L, P, S, 4 H]`: five kernels a step."""
-        output, write, keep, half, _, bent, _ = trace
-        new = 2 * half - 1
-        by_said = bent * output * (1 - output)  # of the output gate's sum
-        to_kept = output * (1 - bent.square())
-        by_kept = torch.stack(  # of the sums of write, keep and what is new
-            [new * write * (1 - write), before * keep * (1 - keep), write * (1 - new.square())], -2
-        )
+        gates, output, write, keep, rest, kept, bent, _, goes_on = trace
+        bend = torch.addcmul(gates, gates, gates, value=-1.0).unflatten(-1, (4, -1))  # of a sigmoid z: z (1 - z)
+        by_said = bent * bend[..., 0, :]  # of the output gate's sum
+        to_kept = torch.addcmul(output, output, bent.square(), value=-1.0)
+        by_kept = torch.empty_like(bend[..., 1:, :], memory_format=torch.contiguous_format)
+        of_write, of_keep, of_rest = by_kept.unbind(-2)
+        torch.addcmul(bend[..., 1, :], bend[..., 1, :], rest, value=-2.0, out=of_write)
+        torch.mul(bend[0, ..., 2, :], first, out=of_keep[0])
+        torch.mul(bend[1:, ..., 2, :], kept[:-1], out=of_keep[1:])
+        torch.mul(bend[..., 3, :], write, out=of_rest).mul_(4.0)
         slopes = gradient.new_empty(*gradient.shape[:-1], 4, gradient.shape[-1])
         recurrent, of_said, carried = self.recurrent, gradient[-1], torch.zeros_like(gradient[-1])
         for t in reversed(range(len(gradient))):
@@ -301,9 +312,11 @@ class LSTMCell(Cell):
             of_kept = torch.addcmul(carried, of_said, to_kept[t])
             torch.mul(of_said, by_said[t], out=here[..., 0, :])
             torch.mul(of_kept.unsqueeze(-2), by_kept[t], out=here[..., 1:, :])
-            if t > 0:
-                of_said = torch.baddbmm(gradient[t - 1], resets.empty(t, here.flatten(-2)), recurrent)
-                carried = resets.empty(t, of_kept * keep[t])
+            if t > 0 and resets.any[t]:
+                of_said = torch.addcmul(gradient[t - 1], torch.bmm(here.flatten(-2), recurrent), goes_on[t])
+            elif t > 0:
+                of_said = torch.baddbmm(gradient[t - 1], here.flatten(-2), recurrent)
+            carried = of_kept.mul_(keep[t])
         return slopes.flatten(-2)
 
     @torch.no_grad()
