@@ -36,6 +36,9 @@ LATENT_STEPS = (8, 16, 32)
 PARTS = ("encoder", "memory", "head")
 """What a network consists of, in the order in which they read each other."""
 
+KEYS = ("encoder", "simba", *(f"{part}_config" for part in PARTS), "latent_dim", "min_latent_dim", "max_latent_dim")
+"""What a `net_config` may say."""
+
 
 class Kind(NamedTuple):
     """A kind of encoder."""
@@ -214,10 +217,9 @@ class NetworkSpec(Spec):
         """
         check_mapping("net_config", {} if net_config is None else net_config)
         config = {key: value for key, value in (net_config or {}).items() if value is not None}
-        allowed = {"encoder", *(f"{part}_config" for part in PARTS), "latent_dim", "min_latent_dim", "max_latent_dim"}
         for key in config:
-            if key not in allowed and key != "simba":
-                raise unknown_name("net_config key", key, allowed)
+            if key not in KEYS:
+                raise unknown_name("net_config key", key, KEYS)
         usual = "simba" if config.pop("simba", False) else usual_encoder(leaves)
         name = config.pop("encoder", usual)
         if name not in ENCODERS:

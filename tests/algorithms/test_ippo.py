@@ -131,6 +131,12 @@ def test_a_team_is_saved_and_goes_on_to_the_same_bits(tmp_path):
         ({"observation_spaces": list(OBSERVED.values())}, "agent_ids is missing"),
         ({"groups": {"speaker_9": "speaker"}}, "speaker_9.*speaker_0"),
         ({"groups": {"speaker_0": "a.b"}}, "without dots"),
+        (
+            {"net_config": {"listner": {"latent_dim": 8}}},
+            "net_config key='listner' is unknown; did you mean 'listener'",
+        ),
+        ({"net_config": {"listener": 8}}, "net_config.listener=8 must be a mapping"),
+        ({"net_config": 8}, "net_config=8 must be a mapping"),
         ({"learning_rate": 1.0}, "learning_rate"),
         ({"lr": -1.0}, "lr=-1.0"),
     ],
