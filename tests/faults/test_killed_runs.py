@@ -6,7 +6,7 @@ import pytest
 from tiny_runs import NIGHTLY, lineage, tier
 from whole_runs import APART, survivors
 
-KILLS = tier(22, 460)
+KILLS = tier(22, 390)
 TWO = (*APART, "--run.processes", "2")
 CALLS = {
     "settings": 1,
