@@ -33,6 +33,7 @@ NETWORK_ENVS = (POSITIONS, BREAKOUT)
 SEQUENCE = 16  # steps through which gradients flow back
 CHANNELS = (16, 32)  # of convolutions of 3 by 3, stride 1
 IMAGE_LATENT = 128
+RECURRENT_LATENT = 16  # of ours, before its LSTM: with it both sides have 30,000 weights
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Work:
     steps_per_member: int
     threads: int
     seed: int
+    processes: int = 1
 
     @property
     def updates_per_member(self) -> int:
@@ -100,8 +102,10 @@ class Measurement:
         return json.dumps(asdict(self))
 
 
-def parse_work(description: str, argv: Sequence[str] | None = None, *, envs: Sequence[str] = ENVS) -> Work:
-    """Read the options that all throughput scripts share."""
+def parse_work(
+    description: str, argv: Sequence[str] | None = None, *, envs: Sequence[str] = ENVS, spreads: bool = False
+) -> Work:
+    """Read the options that all throughput scripts share, and, if it ``spreads``, over how many processes."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--env", choices=envs, default=envs[0])
     parser.add_argument("--members", type=int, default=1, metavar="P", help="agents in the population")
@@ -114,6 +118,8 @@ def parse_work(description: str, argv: Sequence[str] | None = None, *, envs: Seq
     )
     parser.add_argument("--threads", type=int, default=2, help="torch's threads (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
+    if spreads:
+        parser.add_argument("--processes", type=int, default=1, help="that share the members (default: %(default)s)")
     options = parser.parse_args(argv)
     if options.members < 1:
         parser.error(f"--members is {options.members}, must be at least 1")

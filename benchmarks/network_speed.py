@@ -29,6 +29,7 @@ from benchmarks.measurement import (
     MINIBATCH,
     NETWORK_ENVS,
     POSITIONS,
+    RECURRENT_LATENT,
     SEQUENCE,
     UPDATE_STEPS,
     WIDTH,
@@ -38,14 +39,24 @@ from benchmarks.tables import Goal, markdown, spread
 from benchmarks.venvs import interpreter, is_ready
 
 MEMBERS = 4
-HEADINGS = {"agilerl": "AgileRL", "ours": "agilerl_like"}
+OURS, SPREAD, PEER = "ours", "spread", "agilerl"
+HEADINGS = {PEER: "AgileRL", OURS: "agilerl_like", SPREAD: "agilerl_like, two processes"}
 PROMISES = {POSITIONS: 5.0, BREAKOUT: 2.0}
 """How many times AgileRL's speed."""
 
 
-def faster(runs: Sequence[Run[Measurement]], env: str) -> list[float]:
+def command(side: str, env: str, steps_per_member: int) -> list[str]:
+    """Return how a side is asked to do its work."""
+    python, script = sys.executable, "benchmarks.ours_networks"
+    if side == PEER:
+        python, script = str(interpreter(PEER)), "benchmarks.peers.agilerl_networks"
+    work = ["--env", env, "--members", str(MEMBERS), "--steps-per-member", str(steps_per_member)]
+    return [python, "-m", script, *work, *(["--processes", "2"] if side == SPREAD else [])]
+
+
+def faster(runs: Sequence[Run[Measurement]], env: str, side: str) -> list[float]:
     """Return how many times faster we are, round by round."""
-    return ratios([run for run in runs if run.case == env], "ours", "agilerl", steps_per_second)
+    return ratios([run for run in runs if run.case == env], side, PEER, steps_per_second)
 
 
 def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> list[str]:
@@ -54,16 +65,17 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
     for env in options.envs:
         mine = [run for run in runs if run.case == env]
         speeds = [spread(values(mine, side, steps_per_second), "{:,.0f}".format) for side in HEADINGS]
-        rows.append((env, *speeds, spread(faster(runs, env), "{:.2f}x".format)))
+        rows.append((env, *speeds, *(spread(faster(runs, env, side), "{:.2f}x".format) for side in (OURS, SPREAD))))
     return [
         "## Networks that remember, networks that see",
         "",
         f"Env steps per second, summed over {MEMBERS} members, {options.steps_per_member:,} timed steps a member after "
-        f"one warm-up update; PPO with {ENVS_PER_MEMBER} envs a member, {UPDATE_STEPS:,} steps an update, {EPOCHS} "
-        f"epochs; no evaluation, no evolution. AgileRL's members take turns, as in its own loop. {POSITIONS}: "
-        f"sequences of {SEQUENCE} steps, {MINIBATCH // SEQUENCE} in a minibatch; LSTM of {WIDTH}, which in AgileRL "
-        f"reads the observation, and in ours a layer of {WIDTH} and the latent one before it; AgileRL leaves out what "
-        f"is left of an episode after its last whole sequence, we do not. {BREAKOUT}: uint8 images of 4 by 10 by 10, "
+        f"a warm-up; PPO with {ENVS_PER_MEMBER} envs a member, {UPDATE_STEPS:,} steps an update, {EPOCHS} epochs; no "
+        "evaluation, no evolution. AgileRL's members take turns in one process, as in its own loop; ours are in one, "
+        f"or with `processes=2` in two. {POSITIONS}: sequences of {SEQUENCE} steps, {MINIBATCH // SEQUENCE} in a "
+        f"minibatch, and 30,000 weights: AgileRL's LSTM of {WIDTH} reads the observation and says it to a layer of "
+        f"{WIDTH}, ours reads what layers of {WIDTH} and {RECURRENT_LATENT} make of it; AgileRL leaves out what is "
+        f"left of an episode after its last whole sequence, we do not. {BREAKOUT}: uint8 images of 4 by 10 by 10, "
         f"convolutions {'-'.join(map(str, CHANNELS))} of 3 by 3, latent {IMAGE_LATENT}, minibatch {MINIBATCH}. Heads "
         f"of {WIDTH}, ReLU, no LayerNorm, one encoder for actor and critic. Median (minimum to maximum) of "
         f"{options.repetitions}; ratios are taken within a round.",
@@ -72,7 +84,7 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
         "",
         *libraries(runs),
         "",
-        *markdown(("env", *HEADINGS.values(), "agilerl_like / AgileRL"), rows),
+        *markdown(("env", *HEADINGS.values(), "one process / AgileRL", "two / AgileRL"), rows),
     ]
 
 
@@ -80,8 +92,8 @@ def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
     """Return the promises that these runs speak of."""
     found = []
     for env, wanted in PROMISES.items():
-        if got := faster(runs, env):
-            what = f"{env}, P={MEMBERS}: steps/s against AgileRL"
+        if got := faster(runs, env, SPREAD):
+            what = f"{env}, P={MEMBERS}, two processes: steps/s against AgileRL"
             measured = spread(got, "{:.1f}x".format)
             found.append(Goal(what, f">= {wanted:g}x", measured, statistics.median(got) >= wanted))
     return found
@@ -92,15 +104,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--envs", nargs="+", choices=NETWORK_ENVS, default=list(NETWORK_ENVS), metavar="ENV")
     parser.add_argument("--sides", nargs="+", choices=HEADINGS, default=list(HEADINGS))
     parser.add_argument("--steps-per-member", type=int, default=5 * UPDATE_STEPS, metavar="N")
-    here = [side for side in HEADINGS if side == "ours" or is_ready(side)]
-    options = options_of(parser, argv, repetitions=3, quick={"sides": here, "steps_per_member": UPDATE_STEPS})
-    scripts = {"agilerl": "benchmarks.peers.agilerl_networks", "ours": "benchmarks.ours_networks"}
-    pythons = {side: sys.executable if side == "ours" else str(interpreter(side)) for side in options.sides}
+    here = [side for side in HEADINGS if side != PEER or is_ready(side)]
+    quick = {"sides": here, "steps_per_member": UPDATE_STEPS}
+    options = options_of(parser, argv, repetitions=3, quick=quick, threads=1)  # small nets; and processes are two
     runs: list[Run[Measurement]] = []
     for env in options.envs:
-        work = ["--env", env, "--members", str(MEMBERS), "--steps-per-member", str(options.steps_per_member)]
-        commands = {side: [pythons[side], "-m", scripts[side], *work] for side in HEADINGS if side in pythons}
-        runs += interleaved(commands, Measurement, options, case=env)
+        sides = {side: command(side, env, options.steps_per_member) for side in options.sides}
+        runs += interleaved(sides, Measurement, options, case=env)
     publish("network_speed", section(runs, options), runs, goals(runs), options)
 
 

@@ -38,6 +38,11 @@ class Ear(Reporter):
     def generation(self, record: GenerationRecord) -> None:
         self.heard.append(record)
 
+    def after_first(self) -> tuple[int, float]:
+        """Return env steps of all members and seconds of what follows the first generation, when processes run."""
+        first, *_, last = self.heard
+        return last.env_steps - first.env_steps, last.seconds - first.seconds
+
 
 def net_config(
     encoder: Sequence[int] = (m.WIDTH,),

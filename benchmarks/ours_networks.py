@@ -1,7 +1,7 @@
 """Env steps per second of `agilerl_like` with networks that remember, or that see images, without evolution.
 
-The worlds are those of the peers. A recurrent network of ours reads the observation with a layer before its LSTM, which
-AgileRL's has not; no step of an episode is left out.
+The worlds are those of the peers. Of a recurrent network ours has its dense layers before the LSTM, AgileRL's its own
+behind; no step of an episode is left out.
 """
 
 from functools import partial
@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from agilerl_like import Population, make_vect_envs
+from agilerl_like.training import train_on_policy
 from benchmarks import measurement as m
-from benchmarks.ours import build_population, collecting, net_config, train
+from benchmarks.ours import Ear, World, build_population, collecting, net_config, train
 from benchmarks.worlds import make
 
 
@@ -18,7 +20,11 @@ def networks(env_name: str) -> dict[str, Any]:
     """Return the arguments of `PPO` that say what the network is."""
     if env_name == m.POSITIONS:
         memory = {"memory_config": {"hidden_state_size": m.WIDTH}}
-        return {"recurrent": True, "max_seq_len": m.SEQUENCE, "net_config": {**net_config(), **memory}}
+        return {
+            "recurrent": True,
+            "max_seq_len": m.SEQUENCE,
+            "net_config": {**net_config(latent=m.RECURRENT_LATENT), **memory},
+        }
     convolutions = {
         "channel_size": list(m.CHANNELS),
         "kernel_size": [3] * len(m.CHANNELS),
@@ -28,14 +34,38 @@ def networks(env_name: str) -> dict[str, Any]:
     return {"net_config": {**net_config(latent=m.IMAGE_LATENT), "encoder_config": convolutions}}
 
 
+def train_spread(population: Population, world: World, work: m.Work) -> float:
+    """Train in many processes; return the seconds of what follows a first generation, in which they start."""
+    env, ear = make_vect_envs(world, num_envs=m.ENVS_PER_MEMBER), Ear()
+    train_on_policy(
+        env,
+        pop=population,
+        max_steps=m.GENERATION_STEPS + work.steps_per_member,
+        evo_steps=min(m.GENERATION_STEPS, work.steps_per_member),
+        eval_loop=1,
+        eval_steps=1,
+        processes=work.processes,
+        verbose=False,
+        reporters=[ear],
+    )
+    env.close()
+    steps, seconds = ear.after_first()
+    if steps != work.members * work.steps_per_member:
+        raise RuntimeError(f"{steps:,} steps were timed, not {work.members} x {work.steps_per_member:,}")
+    return seconds
+
+
 def main() -> None:
-    work = m.parse_work(__doc__ or "", envs=m.NETWORK_ENVS)
+    work = m.parse_work(__doc__ or "", envs=m.NETWORK_ENVS, spreads=True)
     torch.set_num_threads(work.threads)
     world = partial(make, work.env)
     population = build_population(world, work.members, work.seed, **networks(work.env))
-    with collecting(population, world) as collector:
-        train(collector, m.UPDATE_STEPS)
-        seconds = train(collector, work.steps_per_member)
+    if work.processes > 1:
+        seconds = train_spread(population, world, work)
+    else:
+        with collecting(population, world) as collector:
+            train(collector, m.UPDATE_STEPS)
+            seconds = train(collector, work.steps_per_member)
     network = [str(layer) for layer in population[0].network.modules() if not list(layer.children())]
     print(m.Measurement.of("agilerl_like", "agilerl-like", work, seconds, network).to_json())
 

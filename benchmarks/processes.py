@@ -101,11 +101,10 @@ def measure(case: Case, threads: int, seed: int) -> Told:
             reporters=[ear],
         )
     env.close()
-    first, last = ear.heard[0], ear.heard[-1]
+    steps, seconds = ear.after_first()
     evolve = [record.seconds_by_part["evolve"] for record in ear.heard]
     spent = [1e3 * (after - before) for before, after in pairwise(evolve)]
-    speed = (last.env_steps - first.env_steps) / (last.seconds - first.seconds)
-    return Told(round(speed, 1), [round(x, 2) for x in spent])
+    return Told(round(steps / seconds, 1), [round(x, 2) for x in spent])
 
 
 def faster(runs: Sequence[Run[Told]], backend: str) -> list[float]:

@@ -123,9 +123,8 @@ def speed(task: Task) -> m.Measurement:
         reporters=[ear],
     )
     env.close()
-    first, *_, last = ear.heard
-    steps, seconds = (last.env_steps - first.env_steps) // w.MEMBERS, last.seconds - first.seconds
-    work = m.Work(task.world, w.MEMBERS, steps, task.threads, task.seed)
+    steps, seconds = ear.after_first()
+    work = m.Work(task.world, w.MEMBERS, steps // w.MEMBERS, task.threads, task.seed, task.processes)
     return m.Measurement.of(PEER, "agilerl-like", work, seconds, [population[0].architecture.describe()])
 
 
