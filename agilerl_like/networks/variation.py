@@ -8,6 +8,7 @@ by sensitivity to the same end). All is measured in evaluation mode: what a poli
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -31,8 +32,10 @@ NOISE_KL = 0.01
 NOISE_TOLERANCE = 0.1
 """How near to `NOISE_KL` is near enough, relative to it."""
 NOISE_TRIALS = 40
-LARGEST_NOISE = 1e3
-"""How far the search for the noise's scale may go up, relative to where it began."""
+LARGEST_NOISE, LARGEST_STEP = 1e3, math.log(16.0)
+"""How far the search for the noise's scale may go up, relative to where it began; and by what factor at once."""
+FEW = 4
+"""Of so many states one serves for the first guesses."""
 
 AMOUNTS = ("nodes", "channels")
 """What arguments call the number of units that come or go."""
@@ -145,23 +148,32 @@ def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: t
     matrices = _policy_matrices(network)
     original = [matrix.clone() for matrix in matrices]
     noise = [torch.randn(m.shape, generator=generator).to(m) * m.std(unbiased=False) for m in matrices]
-    actor, distribution = network.actor, network.actor.distribution
+    distribution = network.actor.distribution
 
-    def kl(scale: float) -> float:
-        for matrix, start, direction in zip(matrices, original, noise, strict=True):
-            matrix.copy_(torch.add(start, direction, alpha=scale))
-        return float(distribution.kl(before, distribution, outputs()).mean())
+    def kl_on(states: Tensor) -> Callable[[float], float]:
+        outputs = _policy_on(network, states)
+        before = outputs().clone()
+
+        def kl(scale: float) -> float:
+            for matrix, start, direction in zip(matrices, original, noise, strict=True):
+                torch.add(start, direction, alpha=scale, out=matrix)
+            return float(distribution.kl(before, distribution, outputs()).mean())
+
+        return kl
 
     with evaluating(network):
-        rows, course = observations.reshape(-1, observations.shape[-1]), network.course_of(observations)
-        said = actor.remembered(rows, course, ACTOR)
+        few, all_of_them = kl_on(observations[::FEW]), kl_on(observations)
+        scale, moved = _scale_for(all_of_them, _scale_for(few, sd)[0] or sd)
+        return {"sd": scale, "kl": moved}
 
-        def outputs() -> Tensor:  # where only the head is perturbed, all before it says the same again
-            return actor.head(said) if network.share_encoders else actor(rows, course, ACTOR)
 
-        before = outputs().clone()
-        scale = _scale_for(kl, sd)
-        return {"sd": scale, "kl": kl(scale)}
+def _policy_on(network: ActorCritic, observations: Tensor) -> Callable[[], Tensor]:
+    """What the policy says of some states, with the weights that it has when it is asked."""
+    rows, course = observations.reshape(-1, observations.shape[-1]), network.course_of(observations)
+    if not network.share_encoders:
+        return lambda: network.actor(rows, course, ACTOR)
+    said = network.actor.remembered(rows, course, ACTOR)  # only the head is perturbed
+    return lambda: network.actor.head(said)
 
 
 def _policy_matrices(network: ActorCritic) -> list[Tensor]:
@@ -170,26 +182,36 @@ def _policy_matrices(network: ActorCritic) -> list[Tensor]:
     return [parameter for name, parameter in leaves if parameter.dim() > 1 and name.endswith("weight")]
 
 
-def _scale_for(kl: Callable[[float], float], start: float) -> float:
-    """Find the scale at which `kl` is `NOISE_KL`, or else one at which it is less.
+def _scale_for(kl: Callable[[float], float], start: float) -> tuple[float, float]:
+    """Find the scale at which `kl` is `NOISE_KL`, or else one at which it is less; return it, and what `kl` said last.
 
-    The KL goes with the square of a small scale, so the next guess is two or three steps from the answer; where it is
-    outside of what is known, the interval is halved, or widened while it is open.
+    The KL goes with some power of the scale, the square of a small one, so over the scale's logarithm its own is nearly
+    a straight line. The next guess is where the line through the nearest points on either side hits; after two guesses
+    on one side the other's point counts half as much (the Illinois method: Dowell and Jarratt 1971).
     """
-    low, high, scale = 0.0, float("inf"), start
+    if start <= 0:
+        return 0.0, 0.0
+    ends: dict[bool, tuple[float, float]] = {}  # by whether it is too far: log scale, log of the KL over what is wanted
+    scale, was_far = start, None
     for _ in range(NOISE_TRIALS):
         moved = kl(scale)
         if abs(moved - NOISE_KL) <= NOISE_TOLERANCE * NOISE_KL:
-            return scale
-        low, high = (scale, high) if moved < NOISE_KL else (low, scale)  # a KL of nan is too far
-        ceiling = high if high < float("inf") else 4 * low
-        guess = scale * (NOISE_KL / moved) ** 0.5 if moved > 0 else ceiling
-        if not low < guess < ceiling:
-            guess = (low + high) / 2 if high < float("inf") else ceiling
-        if guess > LARGEST_NOISE * start or guess in (low, high):
+            return scale, moved
+        miss = math.log(min(max(moved / NOISE_KL, 1e-9), 1e9)) if moved == moved else math.log(1e9)  # nan is too far
+        is_far = miss > 0
+        if is_far == was_far and (not is_far) in ends:
+            ends[not is_far] = ends[not is_far][0], ends[not is_far][1] / 2
+        ends[is_far], was_far = (math.log(scale), miss), is_far
+        if len(ends) == 2:
+            (low, under), (high, over) = ends[False], ends[True]
+            guess = low - under * (high - low) / (over - under)
+        else:
+            guess = ends[is_far][0] - min(max(miss / 2, -LARGEST_STEP), LARGEST_STEP)
+        if guess > math.log(LARGEST_NOISE * start) or guess in (low for low, _ in ends.values()):
             break
-        scale = guess
-    return low if high < float("inf") else 0.0
+        scale = math.exp(guess)
+    scale = math.exp(ends[False][0]) if len(ends) == 2 else 0.0
+    return scale, kl(scale)
 
 
 # -- architecture
