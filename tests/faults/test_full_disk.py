@@ -22,7 +22,7 @@ def newest(folder: Path) -> int:
     return checkpoint.generation if checkpoint else 0
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(900)
 def test_a_save_that_fails_costs_a_warning_and_nothing_that_was_saved_before(tmp_path):
     def equals(faults):
         folder = tmp_path / faults.replace(":", "-")

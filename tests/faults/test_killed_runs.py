@@ -59,7 +59,7 @@ def a_plan(rng):
     return [a_fault(rng) for _ in range(rng.randint(1, 4))]
 
 
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(900)
 def test_a_run_that_was_killed_anywhere_and_resumed_is_the_run_that_was_not(tmp_path):
     rng = random.Random(None if NIGHTLY else 5)
     kills = 0

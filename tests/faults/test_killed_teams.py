@@ -32,7 +32,7 @@ def a_plan(rng):
     return [f"{place}:{round(PLACES[place] ** rng.random())}:kill" for place in places]
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(900)
 def test_teams_that_were_killed_anywhere_and_resumed_are_those_that_were_not(tmp_path):
     rng = random.Random(None if NIGHTLY else 1)
     kills = 0
