@@ -1,6 +1,6 @@
 # make train   install into .venv, evolve a population on CartPole to its target, show the result
 # make test    install into .venv, lint, type-check and run every test
-# make test-faults  kill, break and poison it, and see that nothing is lost (RELIABILITY_TIER=nightly: for hours)
+# make test-faults  kill, break and poison it, and see that nothing is lost (RELIABILITY_TIER=nightly: for two hours)
 # make lint    ruff and pyright alone
 # make bench   every table of the engine in benchmarks/README.md (an hour; makes venvs for the peers)
 #

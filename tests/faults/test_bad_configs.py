@@ -245,7 +245,7 @@ def refused(defects, folder, made):
 
 
 SOME = settings(
-    max_examples=tier(120, 5000),
+    max_examples=tier(120, 1000),
     derandomize=not NIGHTLY,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

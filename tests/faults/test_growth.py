@@ -12,7 +12,7 @@ from agilerl_like.algorithms.agent import Agent
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.reporting import Reporter
 
-GENERATIONS, STEPS = tier(60, 400), 64
+GENERATIONS, STEPS = tier(60, 200), 64
 EVERY = 4
 """Generations between two looks, for a look takes longer than a generation."""
 WARM_UP = 5
