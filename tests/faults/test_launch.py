@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import contextmanager, suppress
 from types import ModuleType
 
 import psutil
@@ -162,23 +163,26 @@ def test_a_launcher_s_processes_start_no_others(monkeypatch):
 def script(last_line):
     head = textwrap.dedent(
         """
-        import os, threading
+        import os, sys, threading
         from agilerl_like.errors import ConfigurationError
         from agilerl_like.training import launch
         pause = threading.Event()
 
+        def say(*words):  # in one write, which another process's cannot part: print's are two where nothing is buffered
+            os.write(sys.stdout.fileno(), (" ".join(map(str, words)) + "\\n").encode())
+
         def work(rank):
-            print(os.getpid(), flush=True)
+            say(os.getpid())
             pause.wait()
 
         def main():
             launch.GRACE = 1.0
             try:
                 with launch.launched(2, work):
-                    print("up", flush=True)
+                    say("up")
                     pause.wait()
             except ConfigurationError as error:
-                print("refused:", error, flush=True)
+                say("refused:", error)
         """
     )
     return head + last_line
@@ -187,9 +191,16 @@ def script(last_line):
 GUARDED = 'if __name__ == "__main__": main()'
 
 
+@contextmanager
 def spawn(*command):
+    """Start a script; however the test ends, nothing of it is left behind to wait for."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, *command], text=True, start_new_session=True, **pipes)
+    with subprocess.Popen([sys.executable, *command], text=True, start_new_session=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def until_up(process):
