@@ -21,6 +21,7 @@ from torch import Tensor
 from agilerl_like.envs.arrays import HostArrays
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.seeding import Purpose, integers
 
 Policy = Callable[[Tensor, Tensor | None, Tensor], tuple[Any, Tensor]]
 """Encoded observations `[N, D]`, masks `[N, choices]`, and what is remembered of the episode `[N, M, K, H]` -> the
@@ -28,6 +29,12 @@ env's actions `[N, …]`, and what is remembered then."""
 
 TENSOR_STEPS = 16
 """Steps of tensors between two looks at who is still playing."""
+
+MORE_TRIES = 3
+"""How often those play again of whose episodes none was left to judge them by."""
+
+Played = tuple[np.ndarray, ...]
+"""Returns `[…, P, K]`, lengths `[P, K]`, and whether episodes were lost `[P, K]`."""
 
 
 class Episodes(NamedTuple):
@@ -67,11 +74,30 @@ def evaluate(
     """
     envs = env.num_envs // members
     beginning = nothing.expand(env.num_envs, *nothing.shape)
-    rounds = [
-        _round(policy, env, seeds[i : i + envs], members, encoding, beginning, max_steps)
-        for i in range(0, len(seeds), envs)
-    ]
-    return Episodes(*(np.concatenate(parts, axis=1) for parts in zip(*rounds, strict=True)))
+    return Episodes(
+        *in_rounds(lambda some: _round(policy, env, some, members, encoding, beginning, max_steps), seeds, envs)
+    )
+
+
+def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], envs: int) -> Played:
+    """Play an episode for each of `seeds`, as many at a time as a member has envs.
+
+    Members all of whose episodes were lost with the processes that stepped them would be judged by nothing, for what is
+    not their fault: they play again, on other seeds.
+    """
+
+    def all_of(seeds: Sequence[int]) -> Played:
+        rounds = [play(seeds[i : i + envs]) for i in range(0, len(seeds), envs)]
+        return tuple(np.concatenate(parts, axis=-1) for parts in zip(*rounds, strict=True))
+
+    played = all_of(seeds)
+    for attempt in range(1, MORE_TRIES + 1):
+        unjudged = played[-1].all(axis=-1, keepdims=True)
+        if not unjudged.any():
+            break
+        others = all_of(integers(len(seeds), seeds[0], Purpose.EVALUATION_ENVS, attempt))
+        played = tuple(np.where(unjudged, new, old) for new, old in zip(others, played, strict=True))
+    return played
 
 
 def _round(
@@ -82,7 +108,7 @@ def _round(
     encoding: ObservationEncoding,
     state: Tensor,
     max_steps: int | None,
-) -> tuple[np.ndarray, ...]:
+) -> Played:
     envs = env.num_envs // members
     observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
     arrays, device = env.arrays, state.device

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.algorithms.evaluation import Episodes, Played, in_rounds
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.envs.team_rows import GroupRows, check_agents
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
@@ -83,8 +83,7 @@ def evaluate_teams(
     check_agents(env, (brain.rows for brain in brains.values()))
     envs = env.num_envs // members
     table = {group: Seats(brain) for group, brain in brains.items()}
-    rounds = [_round(table, env, seeds[i : i + envs], members, max_steps) for i in range(0, len(seeds), envs)]
-    returns, lengths, lost = (np.concatenate(parts, axis=-1) for parts in zip(*rounds, strict=True))
+    returns, lengths, lost = in_rounds(lambda some: _round(table, env, some, members, max_steps), seeds, envs)
     return TeamEpisodes(dict(zip(env.agent_ids, returns, strict=True)), lengths, lost)
 
 
@@ -114,7 +113,7 @@ class Seats:
 
 def _round(
     table: Mapping[str, Seats], env: TeamTransitionEnv, seeds: Sequence[int], members: int, max_steps: int | None
-) -> tuple[np.ndarray, ...]:
+) -> Played:
     envs = env.num_envs // members
     observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
     for seats in table.values():

@@ -97,6 +97,22 @@ def test_an_episode_that_was_lost_with_its_worker_does_not_count(tmp_path):
     assert played.means.tolist() == [5.0]
 
 
+def test_members_of_whose_episodes_none_is_left_play_again(tmp_path):
+    """Whoever meets a deadly seed first, its process dies with all envs of a member."""
+    make = partial(Deadly, {1, 2}, str(tmp_path / "died"))
+    env = make_vect_envs(make_env=make, num_envs=4, backend="workers", num_workers=2)
+    population = PPO.population(2, env.single_observation_space, env.single_action_space, seed=0)
+    (tmp_path / "died").touch()
+    undisturbed = population.play(TransitionEnv(env), [1, 2])
+    (tmp_path / "died").unlink()
+    with pytest.warns(RuntimeWarning, match="exit code 3"):
+        played = population.play(TransitionEnv(env), [1, 2])
+    env.close()
+    assert (tmp_path / "died").exists()
+    assert not played.lost.all(axis=1).any()
+    assert played.means.tolist() == undisturbed.means.tolist() == [5.0, 5.0]
+
+
 def test_if_all_episodes_were_lost_there_is_no_mean():
     nothing = Episodes(np.ones((2, 2)), np.ones((2, 2), int), np.array([[True, True], [True, False]]))
     np.testing.assert_array_equal(nothing.means, [np.nan, 1.0])
