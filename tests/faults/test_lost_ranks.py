@@ -35,7 +35,7 @@ MORE = [
 def test_the_others_end_soon_say_why_and_the_run_goes_on_as_if_nothing_was(tmp_path):
     def equals(case):
         is_launched, fault, fate = case
-        folder = tmp_path / re.sub(r"\W", "-", fault)
+        folder = tmp_path / re.sub(r"\W", "-", f"{'launched ' * is_launched}{fault}")
         launcher = LAUNCHER if is_launched else ()
         options = APART if is_launched else TWO
         ended = train(folder, *options, faults=fault, launcher=launcher)
