@@ -9,6 +9,7 @@ from whole_runs import APART, LAUNCHER, advice, at_once, go_on, saved, state, tr
 from agilerl_like.errors import ExitCode
 
 TWO = (*APART, "--run.processes", "2")
+NOTHING_SAVED = "No generation is saved yet."
 SOON = 30.0
 """Seconds in which the others have to end."""
 KILLED = "was killed by SIGKILL|is gone without a word (SIGKILL, out of memory, or a crash)"
@@ -48,7 +49,9 @@ def test_the_others_end_soon_say_why_and_the_run_goes_on_as_if_nothing_was(tmp_p
             rf"agilerl-like: rank {rank} \(pid \d+ on \S+\) (?:{fates}), so all ranks end", ended.said
         )
         assert len(messages) == 1, (case, ended.said)
-        assert f"The last saved generation is {saved(folder)[-1]}; to go on: {advice(folder)}\n" in ended.said
+        kept = saved(folder)
+        where = f"The last saved generation is {kept[-1]}; to go on: {advice(folder)}" if kept else NOTHING_SAVED
+        assert f"{where}\n" in ended.said
         again = go_on(folder, *options, launcher=launcher)
         assert again.code == 0, (case, again.said)
         return state(folder) == undisturbed(*APART)
