@@ -26,24 +26,26 @@ class Walk(NamedTuple):
 
 def walk(module: nn.Module) -> Walk:
     """Find everything that a module consists of."""
-    found, seen = Walk({}, {}, {}), {id(None)}
-
-    def note(kind: dict[str, Any], prefix: str, own: Mapping[str, Tensor | None]) -> None:
-        for name, tensor in own.items():
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                kind[prefix + name] = tensor
-
-    def visit(one: nn.Module, prefix: str) -> None:
-        seen.add(id(one))
-        found.modules[prefix[:-1]] = one
-        if one._parameters:
-            note(found.parameters, prefix, one._parameters)
-        if one._buffers:
-            note(found.buffers, prefix, one._buffers)
-        for name, inner in one._modules.items():
-            if inner is not None and id(inner) not in seen:
-                visit(inner, f"{prefix}{name}.")
-
-    visit(module, "")
+    found = Walk({}, {}, {})
+    _visit(module, "", found, {id(None)})
     return found
+
+
+def _visit(one: nn.Module, prefix: str, found: Walk, seen: set[int]) -> None:
+    # not within `walk`: a function that knows itself and what was found would keep it until garbage is collected
+    seen.add(id(one))
+    found.modules[prefix[:-1]] = one
+    if one._parameters:
+        _note(found.parameters, prefix, one._parameters, seen)
+    if one._buffers:
+        _note(found.buffers, prefix, one._buffers, seen)
+    for name, inner in one._modules.items():
+        if inner is not None and id(inner) not in seen:
+            _visit(inner, f"{prefix}{name}.", found, seen)
+
+
+def _note(kind: dict[str, Any], prefix: str, own: Mapping[str, Tensor | None], seen: set[int]) -> None:
+    for name, tensor in own.items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            kind[prefix + name] = tensor

@@ -1,5 +1,8 @@
 """What a module consists of, and copies of it: as torch sees them."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -82,3 +85,16 @@ def test_hooks_stay_where_they_were_hung(pair):
     copy(torch.zeros(2, 3))
     tree(torch.zeros(2, 3))
     assert heard == ["copy", "tree"]
+
+
+def test_what_was_walked_through_or_copied_is_gone_when_it_is_forgotten(pair):
+    tree, _ = pair
+    gc.disable()  # nobody has to wait for a collection
+    try:
+        copy = twin(tree)
+        walk(copy)
+        weight = weakref.ref(copy.first["b"].weight)
+        del copy
+        assert weight() is None
+    finally:
+        gc.enable()
