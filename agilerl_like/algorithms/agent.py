@@ -11,6 +11,7 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any, TypeVar, cast
 
@@ -38,7 +39,8 @@ from agilerl_like.learning.rollout import Rollout, row_bytes
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.update import Values
 from agilerl_like.modules.base import UnitMaps
-from agilerl_like.modules.stack import lay_flat_, layout, refresh, twin, views
+from agilerl_like.modules.layers import undrawn
+from agilerl_like.modules.stack import lay_flat_, layout, refresh, twin
 from agilerl_like.modules.walk import walk
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
@@ -225,8 +227,10 @@ class Agent(Individual):
         network = self.initial_network()
         self.adopt(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
 
-    def _build_here(self, architecture: NetworkSpec) -> ActorCritic:
-        network = self.build(architecture)
+    def _unfilled(self, architecture: NetworkSpec) -> ActorCritic:
+        """A network that is about to get its weights; a module of the user's may count on those it is built with."""
+        with nullcontext() if self.networks_of_its_own else undrawn():
+            network = self.build(architecture)
         return network if self.device.type == "cpu" else network.to(self.device)
 
     def set_training_mode(self, training: bool) -> None:
@@ -325,19 +329,15 @@ class Agent(Individual):
             details = perturb_(self.network, states, float(change.details["sd"]), generator)
             return Mutation(change.kind, change.operator, details)
 
-        slots, optimizer = layout(self.network), self.optimizer
-        first, second = (views(m[0], slots) for m in (optimizer.exp_avg, optimizer.exp_avg_sq))
-        parent = Parent(self.network, first, second, states)
-        result = vary(parent, change.operator, dict(change.details), self._build_here, generator)
+        optimizer = self.optimizer
+        parent = Parent(self.network, (optimizer.exp_avg[0], optimizer.exp_avg_sq[0]), states)
+        result = vary(parent, change.operator, dict(change.details), self._unfilled, generator)
         if "refused" in result.arguments:
             return Mutation("none", change.operator, {"wanted": change.kind, **result.arguments})
-        rows = [
-            torch.cat([moment.reshape(-1) for moment in moments.values()]).unsqueeze(0)
-            for moments in (result.first, result.second)
-        ]
         if change.operator.startswith("memory."):
             self._pasts.append((self.architecture, result.maps))
-        self.adopt(result.network, Adam(rows[0], rows[1], optimizer.steps.clone(), epsilon=optimizer.epsilon))
+        first, second = (moment.unsqueeze(0) for moment in result.moments)
+        self._move_into(result.network, Adam(first, second, optimizer.steps.clone(), epsilon=optimizer.epsilon))
         return Mutation(change.kind, change.operator, result.arguments)
 
     def _states(self, generator: torch.Generator) -> Tensor:
@@ -502,7 +502,7 @@ class Agent(Individual):
 
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.recall(document)
-        network = self._build_here(self.architecture)
+        network = self._unfilled(self.architecture)
         self._check_stored(storage.facts_of(tensors), network)
         moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in ("exp_avg", "exp_avg_sq", "steps")]
         if any(bool((moment < 0).any()) for moment in moments[1:]):

@@ -21,6 +21,7 @@ from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import SINGLE, Cut
 from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.learning.update import Report, Shuffle, Update, Values
+from agilerl_like.modules.layers import undrawn
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.memory import fitted
@@ -57,7 +58,8 @@ class Cohort:
             if build is None or len(set(its_specs)) == 1:
                 cover = networks[places[0]]
             else:
-                cover = build(NetworkSpec.covering(its_specs))
+                with undrawn():
+                    cover = build(NetworkSpec.covering(its_specs))
             stacked.append(([networks[i] for i in places], cover))
         self.ensemble = Ensemble.of(stacked, optimizers[0].epsilon)
         order = [place for places in self.stacks for place in places]

@@ -10,7 +10,9 @@ the rest, which stay zeros for ever; a layer for which zeros are not enough is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -59,8 +61,23 @@ def check_activation(field: str, name: str) -> None:
         raise unknown_name(field, name, ACTIVATIONS)
 
 
+_UNDRAWN = ContextVar("_UNDRAWN", default=False)
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Within it, layers are built with weights of 0, for whoever fills them anyhow: to draw takes most of the time."""
+    token = _UNDRAWN.set(True)
+    try:
+        yield
+    finally:
+        _UNDRAWN.reset(token)
+
+
 def as_built(*shape: int, fan_in: int) -> Tensor:
     """Weights of a layer that nobody has drawn yet: usable, the same every time, and from no global generator."""
+    if _UNDRAWN.get():
+        return torch.zeros(shape, device="cpu")
     bound = fan_in**-0.5
     return torch.empty(shape, device="cpu").uniform_(
         -bound, bound, generator=torch.Generator("cpu").manual_seed(fan_in)

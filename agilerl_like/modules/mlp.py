@@ -245,8 +245,9 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         self.linears = nn.ModuleList(
             NoisyLinear(i, o, spec.noise_std) if spec.noisy else Linear(i, o) for i, o in pairwise(sizes)
         )
+        none = nn.Identity()  # one for all layers: every module takes time in every birth
         self.norms = nn.ModuleList(
-            LayerNorm(size) if norm else nn.Identity() for size, norm in zip(sizes[1:], normed, strict=True)
+            LayerNorm(size) if norm else none for size, norm in zip(sizes[1:], normed, strict=True)
         )
         self.activations = nn.ModuleList(
             Activation(size, name, before) for size, name, before in zip(sizes[1:], names, fading, strict=True)
@@ -312,14 +313,17 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         axes: Axes = {}
         groups = ["in", *(str(i) for i in range(len(self.linears) - 1)), "out"]
         for i, (before, after) in enumerate(pairwise(groups)):
-            for name in ("weight", "weight_sigma"):
-                axes[f"linears.{i}.{name}"] = (after, before)
-            for name in ("bias", "bias_sigma", "output_noise"):
-                axes[f"linears.{i}.{name}"] = (after,)
-            for name in ("weight", "bias", "counted"):
-                axes[f"norms.{i}.{name}"] = (after,)
-            axes[f"linears.{i}.input_noise"] = (before,)
+            axes[f"linears.{i}.weight"], axes[f"linears.{i}.bias"] = (after, before), (after,)
+            if self.spec.noisy:
+                axes[f"linears.{i}.weight_sigma"], axes[f"linears.{i}.input_noise"] = (after, before), (before,)
+                axes |= {f"linears.{i}.{name}": (after,) for name in ("bias_sigma", "output_noise")}
+            axes |= {f"norms.{i}.{name}": (after,) for name in self._normed}
         return axes
+
+    @property
+    def _normed(self) -> tuple[str, ...]:
+        """What there is in a normalisation, if there are any."""
+        return ("weight", "bias", "counted") if self.spec.layer_norm or self.spec.output_layernorm else ()
 
     def alteration(self, operator: str, arguments: Arguments) -> Alteration:
         layer, nodes = int(arguments.get("layer", 0)), int(arguments.get("nodes", 0))

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
 from agilerl_like.modules.layers import LayerNorm, Linear
-from agilerl_like.modules.stack import refresh
-from agilerl_like.modules.walk import walk
+from agilerl_like.modules.stack import layout, live_in_, refresh, views
+from agilerl_like.modules.walk import Walk, walk
 
 
 class Heritage(NamedTuple):
@@ -28,12 +28,19 @@ class Heritage(NamedTuple):
     axes: Axes
     """The child's."""
     maps: UnitMaps
-    refitted: tuple[str, ...] = ()
-    """The child's parameters that were refitted."""
 
     def leaves_whole(self, name: str) -> bool:
         """Whether one of the child's tensors has the units that it came from, no more and no fewer."""
-        return not any(group in self.maps for group in self.axes.get(name, ()))
+        return self.maps.keys().isdisjoint(self.axes.get(name, ()))
+
+
+class Morphed(NamedTuple):
+    """What a child has from its parent besides its weights."""
+
+    maps: UnitMaps
+    """Which unit of the parent each unit of the child was, in every group that changed."""
+    moments: tuple[Tensor, ...]
+    """As many rows `[N]` of moments as the parent has."""
 
 
 @torch.no_grad()
@@ -45,23 +52,34 @@ def morph_(
     *,
     states: Any,
     generator: torch.Generator,
-) -> Heritage:
+    moments: Sequence[Tensor] = (),
+) -> Morphed:
     """Make a child, built from the mutated spec, as like its parent as can be; the parent keeps every bit.
 
     Growth changes nothing that the parent says. After a removal what read the lost units is refitted on `states`,
-    something that the parent reads, both in evaluation mode. `generator` draws what newborn units compute.
+    something that the parent reads, both in evaluation mode. `generator` draws what newborn units compute. `moments`
+    are Adam's first and second ones `[N]` of the parent's parameters in their order; the child gets its own. They and
+    its parameters lie in one flat row each.
     """
     alteration = parent.alteration(operator, arguments)
     heard = {reader: _Heard.of(parent, reader, states) for reader, _ in alteration.readers}
-    ours, theirs = walk(child).tensors, walk(parent).tensors
-    origins = {name: child.origin(name, operator, arguments) for name in ours}
+    ours, theirs = walk(child), walk(parent)
+    origins = {name: child.origin(name, operator, arguments) for name in ours.tensors}
     sources = {name: origin for name, origin in origins.items() if origin}
-    heritage = Heritage(sources, child.axes(), _unit_maps(parent, theirs, alteration, heard))
-    transplant_(ours, theirs, heritage, generator=generator)
+    heritage = Heritage(sources, child.axes(), _unit_maps(parent, theirs.tensors, alteration, heard))
+    rows, slots = torch.cat([*_flat(theirs), *moments]).view(1 + len(moments), -1), layout(ours)
+    its_rows = rows.new_zeros(len(rows), slots[-1].stop)
+    its_rows[2:] = rows[2:].mean(1, keepdim=True)  # with second moments of 0 a newborn tensor's first steps are long
+    torch.cat(_flat(ours), out=its_rows[0])
+    live_in_(its_rows[0], ours.parameters.values())
+    numbers = views(its_rows, slots)
+    transplant_(numbers, views(rows, layout(theirs)), heritage, generator=generator)
+    transplant_(_alone(ours.buffers), _alone(theirs.buffers), heritage, generator=generator)
     child.begin_(operator, arguments, generator)
+    inherited = Morphed(heritage.maps, its_rows[1:].unbind())
     if not alteration.readers:
         refresh(child)
-        return heritage
+        return inherited
     child.eval()
     for layer in child.modules():
         if isinstance(layer, LayerNorm):
@@ -70,8 +88,19 @@ def morph_(
     for reader, heir in alteration.readers:
         wanted = _of_those_who_stay(heard[reader].outputs, parent.get_parameter(f"{reader}.bias"), heritage, heir)
         _refit_heir_(child, heir, wanted, states)
-    refitted = (f"{heir}.{name}" for _, heir in alteration.readers for name in ("weight", "bias"))
-    return heritage._replace(refitted=tuple(refitted))
+        for name in ("weight", "bias"):
+            numbers[f"{heir}.{name}"][1:2] = 0.0  # it does not go on where it went
+    return inherited
+
+
+def _flat(module: Walk) -> list[Tensor]:
+    """A module's parameters, each in a row."""
+    return [parameter.reshape(-1) for parameter in module.parameters.values()]
+
+
+def _alone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors `[1, …]` that have no moments."""
+    return {name: tensor.unsqueeze(0) for name, tensor in tensors.items()}
 
 
 class _Heard(NamedTuple):
@@ -91,19 +120,20 @@ def _unit_maps(
     parent: EvolvableModule, tensors: Mapping[str, Tensor], alteration: Alteration, heard: Mapping[str, _Heard]
 ) -> dict[str, Tensor]:
     """Which unit of the parent each unit of the child is, in every group that gets wider or narrower."""
-    axes = parent.axes()
-    widths = {
-        group: size
-        for name, tensor in tensors.items()
-        for group, size in zip(axes.get(name, ()), tensor.shape, strict=False)
-    }
     maps = dict(alteration.taps)
-    for group, change in alteration.units.items():
-        if change > 0:
-            maps[group] = grown(widths[group], change)
-        elif change < 0:
-            maps[group] = _kept(parent, group, widths[group], -change, heard)
-    return {**maps, **parent.derived(maps)}
+    if alteration.units:
+        axes = parent.axes()
+        widths = {
+            group: size
+            for name, tensor in tensors.items()
+            for group, size in zip(axes.get(name, ()), tensor.shape, strict=False)
+        }
+        for group, change in alteration.units.items():
+            if change > 0:
+                maps[group] = grown(widths[group], change)
+            elif change < 0:
+                maps[group] = _kept(parent, group, widths[group], -change, heard)
+    return {**maps, **parent.derived(maps)} if maps else {}
 
 
 def _kept(parent: EvolvableModule, group: str, width: int, removed: int, heard: Mapping[str, _Heard]) -> Tensor:
@@ -176,37 +206,54 @@ def grown(width: int, added: int) -> Tensor:
     return torch.cat([torch.arange(width), torch.full((added,), -1)])
 
 
-def carry(old: Tensor, maps: Sequence[Tensor | None], *, new_outputs: Tensor | float, new_inputs: float) -> Tensor:
-    """Carry one tensor along its axes' unit maps; an axis without a map stays as it is.
+class Way(NamedTuple):
+    """Where the units on an axis come from."""
 
-    The first axis is that of the outputs. Entries of surviving units are the old ones; columns of new input units are
-    `new_inputs`; rows of new output units are `new_outputs` (a number, or as many rows).
+    take: Tensor
+    """The parent's unit of each; any for a new one."""
+    new: Tensor | None
+    """Those that are new, if any are."""
+
+    @classmethod
+    def along(cls, unit_map: Tensor, device: torch.device) -> Way:
+        """The way of a unit map."""
+        new = (unit_map < 0).nonzero().squeeze(1)
+        return cls(unit_map.clamp(min=0).to(device), new.to(device) if len(new) else None)
+
+
+def carry(
+    old: Tensor, ways: Sequence[Way | None], *, new_outputs: Tensor | None, new_inputs: Sequence[float]
+) -> Tensor:
+    """Carry weights, and perhaps their moments, `[R, …]` along their axes' ways; an axis without one stays as it is.
+
+    The first of these axes is that of the outputs. Entries of surviving units are the old ones; columns of new input
+    units are `new_inputs`, in each of the rows R; rows of new output units are `new_outputs` `[R, new, …]`.
     """
     result = old
-    for axis, unit_map in enumerate(maps):
-        if unit_map is not None:
-            result = result.index_select(axis, unit_map.clamp(min=0).to(old.device))
-    for axis, unit_map in enumerate(maps):
-        if unit_map is None or not (unit_map < 0).any():
+    for axis, way in enumerate(ways, 1):
+        if way is not None:
+            result = result.index_select(axis, way.take)
+    for axis, way in enumerate(ways, 1):
+        if way is None or way.new is None:
             continue
-        new = (unit_map < 0).nonzero().squeeze(1).to(old.device)
-        if axis > 0:
-            result.index_fill_(axis, new, new_inputs)
-        elif isinstance(new_outputs, Tensor):
-            result.index_copy_(0, new, new_outputs)
+        if axis == 1:
+            result.index_copy_(1, way.new, cast(Tensor, new_outputs))
         else:
-            result.index_fill_(0, new, new_outputs)
+            for its, fill in zip(result, new_inputs, strict=True):
+                its.index_fill_(axis - 1, way.new, fill)
     return result
 
 
 def transplant_(
     child: Mapping[str, Tensor], parent: Mapping[str, Tensor], heritage: Heritage, *, generator: torch.Generator
 ) -> None:
-    """Fill the child's weights and buffers from the parent's.
+    """Fill the child's weights or buffers `[1, …]`, or weights and their moments `[3, …]`, from the parent's.
 
     A tensor without a source stays as it is. Of a weight matrix, new outputs get rows drawn at random, as long as the
-    median row; of anything else what stands in the child.
+    median row; of anything else what stands in the child. New entries get a first moment of 0, and as their second one
+    the mean of their tensor's: with 0 there, a newborn weight's first steps would be 3 to 6 learning rates.
     """
+    ways: dict[str, Way] = {}
     for name, tensor in child.items():
         source = parent.get(heritage.sources.get(name, ""))
         if source is None:
@@ -214,22 +261,28 @@ def transplant_(
         if heritage.leaves_whole(name):
             tensor.copy_(source)
             continue
-        ours, theirs, unit_maps = _outputs_first(name, heritage, tensor, source)
-        newborn = 0.0
-        if unit_maps[0] is not None and (unit_maps[0] < 0).any():
-            newborn = _newborn(name, theirs, ours[(unit_maps[0] < 0).to(tensor.device)], generator)
-        ours.copy_(carry(theirs, unit_maps, new_outputs=newborn, new_inputs=0.0))
+        for group in heritage.axes[name]:
+            if group in heritage.maps and group not in ways:
+                ways[group] = Way.along(heritage.maps[group], tensor.device)
+        ours, theirs, its_ways = _outputs_first(heritage.axes[name], ways, tensor, source)
+        fills = [0.0, 0.0, float(source[2].mean())] if len(source) > 1 else [0.0]
+        newborn = None
+        if its_ways[0] is not None and its_ways[0].new is not None:
+            newborn = ours[:, its_ways[0].new]
+            newborn[0] = _newborn(name, theirs[0], newborn[0], generator)
+            for its, fill in zip(newborn[1:], fills[1:], strict=True):
+                its.fill_(fill)
+        ours.copy_(carry(theirs, its_ways, new_outputs=newborn, new_inputs=fills))
 
 
 def _outputs_first(
-    name: str, heritage: Heritage, child: Tensor, parent: Tensor
-) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-    """Both tensors as views with the axis of their outputs in front, and the unit maps of their axes then."""
-    groups = heritage.axes[name]
+    groups: Sequence[str], ways: Mapping[str, Way], child: Tensor, parent: Tensor
+) -> tuple[Tensor, Tensor, list[Way | None]]:
+    """Both tensors `[R, …]` as views with the axis of their outputs in front of the others, and all axes' ways then."""
     axis = next((axis for axis, group in enumerate(groups) if group), 0)
-    maps = [heritage.maps.get(group) if group else None for group in groups]
-    maps.insert(0, maps.pop(axis))
-    return child.movedim(axis, 0), parent.movedim(axis, 0), maps
+    its_ways = [ways.get(group) if group else None for group in groups]
+    its_ways.insert(0, its_ways.pop(axis))
+    return child.movedim(axis + 1, 1), parent.movedim(axis + 1, 1), its_ways
 
 
 def _newborn(name: str, old: Tensor, fresh: Tensor, generator: torch.Generator) -> Tensor:
@@ -243,25 +296,6 @@ def _newborn(name: str, old: Tensor, fresh: Tensor, generator: torch.Generator) 
     return rows * torch.where(usual > 0, usual, 2**0.5) / length
 
 
-def transplant_moments_(
-    child: Mapping[str, Tensor], parent: Mapping[str, Tensor], heritage: Heritage, *, new_is_mean: bool
-) -> None:
-    """Fill the child's Adam moments from the parent's: new entries get the mean of their tensor's, or 0.
-
-    The mean is for second moments: with 0 there, a newborn weight's first steps would be 3 to 6 learning rates.
-    """
-    for name, tensor in child.items():
-        source = parent.get(heritage.sources.get(name, ""))
-        if source is None:
-            continue
-        if heritage.leaves_whole(name):
-            tensor.copy_(source)
-            continue
-        ours, theirs, unit_maps = _outputs_first(name, heritage, tensor, source)
-        fill = float(source.mean()) if new_is_mean else 0.0
-        ours.copy_(carry(theirs, unit_maps, new_outputs=fill, new_inputs=fill))
-
-
 RIDGE = 1e-3
 """Strength of the pull towards the weights as they were, relative to the mean variance of the inputs."""
 
@@ -273,7 +307,7 @@ def least_missed(inputs: Tensor, weight: Tensor, removed: int) -> Tensor:
     leaves the smallest squared error, w_j^2 / [G^-1]_jj with G the inputs' covariance (Hassibi and Stork 1993). So of
     two units that say the same, one stays.
     """
-    inverse, weight = torch.linalg.inv(_covariance(_centred(inputs)[0])), weight.double()
+    inverse, weight = torch.linalg.inv(_covariance(_centred(inputs)[0])), weight.to(torch.float64, copy=True)
     stays = torch.ones(weight.shape[1], dtype=torch.bool, device=weight.device)
     for _ in range(removed):
         spread = inverse.diagonal()
@@ -281,8 +315,8 @@ def least_missed(inputs: Tensor, weight: Tensor, removed: int) -> Tensor:
         unit = int(error.argmin())
         stays[unit] = False
         row = inverse[unit] / spread[unit]
-        weight = weight - torch.outer(weight[:, unit], row)
-        inverse = inverse - torch.outer(inverse[:, unit], row)
+        for matrix in (weight, inverse):
+            matrix.addr_(matrix[:, unit].clone(), row, alpha=-1.0)
     return stays.nonzero().squeeze(1).cpu()
 
 

@@ -12,7 +12,7 @@ cover's, and the rest is zero. That is exact: a unit that is not there stays 0, 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
@@ -34,13 +34,13 @@ class Slot(NamedTuple):
     shape: torch.Size
 
 
-def layout(module: nn.Module, starts: Mapping[str, int] | None = None) -> tuple[Slot, ...]:
+def layout(module: nn.Module | Walk, starts: Mapping[str, int] | None = None) -> tuple[Slot, ...]:
     """The places of a module's parameters in its flat row, in the order of `named_parameters`.
 
     They lie without gaps, but that those of a submodule named in `starts` begin where it says.
     """
     slots, start, inside = [], 0, ""
-    for name, parameter in walk(module).parameters.items():
+    for name, parameter in (module if isinstance(module, Walk) else walk(module)).parameters.items():
         owner = name.partition(".")[0]
         if owner != inside:
             start, inside = (starts or {}).get(owner, start), owner
@@ -59,6 +59,17 @@ def lay_flat_(module: nn.Module) -> None:
     _lay_flat_(list(walk(module).parameters.values()))
 
 
+@torch.no_grad()
+def _lay_flat_(parameters: Collection[Tensor]) -> None:
+    live_in_(torch.cat([parameter.reshape(-1) for parameter in parameters]), parameters)
+
+
+def live_in_(row: Tensor, parameters: Collection[Tensor]) -> None:
+    """Make parameters views of a flat row `[N]`, whose numbers they have from now on."""
+    for parameter, part in zip(parameters, row.split([p.numel() for p in parameters]), strict=True):
+        parameter.data = part.view(parameter.shape)
+
+
 def twin(module: ModuleT) -> ModuleT:
     """A copy of a module with tensors of its own, whose parameters lie in one flat row."""
     parameters: list[nn.Parameter] = []
@@ -74,13 +85,6 @@ def twin(module: ModuleT) -> ModuleT:
     return copied
 
 
-@torch.no_grad()
-def _lay_flat_(parameters: Sequence[Tensor]) -> None:
-    row = torch.cat([parameter.reshape(-1) for parameter in parameters])
-    for parameter, part in zip(parameters, row.split([p.numel() for p in parameters]), strict=True):
-        parameter.data = part.view(parameter.shape)
-
-
 TORCH_S_OWN = {name: type(value) for name, value in vars(nn.Module()).items() if name != "training"}
 """What torch keeps in every module: its tensors, its submodules, and hooks, which stay where they were hung."""
 
@@ -91,35 +95,41 @@ def rebodied(module: ModuleT, body: Callable[[Tensor], Tensor]) -> ModuleT:
     What else our modules keep is only ever replaced, so copies may share it (a deep copy takes twenty times as long). A
     module that keeps something else says by `__deepcopy__` how it is copied.
     """
-    modules: dict[int, nn.Module] = {}
-    tensors: dict[int, Any] = {}
+    return cast(ModuleT, _Copier(body).copied(module))
 
-    def bodied(own: Tensor) -> Any:
-        if id(own) not in tensors:
-            tensors[id(own)] = body(own)
-        return tensors[id(own)]
 
-    def copied(one: nn.Module) -> nn.Module:
-        if id(one) not in modules:
-            modules[id(one)] = deep(one) if hasattr(type(one), "__deepcopy__") else alike(one)
-        return modules[id(one)]
+class _Copier:
+    """Copies modules, each of them and of their tensors once."""
 
-    def deep(one: nn.Module) -> nn.Module:
-        return copy.deepcopy(one, {id(own): bodied(own) for own in walk(one).tensors.values()})
+    def __init__(self, body: Callable[[Tensor], Tensor]) -> None:
+        self._body = body
+        self._modules: dict[int, nn.Module] = {}
+        self._tensors: dict[int, Any] = {}
 
-    def alike(one: nn.Module) -> nn.Module:
+    def copied(self, one: nn.Module) -> nn.Module:
+        if id(one) not in self._modules:
+            self._modules[id(one)] = self._deep(one) if hasattr(type(one), "__deepcopy__") else self._alike(one)
+        return self._modules[id(one)]
+
+    def _bodied(self, own: Tensor) -> Any:
+        if id(own) not in self._tensors:
+            self._tensors[id(own)] = self._body(own)
+        return self._tensors[id(own)]
+
+    def _deep(self, one: nn.Module) -> nn.Module:
+        return copy.deepcopy(one, {id(own): self._bodied(own) for own in walk(one).tensors.values()})
+
+    def _alike(self, one: nn.Module) -> nn.Module:
         other = type(one).__new__(type(one))
         vars(other).update(vars(one))
         vars(other).update({name: kind() for name, kind in TORCH_S_OWN.items()})
         for name, parameter in one._parameters.items():
-            other._parameters[name] = bodied(cast(Tensor, parameter))
+            other._parameters[name] = self._bodied(cast(Tensor, parameter))
         for name, buffer in one._buffers.items():
-            other._buffers[name] = bodied(cast(Tensor, buffer))
+            other._buffers[name] = self._bodied(cast(Tensor, buffer))
         for name, inner in one._modules.items():
-            other._modules[name] = copied(cast(nn.Module, inner))
+            other._modules[name] = self.copied(cast(nn.Module, inner))
         return other
-
-    return cast(ModuleT, copied(module))
 
 
 def refresh(module: nn.Module) -> None:

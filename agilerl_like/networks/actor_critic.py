@@ -233,11 +233,15 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         return {name: module for name, module in everything.items() if name not in shared}
 
     def axes(self) -> Axes:
-        return {
-            f"{owner}.{name}": tuple(group and self._group(owner, group) for group in groups)
-            for owner, module in self.parts.items()
-            for name, groups in module.axes().items()
-        }
+        axes: Axes = {}
+        for owner, module in self.parts.items():
+            known = {"": ""}
+            for name, groups in module.axes().items():
+                for group in groups:
+                    if group not in known:
+                        known[group] = self._group(owner, group)
+                axes[f"{owner}.{name}"] = tuple(known[group] for group in groups)
+        return axes
 
     def _group(self, owner: str, group: str) -> str:
         """The network's own name of a part's unit group; where two parts meet, it is that of the first."""
@@ -286,7 +290,8 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         part, _, verb = operator.partition(".")
         if not verb or not owner.endswith(f".{part}"):
             return name
-        found = self.parts[owner].origin(inner, verb, arguments)
+        branch = self.actor if owner.startswith("actor") else self.critic
+        found = cast(EvolvableModule, getattr(branch, part)).origin(inner, verb, arguments)
         return found and f"{owner}.{found}"
 
     def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.modules.base import Arguments, UnitMaps
-from agilerl_like.modules.morphism import morph_, transplant_moments_
+from agilerl_like.modules.morphism import morph_
 from agilerl_like.modules.walk import walk
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
@@ -29,8 +29,8 @@ VALUE_LIMIT = 0.1
 """Largest root mean square change of the value, relative to its spread, that a removal may cost."""
 NOISE_KL = 0.01
 """Mean KL(before || after), in nats, to which parameter noise is scaled."""
-NOISE_TOLERANCE = 0.1
-"""How near to `NOISE_KL` is near enough, relative to it."""
+NOISE_TOLERANCE, ROUGHLY = 0.1, 0.5
+"""How near to `NOISE_KL` is near enough, relative to it; and for the first guesses."""
 NOISE_TRIALS = 40
 LARGEST_NOISE, LARGEST_STEP = 1e3, math.log(16.0)
 """How far the search for the noise's scale may go up, relative to where it began; and by what factor at once."""
@@ -40,16 +40,13 @@ FEW = 4
 AMOUNTS = ("nodes", "channels")
 """What arguments call the number of units that come or go."""
 
-Moments = dict[str, Tensor]
-"""An Adam moment by parameter name."""
-
 
 class Variation(NamedTuple):
     """One mutation carried out."""
 
     network: ActorCritic
-    first: Moments
-    second: Moments
+    moments: tuple[Tensor, ...]
+    """Adam's first and second ones `[N]` of the network's parameters, in their order."""
     arguments: Arguments
     """What was really done: fewer nodes than asked for where the gate refused, nothing at all if "refused" is there."""
     maps: UnitMaps = MappingProxyType({})
@@ -59,13 +56,12 @@ class Variation(NamedTuple):
 class Parent(NamedTuple):
     """What a child is made from.
 
-    `observations` are normalised states of the last rollout, `[n, D]`, or for a network with memory sequences of them
-    `[S, L, D]`.
+    `moments` are Adam's first and second ones `[N]` of the network's parameters, in their order. `observations` are
+    normalised states of the last rollout, `[n, D]`, or for a network with memory sequences of them `[S, L, D]`.
     """
 
     network: ActorCritic
-    first: Moments
-    second: Moments
+    moments: tuple[Tensor, ...]
     observations: Tensor
 
 
@@ -106,7 +102,7 @@ def _gated(
         fewer = int(attempt.get(amount, 0)) // 2
         if fewer < max(1, int(arguments.get(amount, 0)) // 4):
             refused = {**arguments, "refused": f"kl={kl:.4f}, value_error={value_error:.4f}"}
-            return Variation(parent.network, parent.first, parent.second, refused)
+            return Variation(parent.network, parent.moments, refused)
         attempt[amount] = fewer
 
 
@@ -150,10 +146,7 @@ def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: t
     noise = [torch.randn(m.shape, generator=generator).to(m) * m.std(unbiased=False) for m in matrices]
     distribution = network.actor.distribution
 
-    def kl_on(states: Tensor) -> Callable[[float], float]:
-        outputs = _policy_on(network, states)
-        before = outputs().clone()
-
+    def kl_on(before: Tensor, outputs: Callable[[], Tensor]) -> Callable[[float], float]:
         def kl(scale: float) -> float:
             for matrix, start, direction in zip(matrices, original, noise, strict=True):
                 torch.add(start, direction, alpha=scale, out=matrix)
@@ -162,8 +155,13 @@ def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: t
         return kl
 
     with evaluating(network):
-        few, all_of_them = kl_on(observations[::FEW]), kl_on(observations)
-        scale, moved = _scale_for(all_of_them, _scale_for(few, sd)[0] or sd)
+        outputs = _policy_on(network, observations)
+        before = outputs().clone()
+        its_few = before.unflatten(0, observations.shape[:-1])[::FEW].reshape(-1, before.shape[-1])
+        few = kl_on(its_few, _policy_on(network, observations[::FEW]))
+        rough, moved = _scale_for(few, sd, ROUGHLY)
+        start = rough * math.sqrt(NOISE_KL / moved) if moved > 0 else sd
+        scale, moved = _scale_for(kl_on(before, outputs), start, NOISE_TOLERANCE)
         return {"sd": scale, "kl": moved}
 
 
@@ -178,11 +176,11 @@ def _policy_on(network: ActorCritic, observations: Tensor) -> Callable[[], Tenso
 
 def _policy_matrices(network: ActorCritic) -> list[Tensor]:
     owner = network.actor.head if network.share_encoders else network.actor
-    leaves = ((name.rpartition(".")[2], parameter) for name, parameter in owner.named_parameters())
+    leaves = ((name.rpartition(".")[2], parameter) for name, parameter in walk(owner).parameters.items())
     return [parameter for name, parameter in leaves if parameter.dim() > 1 and name.endswith("weight")]
 
 
-def _scale_for(kl: Callable[[float], float], start: float) -> tuple[float, float]:
+def _scale_for(kl: Callable[[float], float], start: float, tolerance: float) -> tuple[float, float]:
     """Find the scale at which `kl` is `NOISE_KL`, or else one at which it is less; return it, and what `kl` said last.
 
     The KL goes with some power of the scale, the square of a small one, so over the scale's logarithm its own is nearly
@@ -195,7 +193,7 @@ def _scale_for(kl: Callable[[float], float], start: float) -> tuple[float, float
     scale, was_far = start, None
     for _ in range(NOISE_TRIALS):
         moved = kl(scale)
-        if abs(moved - NOISE_KL) <= NOISE_TOLERANCE * NOISE_KL:
+        if abs(moved - NOISE_KL) <= tolerance * NOISE_KL:
             return scale, moved
         miss = math.log(min(max(moved / NOISE_KL, 1e-9), 1e9)) if moved == moved else math.log(1e9)  # nan is too far
         is_far = miss > 0
@@ -222,13 +220,8 @@ def _child(
 ) -> Variation:
     """Build the child, and carry weights and moments over."""
     child = build(parent.network.spec.apply(operator, **arguments))
-    heritage = morph_(child, parent.network, operator, arguments, states=parent.observations, generator=generator)
-    parameters = walk(child).parameters
-    usual = float(torch.cat([moment.reshape(-1) for moment in parent.second.values()]).mean())
-    first = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    second = {name: torch.full_like(p, usual) for name, p in parameters.items()}  # what a newborn tensor starts with
-    transplant_moments_(first, parent.first, heritage, new_is_mean=False)
-    transplant_moments_(second, parent.second, heritage, new_is_mean=True)
-    for name in heritage.refitted:
-        first[name].zero_()
-    return Variation(child, first, second, dict(arguments), heritage.maps)
+    states = parent.observations
+    maps, moments = morph_(
+        child, parent.network, operator, arguments, states=states, generator=generator, moments=parent.moments
+    )
+    return Variation(child, moments, dict(arguments), maps)

@@ -473,8 +473,8 @@ def test_growth_keeps_whole_sequences_from_any_state(cell, operators, seed):
     for operator in operators:
         child_spec, arguments = lstm.spec.mutate(operator, rng)
         child = lstm.rebuilt(child_spec).double()
-        heritage = morph_(child, lstm, operator, arguments, states=None, generator=generator)
-        state = carry_state(state, lstm.spec, child_spec, heritage.maps)
+        morphed = morph_(child, lstm, operator, arguments, states=None, generator=generator)
+        state = carry_state(state, lstm.spec, child_spec, morphed.maps)
         lstm = child
     after, then = lstm.unroll(x, starts, state)
     assert all(bool(parameter.isfinite().all()) for parameter in lstm.parameters())

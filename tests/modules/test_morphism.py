@@ -1,7 +1,6 @@
 """Carrying tensors along unit maps, and the ridge refit: small cases whose answer can be written down."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,12 +8,12 @@ from hypothesis import strategies as st
 from agilerl_like.modules.morphism import (
     RIDGE,
     Heritage,
+    Way,
     carry,
     grown,
     least_missed,
     refit_,
     transplant_,
-    transplant_moments_,
 )
 
 
@@ -62,26 +61,31 @@ def stream():
     return torch.Generator().manual_seed(0)
 
 
+def ways(*maps):
+    return [Way.along(torch.tensor(unit_map).long(), torch.device("cpu")) for unit_map in maps]
+
+
 def test_carry_copies_survivors_and_fills_the_new():
-    old = torch.tensor([[1.0, 2], [3, 4]])
-    maps = [torch.tensor([1, -1, 0]), torch.tensor([0, -1, 1])]
-    result = carry(old, maps, new_outputs=torch.tensor([[13.0, 14, 15]]), new_inputs=0.0)
-    # rows come from 1, nowhere, 0; the middle column is new: 0 in every row, the newborn row's too
-    assert result.tolist() == [[3, 0, 4], [13, 0, 15], [1, 0, 2]]
-    assert old.tolist() == [[1, 2], [3, 4]]
+    old = torch.tensor([[[1.0, 2], [3, 4]], [[5, 6], [7, 8]]])  # weights, and as many numbers of another kind
+    new = torch.tensor([[[13.0, 14, 15]], [[23, 24, 25]]])
+    result = carry(old, ways([1, -1, 0], [0, -1, 1]), new_outputs=new, new_inputs=[0.0, 9.0])
+    # rows come from 1, nowhere, 0; the middle column is new: in every row, the newborn row's too
+    assert result.tolist() == [[[3, 0, 4], [13, 0, 15], [1, 0, 2]], [[7, 9, 8], [23, 9, 25], [5, 9, 6]]]
+    assert old.tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
 
 
 @given(rows=st.lists(st.integers(-1, 3), min_size=1, max_size=6), columns=st.lists(st.integers(-1, 4), max_size=6))
 def test_carry_of_any_map_entry_by_entry(rows, columns):
-    old = torch.arange(20.0).view(4, 5) + 1
-    result = carry(old, [torch.tensor(rows), torch.tensor(columns).long()], new_outputs=-7.0, new_inputs=0.0)
+    old = torch.arange(20.0).view(1, 4, 5) + 1
+    new = torch.full((1, rows.count(-1), len(columns)), -7.0)
+    result = carry(old, ways(rows, columns), new_outputs=new, new_inputs=[0.0])
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
-            expected = 0.0 if column < 0 else -7.0 if row < 0 else old[row, column]
-            assert result[i, j] == expected
+            expected = 0.0 if column < 0 else -7.0 if row < 0 else old[0, row, column]
+            assert result[0, i, j] == expected
 
 
-PARENT = {"a.weight": torch.tensor([[3.0, 4], [6, 8]]), "a.bias": torch.tensor([1.0, 3])}
+PARENT = {"a.weight": torch.tensor([[[3.0, 4], [6, 8]]]), "a.bias": torch.tensor([[1.0, 3]])}
 WAYS = {
     "sources": {name: name for name in PARENT},
     "axes": {"a.weight": ("u", "in"), "a.bias": ("u",)},
@@ -90,49 +94,50 @@ WAYS = {
 
 
 def test_a_newborn_row_is_as_long_as_the_median_of_the_others():
-    child = {"a.weight": torch.full((3, 2), torch.nan), "a.bias": torch.full((3,), 9.0)}
+    child = {"a.weight": torch.full((1, 3, 2), torch.nan), "a.bias": torch.full((1, 3), 9.0)}
     transplant_(child, PARENT, Heritage(**WAYS), generator=stream())
     # rows of length 5 and 10, whose (lower) median is 5; its direction is that of two Gaussian numbers
     direction = torch.randn(2, generator=stream())
     expected = [[3.0, 4], [6, 8], (5 * direction / direction.norm()).tolist()]
-    torch.testing.assert_close(child["a.weight"], torch.tensor(expected))
-    assert child["a.bias"].tolist() == [1, 3, 9]
+    torch.testing.assert_close(child["a.weight"], torch.tensor([expected]))
+    assert child["a.bias"].tolist() == [[1, 3, 9]]
 
 
 def test_a_newborn_row_among_dead_ones_is_not_dead():
-    child, parent = {"a.weight": torch.zeros(3, 2)}, {"a.weight": torch.zeros(2, 2)}
+    child, parent = {"a.weight": torch.zeros(1, 3, 2)}, {"a.weight": torch.zeros(1, 2, 2)}
     transplant_(child, parent, Heritage(**WAYS), generator=stream())
-    torch.testing.assert_close(child["a.weight"].norm(dim=1), torch.tensor([0, 0, 2**0.5]))
+    torch.testing.assert_close(child["a.weight"].norm(dim=2), torch.tensor([[0, 0, 2**0.5]]))
 
 
 def test_newborn_noise_is_as_strong_as_its_neighbours():
     # what stands in the child is 1 in each entry: length sqrt(2) becomes the median's 5
     ways = {key: {k.replace("weight", "weight_sigma"): v for k, v in part.items()} for key, part in WAYS.items()}
     ways["sources"] = {"a.weight_sigma": "a.weight"}
-    child = {"a.weight_sigma": torch.ones(3, 2)}
+    child = {"a.weight_sigma": torch.ones(1, 3, 2)}
     transplant_(child, PARENT, Heritage(**ways), generator=stream())
-    torch.testing.assert_close(child["a.weight_sigma"][2], torch.tensor([5 / 2**0.5] * 2))
+    torch.testing.assert_close(child["a.weight_sigma"][0, 2], torch.tensor([5 / 2**0.5] * 2))
 
 
-@pytest.mark.parametrize(("new_is_mean", "weight", "bias"), [(False, 0, 0), (True, (3 + 4 + 6 + 8) / 4, (1 + 3) / 2)])
-def test_new_entries_of_moments_are_zero_or_the_mean(new_is_mean, weight, bias):
-    child = {"a.weight": torch.full((3, 2), 2.0), "a.bias": torch.full((3,), 9.0)}
-    transplant_moments_(child, PARENT, Heritage(**WAYS), new_is_mean=new_is_mean)
-    assert child["a.weight"].tolist() == [[3, 4], [6, 8], [weight, weight]]
-    assert child["a.bias"].tolist() == [1, 3, bias]
+def test_new_entries_of_moments_are_zero_or_the_mean():
+    parent = {name: torch.cat([x, 10 * x, 100 * x]) for name, x in PARENT.items()}
+    child = {"a.weight": torch.full((3, 3, 2), 2.0), "a.bias": torch.full((3, 3), 9.0)}
+    transplant_(child, parent, Heritage(**WAYS), generator=stream())
+    usual = 100 * (3 + 4 + 6 + 8) / 4
+    assert child["a.weight"][1:].tolist() == [[[30, 40], [60, 80], [0, 0]], [[300, 400], [600, 800], [usual, usual]]]
+    assert child["a.bias"].tolist() == [[1, 3, 9], [10, 30, 0], [100, 300, 100 * (1 + 3) / 2]]
 
 
 def test_a_newborn_unit_does_not_count_in_a_normalisation():
-    name, child = "norms.0.counted", {"norms.0.counted": torch.ones(3)}
+    name, child = "norms.0.counted", {"norms.0.counted": torch.ones(1, 3)}
     ways = {"sources": {name: name}, "axes": {name: ("u",)}, "maps": {"u": grown(2, 1)}}
-    transplant_(child, {name: torch.tensor([1.0, 0.0])}, Heritage(**ways), generator=stream())
-    assert child[name].tolist() == [1, 0, 0]
+    transplant_(child, {name: torch.tensor([[1.0, 0.0]])}, Heritage(**ways), generator=stream())
+    assert child[name].tolist() == [[1, 0, 0]]
 
 
 def test_a_tensor_without_a_source_stays_as_it_is():
-    child = {"w": torch.ones(2)}
-    transplant_(child, {"w": torch.zeros(2)}, Heritage({}, {}, {}), generator=stream())
-    assert child["w"].tolist() == [1, 1]
+    child = {"w": torch.ones(1, 2)}
+    transplant_(child, {"w": torch.zeros(1, 2)}, Heritage({}, {}, {}), generator=stream())
+    assert child["w"].tolist() == [[1, 1]]
 
 
 @given(seed=st.integers(0, 2**31))

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.modules.stack import layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.variation import Builder, Parent
+from agilerl_like.networks.variation import Builder, Parent, Variation
 
 INPUTS = 4
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (INPUTS,))
@@ -49,6 +50,21 @@ def states(count: int, dtype: torch.dtype = torch.float64, *, inputs: int = INPU
     return torch.randn(count, inputs, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
+def in_rows(first: dict[str, Tensor], second: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """Moments by name, as they lie beside a network's parameters, `[N]` each."""
+    return tuple(torch.cat([m.reshape(-1) for m in moments.values()]) for moments in (first, second))
+
+
+def first_of(one: Parent | Variation) -> dict[str, Tensor]:
+    """Adam's first moments by the parameter's name."""
+    return views(one.moments[0], layout(one.network))
+
+
+def second_of(one: Parent | Variation) -> dict[str, Tensor]:
+    """Adam's second moments by the parameter's name."""
+    return views(one.moments[1], layout(one.network))
+
+
 def random_parent(build: Builder, spec: NetworkSpec, *, inputs: int = INPUTS) -> Parent:
     """A network whose every number is its own, as after some training, with moments likewise."""
     network = build(spec)
@@ -66,7 +82,7 @@ def random_parent(build: Builder, spec: NetworkSpec, *, inputs: int = INPUTS) ->
     named = dict(network.named_parameters())
     first = {name: torch.randn(p.shape, generator=generator).to(dtype) for name, p in named.items()}
     second = {name: torch.rand(p.shape, generator=generator).to(dtype) + 0.1 for name, p in named.items()}
-    return Parent(network, first, second, states(128, dtype, inputs=inputs))
+    return Parent(network, in_rows(first, second), states(128, dtype, inputs=inputs))
 
 
 def wanted(x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
@@ -97,7 +113,7 @@ def _fitted(spec: NetworkSpec, discrete: bool, share: bool) -> Parent:
         {name: state[name][key] if name in state else torch.zeros_like(p) for name, p in network.named_parameters()}
         for key in ("exp_avg", "exp_avg_sq")
     )
-    return Parent(network, first, second, states(512, torch.float32, seed=5))
+    return Parent(network, in_rows(first, second), states(512, torch.float32, seed=5))
 
 
 def fitted_parent(spec: NetworkSpec | None = None, *, discrete: bool = True, share: bool = False) -> Parent:

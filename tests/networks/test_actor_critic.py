@@ -235,7 +235,7 @@ def test_a_mutated_network_is_rebuilt_from_json_and_a_state_dict(seed):
         _, drawn = spec.mutate(operator, rng, activations=("ReLU", "GELU"))
         child = vary(parent, operator, drawn, build, stream(seed))
         child.network.advance_fades_(0.3)
-        parent = parent._replace(network=child.network, first=child.first, second=child.second)
+        parent = parent._replace(network=child.network, moments=child.moments)
     twin = build(NetworkSpec.from_net_config(json.loads(json.dumps(parent.network.spec.to_config()))))
     twin.load_state_dict(parent.network.state_dict())
     x = states(16, seed=3)

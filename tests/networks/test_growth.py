@@ -72,7 +72,7 @@ def test_ten_grow_operators_change_no_output(config, seed, dtype, action, share,
         scale = max(1.0, float(before.abs().max()))
         after = outputs_of(child.network, x)
         assert (after - before).abs().max() <= TOLERANCE[dtype] * scale, (operator, drawn)
-        parent = parent._replace(network=child.network, first=child.first, second=child.second)
+        parent = parent._replace(network=child.network, moments=child.moments)
 
 
 NORMED = {"hidden_size": [16, 16], "activation": "GELU", "layer_norm": True, "noisy": True}
@@ -159,7 +159,7 @@ def test_layers_of_an_encoder_may_grow_while_the_head_still_fades():
     fading.network.advance_fades_(0.25)
     x = states(32, seed=2)
     before = outputs_of(fading.network, x)
-    parent = parent._replace(network=fading.network, first=fading.first, second=fading.second)
+    parent = parent._replace(network=fading.network, moments=fading.moments)
     child = vary(parent, "encoder.add_layer", {"layer": 0}, build, stream()).network
     torch.testing.assert_close(outputs_of(child, x), before, rtol=0, atol=1e-12)
     assert child.fade_left() == 1.0  # the newer of the two

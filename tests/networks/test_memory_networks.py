@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from network_examples import BOX, DISCRETE, INPUTS, builder, random_parent, stream
+from network_examples import BOX, DISCRETE, INPUTS, builder, first_of, random_parent, second_of, stream
 from torch.distributions import Categorical, kl_divergence
 
 from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.modules.stack import layout
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.memory import TIMELESS, Course, fitted
@@ -121,7 +122,7 @@ def test_growth_keeps_whole_sequences_and_running_episodes(cell, layers, activat
         assert state.shape[1:] == child.network.state_shape
         after = said(child.network, x, course)
         assert (after - before).abs().max() <= 1e-12 * max(1.0, float(before.abs().max())), (operator, drawn)
-        parent = parent._replace(network=child.network, first=child.first, second=child.second)
+        parent = parent._replace(network=child.network, moments=child.moments)
 
 
 @pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
@@ -148,8 +149,8 @@ def test_a_network_that_remembers_images_grows_silently_too(operator, arguments,
     network = build(spec)
     network.reset_(stream(), output_gain=1.0)
     rows = torch.randint(256, (COUNT, STEPS, encoding.size), generator=stream(), dtype=torch.uint8)
-    moments = {name: torch.ones_like(p) for name, p in network.named_parameters()}
-    child = vary(Parent(network, moments, moments, rows), operator, arguments, build, stream())
+    moments = torch.ones(2, layout(network)[-1].stop).unbind()
+    child = vary(Parent(network, moments, rows), operator, arguments, build, stream())
     courses = [each.course_of(rows) for each in (network, child.network)]
     before, after = (
         said(each, rows.flatten(0, 1), course) for each, course in zip((network, child.network), courses, strict=True)
@@ -257,25 +258,28 @@ def test_moments_travel_gate_by_gate(cell):
             ("memory.cells.0.recurrent_weight", (slice(None), slice(10), slice(10))),
             ("head.linears.0.weight", (slice(None), slice(10))),
         ):
-            for now, then, new in ((child.first, parent.first, 0.0), (child.second, parent.second, None)):
+            for now, then, new in (
+                (first_of(child), first_of(parent), 0.0),
+                (second_of(child), second_of(parent), None),
+            ):
                 moment, old = (moments[f"{branch}.{name}"] for moments in (now, then))
                 expected = torch.full_like(moment, mean(old) if new is None else new)
                 expected[corner] = old
                 assert torch.equal(moment, expected)
-    elsewhere = [name for name in child.first if "memory" not in name and "head.linears.0" not in name]
-    assert all(torch.equal(child.first[name], parent.first[name]) for name in elsewhere)
+    elsewhere = [name for name in first_of(child) if "memory" not in name and "head.linears.0" not in name]
+    assert all(torch.equal(first_of(child)[name], first_of(parent)[name]) for name in elsewhere)
 
 
 def test_a_newborn_layers_moments_are_nothing_and_the_mean_of_all():
     parent = parent_of(spec_of("GRU"))
     child = vary(parent, "memory.add_layer", {"layer": 1}, builder(), stream())
-    newborn = [name for name in child.first if "cells.1" in name or "residuals.1" in name]
+    newborn = [name for name in first_of(child) if "cells.1" in name or "residuals.1" in name]
     assert len(newborn) == 2 * 5
-    usual = mean(torch.cat([moment.flatten() for moment in parent.second.values()]))
-    for name, moment in child.first.items():
-        assert torch.equal(moment, torch.zeros_like(moment) if name in newborn else parent.first[name])
-        second = torch.full_like(moment, usual) if name in newborn else parent.second[name]
-        torch.testing.assert_close(child.second[name], second)
+    usual = mean(parent.moments[1])
+    for name, moment in first_of(child).items():
+        assert torch.equal(moment, torch.zeros_like(moment) if name in newborn else first_of(parent)[name])
+        second = torch.full_like(moment, usual) if name in newborn else second_of(parent)[name]
+        torch.testing.assert_close(second_of(child)[name], second)
 
 
 def test_units_that_stay_keep_their_moments():
@@ -286,12 +290,12 @@ def test_units_that_stay_keep_their_moments():
     child = vary(parent, "memory.remove_node", {"nodes": 4}, builder(), stream())
     stay = child.maps["actor.memory.out"]
     assert len(stay) == child.network.spec.memory.hidden_state_size < 14
-    for now, then in ((child.first, parent.first), (child.second, parent.second)):
+    for now, then in ((first_of(child), first_of(parent)), (second_of(child), second_of(parent))):
         name = "actor.memory.cells.0.recurrent_weight"
         assert torch.equal(now[name], then[name][:, stay][:, :, stay])
-    assert not child.first["actor.head.linears.0.weight"].any()  # it was refitted
+    assert not first_of(child)["actor.head.linears.0.weight"].any()  # it was refitted
     assert torch.equal(
-        child.second["actor.head.linears.0.weight"], parent.second["actor.head.linears.0.weight"][:, stay]
+        second_of(child)["actor.head.linears.0.weight"], second_of(parent)["actor.head.linears.0.weight"][:, stay]
     )
 
 

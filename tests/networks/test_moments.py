@@ -2,11 +2,20 @@
 
 import pytest
 import torch
-from network_examples import builder, fitted_parent, fitted_spec, random_parent, states, stream, wanted
+from network_examples import (
+    builder,
+    first_of,
+    fitted_parent,
+    fitted_spec,
+    random_parent,
+    second_of,
+    states,
+    stream,
+    wanted,
+)
 
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.modules import Stack
-from agilerl_like.modules.stack import layout
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.variation import vary
 
@@ -15,7 +24,7 @@ SPEC = NetworkSpec.from_net_config({"encoder_config": NORMED, "head_config": NOR
 
 
 def mean_second(parent):
-    return torch.cat([moment.reshape(-1) for moment in parent.second.values()]).mean()
+    return parent.moments[1].mean()
 
 
 def test_new_nodes_get_zero_and_the_mean_and_survivors_keep_theirs():
@@ -23,7 +32,10 @@ def test_new_nodes_get_zero_and_the_mean_and_survivors_keep_theirs():
     parent = random_parent(build, SPEC)
     child = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 16}, build, stream())
     for branch in ("actor", "critic"):
-        for moments, old_moments, new in ((child.first, parent.first, 0.0), (child.second, parent.second, None)):
+        for moments, old_moments, new in (
+            (first_of(child), first_of(parent), 0.0),
+            (second_of(child), second_of(parent), None),
+        ):
             for name, rows, columns in (
                 ("linears.0.weight", 20, None),
                 ("linears.0.bias", 20, None),
@@ -35,10 +47,10 @@ def test_new_nodes_get_zero_and_the_mean_and_survivors_keep_theirs():
                 expected = torch.full_like(moment, float(old.mean()) if new is None else new)
                 expected[tuple(slice(n) for n in ((rows, columns) if moment.dim() > 1 else (rows,)))] = old
                 assert torch.equal(moment, expected)
-    for name, moment in child.first.items():
+    for name, moment in first_of(child).items():
         if "encoder.linears.0" not in name and "encoder.norms.0" not in name and "encoder.linears.1.w" not in name:
-            assert torch.equal(moment, parent.first[name])
-            assert torch.equal(child.second[name], parent.second[name])
+            assert torch.equal(moment, first_of(parent)[name])
+            assert torch.equal(second_of(child)[name], second_of(parent)[name])
 
 
 def test_latent_nodes_are_carried_into_both_heads():
@@ -47,9 +59,9 @@ def test_latent_nodes_are_carried_into_both_heads():
     child = vary(parent, "add_latent_node", {"nodes": 8}, build, stream())
     for branch in ("actor", "critic"):
         rows, columns = f"{branch}.encoder.linears.2.weight", f"{branch}.head.linears.0.weight"
-        assert torch.equal(child.first[rows][:16], parent.first[rows])
-        assert torch.equal(child.first[columns][:, :16], parent.first[columns])
-        assert bool((child.first[rows][16:] == 0).all() and (child.first[columns][:, 16:] == 0).all())
+        assert torch.equal(first_of(child)[rows][:16], first_of(parent)[rows])
+        assert torch.equal(first_of(child)[columns][:, :16], first_of(parent)[columns])
+        assert bool((first_of(child)[rows][16:] == 0).all() and (first_of(child)[columns][:, 16:] == 0).all())
 
 
 def test_a_new_layer_starts_with_the_mean_over_all_second_moments():
@@ -59,22 +71,22 @@ def test_a_new_layer_starts_with_the_mean_over_all_second_moments():
     for branch in ("actor", "critic"):
         for kind in ("linears.1.weight", "linears.1.bias", "norms.1.weight", "norms.1.bias"):
             name = f"{branch}.head.{kind}"
-            assert bool((child.first[name] == 0).all())
-            torch.testing.assert_close(child.second[name], mean_second(parent).expand_as(child.second[name]))
+            assert bool((first_of(child)[name] == 0).all())
+            torch.testing.assert_close(second_of(child)[name], mean_second(parent).expand_as(second_of(child)[name]))
         for old, new in ((0, 0), (1, 2), (2, 3)):
             for what in ("weight", "bias"):
                 theirs, ours = (f"{branch}.head.linears.{i}.{what}" for i in (old, new))
-                assert torch.equal(child.first[ours], parent.first[theirs])
-                assert torch.equal(child.second[ours], parent.second[theirs])
+                assert torch.equal(first_of(child)[ours], first_of(parent)[theirs])
+                assert torch.equal(second_of(child)[ours], second_of(parent)[theirs])
 
 
 def test_a_change_of_activation_keeps_every_moment():
     build = builder()
     parent = random_parent(build, SPEC)
     child = vary(parent, "change_activation", {"activation": "Tanh"}, build, stream())
-    assert child.first.keys() == parent.first.keys()
-    assert all(torch.equal(child.first[name], moment) for name, moment in parent.first.items())
-    assert all(torch.equal(child.second[name], moment) for name, moment in parent.second.items())
+    assert first_of(child).keys() == first_of(parent).keys()
+    assert all(torch.equal(first_of(child)[name], moment) for name, moment in first_of(parent).items())
+    assert all(torch.equal(second_of(child)[name], moment) for name, moment in second_of(parent).items())
 
 
 def test_removed_nodes_take_their_moments_along_and_what_is_refitted_loses_its_direction():
@@ -87,21 +99,22 @@ def test_removed_nodes_take_their_moments_along_and_what_is_refitted_loses_its_d
             dict(n.named_parameters())[f"{branch}.encoder.linears.0.weight"] for n in (parent.network, result.network)
         )
         keep = [int((old == row).all(1).nonzero()) for row in new]  # survivors' incoming weights are copies
-        for moments, old_moments in ((result.first, parent.first), (result.second, parent.second)):
+        for moments, old_moments in ((first_of(result), first_of(parent)), (second_of(result), second_of(parent))):
             name = f"{branch}.encoder.linears.0.weight"
             assert torch.equal(moments[name], old_moments[name][keep])
-        assert bool((result.first[f"{reader}.weight"] == 0).all() and (result.first[f"{reader}.bias"] == 0).all())
-        assert torch.equal(result.second[f"{reader}.weight"], parent.second[f"{reader}.weight"][:, keep])
-        assert torch.equal(result.second[f"{reader}.bias"], parent.second[f"{reader}.bias"])
+        assert bool(
+            (first_of(result)[f"{reader}.weight"] == 0).all() and (first_of(result)[f"{reader}.bias"] == 0).all()
+        )
+        assert torch.equal(second_of(result)[f"{reader}.weight"], second_of(parent)[f"{reader}.weight"][:, keep])
+        assert torch.equal(second_of(result)[f"{reader}.bias"], second_of(parent)[f"{reader}.bias"])
 
 
 # -- goal M4
 
 
-def learner(network, first, second, steps):
+def learner(one, steps):
     """A stack of one and its Adam, with a function that takes one step on a batch and returns |update| / lr."""
-    stack = Stack.of([network])
-    rows = [torch.cat([m[slot.name].reshape(-1) for slot in stack.slots]).unsqueeze(0) for m in (first, second)]
+    stack, rows = Stack.of([one.network]), [moment.unsqueeze(0) for moment in one.moments]
     adam = Adam(rows[0].clone(), rows[1].clone(), torch.full((1,), float(steps)).to(rows[0]))
     rate = torch.full((1,), 1e-3).to(rows[0])
 
@@ -138,14 +151,13 @@ def test_the_first_steps_after_growth_kick_nobody(operator, arguments, layer_nor
     parent = fitted_parent(fitted_spec(layer_norm=layer_norm, activation="ReLU"))
     child = vary(parent, operator, arguments, builder(dtype=torch.float32), stream())
     # whoever is newborn shows where the first moment, all ones in the parent, is 0
-    marked = parent._replace(first={name: torch.ones_like(m) for name, m in parent.first.items()})
-    marks = vary(marked, operator, arguments, builder(dtype=torch.float32), stream()).first
-    names = [slot.name for slot in layout(child.network)]
-    newborn = torch.cat([marks[name].reshape(-1) for name in names]) == 0
+    marked = parent._replace(moments=(torch.ones_like(parent.moments[0]), parent.moments[1]))
+    marks = vary(marked, operator, arguments, builder(dtype=torch.float32), stream()).moments[0]
+    newborn = marks == 0
     assert bool(newborn.any()) == (operator != "change_activation")
 
-    old_step = learner(parent.network, parent.first, parent.second, 250)
-    new_step = learner(child.network, child.first, child.second, 250)
+    old_step = learner(parent, 250)
+    new_step = learner(child, 250)
     twin, ours = old_step(0), new_step(0)
     # survivors move as the unmutated twin's: sorted, for they only changed places (float32: the gradients are sums)
     torch.testing.assert_close(ours[~newborn].sort().values, twin.sort().values, rtol=0.05, atol=2e-3)

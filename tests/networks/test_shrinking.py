@@ -125,7 +125,7 @@ def test_a_layer_that_does_nothing_is_removed_exactly(part, layer):
     config = {"hidden_size": [24], "min_mlp_nodes": 8, "max_mlp_nodes": 64}
     single = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
     double = vary(single, f"{part}.add_layer", {"layer": 0}, build, stream())
-    parent = Parent(double.network, double.first, double.second, states(512))
+    parent = Parent(double.network, double.moments, states(512))
     result = vary(parent, f"{part}.remove_layer", {"layer": layer}, build, stream())
     assert result.network.spec == single.network.spec
     x = states(64, seed=8)
@@ -173,15 +173,14 @@ def indispensable(mute: int) -> Parent:
 def test_a_removal_that_costs_too_much_is_refused_and_leaves_everything_untouched():
     parent = indispensable(mute=0)
     parent.network.train()
-    before, first = tensors(parent.network), {name: m.clone() for name, m in parent.first.items()}
+    before, moments = tensors(parent.network), [moment.clone() for moment in parent.moments]
     result = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, builder(inputs=WIDE), stream())
     assert set(result.arguments) == {"layer", "nodes", "refused"}
     assert result.network is parent.network
-    assert result.first is parent.first
-    assert result.second is parent.second
+    assert result.moments is parent.moments
     assert result.network.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in tensors(parent.network).items())
-    assert all(torch.equal(moment, first[name]) for name, moment in parent.first.items())
+    assert all(map(torch.equal, parent.moments, moments))
     kl, error = (float(part.split("=")[1]) for part in str(result.arguments["refused"]).split(", "))
     assert kl > KL_LIMIT or error > VALUE_LIMIT
 
@@ -208,7 +207,7 @@ def test_the_removal_of_a_layer_is_not_tried_by_halves():
     with torch.no_grad():  # a middle layer that folds its inputs cannot be replaced by a linear map
         for branch in (double.network.actor, double.network.critic):
             branch.encoder.activations[0] = Fold(0, "Identity")
-    parent = Parent(double.network, double.first, double.second, parent.observations)
+    parent = Parent(double.network, double.moments, parent.observations)
     result = vary(parent, "encoder.remove_layer", {"layer": 0}, build, stream())
     assert set(result.arguments) == {"layer", "refused"}
 
@@ -251,7 +250,7 @@ def test_what_bridges_a_removed_noisy_layer_is_as_noisy_as_what_read_it():
     spec = NetworkSpec.from_net_config({"encoder_config": {"hidden_size": [24], "noisy": True}})
     single = random_parent(build, spec)
     double = vary(single, "encoder.add_layer", {"layer": 0}, build, stream())
-    parent = Parent(double.network, double.first, double.second, states(512))
+    parent = Parent(double.network, double.moments, states(512))
     with torch.no_grad():
         parent.network.actor.encoder.linear(2).weight_sigma.fill_(0.125)
     child = vary(parent, "encoder.remove_layer", {"layer": 1}, build, stream()).network
@@ -268,7 +267,7 @@ def test_a_norm_that_lost_all_it_counted_counts_who_is_left():
     with torch.no_grad():  # nobody is heard, so that the first 32 go: all who are counted
         for branch in (grown.network.actor, grown.network.critic):
             branch.encoder.linear(1).weight.zero_()
-    parent = Parent(grown.network, grown.first, grown.second, states(256))
+    parent = Parent(grown.network, grown.moments, states(256))
     child = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, build, stream()).network
     assert child.spec == spec
     for layer in child.modules():
