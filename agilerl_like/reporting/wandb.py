@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import uuid
+from pathlib import Path
 from typing import Any
 
 from agilerl_like.errors import ConfigurationError
@@ -10,9 +12,15 @@ from agilerl_like.reporting.measures import scalars
 from agilerl_like.reporting.records import GenerationRecord, RunRecord, SummaryRecord
 from agilerl_like.reporting.reporter import Reporter
 
+ID = "wandb-id"
+"""The file in a run's folder that names its W&B run."""
+
 
 class WandbReporter(Reporter):
-    """Logs one step a generation; keywords go to `wandb.init` and win over what the run says of itself."""
+    """Logs one step a generation; keywords go to `wandb.init` and win over what the run says of itself.
+
+    A run with a folder keeps its W&B id there, so that it goes on in the same W&B run when it is resumed.
+    """
 
     def __init__(self, **wandb_kwargs: Any):
         if importlib.util.find_spec("wandb") is None:
@@ -28,7 +36,7 @@ class WandbReporter(Reporter):
             "name": run.name,
             "config": dict(run.settings),
             "tags": [run.algorithm, run.env],
-            **({} if run.run_dir is None else {"dir": str(run.run_dir)}),
+            **({} if run.run_dir is None else _place(run.run_dir)),
         }
         self._run = wandb.init(**{**said, **self._kwargs})
 
@@ -54,3 +62,11 @@ class WandbReporter(Reporter):
         if self._run is not None:
             self._run.finish()
             self._run = None
+
+
+def _place(run_dir: Path) -> dict[str, str]:
+    """Where W&B keeps its files, and in which of its runs this one goes on."""
+    path = run_dir / ID
+    if not path.is_file():
+        path.write_text(uuid.uuid4().hex, encoding="utf-8")
+    return {"dir": str(run_dir), "id": path.read_text(encoding="utf-8"), "resume": "allow"}

@@ -45,6 +45,23 @@ def test_a_run_is_logged_over_env_steps_and_finished_once(monkeypatch, tmp_path)
     assert heard[2][1]["best/hp/lr"] == 0.0012
 
 
+def test_a_run_with_a_folder_goes_on_where_it_was(monkeypatch, tmp_path):
+    (tmp_path / "wandb.py").write_text(STAND_IN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    folders = [tmp_path / name for name in ("a", "a", "b")]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+        reporter = WandbReporter()
+        reporter.start(a_run(run_dir=folder))
+        reporter.close()
+    sys.modules.pop("wandb")
+    heard = [json.loads(line) for line in (tmp_path / "heard.jsonl").read_text().splitlines()]
+    begun = [entry[1] for entry in heard if entry[0] == "init"]
+    assert [(entry["dir"], entry["resume"]) for entry in begun] == [(str(folder), "allow") for folder in folders]
+    assert begun[0]["id"] == begun[1]["id"] != begun[2]["id"]
+
+
 def test_without_the_package_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'agilerl-like\[wandb\]'"):
