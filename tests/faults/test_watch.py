@@ -3,6 +3,7 @@
 import ctypes
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import sys
@@ -200,8 +201,11 @@ def test_a_rank_on_another_machine_is_missed_when_it_falls_silent(start):
     ranks.do("meet", 0, 1, 2)
     ranks.signal(signal.SIGKILL, 1)
     assert ranks.codes(0, 2) == [CODE, CODE]
-    silent = "has given no sign of life for 2 s, so all ranks end."  # 1.5 and up to an interval
-    assert list(ranks.said()) == [(0, f"{ranks.name(1, 'machine-1')} {silent}", ADVICE)]
+    ((who, what, then),) = ranks.said()
+    assert (who, then) == (0, ADVICE)
+    # patience is 1.5 s, and the other rank may lose it an interval sooner than the one who speaks
+    silent = "has given no sign of life for [12] s, so all ranks end."
+    assert re.fullmatch(re.escape(ranks.name(1, "machine-1")) + f" {silent}", what)
 
 
 def test_without_the_store_one_rank_speaks_on_each_machine(start):
