@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agilerl_like import PPO, make_vect_envs
-from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.algorithms.evaluation import MORE_TRIES, Episodes, in_rounds
 from agilerl_like.envs import TransitionEnv, evaluation_env
 from agilerl_like.envs.trials import trial_env
 
@@ -97,20 +97,32 @@ def test_an_episode_that_was_lost_with_its_worker_does_not_count(tmp_path):
     assert played.means.tolist() == [5.0]
 
 
-def test_members_of_whose_episodes_none_is_left_play_again(tmp_path):
-    """Whoever meets a deadly seed first, its process dies with all envs of a member."""
+def test_who_has_no_episode_left_plays_again(tmp_path):
     make = partial(Deadly, {1, 2}, str(tmp_path / "died"))
-    env = make_vect_envs(make_env=make, num_envs=4, backend="workers", num_workers=2)
-    population = PPO.population(2, env.single_observation_space, env.single_action_space, seed=0)
-    (tmp_path / "died").touch()
-    undisturbed = population.play(TransitionEnv(env), [1, 2])
-    (tmp_path / "died").unlink()
+    env = make_vect_envs(make_env=make, num_envs=2, backend="workers", num_workers=1)
+    agent = PPO(env.single_observation_space, env.single_action_space, seed=0)
     with pytest.warns(RuntimeWarning, match="exit code 3"):
-        played = population.play(TransitionEnv(env), [1, 2])
+        played = agent.play(TransitionEnv(env), [1, 2])
     env.close()
-    assert (tmp_path / "died").exists()
-    assert not played.lost.all(axis=1).any()
-    assert played.means.tolist() == undisturbed.means.tolist() == [5.0, 5.0]
+    assert not played.lost.any()
+    assert played.returns.tolist() == [[5.0, 5.0]]
+
+
+def test_an_episode_that_is_lost_again_and_again_stays_lost():
+    """Of two members the second loses all it plays, the first one episode."""
+    lost = np.array([[True, False], [True, True]])
+    tries: list[list[int]] = []
+
+    def play(seeds):
+        tries.append(list(seeds))
+        return np.full((2, 2), float(len(tries))), np.full((2, 2), len(tries)), lost
+
+    returns, lengths, still = in_rounds(play, [3, 4], 2)
+    assert len(tries) == 1 + MORE_TRIES
+    assert len({tuple(seeds) for seeds in tries}) == len(tries)  # other seeds each time
+    assert returns.tolist() == [[1, 1], [4, 4]]
+    assert lengths.tolist() == [[1, 1], [4, 4]]
+    assert (still == lost).all()
 
 
 def test_if_all_episodes_were_lost_there_is_no_mean():

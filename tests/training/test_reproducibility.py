@@ -42,9 +42,8 @@ def digest(cwd, *arguments, hash_seed="0"):
     return done.stdout.split()[-1]
 
 
-def test_another_process_gives_the_same_bits_and_another_seed_others(tmp_path):
+def test_another_process_folder_hash_seed_and_backend_give_the_same_bits(tmp_path):
+    """More ways to run the same, and other seeds, are in tests/faults/test_same_bits.py."""
     (tmp_path / "elsewhere").mkdir()
     first = digest(tmp_path, "1", "sync")
-    assert digest(tmp_path / "elsewhere", "1", "sync", "loud", hash_seed="77") == first
-    assert digest(tmp_path, "1", "async") == first
-    assert digest(tmp_path, "2", "sync") != first
+    assert digest(tmp_path / "elsewhere", "1", "async", "loud", hash_seed="77") == first
