@@ -26,7 +26,7 @@ GOOD = {
     "run": {"plot": False},
 }
 WITHIN = 2.0
-"""Seconds for each refusal, besides the imports."""
+"""Seconds of work for each refusal, besides the imports; a machine that is busy with other things does not count."""
 
 
 @dataclass(frozen=True)
@@ -229,10 +229,10 @@ def refused(defects, folder, made):
         defect(data)
     path = folder / "bad.yaml"
     path.write_text(yaml.safe_dump(data))
-    said, start = io.StringIO(), time.monotonic()
+    said, start = io.StringIO(), time.process_time()
     with contextlib.redirect_stderr(said):
         code = main(["train", str(path), "--run.dir", str(folder / "runs")])
-    assert time.monotonic() - start < WITHIN
+    assert time.process_time() - start < WITHIN
     text = said.getvalue()
     assert (code, made) == (2, [])
     assert not (folder / "runs").exists()
@@ -290,8 +290,8 @@ REFUSALS = """
 import sys, time
 from agilerl_like.cli import main
 for file in sys.argv[1:]:
-    start = time.monotonic()
-    print(main(["train", file]), time.monotonic() - start)
+    start = time.process_time()
+    print(main(["train", file]), time.process_time() - start)
 """
 
 
