@@ -160,7 +160,8 @@ def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: t
         its_few = before.unflatten(0, observations.shape[:-1])[::FEW].reshape(-1, before.shape[-1])
         few = kl_on(its_few, _policy_on(network, observations[::FEW]))
         rough, moved = _scale_for(few, sd, ROUGHLY)
-        start = rough * math.sqrt(NOISE_KL / moved) if moved > 0 else sd
+        is_near = moved >= (1 - ROUGHLY) * NOISE_KL
+        start = rough * math.sqrt(NOISE_KL / moved) if is_near else rough or sd
         scale, moved = _scale_for(kl_on(before, outputs), start, NOISE_TOLERANCE)
         return {"sd": scale, "kl": moved}
 
