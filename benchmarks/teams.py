@@ -16,7 +16,7 @@ from benchmarks.harness import Run, conditions, interleaved, kept, options_of, p
 from benchmarks.tables import Goal, markdown, spread
 from benchmarks.teams_speed import HEADINGS, OURS, PEER, commands
 from benchmarks.teams_worlds import CYCLES, FRESH_EPISODES, LEARN, MEMBERS, WORLDS, Learned
-from benchmarks.venvs import is_ready
+from benchmarks.venvs import PEERS, is_ready
 
 ENOUGH, SEEDS = 0.6, 5
 MARKS = 5  # where a curve is written down
@@ -72,7 +72,7 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
     }
     beside = PEER in {run.side for run in runs}
     judged = "ours and AgileRL's without exploration (beside it AgileRL's with drawn actions, as it tests itself)"
-    settings = "AgileRL its `ippo.yaml`, which is for simple_speaker_listener"
+    settings = f"AgileRL ({PEERS['agilerl'].requirements[0]}) its `ippo.yaml`, which is for simple_speaker_listener"
     flattered = ", and in AgileRL at drawn actions" if beside else ""
     head = ("world", "learner", "env steps", "random to greedy", "share of the way, seed by seed")
     after = [f"{options.learning_steps * mark // MARKS:,} steps" for mark in range(1, MARKS + 1)]
