@@ -84,7 +84,7 @@ class Agent(Individual):
     row: int
     _borrows: bool
     _cohort: Cohort | None
-    _optimizer: Adam
+    _optimizer: Adam | None
 
     def __init__(
         self,
@@ -183,12 +183,12 @@ class Agent(Individual):
 
     def join(self, cohort: Cohort, row: int) -> None:
         """Live in a cohort, as its member number `row`."""
-        self._cohort, self.row = cohort, row
+        self._cohort, self.row, self._optimizer = cohort, row, None  # which has them now
 
     @property
     def optimizer(self) -> Adam:
         """Adam's moments `[1, N]` as they are now; in a cohort a copy of them."""
-        return self._optimizer if self._cohort is None else self._cohort.moments(self.row)
+        return cast(Adam, self._optimizer) if self._cohort is None else self._cohort.moments(self.row)
 
     def lives_in(self, cohort: Cohort) -> bool:
         """Whether a cohort computes this agent as it is now."""
@@ -198,7 +198,7 @@ class Agent(Individual):
     def cohort(self) -> Cohort:
         """What this agent learns through: shared with others in a population, otherwise one of its own."""
         if self._cohort is None:
-            self.join(Cohort([self.network], [self._optimizer], execution=self.execution), 0)
+            self.join(Cohort([self.network], [self.optimizer], execution=self.execution), 0)
         return cast(Cohort, self._cohort)
 
     def initial_network(self) -> ActorCritic:
@@ -372,7 +372,7 @@ class Agent(Individual):
     def _move_out(self) -> None:
         """Get a network of its own, if it uses its parent's."""
         if self._borrows:
-            self._move_into(twin(self.network), self._optimizer)
+            self._move_into(twin(self.network), self.optimizer)
 
     def _blank(self: AgentT, index: int) -> AgentT:
         copy = type(self).__new__(type(self))
@@ -383,7 +383,7 @@ class Agent(Individual):
     def _inherit(self, other: Agent) -> None:
         super()._inherit(other)
         self.network, self._borrows, self._cohort, self.row = other.network, True, None, 0
-        self._optimizer = other._optimizer.copy() if other._cohort is None else other.optimizer
+        self._optimizer = other.optimizer.copy() if other._cohort is None else other.optimizer
         self.recent_observations = other.recent_observations
 
     # -- testing

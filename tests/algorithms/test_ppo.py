@@ -1,4 +1,5 @@
 import math
+import weakref
 
 import gymnasium
 import numpy as np
@@ -226,6 +227,15 @@ def test_noise_on_weights_is_new_after_every_update_wherever_it_is(part):
         seen.append(torch.cat(noise))
     assert not torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[1], seen[2])
+
+
+def test_who_lives_in_a_cohort_keeps_no_moments_besides():
+    agent = agent_of()
+    moments = weakref.ref(agent.optimizer.exp_avg)
+    assert moments() is not None
+    assert agent.cohort is agent.cohort
+    assert moments() is None
+    assert agent.optimizer.exp_avg.shape == (1, agent.parameter_count)
 
 
 def test_a_clone_is_independent():
