@@ -16,6 +16,7 @@ from agilerl_like.envs.vector import EnvRecipe, backend_of, recipe_of
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import Mutations, Selection
 from agilerl_like.modules.layers import check_activation
+from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.room import check_room
@@ -146,6 +147,8 @@ class Part:
                 )
             if checkpoint is not None:
                 population = population_of(checkpoint, stage.population, population)
+            elif resume and places.run_dir is not None and (places.run_dir / METRICS).is_file():
+                self.reporters.warning(f"{places.run_dir} has no checkpoint yet: the run begins again")
             if self.world.is_main and population is None:
                 raise ConfigurationError(
                     f"pop is missing, and there is no checkpoint in {places.run_dir} to go on from"

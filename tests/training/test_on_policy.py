@@ -289,6 +289,15 @@ def test_ctrl_c_ends_cleanly_with_the_state_saved(tmp_path, number):
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
 
 
+def test_it_is_said_if_there_is_nothing_yet_to_go_on_from(tmp_path):
+    first, again = Memory(), Memory()
+    run(max_steps=100_000, run_dir=tmp_path / "run", reporters=[first, Presses(signal.SIGINT)])
+    assert first.warnings == []
+    run(max_steps=400, resume=tmp_path / "run", reporters=[again])
+    assert again.warnings == [f"{tmp_path / 'run'} has no checkpoint yet: the run begins again"]
+    assert again.generations[0].generation == 1
+
+
 def test_a_second_ctrl_c_stops_at_once():
     def stubborn():
         with Interrupts():
