@@ -83,7 +83,7 @@ def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], env
     """Play an episode for each of `seeds`, as many at a time as a member has envs.
 
     Members all of whose episodes were lost with the processes that stepped them would be judged by nothing, for what is
-    not their fault: they play again, on other seeds.
+    not their fault: they play again, on other seeds, `MORE_TRIES` times at most.
     """
 
     def all_of(seeds: Sequence[int]) -> Played:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.reporting.files import replace_text
 from agilerl_like.reporting.measures import scalars
 from agilerl_like.reporting.records import GenerationRecord, RunRecord, SummaryRecord
 from agilerl_like.reporting.reporter import Reporter
@@ -19,7 +20,8 @@ ID = "wandb-id"
 class WandbReporter(Reporter):
     """Logs one step a generation; keywords go to `wandb.init` and win over what the run says of itself.
 
-    A run with a folder keeps its W&B id there, so that it goes on in the same W&B run when it is resumed.
+    A run with a folder keeps its W&B id there, so that it goes on in the same W&B run when it is resumed. Of
+    generations that come again W&B keeps what it heard first.
     """
 
     def __init__(self, **wandb_kwargs: Any):
@@ -68,5 +70,5 @@ def _place(run_dir: Path) -> dict[str, str]:
     """Where W&B keeps its files, and in which of its runs this one goes on."""
     path = run_dir / ID
     if not path.is_file():
-        path.write_text(uuid.uuid4().hex, encoding="utf-8")
+        replace_text(path, uuid.uuid4().hex)
     return {"dir": str(run_dir), "id": path.read_text(encoding="utf-8"), "resume": "allow"}
