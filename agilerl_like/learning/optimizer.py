@@ -11,10 +11,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import hardshrink
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-5
 """Larger than Adam's own 1e-8, as in PPO's first code: tiny gradients do not become full steps (Huang et al. 2022)."""
+
+FORGOTTEN = 1e-30
+"""Moments nearer to 0 are 0. Where no gradient comes any more they would fade to subnormal numbers and, rounded, rest
+there for ever: steps on those take some processors three times as long, and none moves a weight."""
 
 
 class Pace(NamedTuple):
@@ -43,6 +48,8 @@ class Adam:
     @torch.no_grad()
     def paces(self, lr: Tensor, count: int) -> list[Pace]:
         """Of the next `count` steps at rates `lr` `[P]`, which are counted as done."""
+        for moments in (self.exp_avg, self.exp_avg_sq):
+            moments.copy_(hardshrink(moments, FORGOTTEN))
         beta1, beta2 = BETAS
         steps = self.steps + torch.arange(1, count + 1, device=lr.device).unsqueeze(1)  # [count, P]
         self.steps += count

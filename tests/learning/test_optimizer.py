@@ -67,6 +67,25 @@ def test_the_first_step_has_the_size_of_the_rate():
     torch.testing.assert_close(flat, torch.tensor([[-0.1], [-0.2]], dtype=torch.float64))
 
 
+def test_moments_of_what_gets_no_gradient_any_more_become_0_and_never_subnormal():
+    flat, tiny = torch.ones(2, 3), torch.finfo(torch.float32).tiny
+    adam = Adam.fresh(flat)
+    step(adam, flat, torch.tensor([[1.0, 1e-9, 0.0], [1.0, 1e-3, 1.0]]), torch.full((2,), 1e-2))
+    stays = torch.zeros(2, 3)
+    stays[1, 2] = 0.5  # this one does get some
+    for _ in range(100):
+        for pace in adam.paces(torch.full((2,), 1e-2), 10):
+            adam.step_(flat, stays.clone(), pace)
+    moments = torch.cat([adam.exp_avg, adam.exp_avg_sq])
+    assert not ((moments.abs() > 0) & (moments.abs() < tiny)).any()
+    assert adam.exp_avg[1, 2] == pytest.approx(0.5)
+    adam.paces(torch.full((2,), 1e-2), 1)
+    assert adam.exp_avg.count_nonzero() == 1
+    adam.exp_avg[0, 0] = torch.nan  # what is not finite is found by others
+    adam.paces(torch.full((2,), 1e-2), 1)
+    assert adam.exp_avg[0, 0].isnan()
+
+
 def test_clipping_scales_long_rows_and_leaves_short_ones():
     gradient = torch.tensor([[3.0, 4.0], [0.3, 0.4]])  # norms 5 and 0.5
     norms = clip_(gradient, torch.tensor([1.0, 1.0]))
