@@ -1,8 +1,8 @@
 """Adam for a stack of members: one flat row of parameters each, with a learning rate and a step count of its own.
 
-For one member it is `torch.optim.Adam` (Kingma and Ba 2015). On flat rows a step is half a dozen passes over memory
-for the whole population, however many layers the members have; the corrections for the early steps are folded into
-the denominator, which saves three, and worked out for many steps at once.
+For one member it is `torch.optim.Adam` (Kingma and Ba 2015). On a CPU memory decides, and torch's fused kernel goes
+through it once, row by row. Elsewhere the number of kernels does, and half a dozen go through all rows, however many
+there are; the corrections for the early steps are folded into their denominator, and worked out for many steps at once.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class Pace(NamedTuple):
 
     rate: Tensor
     floor: Tensor
+    rows: tuple[tuple[float, Tensor], ...]
+    """Of each member, on a CPU: the learning rate, and how many steps there will have been."""
 
 
 class Adam:
@@ -37,7 +39,6 @@ class Adam:
 
     def __init__(self, exp_avg: Tensor, exp_avg_sq: Tensor, steps: Tensor, *, epsilon: float = EPSILON) -> None:
         self.exp_avg, self.exp_avg_sq, self.steps, self.epsilon = exp_avg, exp_avg_sq, steps, epsilon
-        self._scratch: Tensor | None = None
 
     @classmethod
     def fresh(cls, flat: Tensor, *, epsilon: float = EPSILON) -> Adam:
@@ -55,18 +56,39 @@ class Adam:
         self.steps += count
         root = (1 - beta2**steps).sqrt_()
         rate = lr * root / (1 - beta1**steps)
-        return [Pace(*both) for both in zip(rate.unsqueeze(2), (self.epsilon * root).unsqueeze(2), strict=True)]
+        rates = lr.tolist() if lr.device.type == "cpu" else ()
+        rows = [tuple(zip(rates, its, strict=False)) for its in steps.unbind()]  # none of another device
+        return [Pace(*one) for one in zip(rate.unsqueeze(2), (self.epsilon * root).unsqueeze(2), rows, strict=True)]
 
     @torch.no_grad()
     def step_(self, flat: Tensor, gradient: Tensor, pace: Pace) -> None:
         """Move `flat` `[P, N]` against `gradient` `[P, N]`."""
+        if flat.device.type == "cpu" and not torch.compiler.is_compiling():
+            self._step_by_row(flat, gradient, pace)
+            return
         beta1, beta2 = BETAS
         self.exp_avg.lerp_(gradient, 1 - beta1)
         self.exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        if self._scratch is None:  # fresh memory in every step would cost more than the root
-            self._scratch = torch.empty_like(flat)
-        denominator = torch.sqrt(self.exp_avg_sq, out=self._scratch)
-        flat.addcdiv_(self.exp_avg, denominator.add_(pace.floor).div_(pace.rate), value=-1)
+        denominator = self.exp_avg_sq.sqrt().add_(pace.floor).div_(pace.rate)
+        flat.addcdiv_(self.exp_avg, denominator, value=-1)
+
+    def _step_by_row(self, flat: Tensor, gradient: Tensor, pace: Pace) -> None:
+        for row, (lr, steps) in enumerate(pace.rows):
+            torch._fused_adam_(
+                [flat[row]],
+                [gradient[row]],
+                [self.exp_avg[row]],
+                [self.exp_avg_sq[row]],
+                [],
+                [steps],
+                lr=lr,
+                beta1=BETAS[0],
+                beta2=BETAS[1],
+                weight_decay=0.0,
+                eps=self.epsilon,
+                amsgrad=False,
+                maximize=False,
+            )
 
     def copy(self) -> Adam:
         """Moments of its own."""

