@@ -37,7 +37,10 @@ class Execution:
         return torch.autocast(device.type, dtype=torch.bfloat16)
 
     def compiled(self, function: FunctionT, device: torch.device) -> FunctionT:
-        """The function, compiled if that is asked for; what was compiled for one population serves the next."""
+        """The function, compiled if that is asked for; what was compiled for one population serves the next.
+
+        It returns a tuple of tensors.
+        """
         return _compiled(function, device.type) if self.compile else function
 
 
@@ -47,8 +50,8 @@ def _compiled(function: Any, device: str) -> Any:
         return torch.compile(function, dynamic=False)
     graph = torch.compile(function, dynamic=False, mode="reduce-overhead")
 
-    def replay(*args: Any) -> torch.Tensor:
+    def replay(*args: Any) -> tuple[torch.Tensor, ...]:
         torch.compiler.cudagraph_mark_step_begin()
-        return graph(*args).clone()  # a graph's output is overwritten when it runs again
+        return tuple(x.clone() for x in graph(*args))  # a graph's output is overwritten when it runs again
 
     return replay

@@ -74,7 +74,7 @@ class Adam:
 
     def _step_by_row(self, flat: Tensor, gradient: Tensor, pace: Pace) -> None:
         for row, (lr, steps) in enumerate(pace.rows):
-            torch._fused_adam_(
+            torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]  # what torch.optim's fused Adam calls
                 [flat[row]],
                 [gradient[row]],
                 [self.exp_avg[row]],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from agilerl_like.learning.digest import Batch
 from agilerl_like.learning.rollout import Rollout
 
 
@@ -24,9 +23,10 @@ class Team:
         """Which of a member's envs are stepped here."""
         return slice(envs * self.part // self.parts, envs * (self.part + 1) // self.parts)
 
-    def own(self, minibatch: Batch) -> Batch:
+    def own(self, minibatch: slice) -> slice:
         """The sequences of a minibatch that are learned from here."""
-        return minibatch if self.parts == 1 else minibatch.sequences(self.columns(minibatch.observations.shape[1]))
+        mine = self.columns(minibatch.stop - minibatch.start)
+        return slice(minibatch.start + mine.start, minibatch.start + mine.stop)
 
     def whole(self, rollout: Rollout) -> Rollout:
         """The rollout of all envs, of the one of those that are here."""

@@ -13,7 +13,7 @@ from agilerl_like.learning.digest import Batch, Digest, Experience, digest
 from agilerl_like.learning.ensemble import Ensemble
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Pace, clip_
-from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Targets, ppo_loss
+from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Opinion, Targets, Weights, ppo_loss, slopes
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.team import SOLO, Team
@@ -142,16 +142,24 @@ class Update:
     def epoch(self, batch: Batch, bounds: Sequence[int], order: Tensor) -> Tensor:
         """Take a step on every minibatch of the sequences in an order `[P, S]`; return means of what they report."""
         shuffled = batch.reordered(order)
-        paces = self.ensemble.optimizer.paces(self.values.lr, len(bounds) - 1)
+        minibatches = [slice(*ends) for ends in pairwise(bounds)]
+        targets = _targets(shuffled.numbers, minibatches)  # [5, P, S, L]
+        weights = torch.stack(Weights.of(Targets(*targets.flatten(2)), self.coefficients)).view(-1, *targets.shape[1:])
+        paces = self.ensemble.optimizer.paces(self.values.lr, len(minibatches))
         step = minibatch_step
         if self.team.parts == 1 and all(stack.module.is_dense for _, stack in self.ensemble.parts):
             step = self.execution.compiled(minibatch_step, order.device)
-        ends = pairwise(bounds)
+        mine = [self.team.own(here) for here in minibatches]
         steps = [
-            step(self, self.team.own(shuffled.sequences(slice(*end))), pace)
-            for end, pace in zip(ends, paces, strict=True)
+            step(self, shuffled.sequences(here), weights[:, :, here].flatten(2), pace)
+            for here, pace in zip(mine, paces, strict=True)
         ]
-        return torch.stack(steps).mean(0)
+        *opinions, norms = zip(*steps, strict=True)
+        opinion = Opinion(*(torch.cat(parts, 1) for parts in opinions))
+        learned = torch.cat([targets[:, :, here].flatten(2) for here in mine], 2)
+        loss = ppo_loss(opinion, Targets(*learned), self.coefficients)
+        report = self.team.sum_(torch.cat([loss.report, loss.total.unsqueeze(1)], 1)) / len(minibatches)
+        return torch.cat([report, torch.stack(norms, 1).mean(1, keepdim=True)], 1)
 
     def report(self, means: Tensor, epochs: Tensor, explained: Tensor) -> Report:
         """Name the numbers `[P, 7]` and say who is healthy."""
@@ -164,8 +172,21 @@ class Update:
         return torch.isfinite(means).all(1) & self.ensemble.is_finite
 
 
-def minibatch_step(update: Update, batch: Batch, pace: Pace) -> Tensor:
-    """One gradient step on a minibatch `[P, S, L, …]`; returns `[P, 7]`: REPORT, the loss, the gradient's norm."""
+def _targets(numbers: Tensor, minibatches: Sequence[slice]) -> Tensor:
+    """The columns of `Targets` `[5, P, S, L]`, of a batch's numbers `[P, S, L, 5]`: shares are of a minibatch."""
+    columns = numbers.movedim(-1, 0).contiguous()
+    weight = columns[-1]
+    for here in minibatches:
+        its = weight[:, here]
+        its.div_(its.sum((1, 2), keepdim=True).clamp_(min=1.0))
+    return columns
+
+
+def minibatch_step(update: Update, batch: Batch, weights: Tensor, pace: Pace) -> tuple[Tensor, ...]:
+    """One gradient step on a minibatch `[P, S, L, …]` with `Weights` `[8, P, S L]`.
+
+    Returns the opinions of its samples, all `[P, S L]`, and the gradient's norms `[P]`.
+    """
     ensemble = update.ensemble
     course = batch.course if batch.course.is_told else (None, None)
     samples = (x if x is None else x.flatten(1, 2) for x in (batch.observations, batch.actions, batch.masks))
@@ -180,19 +201,15 @@ def minibatch_step(update: Update, batch: Batch, pace: Pace) -> Tensor:
         return tuple(found)
 
     with update.execution.autocast(ensemble.flat.device):
-        log_probs, entropy, values = ensemble.over(evaluate, *samples, *course)
-    *numbers, weight = batch.numbers.flatten(1, 2).unbind(-1)
-    team = update.team
-    targets = Targets(*numbers, share=weight / team.sum_(weight.sum(-1, keepdim=True)).clamp_(min=1.0))
-    loss = ppo_loss(log_probs, entropy, values, targets, update.coefficients)
+        opinion = Opinion(*ensemble.over(evaluate, *samples, *course))
+    found = slopes(opinion, Weights(*weights), update.coefficients)
     with update.execution.autocast(ensemble.flat.device):
         for back, (rows, _), gradients in zip(ways_back, ensemble.parts, update.gradients, strict=True):
-            back(Slopes(*(slope[rows] for slope in loss.slopes)), gradients)
-    team.sum_(update.gradient)
+            back(Slopes(*(slope[rows] for slope in found)), gradients)
+    update.team.sum_(update.gradient)
     # apart, so that a large value loss cannot use up the policy's share
     norms = [
         clip_(part, update.values.max_grad_norm) for part in update.gradient.tensor_split((ensemble.critic_at,), 1)
     ]
     ensemble.optimizer.step_(ensemble.flat, update.gradient, pace)
-    report = team.sum_(torch.cat([loss.report, loss.total.unsqueeze(1)], 1))
-    return torch.cat([report, (norms[0] + norms[1]).unsqueeze(1)], 1)
+    return *opinion, norms[0] + norms[1]

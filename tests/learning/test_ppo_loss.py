@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Targets, ppo_loss
+from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Opinion, Targets, Weights, ppo_loss, slopes
 
 
 def one(x):
@@ -15,9 +15,7 @@ def loss_of(
 ):
     targets = Targets(one(0.0), one(advantage), one(ret), one(old_value), one(1.0))
     found = ppo_loss(
-        one(math.log(ratio)),
-        one(entropy),
-        one(value),
+        Opinion(one(math.log(ratio)), one(entropy), one(value)),
         targets,
         Coefficients(*map(one, (clip, clip_vf, ent, vf)), clips_values=clip_vf < math.inf),
     )
@@ -62,15 +60,12 @@ def test_samples_without_weight_play_no_part():
     logp, entropy, value, old, adv, ret = torch.randn(6, 1, 4, generator=generator)
     share = torch.tensor([[0.5, 0.0, 0.5, 0.0]])
     coefficients = Coefficients(*(torch.tensor([[x]]) for x in (0.2, math.inf, 0.01, 0.5)), clips_values=False)
-    whole = ppo_loss(logp, entropy, value, Targets(old, adv, ret, value, share), coefficients)
-    half = [0, 2]
-    part = ppo_loss(
-        logp[:, half],
-        entropy[:, half],
-        value[:, half],
-        Targets(old[:, half], adv[:, half], ret[:, half], value[:, half], share[:, half]),
-        coefficients,
-    )
+    opinion, targets = Opinion(logp, entropy, value), Targets(old, adv, ret, value, share)
+    whole = ppo_loss(opinion, targets, coefficients)
+    part = ppo_loss(*(type(both)(*(x[:, [0, 2]] for x in both)) for both in (opinion, targets)), coefficients)
+    for slope in slopes(opinion, Weights.of(targets, coefficients), coefficients):
+        assert slope[:, [1, 3]].count_nonzero() == 0
+        assert slope[:, [0, 2]].count_nonzero() > 0
     torch.testing.assert_close(whole.total, part.total)
     torch.testing.assert_close(whole.report, part.report)
 
@@ -98,9 +93,8 @@ def test_the_written_gradient_is_the_traced_one(clip_vf):
 
     inputs = [x.clone().requires_grad_() for x in (logp, entropy, value)]
     expected = torch.autograd.grad(plain(*inputs).sum(), inputs)
-    found = ppo_loss(
-        logp, entropy, value, Targets(old, advantage, ret, old_value, share), Coefficients(*column, clip_vf < math.inf)
-    )
-    torch.testing.assert_close(found.total, plain(*inputs))
-    for ours, theirs in zip(found.slopes, expected, strict=True):
+    opinion, targets = Opinion(logp, entropy, value), Targets(old, advantage, ret, old_value, share)
+    coefficients = Coefficients(*column, clip_vf < math.inf)
+    torch.testing.assert_close(ppo_loss(opinion, targets, coefficients).total, plain(*inputs))
+    for ours, theirs in zip(slopes(opinion, Weights.of(targets, coefficients), coefficients), expected, strict=True):
         torch.testing.assert_close(ours, theirs)

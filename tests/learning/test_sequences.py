@@ -12,7 +12,7 @@ from memory_examples import judge, network_of, spec_of, think, walk, world_of
 from agilerl_like.learning.ensemble import Ensemble
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.sequences import SINGLE, BPTTSequenceType, Cut
-from agilerl_like.learning.update import Update, minibatch_step
+from agilerl_like.learning.update import Update
 
 KINDS = st.sampled_from(list(BPTTSequenceType))
 LENGTHS = st.integers(1, 50)
@@ -90,7 +90,8 @@ def gradients_of(update, batch):
 
 @torch.no_grad()
 def step_of(update, batch):
-    return minibatch_step(update, batch, update.ensemble.optimizer.paces(update.values.lr, 1)[0])
+    everything = torch.arange(batch.observations.shape[1]).expand(len(batch.observations), -1)
+    return update.epoch(batch, [0, batch.observations.shape[1]], everything)
 
 
 def loss_by_hand(network, rows, state, steps, numbers, actions):
