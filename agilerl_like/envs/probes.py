@@ -480,7 +480,7 @@ _ALL = (
             KnownAction((0.0,), action, past=_cued(cue)[:_WAIT], name=f"{cue:+g}{_LAST_WORDS}")
             for cue, action in ((-1.0, 0), (1.0, 1))
         ),
-        steps=30_000,
+        steps=20_000,
         needs="memory",
     ),
     Probe(

@@ -6,7 +6,7 @@ right about one choice in two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from time import perf_counter
@@ -31,6 +31,9 @@ EXPLORING = {"ent_coef": 1.0}
 """For categories: a choice that was given up too early is never tried again, and some probes want one changed late."""
 REMEMBERING = {"recurrent": True, "max_seq_len": 8}
 """For probes that need memory; no episode of theirs is longer than such a sequence."""
+CALM = 0.2
+"""Share of the steps, the last ones, that are learned from at a tenth of the rate: who is asked at one moment must not
+be caught at an unlucky one, and a policy that explores is near enough to indifference for that."""
 VALUE_TOLERANCE = 0.1
 """Of the value, and of 1 where it is smaller: several times closer than the answers that the bugs would give."""
 
@@ -87,11 +90,22 @@ def _needed(probe: Probe) -> dict[str, Any]:
 def _train(population: Population, env: TransitionEnv, steps: int) -> int:
     collector = Collector(population, env, Clock(("env", "act", "learn")))
     collector.reset(range(len(collector.population)))
-    ticks = -(-steps // env.num_envs)
-    for _ in range(ticks):
+
+    def turn() -> None:
         collector.tick()
         collector.learn()
+
+    ticks = -(-steps // env.num_envs)
+    practise(population[0], turn, ticks)
     return ticks * env.num_envs
+
+
+def practise(learner: Any, turn: Callable[[], None], turns: int) -> None:
+    """Let an agent or a team take its turns, and calm down in the last of them."""
+    for number in range(turns):
+        if number == int(turns * (1 - CALM)):
+            learner.lr /= 10
+        turn()
 
 
 def ask(agent: PPO, questions: Iterable[KnownValue | KnownAction]) -> Iterable[Answer]:
