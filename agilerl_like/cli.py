@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import re
 import signal
 import sys
@@ -74,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _command(list(sys.argv[1:] if arguments is None else arguments))
     except ConfigurationError as error:
         return _say_wrong(error, ExitCode.MISTAKE)
+    except BrokenPipeError:  # whoever read what is said has gone, as `head` does when it has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains as it ends
+        return 128 + signal.SIGPIPE
     except (CheckpointError, OSError) as error:
         return _say_wrong(error, ExitCode.DISK)
     except (EnvironmentFault, NoHealthyMember) as error:

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How the command ends; after a signal it is 128 + its number (130 for SIGINT, 143 for SIGTERM).
+    """How the command ends; after a signal it is 128 + its number (SIGINT 130, SIGPIPE 141, SIGTERM 143).
 
     The numbers above 63 are those of sysexits.h.
     """

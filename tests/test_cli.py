@@ -214,6 +214,13 @@ def test_a_mistake_gives_no_traceback_and_the_command_loads_no_extra(file):
     assert err.count("\n") == 1
 
 
+def test_a_reader_who_has_enough_is_no_fault():
+    with python("-m", "agilerl_like", "train", "--help", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        child.stdout.close()  # before anything was said
+        assert child.stderr.read() == ""
+    assert child.returncode == 128 + signal.SIGPIPE
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_saved_and_can_be_used(file, tmp_path, number):
     endless = ("--training.max-steps", "1_000_000_000", "--run.name", "long", "--seed", "3")
