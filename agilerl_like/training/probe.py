@@ -6,7 +6,7 @@ right about one choice in two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from time import perf_counter
@@ -78,7 +78,7 @@ def solve(probe: Probe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
         continuous = isinstance(env.single_action_space, gymnasium.spaces.Box)
         given = {**SETTINGS, **({} if continuous else EXPLORING), **_needed(probe), "gamma": probe.gamma, **settings}
         agent = PPO(env.single_observation_space, env.single_action_space, seed=seed, **given)
-        steps = _train(Population([agent]), TransitionEnv(env), probe.steps)
+        steps = _train(agent, TransitionEnv(env), probe.steps)
     return ProbeRecord(probe, tuple(ask(agent, probe.questions)), steps, perf_counter() - start)
 
 
@@ -87,25 +87,16 @@ def _needed(probe: Probe) -> dict[str, Any]:
     return {**memory, "swap_channels": True} if probe.channels_last else dict(memory)
 
 
-def _train(population: Population, env: TransitionEnv, steps: int) -> int:
-    collector = Collector(population, env, Clock(("env", "act", "learn")))
+def _train(agent: PPO, env: TransitionEnv, steps: int) -> int:
+    collector = Collector(Population([agent]), env, Clock(("env", "act", "learn")))
     collector.reset(range(len(collector.population)))
-
-    def turn() -> None:
+    ticks = -(-steps // env.num_envs)
+    for tick in range(ticks):
+        if tick == int(ticks * (1 - CALM)):
+            agent.lr /= 10
         collector.tick()
         collector.learn()
-
-    ticks = -(-steps // env.num_envs)
-    practise(population[0], turn, ticks)
     return ticks * env.num_envs
-
-
-def practise(learner: Any, turn: Callable[[], None], turns: int) -> None:
-    """Let an agent or a team take its turns, and calm down in the last of them."""
-    for number in range(turns):
-        if number == int(turns * (1 - CALM)):
-            learner.lr /= 10
-        turn()
 
 
 def ask(agent: PPO, questions: Iterable[KnownValue | KnownAction]) -> Iterable[Answer]:

@@ -14,7 +14,7 @@ from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.team_probes import TeamProbe
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
 from agilerl_like.training.collector import Clock
-from agilerl_like.training.probe import EXPLORING, NUM_ENVS, SETTINGS, ProbeRecord, ask, practise
+from agilerl_like.training.probe import EXPLORING, NUM_ENVS, SETTINGS, ProbeRecord, ask
 from agilerl_like.training.team_collector import TeamCollector
 
 
@@ -28,12 +28,9 @@ def solve_team(probe: TeamProbe, *, seed: int = 0, **settings: Any) -> ProbeReco
         collector = TeamCollector(Teams([team]), TeamTransitionEnv(env), Clock(("env", "act", "learn")))
         collector.reset([0])
         rounds = -(-probe.steps // NUM_ENVS)
-
-        def turn() -> None:
+        for _ in range(rounds):
             collector.collect(1)
             collector.learn()
-
-        practise(team, turn, rounds)
     answers = [
         replace(answer, who=agent)
         for agent, known in probe.answers.items()
