@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,10 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _command(list(sys.argv[1:] if arguments is None else arguments))
     except ConfigurationError as error:
         return _say_wrong(error, ExitCode.MISTAKE)
-    except BrokenPipeError:  # whoever read what is said has gone, as `head` does when it has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains as it ends
-        return 128 + signal.SIGPIPE
     except (CheckpointError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains as it ends
+            return 128 + signal.SIGPIPE
         return _say_wrong(error, ExitCode.DISK)
     except (EnvironmentFault, NoHealthyMember) as error:
         return _say_wrong(error, ExitCode.FAULT)
@@ -97,6 +98,16 @@ def _command(arguments: list[str]) -> int:
     return tyro.extras.subcommand_cli_from_dict(
         commands, prog=PROGRAM, description=DESCRIPTION, args=arguments, config=markers
     )
+
+
+def _nobody_reads() -> bool:
+    """Whether the standard output is a pipe whose reader has gone, as `head` does when it has enough."""
+    try:
+        look = select.poll()
+        look.register(sys.stdout.fileno(), 0)  # errors are told unasked
+    except OSError:  # it is no file, in a notebook for instance
+        return False
+    return any(event & select.POLLERR for _, event in look.poll(0))
 
 
 def _say_wrong(error: Exception, code: int) -> int:
