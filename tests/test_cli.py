@@ -214,6 +214,14 @@ def test_a_mistake_gives_no_traceback_and_the_command_loads_no_extra(file):
     assert err.count("\n") == 1
 
 
+def test_learning_by_autograd_loads_no_symbolic_algebra(file):
+    gru = ("--algorithm.recurrent", "true", "--network.memory_config", "{cell: GRU}", "--run.plot", "false")
+    code = "import sys; from agilerl_like.cli import main; main(sys.argv[1:]); sys.exit('sympy' in sys.modules)"
+    with python("-c", code, "train", file, *gru, stdout=subprocess.PIPE) as child:
+        assert "budget spent" in child.stdout.read()
+    assert child.returncode == 0
+
+
 def test_a_reader_who_has_enough_is_no_fault():
     with python("-m", "agilerl_like", "train", "--help", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         child.stdout.close()  # before anything was said

@@ -58,6 +58,17 @@ Pull = Callable[[Tensor, Sequence[Tensor]], Tensor | None]
 """(gradient of the outputs, where to write those of the parameters, in their order) -> gradient of the input."""
 
 
+@torch.enable_grad()
+def vjp(outputs: Sequence[Tensor], inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The gradient of each input, from those of the outputs; 0 for those on which they do not depend.
+
+    By autograd, of a weighted sum: the same bits, but for weights of outputs it would load symbolic algebra, half a
+    second and more in the midst of a run.
+    """
+    total = torch.stack([(y * gradient).sum() for y, gradient in zip(outputs, gradients, strict=True)]).sum()
+    return torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
+
+
 KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "bool": ((bool,), "True or False"),
     "int": ((int,), "an integer"),
@@ -219,7 +230,7 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
 
         def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
             wanted = [*self.parameters(), *([x] if to_input else [])]
-            found = torch.autograd.grad(y, wanted, gradient, allow_unused=True, materialize_grads=True)
+            found = vjp((y,), wanted, (gradient,))
             for whole, part in zip(into, found, strict=False):  # behind them stands the input's
                 whole.copy_(part)
             return found[-1] if to_input else None

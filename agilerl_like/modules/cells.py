@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.modules.base import Pull
+from agilerl_like.modules.base import Pull, vjp
 from agilerl_like.modules.layers import affine, as_built, pull_affine
 
 Memory = tuple[Tensor, ...]
@@ -181,7 +181,7 @@ class Cell(nn.Module):
 
         def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
             wanted = [*self.parameters(), *([x] if to_input else [])]
-            found = torch.autograd.grad(said, wanted, gradient)
+            found = vjp((said,), wanted, (gradient,))
             for whole, part in zip(into, found, strict=False):  # behind them stands the input's
                 whole.copy_(part)
             return found[-1] if to_input else None
@@ -333,7 +333,7 @@ class LSTMCell(Cell):
         def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
             of_inputs = []
             for row, (said, own) in enumerate(zip(saids, leaves, strict=True)):
-                found = torch.autograd.grad(said, own, gradient[row])
+                found = vjp((said,), own, (gradient[row],))
                 of_inputs.append(found[-1])
                 for whole, part in zip(self._of_member(row, into), found, strict=False):  # the input's stands behind
                     whole[TORCHS_ORDER] = part

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.modules.base import vjp
 
 ILLEGAL = -1e9
 """Logit of a masked action: finite, so that p * log p is 0 and its gradient too."""
@@ -65,9 +66,7 @@ class ActionDistribution(nn.Module):
             log_prob, entropy = self.evaluate(outputs, raw, mask)
 
         def pull(of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
-            first, *rest = torch.autograd.grad(
-                (log_prob, entropy), (outputs, *self.parameters()), (of_log_prob, of_entropy)
-            )
+            first, *rest = vjp((log_prob, entropy), (outputs, *self.parameters()), (of_log_prob, of_entropy))
             return first, rest
 
         return log_prob.detach(), entropy.detach(), pull
