@@ -7,7 +7,7 @@ learn here too, and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from agilerl_like.learning.gae import gae, next_of
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import SINGLE, Cut
+from agilerl_like.modules.lstm import EvolvableLSTM
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.memory import TIMELESS, Course, fitted
 
@@ -160,19 +161,17 @@ def _remembered(
     network: ActorCritic, x: Tensor, rollout: Rollout, pieces: Sequence[slice]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs, normalised values and states along a rollout: what is seen at once, what is remembered step by step."""
-    steps, _, envs = rollout.rewards.shape
-    goes_on = (1 - rollout.starts).unsqueeze(-1).unsqueeze(-1)  # [T, P, E, 1, 1]
+    steps, members, envs = rollout.rewards.shape
+    starts = rollout.starts.permute(1, 2, 0)  # [P, E, T]
     beginning = fitted(rollout.state, network.state_shape)
     said, states = [], []
     for which, branch in enumerate([network.actor] if network.share_encoders else [network.actor, network.critic]):
         latent = torch.cat([branch.encoder(x[:, here]) for here in pieces], 1)
-        its_said, its_states = [], [beginning[..., which, :, :]]
-        for t in range(steps):
-            y, state = branch.memory.step(latent[:, t * envs : (t + 1) * envs], its_states[-1] * goes_on[t])
-            its_said.append(y)
-            its_states.append(state.to(beginning.dtype))
-        said.append(torch.cat(its_said, 1))
-        states.append(torch.stack(its_states, 1))
+        by_env = latent.view(members, steps, envs, -1).transpose(1, 2)
+        begins = beginning[..., which, :, :]
+        its_said, its_states = cast(EvolvableLSTM, branch.memory).unroll(by_env, starts, begins)
+        said.append(its_said.transpose(1, 2).flatten(1, 2))
+        states.append(torch.cat([begins.unsqueeze(2), its_states.to(begins.dtype)], 2).transpose(1, 2))
     outputs, values = network.actor.head(said[0]), network.critic.head(said[-1])
     return outputs.to(network.dtype), values.to(network.dtype).squeeze(-1), torch.stack(states, -3)
 

@@ -3,15 +3,13 @@
 LSTM (Hochreiter and Schmidhuber 1997, with forget gates: Gers et al. 2000) and GRU (Cho et al. 2014). Everything that
 is read or said has a member axis `P` in front, which is 1 for one member alone, whose parameters lack it.
 
-The one subtlety: memory is emptied in the middle of a sequence where an episode begins, which torch's fused kernel
-cannot do. So what the gates read of the input is one product for all steps, and a step is one more and a few functions;
-or else, where that is faster, sequences are cut where episodes begin and given to the fused kernel.
+The one subtlety: memory is emptied in the middle of a sequence where an episode begins. So what the gates read of the
+input is one product for all steps, and a step is one more and a few functions of few numbers, of all members at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -36,58 +34,6 @@ class Resets:
     def empty(self, t: int, vector: Tensor) -> Tensor:
         """A vector `[P, S, …]` with zeros where an episode begins at step `t`."""
         return vector.masked_fill(self.at[:, t], 0.0) if self.any[t] else vector
-
-    @cached_property
-    def num_pieces(self) -> int:
-        """Into how many pieces all sequences of all members fall."""
-        return self.at[:, 0].numel() + (int(self.at[:, 1:].sum()) if any(self.any[1:]) else 0)
-
-    @cached_property
-    def pieces(self) -> tuple[Pieces, ...]:
-        """Each member's sequences, cut where episodes begin."""
-        return tuple(Pieces.of(at) for at in self.at.squeeze(-1))
-
-
-class Pieces(NamedTuple):
-    """A member's S sequences of L steps cut into N pieces, which lie side by side, as long as the longest, T."""
-
-    steps: Tensor  # [T, N], the place of each piece's steps among all L * S; anything behind its end
-    places: Tensor  # [L, S], the place of every step among all T * N
-    origin: Tensor  # [N], the sequence whose memory a piece begins with, or S for an empty one
-
-    @classmethod
-    def of(cls, at: Tensor) -> Pieces:
-        """Cut where `at` `[L, S]` says that an episode begins."""
-        length, count = at.shape
-        cuts = at.T.clone()
-        cuts[:, 0] = True
-        sequence, first = cuts.nonzero().T
-        number = cuts.flatten().cumsum(0).view(count, length).T - 1  # [L, S], the piece of each step
-        time = torch.arange(length).unsqueeze(1)
-        since = time - first[number]
-        steps = (first + time[: int(since.max()) + 1]).clamp(max=length - 1) * count + sequence
-        return cls(steps, since * len(sequence) + number, torch.where(at[first, sequence], count, sequence))
-
-    @property
-    def are_whole(self) -> bool:
-        """Whether there was nothing to cut."""
-        return len(self.origin) == self.places.shape[1]
-
-    def cut(self, x: Tensor) -> Tensor:
-        """`[L, S, D] -> [T, N, D]`."""
-        if self.are_whole:
-            return x
-        return x.flatten(0, 1).index_select(0, self.steps.flatten()).view(*self.steps.shape, -1)
-
-    def join(self, y: Tensor) -> Tensor:
-        """`[T, N, D] -> [L, S, D]`."""
-        if self.are_whole:
-            return y
-        return y.flatten(0, 1).index_select(0, self.places.flatten()).view(*self.places.shape, -1)
-
-    def begin(self, vector: Tensor) -> Tensor:
-        """What pieces begin with where sequences begin with `[S, H]`: `[N, H]`."""
-        return torch.cat([vector, torch.zeros_like(vector[:1])])[self.origin]
 
 
 class GateMap(nn.Module):
@@ -165,63 +111,45 @@ class Cell(nn.Module):
             memory = record[: self.VECTORS]
             yield record
 
-    def unroll(self, x: Tensor, resets: Resets, memory: Memory) -> tuple[Tensor, Memory]:
-        """What it says at every step of `[P, L, S, in]`: `[P, L, S, H]`, and its memory after the last."""
-        said = []
-        for record in self.walk(x, resets, memory):
-            memory = record[: self.VECTORS]
-            said.append(memory[0])
-        return torch.stack(said, 1), memory
+    def unroll(self, x: Tensor, resets: Resets, memory: Memory) -> Memory:
+        """Its memory after every step of `[P, L, S, in]`, each `[P, L, S, H]`."""
+        steps = (record[: self.VECTORS] for record in self.walk(x, resets, memory))
+        return tuple(torch.stack(vectors, 1) for vectors in zip(*steps, strict=True))
 
-    def pullback(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Tensor, Pull]:
-        """As `EvolvableModule.pullback`; nothing flows back into the memory at the beginning."""
+    def pullback(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Memory, Pull]:
+        """As `unroll`, and the way back from what it says; nothing flows back into the memory at the beginning."""
         with torch.enable_grad():
             x = x.detach().requires_grad_(to_input)
-            said, _ = self.unroll(x, resets, memory)
+            after = self.unroll(x, resets, memory)
 
         def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
             wanted = [*self.parameters(), *([x] if to_input else [])]
-            found = vjp((said,), wanted, (gradient,))
+            found = vjp(after[:1], wanted, (gradient,))
             for whole, part in zip(into, found, strict=False):  # behind them stands the input's
                 whole.copy_(part)
             return found[-1] if to_input else None
 
-        return said.detach(), pull
+        return tuple(vector.detach() for vector in after), pull
 
 
 class LSTMTrace(NamedTuple):
-    """What an LSTM computed along sequences, `[L, P, S, H]` unless another shape is said: steps lie one by one."""
+    """What an LSTM computed along sequences, `[P, L, S, H]` unless another shape is said."""
 
-    gates: Tensor  # [L, P, S, 4 H], the next four side by side
+    gates: Tensor  # [P, L, S, 4, H], the next four side by side
     output: Tensor  # how far the gates are open
     write: Tensor
     keep: Tensor  # 0 where an episode begins
     rest: Tensor  # what is new, as the sigmoid of minus twice its sum: tanh(z) = 1 - 2 sigmoid(-2 z)
-    kept: Tensor
-    bent: Tensor  # tanh of what is kept
-    said: Tensor
-    goes_on: Tensor  # [L, P, S, 1], 0 where an episode begins and else 1
+    kept: Tensor  # [P, 1 + L, S, H], before the first step and after each
+    bent: Tensor  # tanh of what is kept then
+    said: Tensor  # [P, 1 + L, S, H], likewise
+    goes_on: Tensor  # [P, L, S, 1], 0 where an episode begins and else 1
 
 
 class LSTMCell(Cell):
     """`c' = f c + i g` and `h' = o tanh(c')`, with the gates in the order o, i, f, g: one sigmoid for three of them."""
 
     GATES, VECTORS = 4, 2
-
-    FUSED_STEPS = 4
-    """Torch's fused kernel serves for sequences of more steps than so many for each member, and"""
-    FUSED_PIECES = 100
-    """for no more pieces of sequences, of all members together (see `Resets`)."""
-    # Forward and back of P members' S sequences of L steps, 64 units, on one thread of a busy CPU, one step in a
-    # hundred the first of an episode; medians in ms:
-    #
-    #                  P = 1                 P = 2                 P = 4                 P = 8
-    #   S x L    4x32 8x16 16x32 64x16  4x32 8x16 16x32 64x16  4x32 8x16 16x32 64x16  4x32 8x16 16x32 64x16
-    #   by hand   3.7  4.9  10.7  11.6   9.4  6.3  12.1  15.9  10.8  7.4  18.3  33.7  16.8 12.7  35.1  60.1
-    #   fused     3.7  3.1   8.1  10.3   6.8  5.4  11.8  18.9  10.0 10.1  21.6  38.6  27.4 22.1  50.3  71.7
-    #
-    # The fused kernel takes time for each member, the rest for each step; and one step in twenty cuts sequences into so
-    # many pieces that with P = 4 it takes half as long again.
 
     @torch.no_grad()
     def reset_bias_(self) -> None:
@@ -236,53 +164,52 @@ class LSTMCell(Cell):
         kept = torch.addcmul(write * _tanh(z[..., 3 * units :]), keep, before)
         return output * _tanh(kept), kept
 
-    def pullback(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Tensor, Pull]:
-        """As for every cell, in whichever way is faster."""
-        fewest = self.FUSED_STEPS * len(x) + 1
-        if resets.looks and x.shape[1] >= fewest and resets.num_pieces <= self.FUSED_PIECES:
-            return self._pullback_fused(x, resets, memory, to_input=to_input)
-        return self._pullback_by_hand(x, resets, memory, to_input=to_input)
+    def unroll(self, x: Tensor, resets: Resets, memory: Memory) -> Memory:
+        if torch.is_grad_enabled():
+            return super().unroll(x, resets, memory)
+        trace = self._trace(x, resets, memory)
+        return trace.said[:, 1:], trace.kept[:, 1:]
 
     @torch.no_grad()
-    def _pullback_by_hand(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Tensor, Pull]:
-        """All members at once; only what one step needs of the one before is done step by step."""
-        first = tuple(resets.empty(0, vector) for vector in memory)
-        trace = self._trace(x, resets, first)
+    def pullback(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Memory, Pull]:
+        """As for every cell; written out, so that only what one step needs of the one before is done step by step.
+
+        Torch's fused kernel, which serves one member, knows of no resets, and needs sequences cut where episodes begin,
+        takes twice as long for four members; for one it saves an eighth at best.
+        """
+        trace, rows = self._trace(x, resets, memory), x.flatten(1, 2)
 
         @torch.no_grad()
         def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-            slopes = self._pull_gates(trace, first[1], gradient.transpose(0, 1), resets)
-            slopes = slopes.transpose(0, 1).flatten(1, 2)  # [P, L * S, 4 H]
-            heard = torch.empty_like(gradient, memory_format=torch.contiguous_format)
-            heard[:, 0] = first[0]
-            torch.mul(trace.said[:-1].transpose(0, 1), trace.goes_on[1:].transpose(0, 1), out=heard[:, 1:])
+            slopes = self._pull_gates(trace, gradient, resets).flatten(3).flatten(1, 2)  # [P, L * S, 4 H]
+            heard = trace.said[:, :-1] * trace.goes_on
             of_recurrent, of_bias = pull_affine(heard.flatten(1, 2), self.recurrent, slopes)
-            of_weight, _ = pull_affine(x.flatten(1, 2), self.gates.matrices, slopes)
+            of_weight, _ = pull_affine(rows, self.gates.matrices, slopes)
             for whole, part in zip(into, (of_recurrent, of_weight, of_bias), strict=True):
                 whole.copy_(part.reshape(whole.shape))
             return torch.bmm(slopes, self.gates.matrices).view(x.shape) if to_input else None
 
-        return trace.said.transpose(0, 1), pull
+        return (trace.said[:, 1:], trace.kept[:, 1:]), pull
 
-    def _trace(self, x: Tensor, resets: Resets, first: Memory) -> LSTMTrace:
+    def _trace(self, x: Tensor, resets: Resets, memory: Memory) -> LSTMTrace:
         """Go along `[P, L, S, in]`: six kernels a step, for on a CPU their number decides."""
         members, length, sequences, _ = x.shape
-        factors = x.new_tensor([1, 1, 1, -2]).view(4, 1, 1)  # of the sum of what is new
-        of_input, of_memory = (
-            (weight * factors).view(members, -1, weight.shape[-1]).transpose(1, 2)
-            for weight in (self.gates.weight, self.recurrent_weight)
-        )
-        of_memory = of_memory.contiguous()  # as long as there are few sequences, a quarter faster
-        read = torch.bmm(x.flatten(1, 2), of_input).unflatten(1, (length, sequences)).transpose(0, 1)
-        bias = (self.gates.bias * factors.squeeze(-1)).view(members, 1, -1)
-        z = torch.add(read, bias, out=x.new_empty(read.shape))  # [L, P, S, 4 H]
-        output, write, keep, rest = z.unflatten(-1, (4, -1)).unbind(-2)
-        begins = resets.at.transpose(0, 1)
-        keep.masked_fill_(begins, -torch.inf)  # so that nothing is kept, for which no other kernel is needed
-        kept, bent, said = (torch.empty_like(keep, memory_format=torch.contiguous_format) for _ in range(3))
-        trace = LSTMTrace(z, output, write, keep, rest, kept, bent, said, (~begins).to(z.dtype))
-        heard, before = first
-        for t, (sums, output, write, keep, rest, kept, bent, said, goes_on) in enumerate(zip(*trace, strict=True)):
+        units = self.recurrent_weight.shape[-1]
+        of_memory = self.recurrent.transpose(1, 2).contiguous()  # as long as there are few sequences, a quarter faster
+        z = affine(x.flatten(1, 2), self.gates.matrices, self.gates.bias.reshape(members, -1))
+        gates = z.view(members, length, sequences, 4, units)
+        for sums in (of_memory[..., 3 * units :], gates[..., 3, :]):  # of what is new
+            sums.mul_(-2.0)
+        output, write, keep, rest = gates.unbind(-2)
+        begins = resets.at.to(z.dtype)
+        keep.sub_(begins, alpha=torch.finfo(z.dtype).max)  # so that nothing is kept, for which no kernel is needed then
+        kept, said = (z.new_empty(members, 1 + length, sequences, units) for _ in memory)
+        said[:, 0], kept[:, 0] = (resets.empty(0, vector) for vector in memory)
+        trace = LSTMTrace(gates, output, write, keep, rest, kept, torch.empty_like(kept[:, 1:]), said, 1 - begins)
+        heard, before = said[:, 0], kept[:, 0]
+        steps = (gates.flatten(3), output, write, keep, rest, kept[:, 1:], trace.bent, said[:, 1:], trace.goes_on)
+        by_time = zip(*(numbers.unbind(1) for numbers in steps), strict=True)
+        for t, (sums, output, write, keep, rest, kept, bent, said, goes_on) in enumerate(by_time):
             if t > 0 and resets.any[t]:
                 heard = heard * goes_on
             sums.baddbmm_(heard, of_memory).sigmoid_()
@@ -293,72 +220,34 @@ class LSTMCell(Cell):
             heard, before = said, kept
         return trace
 
-    def _pull_gates(self, trace: LSTMTrace, first: Tensor, gradient: Tensor, resets: Resets) -> Tensor:
-        """From the gradient of what was said to that of what the gates read, `[L, P, S, 4 H]`: five kernels a step."""
+    def _pull_gates(self, trace: LSTMTrace, gradient: Tensor, resets: Resets) -> Tensor:
+        """From the gradient of what was said to that of what the gates read, `[P, L, S, 4, H]`: five kernels a step."""
         gates, output, write, keep, rest, kept, bent, _, goes_on = trace
-        bend = torch.addcmul(gates, gates, gates, value=-1.0).unflatten(-1, (4, -1))  # of a sigmoid z: z (1 - z)
+        bend = torch.addcmul(gates, gates, gates, value=-1.0)  # of a sigmoid z: z (1 - z)
         by_said = bent * bend[..., 0, :]  # of the output gate's sum
         to_kept = torch.addcmul(output, output, bent.square(), value=-1.0)
         by_kept = torch.empty_like(bend[..., 1:, :], memory_format=torch.contiguous_format)
         of_write, of_keep, of_rest = by_kept.unbind(-2)
         torch.addcmul(bend[..., 1, :], bend[..., 1, :], rest, value=-2.0, out=of_write)
-        torch.mul(bend[0, ..., 2, :], first, out=of_keep[0])
-        torch.mul(bend[1:, ..., 2, :], kept[:-1], out=of_keep[1:])
+        torch.mul(bend[..., 2, :], kept[:, :-1], out=of_keep)
         torch.mul(bend[..., 3, :], write, out=of_rest).mul_(4.0)
-        slopes = gradient.new_empty(*gradient.shape[:-1], 4, gradient.shape[-1])
-        recurrent, of_said, carried = self.recurrent, gradient[-1], torch.zeros_like(gradient[-1])
-        for t in reversed(range(len(gradient))):
-            here = slopes[t]  # [P, S, 4, H]
-            of_kept = torch.addcmul(carried, of_said, to_kept[t])
-            torch.mul(of_said, by_said[t], out=here[..., 0, :])
-            torch.mul(of_kept.unsqueeze(-2), by_kept[t], out=here[..., 1:, :])
+        slopes, recurrent = torch.empty_like(gates), self.recurrent
+        steps = (to_kept, by_said, by_kept, keep, goes_on, slopes[..., 0, :], slopes[..., 1:, :], slopes.flatten(3))
+        by_time = list(zip(*(numbers.unbind(1) for numbers in steps), strict=True))
+        gradients = gradient.unbind(1)
+        of_said, of_kept = gradients[-1], torch.zeros_like(kept[:, 0])
+        for t, (to_kept, by_said, by_kept, keep, goes_on, of_output, of_others, of_all) in reversed(
+            list(enumerate(by_time))
+        ):
+            of_kept.addcmul_(of_said, to_kept)
+            torch.mul(of_said, by_said, out=of_output)
+            torch.mul(of_kept.unsqueeze(-2), by_kept, out=of_others)
             if t > 0 and resets.any[t]:
-                of_said = torch.addcmul(gradient[t - 1], torch.bmm(here.flatten(-2), recurrent), goes_on[t])
+                of_said = torch.addcmul(gradients[t - 1], torch.bmm(of_all, recurrent), goes_on)
             elif t > 0:
-                of_said = torch.baddbmm(gradient[t - 1], here.flatten(-2), recurrent)
-            carried = of_kept.mul_(keep[t])
-        return slopes.flatten(-2)
-
-    @torch.no_grad()
-    def _pullback_fused(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Tensor, Pull]:
-        """Member by member through torch's kernel, which knows of no resets: on pieces of sequences."""
-        saids, leaves = [], []
-        for row, pieces in enumerate(resets.pieces):
-            own = [part[TORCHS_ORDER].requires_grad_() for part in self._of_member(row, list(self.parameters()))]
-            inputs = x[row].detach().requires_grad_(to_input)
-            saids.append(_fused(inputs, pieces, [vector[row] for vector in memory], own))
-            leaves.append([*own, *([inputs] if to_input else [])])
-
-        @torch.no_grad()
-        def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-            of_inputs = []
-            for row, (said, own) in enumerate(zip(saids, leaves, strict=True)):
-                found = vjp((said,), own, (gradient[row],))
-                of_inputs.append(found[-1])
-                for whole, part in zip(self._of_member(row, into), found, strict=False):  # the input's stands behind
-                    whole[TORCHS_ORDER] = part
-            return torch.stack(of_inputs) if to_input else None
-
-        return torch.stack([said.detach() for said in saids]), pull
-
-    def _of_member(self, row: int, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """A member's part of tensors like the parameters."""
-        return [tensor[row] for tensor in tensors] if self.gates.bias.dim() > 2 else tensors
-
-
-TORCHS_ORDER = [1, 2, 3, 0]
-"""Where torch's gates i, f, g, o stand here."""
-
-
-@torch.enable_grad()
-def _fused(x: Tensor, pieces: Pieces, memory: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """What one member says of `[L, S, in]`: `[L, S, H]`; its weights `[gates, …]` are in torch's order."""
-    units = memory[0].shape[-1]
-    recurrent, inputs, bias = (weight.reshape(4 * units, -1) for weight in weights)
-    parameters = [inputs, recurrent, bias.flatten(), torch.zeros_like(bias.flatten())]
-    begin = [pieces.begin(vector).unsqueeze(0) for vector in memory]
-    said, _, _ = torch.lstm(pieces.cut(x), begin, parameters, True, 1, 0.0, True, False, False)
-    return pieces.join(said)
+                of_said = torch.baddbmm(gradients[t - 1], of_all, recurrent)
+            of_kept.mul_(keep)
+        return slopes
 
 
 def _tanh(x: Tensor) -> Tensor:

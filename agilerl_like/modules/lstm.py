@@ -192,13 +192,14 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
             return self._thinned(layers.outputs).view(*x.shape[:-1], -1), layers.state.view(state.shape)
 
     def unroll(self, x: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs `[…, S, L, H]` of sequences `[…, S, L, in]`, and the state `[…, S, K, H]` after them.
+        """The outputs `[…, S, L, H]` of sequences `[…, S, L, in]`, and the state `[…, S, L, K, H]` after every step.
 
         `starts` `[…, S, L]` is 1 where an episode begins at that step: nothing is remembered from before.
         """
         with _precisely(x):
             layers = self._unrolled(x, starts, state)
-            return self._by_sequence(self._thinned(layers.outputs), x), layers.state.view(state.shape)
+            states = layers.state.transpose(1, 2).reshape(*x.shape[:-1], *self.state_shape)
+            return self._by_sequence(self._thinned(layers.outputs), x), states
 
     def pullback(  # pyright: ignore[reportIncompatibleMethodOverride]  # the outputs depend on more than the input
         self, x: Tensor, starts: Tensor, state: Tensor, *, to_input: bool
@@ -207,9 +208,9 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
         resets, pulls = self._resets(starts), list[Pull]()
 
         def run(cell: Cell, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-            said, pull_cell = cell.pullback(x, resets, memory, to_input=to_input or bool(pulls))
+            after, pull_cell = cell.pullback(x, resets, memory, to_input=to_input or bool(pulls))
             pulls.append(pull_cell)
-            return said, memory
+            return after[0], after
 
         with _precisely(x), torch.no_grad():
             layers = self._layers(self._by_time(x), state, run)
@@ -260,11 +261,16 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
             x = x + self._residual(layer)(its.flatten(1, -2)).view(x.shape) if layer else its
             said.append(its)
             after.extend(memory)
-        return _Layers(x, torch.stack(after, 2), said)
+        return _Layers(x, after, said)
 
     def _unrolled(self, x: Tensor, starts: Tensor, state: Tensor) -> _Layers:
         resets = self._resets(starts)
-        return self._layers(self._by_time(x), state, lambda cell, x, memory: cell.unroll(x, resets, memory))
+
+        def run(cell: Cell, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+            after = cell.unroll(x, resets, memory)
+            return after[0], after
+
+        return self._layers(self._by_time(x), state, run)
 
     def _thinned(self, y: Tensor) -> Tensor:
         """Without those outputs `[P, …, H]` that are silent."""
@@ -334,8 +340,13 @@ class _Layers(NamedTuple):
     """What layers do; by time, `[P, L, S, …]`, or of one step, `[P, B, …]`."""
 
     outputs: Tensor
-    state: Tensor  # [P, S, K, H], after the last step
+    after: Sequence[Tensor]  # the vectors that are remembered then
     said: Sequence[Tensor]  # by each layer
+
+    @property
+    def state(self) -> Tensor:
+        """What is remembered then, `[P, …, K, H]`."""
+        return torch.stack(list(self.after), -2)
 
 
 def _precisely(x: Tensor) -> AbstractContextManager[Any]:

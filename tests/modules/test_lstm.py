@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.cells import LSTMCell
 from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences, carry_state
 from agilerl_like.modules.morphism import morph_
 from agilerl_like.modules.stack import Stack
@@ -38,13 +37,6 @@ def sequences(lstm, members=(), *, count=4, steps=7, seed=0):
     starts = (torch.rand(*members, count, steps, generator=torch.Generator().manual_seed(seed)) < 0.2).double()
     state = normal(*members, count, *lstm.state_shape, seed=seed + 1)
     return Sequences(normal(*members, count, steps, lstm.inputs, seed=seed + 2), starts, state)
-
-
-@pytest.fixture(params=["by hand", "fused"])
-def way(request, monkeypatch):
-    """The two ways back through an LSTM, whatever is faster."""
-    monkeypatch.setattr(LSTMCell, "FUSED_STEPS", 0)
-    monkeypatch.setattr(LSTMCell, "FUSED_PIECES", {"by hand": 0, "fused": 10**6}[request.param])
 
 
 # -- what it computes
@@ -101,7 +93,6 @@ def torch_order(cell, tensor):
     return tensor[[1, 2, 3, 0]] if cell == "LSTM" else tensor
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("cell", CELLS)
 def test_it_computes_and_learns_what_torch_does(cell):
     lstm = made(LSTMSpec(cell=cell, **SMALL))
@@ -112,7 +103,7 @@ def test_it_computes_and_learns_what_torch_does(cell):
     y, after = lstm.unroll(x, starts, state)
     torch.testing.assert_close(y, expected, rtol=0, atol=1e-10)
     ends = torch.cat(end) if cell == "LSTM" else end
-    torch.testing.assert_close(after, ends.transpose(0, 1), rtol=0, atol=1e-10)
+    torch.testing.assert_close(after[:, -1], ends.transpose(0, 1), rtol=0, atol=1e-10)
 
     slope = normal(*y.shape, seed=9)
     theirs = torch.autograd.grad((expected * slope).sum(), list(reference.parameters()))
@@ -148,14 +139,16 @@ def test_later_layers_add_a_map_of_what_they_remember(lstm):
 # -- time
 
 
-def test_steps_one_by_one_are_the_sequence(lstm):
+@pytest.mark.parametrize("learning", [False, True])
+def test_steps_one_by_one_are_the_sequence(lstm, learning):
     x, starts, state = sequences(lstm)
-    y, after = lstm.unroll(x, starts, state)
-    for t in range(x.shape[1]):
-        state = state * (1 - starts[:, t]).view(-1, 1, 1)
-        said, state = lstm(x[:, t], state)
-        torch.testing.assert_close(said, y[:, t], rtol=0, atol=1e-12)
-    torch.testing.assert_close(state, after, rtol=0, atol=1e-12)
+    with torch.set_grad_enabled(learning):
+        y, after = lstm.unroll(x, starts, state)
+        for t in range(x.shape[1]):
+            state = state * (1 - starts[:, t]).view(-1, 1, 1)
+            said, state = lstm(x[:, t], state)
+            torch.testing.assert_close(said, y[:, t], rtol=0, atol=1e-12)
+            torch.testing.assert_close(state, after[:, t], rtol=0, atol=1e-12)
 
 
 def test_an_episode_that_begins_inside_is_as_if_the_sequence_were_cut_there(lstm):
@@ -167,7 +160,7 @@ def test_an_episode_that_begins_inside_is_as_if_the_sequence_were_cut_there(lstm
     first, _ = lstm.unroll(x[:, :3], none, state)
     second, end = lstm.unroll(x[:, 3:], torch.zeros(1, 4, dtype=torch.float64), torch.zeros_like(state))
     torch.testing.assert_close(y, torch.cat([first, second], 1), rtol=0, atol=1e-12)
-    torch.testing.assert_close(after, end, rtol=0, atol=1e-12)
+    torch.testing.assert_close(after[:, 3:], end, rtol=0, atol=1e-12)
 
 
 def test_chunk_by_chunk_is_the_whole(lstm):
@@ -175,16 +168,16 @@ def test_chunk_by_chunk_is_the_whole(lstm):
     y, after = lstm.unroll(x, starts, state)
     parts = []
     for here in (slice(0, 2), slice(2, 3), slice(3, 7)):
-        part, state = lstm.unroll(x[:, here], starts[:, here], state)
+        part, states = lstm.unroll(x[:, here], starts[:, here], state)
+        state = states[:, -1]
         parts.append(part)
     torch.testing.assert_close(torch.cat(parts, 1), y, rtol=0, atol=1e-12)
-    torch.testing.assert_close(state, after, rtol=0, atol=1e-12)
+    torch.testing.assert_close(state, after[:, -1], rtol=0, atol=1e-12)
 
 
 # -- learning
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("steps", [1, 7])
 @pytest.mark.parametrize("to_input", [True, False])
 def test_the_way_back_is_autograds(lstm, to_input, steps):
@@ -206,20 +199,17 @@ def test_the_way_back_is_autograds(lstm, to_input, steps):
         assert of_input is None
 
 
-def test_both_ways_are_one_in_single_precision_too(monkeypatch):
-    # torch has a kernel of its own for these numbers; they are of order 1, so 1e-4 is a thousand roundings
-    lstm = made(LSTMSpec(num_layers=2, **SMALL)).float()
-    its, found = [tensor.float() for tensor in sequences(lstm)], []
-    for pieces in (0, 10**6):
-        monkeypatch.setattr(LSTMCell, "FUSED_PIECES", pieces)
-        y, pull = lstm.pullback(*its, to_input=True)
+def test_in_single_precision_it_is_the_same_to_its_roundings():
+    lstm = made(LSTMSpec(num_layers=2, **SMALL))
+    its, found = sequences(lstm), []
+    for dtype in (torch.float64, torch.float32):
+        y, pull = lstm.to(dtype).pullback(*(tensor.to(dtype) for tensor in its), to_input=True)
         into = [torch.empty_like(parameter) for parameter in lstm.parameters()]
         found.append([y, pull(torch.ones_like(y), into), *into])
-    for by_hand, fused in zip(*found, strict=True):
-        torch.testing.assert_close(by_hand, fused, rtol=1e-4, atol=1e-4)
+    for exact, ours in zip(*found, strict=True):  # numbers of order 1, so 1e-4 is a thousand roundings
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.usefixtures("way")
 def test_nothing_is_learned_past_the_beginning_of_an_episode(lstm):
     x, starts, state = sequences(lstm, count=1)
     starts = torch.zeros_like(starts)
@@ -232,7 +222,6 @@ def test_nothing_is_learned_past_the_beginning_of_an_episode(lstm):
     assert bool((of_input[0, 4:] != 0).all())
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("cell", CELLS)
 def test_under_autocast_it_stays_as_precise_as_its_weights(cell):
     lstm = made(LSTMSpec(cell=cell, num_layers=2, **SMALL)).float()
@@ -274,7 +263,6 @@ class Course(NamedTuple):
         return cls(y, state, step, pull(slope, into), dict(zip(dict(module.named_parameters()), into, strict=True)))
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("shapes", [((5, 1), (5, 1), (5, 1)), ((5, 2), (8, 1), (3, 3)), ((4, 1), (4, 2))], ids=str)
 def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
@@ -479,8 +467,8 @@ def test_growth_keeps_whole_sequences_from_any_state(cell, operators, seed):
     after, then = lstm.unroll(x, starts, state)
     assert all(bool(parameter.isfinite().all()) for parameter in lstm.parameters())
     torch.testing.assert_close(after[..., :4], before, rtol=0, atol=1e-12)
-    vectors = remembered.shape[1]
-    torch.testing.assert_close(then[:, :vectors, :4], remembered, rtol=0, atol=1e-12)
+    vectors = remembered.shape[2]
+    torch.testing.assert_close(then[:, :, :vectors, :4], remembered, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("cell", CELLS)
