@@ -93,7 +93,7 @@ class Cohort:
     def moments(self, place: int) -> Adam:
         """One member's own part of the moments, `[1, N]` as it would be alone: a copy."""
         adam, row, its = self.ensemble.optimizer, self._row[place], self._places(place)
-        first, second = (rows[row, its].unsqueeze(0) for rows in (adam.exp_avg, adam.exp_avg_sq))
+        first, second = (rows[row].index_select(0, its).unsqueeze(0) for rows in (adam.exp_avg, adam.exp_avg_sq))
         return Adam(first, second, adam.steps[row : row + 1].clone(), epsilon=adam.epsilon)
 
     def _move_in(self, place: int, optimizer: Adam) -> None:

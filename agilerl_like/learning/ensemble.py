@@ -77,7 +77,7 @@ class Ensemble:
 
     def take(self, rows: Tensor) -> Ensemble:
         """Copy some rows, given in ascending order."""
-        flat, parts, start = self.flat[rows], [], 0
+        flat, parts, start = self.flat.index_select(0, rows), [], 0
         for part, its_rows in self._by_part(rows):
             here = slice(start, start + len(its_rows))
             parts.append(Part(here, part.stack.take(its_rows, flat[here])))

@@ -96,7 +96,8 @@ class Adam:
 
     def take(self, rows: Tensor) -> Adam:
         """Copy some rows."""
-        return Adam(self.exp_avg[rows], self.exp_avg_sq[rows], self.steps[rows], epsilon=self.epsilon)
+        parts = (numbers.index_select(0, rows) for numbers in (self.exp_avg, self.exp_avg_sq, self.steps))
+        return Adam(*parts, epsilon=self.epsilon)
 
     def put(self, rows: Tensor, part: Adam) -> None:
         """Write rows that were taken back."""

@@ -52,12 +52,12 @@ class Cut(NamedTuple):
             return rows.unsqueeze(2)
         times = self.times(steps)
         by_time = rows.unflatten(1, (steps, -1))  # [P, T, E, …]
-        picked = by_time[:, times.clamp(max=steps - 1).to(rows.device)]  # [P, C, L, E, …]
-        return picked.transpose(2, 3).flatten(1, 2)
+        picked = by_time.index_select(1, times.clamp(max=steps - 1).flatten().to(rows.device))
+        return picked.unflatten(1, times.shape).transpose(2, 3).flatten(1, 2)
 
     def beginnings(self, states: Tensor) -> Tensor:
         """What was remembered where each sequence begins, `[P, C E, …]` of `[P, T, E, …]`."""
-        return states[:, self.times(states.shape[1])[:, 0].to(states.device)].flatten(1, 2)
+        return states.index_select(1, self.times(states.shape[1])[:, 0].to(states.device)).flatten(1, 2)
 
     def inside(self, steps: int, device: torch.device) -> Tensor:
         """1 where there is a step, `[C, L]`."""

@@ -255,7 +255,9 @@ class Stack(Generic[ModuleT]):
         """Copy some rows into a stack of their own (no member is re-pointed); `flat` is where they were copied to."""
         tenants = [self.tenants[row] for row in rows.tolist()]
         buffers = {name: buffer[rows] for name, buffer in self.buffers.items()}
-        part = Stack(self.cover, tenants, self.flat[rows] if flat is None else flat, buffers, self.slots)
+        part = Stack(
+            self.cover, tenants, self.flat.index_select(0, rows) if flat is None else flat, buffers, self.slots
+        )
         part.module.train(self.module.training)
         part.attune()
         return part
