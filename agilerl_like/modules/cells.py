@@ -236,9 +236,8 @@ class LSTMCell(Cell):
         by_time = list(zip(*(numbers.unbind(1) for numbers in steps), strict=True))
         gradients = gradient.unbind(1)
         of_said, of_kept = gradients[-1], torch.zeros_like(kept[:, 0])
-        for t, (to_kept, by_said, by_kept, keep, goes_on, of_output, of_others, of_all) in reversed(
-            list(enumerate(by_time))
-        ):
+        for t in reversed(range(len(by_time))):
+            to_kept, by_said, by_kept, keep, goes_on, of_output, of_others, of_all = by_time[t]
             of_kept.addcmul_(of_said, to_kept)
             torch.mul(of_said, by_said, out=of_output)
             torch.mul(of_kept.unsqueeze(-2), by_kept, out=of_others)
