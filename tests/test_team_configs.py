@@ -181,7 +181,9 @@ class TestBuilding:
     def test_a_minibatch_may_be_as_large_as_the_rollout_of_a_group(self, read):
         """Two listeners have two samples a step; a speaker alone has one."""
         small = STEADY.replace("name: IPPO", "name: IPPO, learn_step: 64, batch_size: 128")
-        assert "batch_size=128 is larger than the rollout of learn_step=64" in refusal(build, read(small))
+        said = refusal(build, read(small))
+        assert "batch_size=128 is larger than the rollout of learn_step=64" in said
+        assert "agents of 'speaker' in each: 1): allowed are at most 64" in said  # in the numbers that were given
         listeners = "--environment.kwargs.agents", "listener_0", "listener_1"
         setup = build(read(small, *listeners))
         setup.env.close()

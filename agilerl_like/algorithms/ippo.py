@@ -25,7 +25,7 @@ from agilerl_like.algorithms.groups import Spaces, by_agent, by_group, check_nam
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals, siblings
 from agilerl_like.algorithms.population import Population
-from agilerl_like.algorithms.ppo import PPO, repaired, typed
+from agilerl_like.algorithms.ppo import PPO, check_rollout, repaired, typed
 from agilerl_like.algorithms.settings import PPOSettings, validated
 from agilerl_like.algorithms.stored import count_in, team_in, whole
 from agilerl_like.algorithms.team_evaluation import Brain, Policy, TeamEpisodes, evaluate_teams, unexploring
@@ -116,6 +116,7 @@ class IPPO(Individual):
         row = sum(len(ids) * row_bytes(self.rows[group].encoding) for group, ids in self.groups.items())
         check_room(f"learn_step={self.learn_step}", self.learn_step, row, "env steps")
         configs = by_group(net_config, self.groups)
+        self._check_rollouts()
         for number, (group, members) in enumerate(self.groups.items()):
             self.learners[group] = PPO(
                 self.rows[group].single_observation_space,
@@ -254,7 +255,13 @@ class IPPO(Individual):
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
         return repaired(hyperparameters, self.hp_config, self.num_envs)
 
+    def _check_rollouts(self) -> None:
+        """In the team's own numbers: its learners count every agent's steps."""
+        for group, members in self.groups.items():
+            check_rollout(self, len(members), f", agents of {group!r} in each: {len(members)}")
+
     def check(self) -> None:
+        self._check_rollouts()
         for learner in self.learners.values():
             learner.check()
 

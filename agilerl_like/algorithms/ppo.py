@@ -252,17 +252,7 @@ class PPO(Agent):
             for value in (self.hp_config[name].min, self.hp_config[name].max):
                 validated(PPOSettings, {**self.settings(), name: value}, where="hp_config")
         self.hp_config.check(self.hyperparameters)
-        if not isinstance(self.num_envs, int) or self.num_envs < 1:
-            raise ConfigurationError(f"num_envs={self.num_envs!r} must be a positive integer")
-        if self.batch_size > self.rollout_steps * self.num_envs:
-            raise ConfigurationError(
-                f"batch_size={self.batch_size} is larger than the rollout of learn_step={self.learn_step}"
-                f" ({self.rollout_steps} steps of num_envs={self.num_envs})"
-            )
-        smallest = self.hp_config["batch_size"].min if "batch_size" in self.hp_config else self.batch_size
-        longest = self.hp_config["learn_step"].max if "learn_step" in self.hp_config else self.learn_step
-        if smallest > math.ceil(longest / self.num_envs) * self.num_envs:
-            raise ConfigurationError(f"batch_size={smallest} never fits into learn_step={longest}")
+        check_rollout(self)
 
     def check_size(self) -> None:
         row = row_bytes(self.encoding)
@@ -546,6 +536,26 @@ class PPO(Agent):
 
 def _encoding(space: gymnasium.Space, settings: PPOSettings) -> ObservationEncoding:
     return ObservationEncoding(space, swap_channels=settings.swap_channels, normalize_images=settings.normalize_images)
+
+
+def check_rollout(one: Any, agents: int = 1, named: str = "") -> None:
+    """Raise ConfigurationError unless a minibatch is no larger than a rollout, and can stay so.
+
+    In each env there are so many `agents`; `named` says in a message who they are.
+    """
+    if not isinstance(one.num_envs, int) or one.num_envs < 1:
+        raise ConfigurationError(f"num_envs={one.num_envs!r} must be a positive integer")
+    steps = math.ceil(one.learn_step / one.num_envs)
+    most = steps * one.num_envs * agents
+    if one.batch_size > most:
+        raise ConfigurationError(
+            f"batch_size={one.batch_size} is larger than the rollout of learn_step={one.learn_step} "
+            f"({steps} steps of num_envs={one.num_envs}{named}): allowed are at most {most}"
+        )
+    smallest = one.hp_config["batch_size"].min if "batch_size" in one.hp_config else one.batch_size
+    longest = one.hp_config["learn_step"].max if "learn_step" in one.hp_config else one.learn_step
+    if smallest > math.ceil(longest / one.num_envs) * one.num_envs * agents:
+        raise ConfigurationError(f"batch_size={smallest} never fits into learn_step={longest}{named}")
 
 
 def repaired(
