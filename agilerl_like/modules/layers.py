@@ -285,17 +285,21 @@ class Activation(nn.Module):
     layer's input.
     """
 
+    before: str = ""
+    blend: Tensor
+    span: slice | None = None  # from the first to the last member that has the layer, unless all have it
+    gaps: Tensor | None = None  # [span, 1, 1], who of these has it, unless all have it
+    _after: tuple[Run, ...] = ()  # in a stack whose members differ
+    _before: tuple[Run, ...] = ()
+    _present: Tensor | None = None  # [P, 1, 1], in a stack where some lack the layer
+    _live: Tensor | None = None  # [P, 1, W], in a stack where missing units would not stay 0
+
     def __init__(self, num_units: int, activation: str, before: str = "") -> None:
-        super().__init__()
-        self.num_units, self.activation, self.before = num_units, activation, before
+        super().__init__()  # every attribute that is set takes as long as a small kernel, in every birth
+        self.num_units, self.activation = num_units, activation
         if before:
+            self.before = before
             self.register_buffer("blend", torch.zeros(1))
-            self.blend: Tensor
-        self.span: slice | None = None  # from the first to the last member that has the layer, unless all have it
-        self.gaps: Tensor | None = None  # [span, 1, 1], who of these has it, unless all have it
-        self._after = self._before = ()  # runs of members, in a stack whose members differ
-        self._present: Tensor | None = None  # [P, 1, 1], in a stack where some lack the layer
-        self._live: Tensor | None = None  # [P, 1, W], in a stack where missing units would not stay 0
 
     def attune(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
         """Learn each member's functions, who fades, who lacks this layer, and which units are missing."""

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
 from agilerl_like.modules.layers import LayerNorm, Linear
-from agilerl_like.modules.stack import layout, live_in_, refresh, views
-from agilerl_like.modules.walk import Walk, walk
+from agilerl_like.modules.stack import Slot, layout, live_in_, refresh, views
+from agilerl_like.modules.walk import Walk, switch, walk
 
 
 class Heritage(NamedTuple):
@@ -67,30 +67,59 @@ def morph_(
     origins = {name: child.origin(name, operator, arguments) for name in ours.tensors}
     sources = {name: origin for name, origin in origins.items() if origin}
     heritage = Heritage(sources, child.axes(), _unit_maps(parent, theirs.tensors, alteration, heard))
-    rows, slots = torch.cat([*_flat(theirs), *moments]).view(1 + len(moments), -1), layout(ours)
-    its_rows = rows.new_zeros(len(rows), slots[-1].stop)
-    its_rows[2:] = rows[2:].mean(1, keepdim=True)  # with second moments of 0 a newborn tensor's first steps are long
-    torch.cat(_flat(ours), out=its_rows[0])
-    live_in_(its_rows[0], ours.parameters.values())
-    numbers = views(its_rows, slots)
-    transplant_(numbers, views(rows, layout(theirs)), heritage, generator=generator)
+    rows, slots, old = torch.cat([*_flat(theirs), *moments]).view(1 + len(moments), -1), layout(ours), layout(theirs)
+    its_rows = _settled(ours, slots, rows, old, heritage)
+    changed = [slot for slot in slots if slot.name in sources and not heritage.leaves_whole(slot.name)]
+    were = {sources[slot.name] for slot in changed}
+    its_parents = views(rows, [slot for slot in old if slot.name in were])
+    transplant_(views(its_rows, changed), its_parents, heritage, generator=generator)
     transplant_(_alone(ours.buffers), _alone(theirs.buffers), heritage, generator=generator)
     child.begin_(operator, arguments, generator)
     inherited = Morphed(heritage.maps, its_rows[1:].unbind())
     if not alteration.readers:
-        refresh(child)
+        refresh(ours)
         return inherited
-    child.eval()
-    for layer in child.modules():
+    switch(child, False)
+    for layer in ours.modules.values():
         if isinstance(layer, LayerNorm):
             layer.recount_()
     child.bridge_(parent, operator, arguments)
+    numbers = views(its_rows, slots)
     for reader, heir in alteration.readers:
         wanted = _of_those_who_stay(heard[reader].outputs, parent.get_parameter(f"{reader}.bias"), heritage, heir)
         _refit_heir_(child, heir, wanted, states)
         for name in ("weight", "bias"):
             numbers[f"{heir}.{name}"][1:2] = 0.0  # it does not go on where it went
     return inherited
+
+
+def _settled(ours: Walk, slots: Sequence[Slot], rows: Tensor, old: Sequence[Slot], heritage: Heritage) -> Tensor:
+    """Let a child live in rows `[R, N]` of weights and moments, and return them: whatever it has whole is filled in.
+
+    What is newborn, or has newborn units, is as it was built; a newborn tensor's moments are 0 and the mean of all, for
+    with second ones of 0 its first steps would be long.
+    """
+    its_rows, places = rows.new_empty(len(rows), slots[-1].stop), {slot.name: slot for slot in old}
+    runs: list[tuple[int, int, int]] = []  # neighbours, copied at once: from where to where, how far off in the parent
+    newborn: list[Slot] = []
+    for slot, parameter in zip(slots, ours.parameters.values(), strict=True):
+        source = places.get(heritage.sources.get(slot.name, ""))
+        if source is not None and heritage.leaves_whole(slot.name):
+            away = source.start - slot.start
+            begins = runs.pop()[0] if runs and runs[-1][1:] == (slot.start, away) else slot.start
+            runs.append((begins, slot.stop, away))
+            continue
+        its_rows[0, slot.start : slot.stop] = parameter.reshape(-1)
+        if source is None:
+            newborn.append(slot)
+    for start, stop, away in runs:
+        its_rows[:, start:stop] = rows[:, start + away : stop + away]
+    if newborn:
+        usual = rows[2:].mean(1, keepdim=True)
+        for _, start, stop, _ in newborn:
+            its_rows[1:2, start:stop], its_rows[2:, start:stop] = 0.0, usual
+    live_in_(its_rows[0], ours.parameters.values())
+    return its_rows
 
 
 def _flat(module: Walk) -> list[Tensor]:
@@ -211,37 +240,43 @@ class Way(NamedTuple):
 
     take: Tensor
     """The parent's unit of each; any for a new one."""
-    new: Tensor | None
-    """Those that are new, if any are."""
+    new: Tensor | slice | None
+    """Those that are new, if any are: a slice where the parent's first ones stay where they are, in front of them."""
 
     @classmethod
     def along(cls, unit_map: Tensor, device: torch.device) -> Way:
         """The way of a unit map."""
-        new = (unit_map < 0).nonzero().squeeze(1)
-        return cls(unit_map.clamp(min=0).to(device), new.to(device) if len(new) else None)
+        units = unit_map.tolist()
+        new = [place for place, unit in enumerate(units) if unit < 0]
+        old, take = len(units) - len(new), unit_map.clamp(min=0).to(device)
+        if new and units[:old] == list(range(old)):
+            return cls(take, slice(old, len(units)))
+        return cls(take, torch.tensor(new, device=device) if new else None)
 
 
-def carry(
-    old: Tensor, ways: Sequence[Way | None], *, new_outputs: Tensor | None, new_inputs: Sequence[float]
-) -> Tensor:
+def carry_(
+    child: Tensor, old: Tensor, ways: Sequence[Way | None], *, new_outputs: Tensor | None, new_inputs: Sequence[float]
+) -> None:
     """Carry weights, and perhaps their moments, `[R, …]` along their axes' ways; an axis without one stays as it is.
 
     The first of these axes is that of the outputs. Entries of surviving units are the old ones; columns of new input
     units are `new_inputs`, in each of the rows R; rows of new output units are `new_outputs` `[R, new, …]`.
     """
-    result = old
+    taken = old
     for axis, way in enumerate(ways, 1):
-        if way is not None:
-            result = result.index_select(axis, way.take)
+        if way is not None and isinstance(way.new, slice):  # to pick one by one what stays in its place takes long
+            taken = taken.narrow(axis, 0, way.new.start)
+        elif way is not None:
+            taken = taken.index_select(axis, way.take)
+    child[tuple(slice(size) for size in taken.shape)] = taken
     for axis, way in enumerate(ways, 1):
         if way is None or way.new is None:
             continue
         if axis == 1:
-            result.index_copy_(1, way.new, cast(Tensor, new_outputs))
+            child[:, way.new] = cast(Tensor, new_outputs)
         else:
-            for its, fill in zip(result, new_inputs, strict=True):
-                its.index_fill_(axis - 1, way.new, fill)
-    return result
+            for row, fill in enumerate(new_inputs):
+                child[(row, *(slice(None),) * (axis - 1), way.new)] = fill
 
 
 def transplant_(
@@ -270,9 +305,9 @@ def transplant_(
         if its_ways[0] is not None and its_ways[0].new is not None:
             newborn = ours[:, its_ways[0].new]
             newborn[0] = _newborn(name, theirs[0], newborn[0], generator)
-            for its, fill in zip(newborn[1:], fills[1:], strict=True):
-                its.fill_(fill)
-        ours.copy_(carry(theirs, its_ways, new_outputs=newborn, new_inputs=fills))
+            for row, fill in enumerate(fills[1:], 1):
+                newborn[row] = fill
+        carry_(ours, theirs, its_ways, new_outputs=newborn, new_inputs=fills)
 
 
 def _outputs_first(
@@ -281,6 +316,8 @@ def _outputs_first(
     """Both tensors `[R, …]` as views with the axis of their outputs in front of the others, and all axes' ways then."""
     axis = next((axis for axis, group in enumerate(groups) if group), 0)
     its_ways = [ways.get(group) if group else None for group in groups]
+    if axis == 0:
+        return child, parent, its_ways
     its_ways.insert(0, its_ways.pop(axis))
     return child.movedim(axis + 1, 1), parent.movedim(axis + 1, 1), its_ways
 
@@ -291,8 +328,8 @@ def _newborn(name: str, old: Tensor, fresh: Tensor, generator: torch.Generator) 
     if fresh.dim() < 2 or name.endswith("bias"):
         return fresh
     rows = torch.randn(fresh.shape, generator=generator).to(fresh) if name.endswith("weight") else fresh
-    usual = old.flatten(1).norm(dim=1).median()
-    length = rows.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, *(1,) * (rows.dim() - 1))
+    usual = torch.linalg.vector_norm(old.flatten(1), dim=1).median()
+    length = torch.linalg.vector_norm(rows.flatten(1), dim=1).clamp(min=1e-12).view(-1, *(1,) * (rows.dim() - 1))
     return rows * torch.where(usual > 0, usual, 2**0.5) / length
 
 

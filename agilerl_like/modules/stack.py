@@ -51,7 +51,8 @@ def layout(module: nn.Module | Walk, starts: Mapping[str, int] | None = None) ->
 
 def views(row: Tensor, slots: Sequence[Slot]) -> dict[str, Tensor]:
     """Name the parts of a flat row `[N]`, or of rows `[P, N]`, as views with each parameter's shape."""
-    return {slot.name: row[..., slot.start : slot.stop].view(*row.shape[:-1], *slot.shape) for slot in slots}
+    rows = row.shape[:-1]
+    return {slot.name: row.narrow(-1, slot.start, slot.stop - slot.start).view(*rows, *slot.shape) for slot in slots}
 
 
 def lay_flat_(module: nn.Module) -> None:
@@ -132,9 +133,9 @@ class _Copier:
         return other
 
 
-def refresh(module: nn.Module) -> None:
+def refresh(module: nn.Module | Walk) -> None:
     """Let layers re-read what they keep in Python about buffers that were just written."""
-    for layer in walk(module).modules.values():
+    for layer in (module if isinstance(module, Walk) else walk(module)).modules.values():
         if isinstance(layer, LayerNorm):
             layer.refresh()
 

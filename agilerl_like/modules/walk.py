@@ -31,6 +31,17 @@ def walk(module: nn.Module) -> Walk:
     return found
 
 
+def switch(module: nn.Module, training: bool) -> None:
+    """Put a module and all that it consists of into training or evaluation mode, as its `train` would."""
+    if type(module).train is not nn.Module.train:  # which may mean something else by it
+        module.train(training)
+        return
+    vars(module)["training"] = training
+    for inner in module._modules.values():
+        if inner is not None:
+            switch(inner, training)
+
+
 def _visit(one: nn.Module, prefix: str, found: Walk, seen: set[int]) -> None:
     # not within `walk`: a function that knows itself and what was found would keep it until garbage is collected
     seen.add(id(one))

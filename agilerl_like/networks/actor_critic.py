@@ -335,6 +335,8 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
 
     def course_of(self, x: Tensor) -> Course:
         """How observations `[n, D]`, or sequences `[S, L, D]` of which each begins an episode, follow each other."""
+        if not self.is_recurrent:
+            return TIMELESS
         return Course.beginning(x if x.dim() == 3 else x.unsqueeze(1), self.state_shape, self.dtype)
 
     def advance_fades_(self, share: float) -> None:
