@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from agilerl_like.modules.base import Arguments, UnitMaps
 from agilerl_like.modules.morphism import morph_
-from agilerl_like.modules.walk import walk
+from agilerl_like.modules.walk import switch, walk
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 
@@ -34,6 +34,8 @@ NOISE_TOLERANCE, ROUGHLY = 0.1, 0.5
 NOISE_TRIALS = 40
 LARGEST_NOISE, LARGEST_STEP = 1e3, math.log(16.0)
 """How far the search for the noise's scale may go up, relative to where it began; and by what factor at once."""
+POWERS = 1.0, 5.0
+"""Of the scale that the KL goes with: the least and the most that the search relies on."""
 FEW = 4
 """Of so many states one serves for the first guesses."""
 
@@ -83,7 +85,7 @@ def vary(parent: Parent, operator: str, arguments: Arguments, build: Builder, ge
         with evaluating(parent.network):
             child = _gated(parent, operator, arguments, build, generator)
     if child.network.training != parent.network.training:
-        child.network.train(parent.network.training)
+        switch(child.network, parent.network.training)
     return child
 
 
@@ -111,12 +113,12 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     """Put a network into evaluation mode for a while."""
     training = network.training
     if training:
-        network.eval()
+        switch(network, False)
     try:
         yield
     finally:
         if training:
-            network.train()
+            switch(network, True)
 
 
 @torch.no_grad()
@@ -159,10 +161,10 @@ def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: t
         before = outputs().clone()
         its_few = before.unflatten(0, observations.shape[:-1])[::FEW].reshape(-1, before.shape[-1])
         few = kl_on(its_few, _policy_on(network, observations[::FEW]))
-        rough, moved = _scale_for(few, sd, ROUGHLY)
+        rough, moved, power = _scale_for(few, sd, ROUGHLY)
         is_near = moved >= (1 - ROUGHLY) * NOISE_KL
-        start = rough * math.sqrt(NOISE_KL / moved) if is_near else rough or sd
-        scale, moved = _scale_for(kl_on(before, outputs), start, NOISE_TOLERANCE)
+        start = rough * (NOISE_KL / moved) ** (1 / power) if is_near else rough or sd
+        scale, moved, _ = _scale_for(kl_on(before, outputs), start, NOISE_TOLERANCE, power)
         return {"sd": scale, "kl": moved}
 
 
@@ -181,36 +183,42 @@ def _policy_matrices(network: ActorCritic) -> list[Tensor]:
     return [parameter for name, parameter in leaves if parameter.dim() > 1 and name.endswith("weight")]
 
 
-def _scale_for(kl: Callable[[float], float], start: float, tolerance: float) -> tuple[float, float]:
-    """Find the scale at which `kl` is `NOISE_KL`, or else one at which it is less; return it, and what `kl` said last.
+def _scale_for(
+    kl: Callable[[float], float], start: float, tolerance: float, power: float = 2.0
+) -> tuple[float, float, float]:
+    """Find the scale at which `kl` is `NOISE_KL`, or else one at which it is less.
 
-    The KL goes with some power of the scale, the square of a small one, so over the scale's logarithm its own is nearly
-    a straight line. The next guess is where the line through the nearest points on either side hits; after two guesses
-    on one side the other's point counts half as much (the Illinois method: Dowell and Jarratt 1971).
+    Return it, what `kl` said last, and the power of the scale that the KL goes with near it; `power` is what to think
+    of that at first. It is the square of a small scale, and up to the fifth of a large one, so over the scale's
+    logarithm its own is nearly a straight line. The next guess is where the line through the nearest points on either
+    side hits; after two guesses on one side the other's point counts half as much (the Illinois method: Dowell and
+    Jarratt 1971).
     """
     if start <= 0:
-        return 0.0, 0.0
+        return 0.0, 0.0, power
     ends: dict[bool, tuple[float, float]] = {}  # by whether it is too far: log scale, log of the KL over what is wanted
-    scale, was_far = start, None
+    scale, last = start, None
     for _ in range(NOISE_TRIALS):
         moved = kl(scale)
+        here, miss = math.log(scale), math.log(min(max(moved / NOISE_KL, 1e-9), 1e9) if moved == moved else 1e9)
+        is_far = miss > 0  # and so is nan
+        if last is not None and here != last[0]:
+            power = min(max((miss - last[1]) / (here - last[0]), POWERS[0]), POWERS[1])
         if abs(moved - NOISE_KL) <= tolerance * NOISE_KL:
-            return scale, moved
-        miss = math.log(min(max(moved / NOISE_KL, 1e-9), 1e9)) if moved == moved else math.log(1e9)  # nan is too far
-        is_far = miss > 0
-        if is_far == was_far and (not is_far) in ends:
+            return scale, moved, power
+        if last is not None and is_far == (last[1] > 0) and (not is_far) in ends:
             ends[not is_far] = ends[not is_far][0], ends[not is_far][1] / 2
-        ends[is_far], was_far = (math.log(scale), miss), is_far
+        ends[is_far] = last = here, miss
         if len(ends) == 2:
             (low, under), (high, over) = ends[False], ends[True]
             guess = low - under * (high - low) / (over - under)
         else:
-            guess = ends[is_far][0] - min(max(miss / 2, -LARGEST_STEP), LARGEST_STEP)
+            guess = here - min(max(miss / power, -LARGEST_STEP), LARGEST_STEP)
         if guess > math.log(LARGEST_NOISE * start) or guess in (low for low, _ in ends.values()):
             break
         scale = math.exp(guess)
     scale = math.exp(ends[False][0]) if len(ends) == 2 else 0.0
-    return scale, kl(scale)
+    return scale, kl(scale), power
 
 
 # -- architecture
