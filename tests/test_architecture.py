@@ -68,12 +68,13 @@ def type_checking_lines(tree):
 @pytest.mark.parametrize("path", FILES, ids=[str(f.relative_to(PACKAGE)) for f in FILES])
 def test_imports_go_down_and_stand_at_the_top(path):
     tree = ast.parse(path.read_text())
+    for_types = type_checking_lines(tree)
     for name, line, inside in imports(tree):
         if not name.startswith("agilerl_like"):
             continue
         assert not inside, f"{path.name}:{line} imports {name} inside a function"
         parts = name.split(".")
-        if len(parts) == 1 or parts[1] not in FLOORS or line in type_checking_lines(tree):
+        if len(parts) == 1 or parts[1] not in FLOORS or line in for_types:
             continue
         assert FLOORS[parts[1]] <= floor_of(path), f"{path.name}:{line} imports {name} from above"
 
@@ -83,8 +84,8 @@ def test_no_cycles():
     for path in FILES:
         module = ".".join(("agilerl_like", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
         tree = ast.parse(path.read_text())
-        names = {name for name, line, _ in imports(tree) if line not in type_checking_lines(tree)}
-        graph[module] = names
+        for_types = type_checking_lines(tree)
+        graph[module] = {name for name, line, _ in imports(tree) if line not in for_types}
     edges = {
         m: {
             other

@@ -212,21 +212,21 @@ _ALL = (
         "ActionByObservation",
         "ContinuousByObservation",
         "do policies of unlike groups, of choices and of numbers, each look at their own observation?",
-        steps=30_000,
+        steps=20_000,
     ),
     _of_probes(
         "SeveralChoices",
         "MultiDiscreteByObservation",
         "MultiBinaryByObservation",
         "are several choices at once made each for itself, in groups of unlike choices?",
-        steps=12_000,
+        steps=8_000,
     ),
     _of_probes(
         "SightAndTouch",
         "ImagePosition",
         "SightAndTouch",
         "do groups see, one of them an image and the other one an image and a number?",
-        steps=15_000,
+        steps=9_000,
     ),
     _of_probes(
         "ActionMask",
@@ -253,7 +253,7 @@ _ALL = (
             tuple(KnownValue(obs, _LONG ** (4 - place)) for place, obs in enumerate(_HALVES[:-1])),
             (KnownValue((0.0, 1.0), 2.0),),
         ),
-        steps=30_000,
+        steps=20_000,
     ),
     TeamProbe(
         # A listener's life is two steps, the second of which is paid: V = gamma, 1. One of them begins it two steps
@@ -281,7 +281,7 @@ _ALL = (
         "is an agent that sits out cut off from what it does when it is back, but not from its worth?",
         gamma=_LONG,
         answers=_known((KnownValue((0.0,), -1.0),), (KnownValue((0.0,), 1.0),)),
-        steps=30_000,
+        steps=24_000,
     ),
 )
 
