@@ -84,8 +84,34 @@ def as_built(*shape: int, fan_in: int) -> Tensor:
     )
 
 
+class Factors(NamedTuple):
+    """A stack's affine map as products read it: views, which take as long to make as half of a small product."""
+
+    bias: Tensor  # [P, 1, out]
+    across: Tensor  # [P, in, out]
+    weight: Tensor  # [P, out, in]
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor, span: slice | None = None) -> Factors:
+        """Those of some neighbours, or of all."""
+        weight, bias = (weight, bias) if span is None else (weight[span], bias[span])
+        return cls(bias.unsqueeze(1), weight.transpose(1, 2), weight)
+
+
+class _Kept(NamedTuple):
+    """A stack's views, and what they are views of."""
+
+    weight: Tensor
+    bias: Tensor
+    everybodys: Factors
+    of_owners: Factors  # of those from the first to the last member that has the layer
+
+
 class Linear(nn.Module):
     """An affine map: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
+
+    _span: slice | None = None  # from the first to the last member of a stack that has the layer, unless all have it
+    _factors: _Kept | None = None  # of a stack
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
@@ -107,8 +133,32 @@ class Linear(nn.Module):
         """The weights `[out, columns]` (of one member): a view."""
         return self.weight
 
+    def attune(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
+        """Learn who has this layer, and keep its views."""
+        weight, bias, self._span = self.weight.detach(), self.bias.detach(), span_of(members)
+        everybodys = Factors.of(weight, bias)
+        of_owners = everybodys if self._span is None else Factors.of(weight, bias, self._span)
+        self._factors = _Kept(self.weight, self.bias, everybodys, of_owners)
+
+    @property
+    def of_its_owners(self) -> Factors:
+        """The map of those members of a stack who have it."""
+        kept = self._views()
+        return Factors.of(self.weight, self.bias, self._span) if kept is None else kept.of_owners
+
     def forward(self, x: Tensor) -> Tensor:
-        return affine(x, self.weight, self.bias)
+        kept = None if torch.is_grad_enabled() else self._views()
+        if kept is None:
+            return affine(x, self.weight, self.bias)
+        bias, across, _ = kept.everybodys
+        return torch.baddbmm(bias, x, across)
+
+    def _views(self) -> _Kept | None:
+        """What was kept, unless it is of other weights (`torch.func.functional_call`), or not wanted by a compiler."""
+        kept, now = self._factors, self._parameters
+        if kept is None or torch.compiler.is_compiling():
+            return None
+        return kept if kept.weight is now["weight"] and kept.bias is now["bias"] else None
 
 
 class NoisyLinear(Linear):
@@ -139,6 +189,14 @@ class NoisyLinear(Linear):
             return affine(x, self.weight, self.bias)
         outer = self.output_noise.unsqueeze(-1) * self.input_noise.unsqueeze(-2)
         return affine(x, self.weight + self.weight_sigma * outer, self.bias + self.bias_sigma * self.output_noise)
+
+
+def span_of(members: Sequence[nn.Module | None]) -> slice | None:
+    """From the first to the last member of a stack that has a layer, unless all have it."""
+    here = [row for row, member in enumerate(members) if member is not None]
+    if len(here) == len(members):
+        return None
+    return slice(here[0], here[-1] + 1) if here else slice(0, 0)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -312,10 +370,10 @@ class Activation(nn.Module):
         for row, layer in enumerate(layers):
             if self.before and not (layer and layer.before):
                 self.blend[row] = 1.0
-        self._present = self.span = self.gaps = self._live = None
-        if len(here) < len(layers):
+        self._present = self.gaps = self._live = None
+        self.span = span_of(layers)
+        if self.span is not None:
             self._present = torch.tensor([layer is not None for layer in layers], device=device).view(-1, 1, 1)
-            self.span = slice(here[0], here[-1] + 1) if here else slice(0, 0)
             self.gaps = self._present[self.span] if len(here) < self.span.stop - self.span.start else None
         if any(layer and layer.num_units < self.num_units and layer.leaks for layer in layers):
             widths = torch.tensor([layer.num_units if layer else self.num_units for layer in layers], device=device)

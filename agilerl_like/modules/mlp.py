@@ -36,7 +36,6 @@ from agilerl_like.modules.layers import (
     LayerNorm,
     Linear,
     NoisyLinear,
-    affine,
     check_activation,
     pull_affine,
 )
@@ -390,10 +389,9 @@ def _place(name: str) -> int:
 def _dense(linear: Linear, activation: Activation, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
     """One layer for those members of a stack that have it; the others' input passes by."""
     span, gaps = activation.span, activation.gaps
-    weight, bias, its_input = linear.weight, linear.bias, x
-    if span is not None:
-        weight, bias, its_input = weight[span], bias[span], x[span]
-    y = activation.apply_(affine(its_input, weight, bias))
+    bias, across, weight = linear.of_its_owners
+    its_input = x if span is None else x[span]
+    y = activation.apply_(torch.baddbmm(bias, its_input, across))
     if gaps is not None:
         y = torch.where(gaps, y, its_input)
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.modules.base import EvolvableModule
-from agilerl_like.modules.layers import Activation, LayerNorm
+from agilerl_like.modules.layers import Activation, LayerNorm, Linear
 from agilerl_like.modules.walk import Walk, walk
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -234,7 +234,7 @@ class Stack(Generic[ModuleT]):
     def attune(self) -> None:
         """Tell the layers about their members."""
         for name, layer in walk(self.module).modules.items():
-            if isinstance(layer, Activation | LayerNorm):
+            if isinstance(layer, Activation | LayerNorm | Linear):
                 layer.attune([tenant.layers.get(name) for tenant in self.tenants], self.flat.device)
 
     def parts(self, rows: Tensor, row: int) -> dict[str, Tensor]:

@@ -56,6 +56,20 @@ def test_each_row_is_its_member_alone(members, training):
     torch.testing.assert_close(torch.stack([m(x[i]) for i, m in enumerate(members)]), alone, rtol=0, atol=1e-12)
 
 
+def test_a_stack_multiplies_by_the_weights_it_has_now_or_is_given(members):
+    x, stack = normal(4, 7, 5), Stack.of(members)
+    stack.module.eval()
+    with torch.no_grad():
+        stack.flat.mul_(-0.5)
+        alone = torch.stack([member.eval()(x[i]) for i, member in enumerate(members)])
+        torch.testing.assert_close(stack.module(x), alone, rtol=0, atol=1e-12)
+        others = {name: 2 * parameter for name, parameter in stack.module.named_parameters()}
+        given = torch.func.functional_call(stack.module, others, (x,))
+        stack.flat.mul_(2.0)
+        assert torch.equal(given, stack.module(x))
+    assert torch.equal(given, stack.module(x).detach())  # where gradients are wanted
+
+
 def test_permuting_members_permutes_rows(members):
     x, order = normal(4, 7, 5), [2, 0, 3, 1]
     straight = Stack.of(members).module(x)

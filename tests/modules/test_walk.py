@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from agilerl_like.modules.stack import twin
-from agilerl_like.modules.walk import walk
+from agilerl_like.modules.walk import switch, walk
 
 
 class Tree(nn.Module):
@@ -98,3 +98,21 @@ def test_what_was_walked_through_or_copied_is_gone_when_it_is_forgotten(pair):
         assert weight() is None
     finally:
         gc.enable()
+
+
+def test_a_switch_reaches_everything_and_respects_who_knows_better():
+    class Frozen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Dropout()
+
+        def train(self, mode=True):
+            return super().train(False)
+
+    module = nn.Sequential(nn.Dropout(), nn.Sequential(nn.BatchNorm1d(2)), Frozen())
+    for training in (False, True):
+        switch(module, training)
+        ours = [one.training for one in module.modules()]
+        assert ours == [one.training for one in module.train(training).modules()]
+    assert not module[2].inner.training
+    assert module[1][0].training
