@@ -277,7 +277,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
     @property
     def dtype(self) -> torch.dtype:
         """How precisely weights are stored."""
-        return self.linear(0).weight.dtype
+        return cast(Linear, next(iter(self.linears))).weight.dtype  # sooner found than by its number
 
     def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
         """As for every module; written out where it is but matrices and activations, for that takes half the time."""
@@ -286,8 +286,8 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         if noisy_or_normed or not all(activation.is_plain for activation in activations):
             return super().pullback(x, to_input=to_input)
         pulls: list[Pull] = []
-        for i, activation in enumerate(activations):
-            x, pull_layer = _dense(self.linear(i), activation, x, to_input=to_input or i > 0)
+        for i, (linear, activation) in enumerate(zip(self.linears, activations, strict=True)):
+            x, pull_layer = _dense(cast(Linear, linear), activation, x, to_input=to_input or i > 0)
             pulls.append(pull_layer)
 
         def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -42,14 +41,24 @@ class Clock:
     def __init__(self, parts: tuple[str, ...]) -> None:
         self.seconds = dict.fromkeys(parts, 0.0)
 
-    @contextmanager
-    def __call__(self, part: str) -> Any:
+    def __call__(self, part: str) -> Stretch:
         """Count the time inside the `with` block towards a part."""
-        start = perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[part] += perf_counter() - start
+        return Stretch(self.seconds, part)
+
+
+class Stretch:
+    """A `with` block whose time counts; one of a generator would take four times as long, four times in every step."""
+
+    __slots__ = ("_began", "_part", "_seconds")
+
+    def __init__(self, seconds: dict[str, float], part: str) -> None:
+        self._seconds, self._part = seconds, part
+
+    def __enter__(self) -> None:
+        self._began = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds[self._part] += perf_counter() - self._began
 
 
 @dataclass
