@@ -21,7 +21,7 @@ from agilerl_like import HyperparameterConfig, Mutations, RLParameter
 from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish
 from benchmarks.measurement import UPDATE_STEPS
 from benchmarks.ours import CARTPOLE, build_population, collecting, net_config, train
-from benchmarks.tables import Goal, markdown
+from benchmarks.tables import Goal, markdown, nine_tenths
 
 MOST, MOST_SHRINK = 5.0, 50.0
 """Milliseconds of any mutation that loses nothing, and of one that removes units or a layer."""
@@ -100,7 +100,7 @@ def section(runs: Sequence[Run[Births]], options: argparse.Namespace) -> list[st
             done,
             str(len(taken)),
             f"{statistics.median(taken):.2f}",
-            f"{statistics.quantiles(taken, n=10, method='inclusive')[-1] if len(taken) > 1 else taken[0]:.2f}",
+            f"{nine_tenths(taken):.2f}",
             f"{max(taken):.2f}",
         )
         for done, taken in pooled(runs).items()

@@ -72,6 +72,11 @@ def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
     return f"{form(statistics.median(values))} ({form(min(values))} to {form(max(values))})"
 
 
+def nine_tenths(values: Sequence[float]) -> float:
+    """Return what nine in ten values do not exceed."""
+    return statistics.quantiles(values, n=10, method="inclusive")[-1] if len(values) > 1 else values[0]
+
+
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table."""
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]

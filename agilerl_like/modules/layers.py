@@ -5,7 +5,8 @@ first case and `[P, B, in]` in the second. Nothing else differs, so an agent alo
 How a layer runs fastest (one fused kernel, a batched one, a loop over members) is decided here and nowhere else.
 
 Members of a stack may be narrower than the stack, or lack a layer. Then their tensors fill the leading corner and zeros
-the rest, which stay zeros for ever; a layer for which zeros are not enough is told about its members by `attune`.
+the rest, which stay zeros for ever; a layer for which zeros are not enough is told about its members by `attune`. So is
+a linear one, which keeps views of a stack's weights.
 """
 
 from __future__ import annotations

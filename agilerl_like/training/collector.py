@@ -47,7 +47,7 @@ class Clock:
 
 
 class Stretch:
-    """A `with` block whose time counts; one of a generator would take four times as long, four times in every step."""
+    """A `with` block whose time counts; one made of a generator takes three times as long, four times in every step."""
 
     __slots__ = ("_began", "_part", "_seconds")
 
