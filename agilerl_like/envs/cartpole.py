@@ -8,7 +8,7 @@ of a single CartPole that was given its seed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
@@ -16,6 +16,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import VectorEnv
 
 from agilerl_like.envs.vector import widen
+from agilerl_like.envs.wrapping import core_of, seen_alike
 
 AHEAD = 128
 """Beginnings that a row draws at once: one by one they would take as long as the steps."""
@@ -67,8 +68,8 @@ class SeededCartPole(CartPoleVectorEnv):
 
 
 def is_cartpole(env: VectorEnv) -> bool:
-    """Whether this is gymnasium's native CartPole, with or without seeds for its rows."""
-    return type(env) in (CartPoleVectorEnv, SeededCartPole)
+    """Whether this is gymnasium's native CartPole, with or without seeds for its rows, however it is seen."""
+    return type(core_of(env)) in (CartPoleVectorEnv, SeededCartPole)
 
 
 def seeded_env(env: VectorEnv, num_envs: int) -> VectorEnv:
@@ -82,9 +83,11 @@ def seeded_env(env: VectorEnv, num_envs: int) -> VectorEnv:
         ConfigurationError: as `widen`.
     """
     wide = widen(env, num_envs)
-    if type(wide) is not CartPoleVectorEnv:
+    core = core_of(wide)
+    if type(core) is not CartPoleVectorEnv:
         return wide
     seeded = SeededCartPole(num_envs)
-    its = vars(wide)  # its limit, its recipe, whatever a factory has set; why it was chosen is known of the first
-    vars(seeded).update(its, choice=getattr(env, "choice", its["choice"]))
-    return seeded
+    vars(seeded).update(vars(core))  # its limit, its recipe, whatever a factory has set
+    made = cast(Any, seen_alike(wide, seeded))
+    made.choice = getattr(env, "choice", made.choice)  # why it was chosen is known of the first
+    return made

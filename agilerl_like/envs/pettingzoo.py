@@ -7,7 +7,6 @@ backends, restarts, seeds, shared memory and recipes are those of `make_vect_env
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -21,6 +20,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
 
+from agilerl_like.envs.paths import module_of
 from agilerl_like.envs.team_env import MASK, STATE_SPACE, Packed, TeamEnv, outcome
 from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.envs.trials import trial_env
@@ -359,10 +359,7 @@ def _lean(env: AECEnv) -> AECEnv:
 def _imported(field: str, path: str) -> Callable[..., Any]:
     """What an import path names; without a name it is the module's `parallel_env`, or else its `env`."""
     module_name, _, name = path.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as fault:
-        raise ConfigurationError(f"{field}={path!r}: module {module_name!r} cannot be imported ({fault})") from fault
+    module = module_of(field, path, module_name)
     names = [name] if name else ["parallel_env", "env"]
     for one in names:
         if hasattr(module, one):

@@ -27,6 +27,7 @@ from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.masks import ActionMasks
 from agilerl_like.envs.spaces import Tree, tree_map
 from agilerl_like.envs.workers import WorkerVectorEnv
+from agilerl_like.envs.wrapping import core_of
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 
@@ -112,7 +113,8 @@ class TransitionEnv:
         """What goes with the observations of the last `reset` or `step`."""
         self._masks = ActionMasks(self.single_action_space)
         self._in_parts = cast(_InParts, env) if _has_parts(env) and self._resets_by_itself else None
-        self._fresh_arrays = self._in_parts is not None or _returns_fresh_arrays(env)
+        self._core = core_of(env)
+        self._fresh_arrays = self._in_parts is not None or _returns_fresh_arrays(self._core)
         self._warnings: set[str] = set()
         self._by_workers = isinstance(getattr(env, "unwrapped", env), WorkerVectorEnv)
         self._wrapped = False  # in {"policy": …}
@@ -207,7 +209,7 @@ class TransitionEnv:
         return self.autoreset_mode is not AutoresetMode.DISABLED
 
     def _reset(self, seeds: int | Sequence[int] | None) -> tuple[Tree, dict[str, Any]]:
-        if seeds is not None and not isinstance(self.env, EnvPoolVectorEnv) and envpool.is_pool(self.env):
+        if seeds is not None and not isinstance(self._core, EnvPoolVectorEnv) and envpool.is_pool(self._core):
             self._warn_once(
                 "a pool from envpool.make cannot be seeded any more; make_vect_envs(…, backend='envpool') can"
             )
@@ -219,7 +221,7 @@ class TransitionEnv:
         each = [int(seed) for seed in seeds]
         if len(each) != self.num_envs:
             raise ConfigurationError(f"seeds has {len(each)} entries; allowed is one for each of {self.num_envs} envs")
-        if isinstance(self.env, _SEEDED_ONE_BY_ONE) or _has_parts(self.env):
+        if isinstance(self._core, _SEEDED_ONE_BY_ONE) or _has_parts(self.env):
             return self.env.reset(seed=each)  # pyright: ignore[reportArgumentType]  # wider than the base class says
         return self.env.reset(seed=int(np.random.SeedSequence(each).generate_state(1)[0]))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,12 +26,13 @@ from gymnasium.vector.utils import batch_space
 from agilerl_like.envs import envpool
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.pace import prefer_workers
+from agilerl_like.envs.paths import import_path, module_of, plain
 from agilerl_like.envs.workers import TIMEOUT, WorkerVectorEnv, number_of_workers
+from agilerl_like.envs.wrapping import SeenThrough, Wrapper, around, reads_rows, resolved, to_json
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.room import check_room
 
 Backend = Literal["auto", "vector", "sync", "async", "envpool", "workers"]
-Wrapper = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Callable[[gym.Env], gym.Env]
 EnvSource = str | Callable[..., Any]
 
 ENV = 32
@@ -72,7 +72,7 @@ class EnvRecipe:
         if not isinstance(self.step_timeout, (int, float)) or not 0 < self.step_timeout < math.inf:
             raise ConfigurationError(f"step_timeout={self.step_timeout!r}; allowed are seconds above 0")
         for wrapper in self.wrappers:
-            _resolve_wrapper(wrapper)
+            resolved(wrapper)
 
     def make(self, num_envs: int | None = None, backend: Backend | None = None) -> VectorEnv:
         """Make the vector env; it carries this recipe, with the backend that was chosen, as `.recipe`.
@@ -99,11 +99,11 @@ class EnvRecipe:
     def to_json(self) -> dict[str, Any]:
         """Describe the recipe in plain data; factories become import paths."""
         return {
-            "env": self.env if isinstance(self.env, str) else _import_path("env_name", self.env),
+            "env": self.env if isinstance(self.env, str) else import_path("env_name", self.env),
             "num_envs": int(self.num_envs),
             "backend": self.backend,
-            "wrappers": [_wrapper_to_json(wrapper) for wrapper in self.wrappers],
-            "env_kwargs": _plain("env_kwargs", dict(self.env_kwargs)),
+            "wrappers": [to_json(wrapper) for wrapper in self.wrappers],
+            "env_kwargs": plain("env_kwargs", dict(self.env_kwargs)),
             "autoreset": self.autoreset.value,
             "num_workers": self.num_workers,
             "step_timeout": self.step_timeout,
@@ -125,7 +125,7 @@ class EnvRecipe:
 
     def _choose(self) -> tuple[Backend, str]:
         """Pick what runs this env fastest among what runs it unchanged, and say why."""
-        if isinstance(self.env, str) and not self.wrappers:
+        if isinstance(self.env, str) and all(map(reads_rows, self.wrappers)):
             spec = _spec(self.env)
             if _has_native(spec, self.env_kwargs):
                 return "vector", "gymnasium has one for this env"
@@ -143,16 +143,21 @@ class EnvRecipe:
             return WorkerVectorEnv(
                 singles, num_workers=self.num_workers, autoreset_mode=self.autoreset, timeout=self.step_timeout
             )
-        if self.wrappers:
-            raise ConfigurationError(
-                f"wrappers={list(self.wrappers)!r} wrap single envs; allowed with backend='sync', 'workers' or "
-                f"'async', not with backend={self.backend!r}"
-            )
-        if self.backend == "envpool":
-            if not isinstance(self.env, str):
-                raise ConfigurationError(f"env_name={self.env!r} is a factory; backend='envpool' needs an id")
-            return EnvPoolVectorEnv(self.env, self.num_envs, **self.env_kwargs)
-        return self._build_native()
+        for wrapper in self.wrappers:
+            if not reads_rows(wrapper):
+                raise ConfigurationError(
+                    f"wrappers: {wrapper!r} wraps single envs; allowed with backend='sync', 'workers' or 'async', and "
+                    f"with backend={self.backend!r} those whose class says reads_rows = True"
+                )
+        env = self._build_pool() if self.backend == "envpool" else self._build_native()
+        for wrapper in self.wrappers:
+            env = SeenThrough(env, wrapper)
+        return env
+
+    def _build_pool(self) -> VectorEnv:
+        if not isinstance(self.env, str):
+            raise ConfigurationError(f"env_name={self.env!r} is a factory; backend='envpool' needs an id")
+        return EnvPoolVectorEnv(self.env, self.num_envs, **self.env_kwargs)
 
     def _build_from_singles(self) -> VectorEnv:
         singles = [self._single(self.env, row) for row in range(self.num_envs)]
@@ -211,8 +216,9 @@ def make_vect_envs(
     """Make `num_envs` copies of an env that step together.
 
     `env_name` is an id of gymnasium ("CartPole-v1", "package:Env-v0"), an import path "package.module:factory", or a
-    factory; `make_env` is another name for a factory. `wrappers` go around each single env: a name from
-    `gymnasium.wrappers` or an import path, {"name": …, **kwargs}, or a callable.
+    factory; `make_env` is another name for a factory. `wrappers` go around each single env, the first inside: a name
+    from `gymnasium.wrappers` or an import path, {"name": …, **kwargs}, or a callable. Those that read rows (see
+    `envs.wrapping`) go around native vector envs and EnvPool, too.
 
     Backends: "vector" is gymnasium's native vector env (or a factory of `num_envs` that returns a VectorEnv), "envpool"
     is EnvPool, "sync" steps one env after the other in this process, "workers" does the same in `num_workers` processes
@@ -336,10 +342,7 @@ def _make_single(
             f"env_name={env!r} returned {made!r}; allowed is a gymnasium.Env (for a VectorEnv say backend='vector')"
         )
     for wrapper in wrappers:
-        try:
-            made = _resolve_wrapper(wrapper)(made)
-        except (TypeError, ValueError, AssertionError, gym.error.Error) as fault:
-            raise ConfigurationError(f"wrappers: {wrapper!r} cannot go around {made}: {fault}") from fault
+        made = around(made, wrapper)
     return made
 
 
@@ -387,7 +390,7 @@ def _resolve_source(env: EnvSource) -> EnvSource:
         return env
     module_name, _, name = env.rpartition(":")
     if module_name:
-        module = _module("env_name", env, module_name)
+        module = module_of("env_name", env, module_name)
         if name not in gym.registry and hasattr(module, name):
             return getattr(module, name)
     if "/" in name:
@@ -420,15 +423,6 @@ def _is_registered(namespace: str) -> bool:
     return any(spec.namespace == namespace for spec in gym.registry.values())
 
 
-def _module(field_name: str, value: str, module_name: str) -> Any:
-    try:
-        return importlib.import_module(module_name)
-    except ImportError as fault:
-        raise ConfigurationError(
-            f"{field_name}={value!r}: module {module_name!r} cannot be imported ({fault})"
-        ) from fault
-
-
 def _has_native(spec: EnvSpec, kwargs: Mapping[str, Any]) -> bool:
     """Say whether gymnasium has a vector env in numpy for this id that takes these arguments."""
     entry = spec.vector_entry_point
@@ -447,66 +441,6 @@ def _has_native(spec: EnvSpec, kwargs: Mapping[str, Any]) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _resolve_wrapper(wrapper: Wrapper) -> Callable[[gym.Env], gym.Env]:
-    if callable(wrapper):
-        return wrapper
-    if isinstance(wrapper, str):
-        return _wrapper_class(wrapper)
-    if isinstance(wrapper, Mapping):
-        if not isinstance(wrapper.get("name"), str):
-            raise ConfigurationError(f"wrappers: {dict(wrapper)!r} has no name; allowed is {{'name': …, **kwargs}}")
-        kwargs = {key: value for key, value in wrapper.items() if key != "name"}
-        return partial(_wrapper_class(wrapper["name"]), **kwargs)
-    if isinstance(wrapper, tuple) and len(wrapper) == 2 and isinstance(wrapper[0], str):
-        return partial(_wrapper_class(wrapper[0]), **wrapper[1])
-    raise ConfigurationError(
-        f"wrappers: {wrapper!r}; allowed are a name, (name, kwargs), {{'name': …, **kwargs}} and a callable"
-    )
-
-
-def _wrapper_class(name: str) -> Callable[..., gym.Env]:
-    module_name, _, attribute = name.rpartition(":")
-    if module_name:
-        module = _module("wrappers", name, module_name)
-        if not hasattr(module, attribute):
-            raise unknown_name(f"wrappers (in {module_name})", attribute, [one for one in dir(module) if one[0] != "_"])
-        return getattr(module, attribute)
-    if name not in gym.wrappers.__all__ or name == "vector":
-        raise unknown_name("wrappers", name, [one for one in gym.wrappers.__all__ if one != "vector"])
-    return getattr(gym.wrappers, name)
-
-
-def _wrapper_to_json(wrapper: Wrapper) -> Any:
-    if isinstance(wrapper, str):
-        return wrapper
-    if isinstance(wrapper, Mapping):
-        return _plain("wrappers", dict(wrapper))
-    if isinstance(wrapper, tuple):
-        return _plain("wrappers", {"name": wrapper[0], **wrapper[1]})
-    return _import_path("wrappers", wrapper)
-
-
-def _plain(name: str, value: Any) -> Any:
-    try:
-        return json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError) as fault:
-        raise ConfigurationError(f"{name}={value!r} cannot be written to a file: {fault}") from fault
-
-
-def _import_path(name: str, thing: Callable[..., Any]) -> str:
-    module_name = getattr(thing, "__module__", None) or "__main__"
-    attribute = getattr(thing, "__qualname__", "")
-    found = None
-    if module_name != "__main__" and attribute.isidentifier():
-        found = getattr(importlib.import_module(module_name), attribute, None)
-    if found is not thing:
-        raise ConfigurationError(
-            f"{name}={thing!r} cannot be written to a file; allowed are ids and functions at the top of a module that "
-            "can be imported ('package.module:function')"
-        )
-    return f"{module_name}:{attribute}"
 
 
 def _recipe(env: VectorEnv) -> EnvRecipe | None:

@@ -6,12 +6,14 @@ together; both are worlds that everybody knows:
     environment:
       id: CartPole-v1
       wrappers: [{name: "agilerl_like.envs.views:KeepEntries", entries: [0, 2]}]
+
+They read the rows of many envs at once, too (see `wrapping`), so that a native vector env stays one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -30,6 +32,8 @@ class KeepEntries(gym.ObservationWrapper, RecordConstructorArgs):
         ConfigurationError: an entry that is not there or is given twice, no entry at all, or another kind of space.
     """
 
+    reads_rows: ClassVar[bool] = True
+
     def __init__(self, env: gym.Env, entries: Sequence[int] | Sequence[str]) -> None:
         RecordConstructorArgs.__init__(self, entries=entries)
         gym.ObservationWrapper.__init__(self, env)
@@ -44,10 +48,10 @@ class KeepEntries(gym.ObservationWrapper, RecordConstructorArgs):
             self.observation_space = Box(low, high, dtype=space.dtype.type)
 
     def observation(self, observation: Any) -> Any:
-        """Return what is left of an observation."""
+        """Return what is left of an observation, or of those of many envs."""
         if isinstance(observation, Mapping):
             return {name: observation[name] for name in self._names}
-        return observation[self._places]
+        return observation[..., self._places]
 
 
 class DrawnPole(gym.ObservationWrapper, RecordConstructorArgs):
@@ -58,6 +62,7 @@ class DrawnPole(gym.ObservationWrapper, RecordConstructorArgs):
     pole between two pixels lights both, so small angles can be told too.
     """
 
+    reads_rows: ClassVar[bool] = True
     EDGE = 0.25  # the angle at which the tip stands at the border, in rad; the episode ends at 0.21
 
     def __init__(self, env: gym.Env, size: int = 16) -> None:
@@ -75,9 +80,10 @@ class DrawnPole(gym.ObservationWrapper, RecordConstructorArgs):
         self.observation_space = Dict({"cart": cart, "pole": pole})
 
     def observation(self, observation: Any) -> dict[str, np.ndarray]:
-        """Draw the angle."""
-        light = 255.5 - np.abs(self._columns - self._reach * observation[2])  # [size, size], half for rounding
-        return {"cart": observation[:2], "pole": np.maximum(light, 0).astype(np.uint8)[None]}
+        """Draw the angle, or those of many envs."""
+        tip = self._reach * observation[..., 2, None, None]
+        light = 255.5 - np.abs(self._columns - tip)  # […, size, size], half for rounding
+        return {"cart": observation[..., :2], "pole": np.maximum(light, 0).astype(np.uint8)[..., None, :, :]}
 
 
 def _check(space: gym.Space, entries: Sequence[int] | Sequence[str]) -> None:

@@ -282,7 +282,10 @@ def test_what_cannot_be_written_is_named(recipe, named):
         (lambda: make_vect_envs("CartPole-v1", wrappers=["ClipReward"]), "wrappers: 'ClipReward' cannot.*min_reward"),
         (lambda: make_vect_envs("CartPole-v1", wrappers=["ClipAction"]), "wrappers: 'ClipAction' cannot"),
         (lambda: make_vect_envs("CartPole-v1", wrappers=[("TimeLimit", {"steps": 3})]), "wrappers: .*'steps'"),
-        (lambda: make_vect_envs("CartPole-v1", backend="vector", wrappers=["ClipReward"]), "wrap single envs"),
+        (
+            lambda: make_vect_envs("CartPole-v1", backend="vector", wrappers=["ClipReward"]),
+            "'ClipReward' wraps single envs; allowed",
+        ),
         (lambda: make_vect_envs("Pendulum-v1", backend="vector"), "no native vector env"),
         (lambda: make_vect_envs("Pendulum-v1", gravitation=3.0), "env_kwargs=.*gravitation.*Pendulum-v1"),
         (lambda: make_vect_envs("CartPole-v1", backend="vector", gravitation=3.0), "env_kwargs=.*gravitation"),

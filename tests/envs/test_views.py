@@ -1,13 +1,21 @@
 """Views of an env's observations: what is left of them, under every backend and in evaluation."""
 
+from typing import ClassVar
+
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Dict
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agilerl_like.config import load
-from agilerl_like.envs import EnvRecipe, evaluation_env, make_vect_envs
+from agilerl_like.envs import EnvRecipe, TransitionEnv, backend_of, envpool, evaluation_env, make_vect_envs, widen
+from agilerl_like.envs.cartpole import SeededCartPole, is_cartpole, seeded_env
+from agilerl_like.envs.envpool import EnvPoolVectorEnv
+from agilerl_like.envs.trials import trial_env
 from agilerl_like.envs.views import DrawnPole, KeepEntries
+from agilerl_like.envs.wrapping import core_of
 from agilerl_like.errors import ConfigurationError
 
 KEEP = {"name": "agilerl_like.envs.views:KeepEntries"}
@@ -31,6 +39,84 @@ def test_cartpole_without_velocities_is_cartpole_but_for_what_is_seen(backend):
         np.testing.assert_array_equal(outcome, same)
     whole.close()
     partial.close()
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "see"),
+    [
+        ([POSITIONS], lambda whole: whole[:, [0, 2]]),
+        ([POSITIONS, {**KEEP, "entries": [1]}], lambda whole: whole[:, [2]]),  # the first is inside
+        (
+            [{"name": DRAWN, "size": 8}],
+            lambda whole: {name: np.stack([drawn_from(row, 8)[name] for row in whole]) for name in ("cart", "pole")},
+        ),
+    ],
+)
+def test_a_native_vector_env_is_seen_through_views_as_single_envs_are(wrappers, see):
+    whole = make_vect_envs("CartPole-v1", 3, backend="vector")
+    seen = make_vect_envs("CartPole-v1", 3, wrappers=wrappers)
+    assert backend_of(seen) == "vector, because gymnasium has one for this env"
+    single = make_vect_envs("CartPole-v1", 3, backend="sync", wrappers=wrappers)
+    assert seen.single_observation_space == single.single_observation_space
+    assert seen.observation_space == single.observation_space
+    equal(see(whole.reset(seed=5)[0]), seen.reset(seed=5)[0])
+    for step in range(40):
+        actions = np.array([step % 2, 1, 0])
+        full, *outcome, _ = whole.step(actions)
+        some, *same, _ = seen.step(actions)
+        assert seen.observation_space.contains(some)
+        equal(see(full), some)
+        np.testing.assert_array_equal(outcome, same)
+
+
+def test_what_is_seen_through_a_view_is_still_a_cartpole_with_seeds_for_its_rows():
+    env = make_vect_envs("CartPole-v1", 2, wrappers=[POSITIONS, {**KEEP, "entries": [1]}])
+    assert is_cartpole(env)
+    expected = SeededCartPole(3).reset(seed=[7, 5, 7])[0][:, [2]]
+    for made in (seeded_env(env, 3), trial_env(env, 3), trial_env(seeded_env(env, 2), 3)):
+        assert isinstance(core_of(made), SeededCartPole)
+        assert backend_of(made) == backend_of(env)
+        speaker = TransitionEnv(made)
+        np.testing.assert_array_equal(speaker.reset([7, 5, 7]), expected)
+        assert not np.shares_memory(speaker.step(np.array([0, 1, 0])).obs, speaker.step(np.array([0, 1, 0])).obs)
+    wide = widen(seeded_env(env, 3), 4)
+    assert type(core_of(wide)) is CartPoleVectorEnv
+    assert wide.reset(seed=0)[0].shape == (4, 1)
+    singles = evaluation_env(env, 2)
+    assert isinstance(singles, SyncVectorEnv)
+    assert singles.single_observation_space == env.single_observation_space
+
+
+@pytest.mark.skipif(not envpool.is_installed(), reason="the extra envpool is not installed")
+def test_envpool_is_seen_through_views():
+    plain, seen = (make_vect_envs("Acrobot-v1", 2, wrappers=wrappers) for wrappers in ([], [POSITIONS]))
+    assert isinstance(core_of(seen), EnvPoolVectorEnv)
+    speakers = [TransitionEnv(env) for env in (plain, seen)]
+    np.testing.assert_array_equal(speakers[0].reset([3, 4])[:, [0, 2]], speakers[1].reset([3, 4]))
+    whole, some = (speaker.step(np.array([0, 1])) for speaker in speakers)
+    np.testing.assert_array_equal(whole.obs[:, [0, 2]], some.obs)
+    for env in (plain, seen):
+        env.close()
+
+
+class Upside(gym.ObservationWrapper):
+    """Does not say that it reads rows."""
+
+    def observation(self, observation):
+        return -observation
+
+
+class SameStep(CartPoleVectorEnv):
+    metadata: ClassVar = {**CartPoleVectorEnv.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+
+
+def test_what_does_not_read_rows_goes_around_single_envs():
+    env = make_vect_envs("CartPole-v1", 2, wrappers=[POSITIONS, Upside])
+    assert isinstance(env, SyncVectorEnv)
+    with pytest.raises(ConfigurationError, match=r"Upside.* wraps single envs; allowed with backend='sync'"):
+        make_vect_envs("CartPole-v1", 2, wrappers=[POSITIONS, Upside], backend="vector")
+    with pytest.raises(ConfigurationError, match="resets in the same step; allowed are NEXT_STEP"):
+        make_vect_envs(SameStep, 2, wrappers=[POSITIONS], backend="vector")
 
 
 def test_pendulum_without_velocity():
@@ -63,8 +149,19 @@ def test_a_view_can_be_made_again_from_its_spec():
 
 
 def drawn(angle, size=16):
-    env = DrawnPole(gym.make("CartPole-v1"), size)
-    return env.observation(np.array([0.1, 0.2, angle, 0.3], dtype=np.float32))
+    return drawn_from(np.array([0.1, 0.2, angle, 0.3], dtype=np.float32), size)
+
+
+def drawn_from(state, size):
+    return DrawnPole(gym.make("CartPole-v1"), size).observation(state)
+
+
+def equal(expected, found):
+    if isinstance(expected, dict):
+        assert expected.keys() == found.keys()
+    for one, other in zip(*(x.values() if isinstance(x, dict) else [x] for x in (expected, found)), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
 
 
 class TestDrawnPole:

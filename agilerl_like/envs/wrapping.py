@@ -1,0 +1,131 @@
+"""Wrappers, by the names that configurations give them: around each single env, or around all envs at once.
+
+An observation wrapper of single envs whose class says `reads_rows = True` promises that its `observation` also takes
+those of many envs, with an axis in front, and does not write over what it returned before. It may then go around
+gymnasium's native vector envs and EnvPool, which have no single envs to wrap; "auto" takes them only if all wrappers
+are of this kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+
+from agilerl_like.envs.paths import import_path, module_of, plain
+from agilerl_like.errors import ConfigurationError, unknown_name
+
+Wrapper = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Callable[[gym.Env], gym.Env]
+
+
+def resolved(wrapper: Wrapper) -> Callable[[gym.Env], gym.Env]:
+    """What a name, a pair, a mapping or a callable puts around an env; a ConfigurationError says if it is none."""
+    if callable(wrapper):
+        return wrapper
+    if isinstance(wrapper, str):
+        return _class_of(wrapper)
+    if isinstance(wrapper, Mapping):
+        if not isinstance(wrapper.get("name"), str):
+            raise ConfigurationError(f"wrappers: {dict(wrapper)!r} has no name; allowed is {{'name': …, **kwargs}}")
+        kwargs = {key: value for key, value in wrapper.items() if key != "name"}
+        return partial(_class_of(wrapper["name"]), **kwargs)
+    if isinstance(wrapper, tuple) and len(wrapper) == 2 and isinstance(wrapper[0], str):
+        return partial(_class_of(wrapper[0]), **wrapper[1])
+    raise ConfigurationError(
+        f"wrappers: {wrapper!r}; allowed are a name, (name, kwargs), {{'name': …, **kwargs}} and a callable"
+    )
+
+
+def to_json(wrapper: Wrapper) -> Any:
+    """A wrapper as plain data; a callable becomes its import path."""
+    if isinstance(wrapper, str):
+        return wrapper
+    if isinstance(wrapper, Mapping):
+        return plain("wrappers", dict(wrapper))
+    if isinstance(wrapper, tuple):
+        return plain("wrappers", {"name": wrapper[0], **wrapper[1]})
+    return import_path("wrappers", wrapper)
+
+
+def reads_rows(wrapper: Wrapper) -> bool:
+    """Whether a wrapper may go around a vector env, too."""
+    kind = resolved(wrapper)
+    return getattr(kind.func if isinstance(kind, partial) else kind, "reads_rows", False) is True
+
+
+def around(env: gym.Env, wrapper: Wrapper) -> gym.Env:
+    """Put a wrapper around a single env; a ConfigurationError says if they do not suit each other."""
+    try:
+        return resolved(wrapper)(env)
+    except (TypeError, ValueError, AssertionError, gym.error.Error) as fault:
+        raise ConfigurationError(f"wrappers: {wrapper!r} cannot go around {env}: {fault}") from fault
+
+
+class SeenThrough(VectorWrapper):
+    """A vector env whose observations go through a wrapper of single envs that reads rows."""
+
+    def __init__(self, env: VectorEnv, wrapper: Wrapper) -> None:
+        super().__init__(env)
+        if env.metadata.get("autoreset_mode") is AutoresetMode.SAME_STEP:
+            raise ConfigurationError(
+                f"wrappers: {wrapper!r} cannot go around {env}, which resets in the same step; allowed are NEXT_STEP "
+                "and DISABLED"
+            )
+        self._view = cast(gym.ObservationWrapper, around(_Spaces(env), wrapper))
+        self.single_observation_space = self._view.observation_space
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin new episodes, with whatever seeds the wrapped env takes."""
+        observations, info = self.env.reset(seed=seed, options=options)
+        return self._view.observation(observations), info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Take one action in each env."""
+        observations, reward, terminated, truncated, info = self.env.step(actions)
+        return self._view.observation(observations), reward, terminated, truncated, info
+
+
+def core_of(env: VectorEnv) -> VectorEnv:
+    """The vector env that really steps, behind those through which it is seen."""
+    while isinstance(env, SeenThrough):
+        env = env.env
+    return env
+
+
+def seen_alike(env: VectorEnv, core: VectorEnv) -> VectorEnv:
+    """Let another env step behind those through which an env is seen."""
+    inner = env
+    if not isinstance(inner, SeenThrough):
+        return core
+    while isinstance(inner.env, SeenThrough):
+        inner = inner.env
+    inner.env = core
+    return env
+
+
+class _Spaces(gym.Env):
+    """What a view is built around: one env of a vector env, of which nothing but its spaces is needed."""
+
+    def __init__(self, env: VectorEnv) -> None:
+        self._called = str(env)
+        self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+
+    def __str__(self) -> str:
+        return self._called
+
+
+def _class_of(name: str) -> Callable[..., gym.Env]:
+    module_name, _, attribute = name.rpartition(":")
+    if module_name:
+        module = module_of("wrappers", name, module_name)
+        if not hasattr(module, attribute):
+            raise unknown_name(f"wrappers (in {module_name})", attribute, [one for one in dir(module) if one[0] != "_"])
+        return getattr(module, attribute)
+    if name not in gym.wrappers.__all__ or name == "vector":
+        raise unknown_name("wrappers", name, [one for one in gym.wrappers.__all__ if one != "vector"])
+    return getattr(gym.wrappers, name)
