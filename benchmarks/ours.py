@@ -7,17 +7,18 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from gymnasium.vector import VectorEnv
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
 from agilerl_like.algorithms.agent import Agent
-from agilerl_like.envs import TransitionEnv, flat_size, make_vect_envs
+from agilerl_like.envs import EnvRecipe, TransitionEnv, flat_size
 from agilerl_like.hpo import next_generation
 from agilerl_like.reporting import GenerationRecord, Reporter
 from agilerl_like.training.collector import Clock, Collector
 from benchmarks import measurement as m
 
-World = str | Callable[..., Any]
-"""What `make_vect_envs` makes envs of."""
+World = str | Callable[..., Any] | EnvRecipe
+"""What envs are made of: an id, a factory, or either with wrappers around it."""
 CARTPOLE = m.ENVS[0]
 
 RANGES = HyperparameterConfig(
@@ -79,11 +80,16 @@ def settings(**changes: Any) -> dict[str, Any]:
     }
 
 
+def make_envs(world: World, num_envs: int) -> VectorEnv:
+    """Make envs of a world, by whatever steps them fastest."""
+    return (world if isinstance(world, EnvRecipe) else EnvRecipe(world)).make(num_envs)
+
+
 def build_population(
     env_name: World, members: int, seed: int, *, networks: Sequence[Mapping[str, Any]] = (), **changes: Any
 ) -> Population:
     """Make members of the common work but for `changes`; `networks` gives each a `net_config` of its own."""
-    env = make_vect_envs(env_name, num_envs=m.ENVS_PER_MEMBER)
+    env = make_envs(env_name, m.ENVS_PER_MEMBER)
     spaces = env.single_observation_space, env.single_action_space
     env.close()
     if not networks:
@@ -96,7 +102,7 @@ def build_population(
 @contextmanager
 def collecting(population: Population, env_name: World) -> Iterator[Collector]:
     """Give a population its envs, reset, for as long as the `with` block lasts."""
-    env = make_vect_envs(env_name, num_envs=m.ENVS_PER_MEMBER * len(population))
+    env = make_envs(env_name, m.ENVS_PER_MEMBER * len(population))
     try:
         collector = Collector(population, TransitionEnv(env), Clock(("env", "act", "learn")))
         collector.reset(range(len(collector.population)))

@@ -1,7 +1,8 @@
 """Env steps per second of `agilerl_like` with networks that remember, or that see images, without evolution.
 
-The worlds are those of the peers. Of a recurrent network ours has its dense layers before the LSTM, AgileRL's its own
-behind; no step of an episode is left out.
+The worlds are those of the peers, each stepped by what its library steps it with: CartPole without velocities is
+gymnasium's native vector env here, seen through a wrapper that reads its rows. Of a recurrent network ours has its
+dense layers before the LSTM, AgileRL's its own behind; no step of an episode is left out.
 """
 
 from functools import partial
@@ -9,10 +10,11 @@ from typing import Any
 
 import torch
 
-from agilerl_like import Population, make_vect_envs
+from agilerl_like import Population
+from agilerl_like.envs import EnvRecipe
 from agilerl_like.training import train_on_policy
 from benchmarks import measurement as m
-from benchmarks.ours import Ear, World, build_population, collecting, net_config, train
+from benchmarks.ours import Ear, World, build_population, collecting, make_envs, net_config, train
 from benchmarks.worlds import make
 
 
@@ -34,9 +36,17 @@ def networks(env_name: str) -> dict[str, Any]:
     return {"net_config": {**net_config(latent=m.IMAGE_LATENT), "encoder_config": convolutions}}
 
 
+def world_of(env_name: str) -> World:
+    """Return what envs are made of, as a user would write it down."""
+    if env_name == m.POSITIONS:
+        places = {"name": "agilerl_like.envs.views:KeepEntries", "entries": [0, 2]}
+        return EnvRecipe("CartPole-v1", wrappers=(places,))
+    return partial(make, env_name)
+
+
 def train_spread(population: Population, world: World, work: m.Work) -> float:
     """Train in many processes; return the seconds of what follows a first generation, in which they start."""
-    env, ear = make_vect_envs(world, num_envs=m.ENVS_PER_MEMBER), Ear()
+    env, ear = make_envs(world, m.ENVS_PER_MEMBER), Ear()
     train_on_policy(
         env,
         pop=population,
@@ -58,7 +68,7 @@ def train_spread(population: Population, world: World, work: m.Work) -> float:
 def main() -> None:
     work = m.parse_work(__doc__ or "", envs=m.NETWORK_ENVS, spreads=True)
     torch.set_num_threads(work.threads)
-    world = partial(make, work.env)
+    world = world_of(work.env)
     population = build_population(world, work.members, work.seed, **networks(work.env))
     if work.processes > 1:
         seconds = train_spread(population, world, work)
