@@ -31,9 +31,11 @@ from agilerl_like.modules.base import (
     check_range,
 )
 from agilerl_like.modules.by_hand import by_hand
-from agilerl_like.modules.cells import CELLS, Cell, Memory, Resets
+from agilerl_like.modules.cells import Cell, GRUCell, Memory, Resets
+from agilerl_like.modules.lstm_cell import LSTMCell
 from agilerl_like.modules.residual import Residual
 
+CELLS: dict[str, type[Cell]] = {"LSTM": LSTMCell, "GRU": GRUCell}
 UNIT_STEPS = (16, 32, 64)
 """How many units a mutation adds or removes (AgileRL's choice)."""
 
@@ -287,8 +289,8 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
 
     @staticmethod
     def _by_sequence(y: Tensor, like: Tensor) -> Tensor:
-        """`[P, L, S, D]` -> `[…, S, L, D]`."""
-        return y.transpose(1, 2).reshape(*like.shape[:-1], -1)
+        """`[P, L, S, D]` -> `[…, S, L, D]`, a copy."""
+        return y.transpose(1, 2).clone(memory_format=torch.contiguous_format).view(*like.shape[:-1], -1)
 
     # -- mutations
 

@@ -1,7 +1,9 @@
 """Memory: what it computes, where it forgets, how it learns through time, and that growth keeps every sequence."""
 
+import copy
 import json
 import math
+import pickle
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences, carry_state
 from agilerl_like.modules.morphism import morph_
-from agilerl_like.modules.stack import Stack
+from agilerl_like.modules.stack import Stack, twin
 
 CELLS = ("LSTM", "GRU")
 SMALL = {"min_hidden_state_size": 1, "hidden_state_size": 5}
@@ -304,6 +306,65 @@ def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
             torch.testing.assert_close(parts[name], gradient, rtol=1e-9, atol=1e-10)
             total += int((gradient != 0).sum())
         assert int((flat[row] != 0).sum()) == total  # what is not there has a gradient of exactly 0
+
+
+# -- room that is kept
+
+
+def learned(lstm, its, seed=9):
+    """What a module says of some sequences, and all gradients of what it said."""
+    into = [torch.empty_like(parameter) for parameter in lstm.parameters()]
+    y, pull = lstm.pullback(*its, to_input=True)
+    return y, pull(normal(*y.shape, seed=seed), into), *into
+
+
+def test_sequences_of_any_shape_can_follow_each_other():
+    lstm = made(LSTMSpec(num_layers=2, **SMALL))
+    for count, steps in ((4, 7), (5, 7), (4, 7), (3, 1), (5, 7), (1, 7), (4, 7)):
+        its = sequences(lstm, count=count, steps=steps, seed=count)
+        fresh = made(lstm.spec)
+        for found, expected in zip(learned(lstm, its), learned(fresh, its), strict=True):
+            assert torch.equal(found, expected)
+        assert all(len(cell._tapes) <= 2 for cell in lstm.cells)
+
+
+@pytest.mark.parametrize("copied", [twin, copy.deepcopy, lambda lstm: pickle.loads(pickle.dumps(lstm))])
+def test_copies_have_room_of_their_own(copied):
+    lstm = made(LSTMSpec(**SMALL))
+    its, others = sequences(lstm), sequences(lstm, seed=50)
+    expected = learned(lstm, its)
+    other = copied(lstm)
+    into = [torch.empty_like(parameter) for parameter in lstm.parameters()]
+    y, pull = lstm.pullback(*its, to_input=True)
+    learned(other, others)  # in between
+    found = y, pull(normal(*y.shape, seed=9), into), *into
+    for one, wanted in zip(found, expected, strict=True):
+        assert torch.equal(one, wanted)
+
+
+def test_what_a_copy_keeps_is_not_what_is_saved():
+    lstm = made(LSTMSpec(**SMALL))
+    before = len(pickle.dumps(lstm))
+    learned(lstm, sequences(lstm))
+    assert len(pickle.dumps(lstm)) == before
+
+
+def test_long_rollouts_are_not_kept(monkeypatch):
+    monkeypatch.setattr("agilerl_like.modules.lstm_cell.KEPT_NUMBERS", 4 * 7 * (18 * 5 + 3))
+    lstm = made(LSTMSpec(**SMALL))
+    learned(lstm, sequences(lstm, count=5))
+    assert lstm.cells[0]._tapes == ()
+    learned(lstm, sequences(lstm, count=4))
+    assert len(lstm.cells[0]._tapes) == 1
+
+
+def test_what_was_said_stays_as_it_was(lstm):
+    its, others = sequences(lstm, steps=1), sequences(lstm, steps=1, seed=50)
+    said = [lstm.pullback(*its, to_input=True)[0], *lstm.unroll(*its)]
+    kept = [each.clone() for each in said]
+    lstm.pullback(*others, to_input=True)
+    lstm.unroll(*others)
+    assert all(torch.equal(each, before) for each, before in zip(said, kept, strict=True))
 
 
 def test_permuting_members_permutes_rows():
