@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.modules.base import Pull
-from agilerl_like.modules.cells import Cell, Memory, Resets, tanh
+from agilerl_like.modules.cells import Cell, Memory, Resets
 from agilerl_like.modules.layers import pull_affine
 
 KEPT_TAPES, KEPT_NUMBERS = 2, 2**22
@@ -107,8 +107,8 @@ class LSTMCell(Cell):
         units = heard.shape[-1]
         z = torch.baddbmm(z, heard, recurrent.transpose(1, 2))
         output, write, keep = torch.sigmoid(z[..., : 3 * units]).chunk(3, -1)
-        kept = torch.addcmul(write * tanh(z[..., 3 * units :]), keep, before)
-        return output * tanh(kept), kept
+        kept = torch.addcmul(write * torch.tanh(z[..., 3 * units :]), keep, before)
+        return output * torch.tanh(kept), kept
 
     def unroll(self, x: Tensor, resets: Resets, memory: Memory) -> Memory:
         if torch.is_grad_enabled():

@@ -181,10 +181,11 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         if not self.is_recurrent:
             return self.actor.head(self.actor.encoder(x)).to(self.dtype), state
         said, after = self.actor.memory.step(self.actor.encoder(x), state[..., ACTOR, :, :])
-        states = [after]
+        after = after.unsqueeze(-3)
         if not self.share_encoders:
-            states.append(self.critic.memory.step(self.critic.encoder(x), state[..., CRITIC, :, :])[1])
-        return self.actor.head(said).to(self.dtype), torch.stack(states, -3).to(state.dtype)
+            of_critic = self.critic.memory.step(self.critic.encoder(x), state[..., CRITIC, :, :])[1]
+            after = torch.cat([after, of_critic.unsqueeze(-3)], -3)
+        return self.actor.head(said).to(self.dtype), after.to(state.dtype)
 
     def value(self, x: Tensor, course: Course = TIMELESS) -> Tensor:
         """The value `[…]` of normalised observations, in the environment's own units of reward."""
