@@ -12,6 +12,7 @@ from agilerl_like.config import Config, Draft, MutationConfig, RangeConfig, Sect
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, RLParameter, TournamentSelection, TruncationSelection
 from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.training.collector import Clock
 from agilerl_like.training.schedule import Schedule
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
@@ -292,7 +293,15 @@ class TestShippedFiles:
         extra = "minatar" if path.stem.startswith("minatar") else "mpe2" if path.parent.name == "ippo" else "torch"
         if find_spec(extra) is None:
             pytest.skip(f"{extra} is in an extra that is not installed")
-        build(load(path)).env.close()
+        setup = build(load(path, ["--population.size", "2"]))
+        training = setup.stage.for_training(2, 1)
+        collector = setup.stage.collector(
+            setup.population, setup.stage.stepped(training), Clock(("env", "act", "learn"))
+        )
+        collector.reset(range(2))
+        assert collector.collect(3) == 3
+        for env in (training, setup.env):
+            env.close()
 
     def test_hold_nothing_but_what_differs_from_the_defaults(self, path):
         config = load(path)

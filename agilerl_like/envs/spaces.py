@@ -297,7 +297,7 @@ class ObservationEncoding:
         if self.dtype is torch.float32:
             return xp.concatenate(numbers, -1)
         images = [part for leaf, part in zip(self.leaves, parts, strict=True) if leaf.in_bytes]
-        front = [xp.concatenate(numbers, -1).view(xp.uint8)] if numbers else []
+        front = [_in_row_order(xp.concatenate(numbers, -1)).view(xp.uint8)] if numbers else []
         padding = [xp.zeros_like(images[0][..., :1])] * self._padding
         return xp.concatenate([*front, *images, *padding], -1)
 
@@ -336,6 +336,11 @@ class ObservationEncoding:
             raise ConfigurationError(f"the parts of observation have unequal batch sizes: {sorted(batches)}")
         single = batches == {()}
         return (tree_map(lambda array: array[None], tree) if single else tree), single
+
+
+def _in_row_order(numbers: Any) -> Any:
+    """The same numbers, rows behind each other; concatenated columns of a transposed array need not be."""
+    return np.ascontiguousarray(numbers) if isinstance(numbers, np.ndarray) else numbers.contiguous()
 
 
 def _walk(space: Space, path: Path) -> Iterator[tuple[Path, Space]]:

@@ -186,6 +186,17 @@ def test_beside_an_image_of_bytes_numbers_are_four_bytes_each():
     assert its_speed.read(rows).tolist() == [[1.5, 0.75]]
 
 
+@pytest.mark.parametrize("xp", [np, torch])
+def test_numbers_beside_an_image_may_come_from_a_transposed_array(xp):
+    space = Dict({"eye": Box(0, 255, (1, 2, 2), np.uint8), "speed": Box(-1, 1, (2,))})
+    image, speed = np.zeros((3, 1, 2, 2), np.uint8), np.arange(6, dtype=np.float32).reshape(2, 3).T
+    expected = ObservationEncoding(space).encode({"eye": image, "speed": speed.copy()})
+    parts = (
+        [image.reshape(3, 4), speed] if xp is np else [torch.zeros(3, 4, dtype=torch.uint8), torch.tensor(speed.T).T]
+    )
+    np.testing.assert_array_equal(np.asarray(ObservationEncoding(space).join(parts, xp)), expected)
+
+
 @pytest.mark.parametrize(
     ("space", "given", "seen"),
     [
