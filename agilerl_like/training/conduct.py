@@ -163,11 +163,7 @@ class Part:
             training_env = stage.for_training(local, members.share.parts)
             if training_env is not stage.env:
                 stack.callback(training_env.close)
-            if self.trials is None:
-                trial_env = stage.for_trials(local * schedule.eval_loop)
-                stack.callback(trial_env.close)
-            else:
-                trial_env = self.trials.env
+            trial_env = self._trial_env(stack, local)
             run = Run(
                 members,
                 stage,
@@ -192,6 +188,24 @@ class Part:
                     if lost is None and (memory is not None or run.progress.saved_at):
                         raise Fallen(str(end)) from end
                     raise
+
+    def _trial_env(self, stack: contextlib.ExitStack, members: int) -> Any:
+        """Where members are tested: made for them, unless only the one env exists that was given for it."""
+        episodes, trials = members * self.plan.schedule.eval_loop, self.trials or self.stage
+        try:
+            env = trials.for_trials(episodes)
+        except ConfigurationError as fault:
+            env = trials.env
+            if self.trials is None:
+                raise
+            if env.num_envs % members:
+                raise ConfigurationError(
+                    f"eval_env={env} has num_envs={env.num_envs}, which cannot be divided among {members} members; "
+                    f"allowed are multiples of {members}, or an env that can be made again ({fault})"
+                ) from fault
+            return env
+        stack.callback(env.close)
+        return env
 
 
 def _record(plan: Plan, stage: Stage, training_env: Any, members: Members, places: Places) -> RunRecord:

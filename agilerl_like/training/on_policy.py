@@ -69,10 +69,12 @@ def train_on_policy(
 
     `env` is where members train: one that can be made again (of `make_vect_envs`, `gymnasium.make_vec`, or a plain
     sync or async vector env) is copied to as many rows for each member; the rows of any other are divided among the
-    members, and `eval_env` must say where they are tested. It may be `env` itself, whose training episodes then begin
-    anew after every test. `pop` is a population, or a list of agents of one run seed. `swap_channels` says that the
-    env's images have their channels behind, though the agents were made for them in front. A `Stage` in the place of an
-    env says itself how its envs are made.
+    members, and `eval_env` must say where they are tested. That one is copied likewise, to a row for each episode of a
+    test, if it can be made again. It may be `env` itself, whose training episodes then begin anew after every test.
+
+    `pop` is a population, or a list of agents of one run seed. `swap_channels` says that the env's images have their
+    channels behind, though the agents were made for them in front. A `Stage` in the place of an env says itself how its
+    envs are made.
 
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
     it nothing is written but what `checkpoint_path` and `save_elite` ask for. `resume` is such a folder: training goes

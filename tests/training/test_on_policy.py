@@ -327,6 +327,28 @@ def test_a_vector_env_of_the_users_own_is_shared_by_its_rows():
         train_on_policy(mine, pop=population_of(mine, 4, num_envs=2), max_steps=200, verbose=False)
 
 
+@pytest.mark.parametrize("backend", ["vector", "sync"])
+def test_members_are_tested_on_the_same_seeds_in_an_env_of_any_number_of_rows(backend):
+    env, found = make_vect_envs("CartPole-v1", 4), []
+    for rows in (None, 1, 5):
+        population = population_of(env, num_envs=4)
+        trials = None if rows is None else make_vect_envs("CartPole-v1", rows, backend=backend)
+        _, fitness = train_on_policy(
+            env, pop=population, eval_env=trials, max_steps=100, evo_steps=100, eval_loop=2, verbose=False
+        )
+        found.append(fitness)
+    assert found[0] == found[1] == found[2]
+
+
+def test_rows_of_an_only_env_for_tests_must_be_divisible():
+    class Mine(gymnasium.vector.SyncVectorEnv):
+        """Nothing tells how it was made."""
+
+    mine, env = Mine([lambda: gymnasium.make("CartPole-v1")] * 4), make_vect_envs("CartPole-v1", 2)
+    with pytest.raises(ConfigurationError, match=r"eval_env=.*num_envs=4, which cannot be divided among 3 members"):
+        train_on_policy(env, pop=population_of(env, num_envs=2), eval_env=mine, max_steps=200, verbose=False)
+
+
 WRONG = {
     "no population": ({"pop": None}, "pop is missing"),
     "both": ({"tournament": TournamentSelection()}, "mean the same"),
