@@ -11,6 +11,7 @@ a linear one, which keeps views of a stack's weights.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -269,15 +270,15 @@ class RunningNorm(nn.Module):
 
     The statistics are buffers: cloned and saved with the member, and moved by `update_` alone, so that they stay frozen
     while a policy acts, learns from what it saw, or is evaluated. Merging follows Chan et al. (1979), in the module's
-    dtype.
+    dtype. What lies more than `clip` standard deviations from the mean is read as if it lay so far.
     """
 
     EPSILON = 1e-8
-    CLIP = 10.0
     MAX_SCALE = 1e4
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, clip: float = math.inf) -> None:
         super().__init__()
+        self.clip = clip
         for name, value in (("mean", 0.0), ("var", 1.0), ("shift", 0.0), ("scale", 1.0)):
             self.register_buffer(name, torch.full((size,), value))
         self.register_buffer("count", torch.zeros(1))
@@ -289,8 +290,10 @@ class RunningNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.scale.dim() == 1:
-            return torch.addcmul(self.shift, x, self.scale).clamp_(-self.CLIP, self.CLIP)
-        return torch.addcmul(self.shift.unsqueeze(1), x, self.scale.unsqueeze(1)).clamp_(-self.CLIP, self.CLIP)
+            y = torch.addcmul(self.shift, x, self.scale)
+        else:
+            y = torch.addcmul(self.shift.unsqueeze(1), x, self.scale.unsqueeze(1))
+        return y if self.clip == math.inf else y.clamp_(-self.clip, self.clip)
 
     @property
     def is_new(self) -> Tensor:

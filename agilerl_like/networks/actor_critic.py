@@ -36,6 +36,8 @@ from agilerl_like.networks.passage import Absent, Passage
 ACTOR, CRITIC = 0, -1
 """Which of a course's states is whose; where they share their encoder, both are the same."""
 
+OBSERVATION_CLIP = 10.0
+"""Standard deviations beyond which a network sees no difference. Values are not clipped: rare large returns count."""
 VANISHING_GAIN = 0.01
 """Gain of a policy's last layer: a new policy is near uniform (Andrychowicz et al. 2021)."""
 
@@ -376,7 +378,7 @@ class RowNorm(RunningNorm):
     """Normalises some numbers of rows and leaves the others, and bytes, as they are."""
 
     def __init__(self, encoding: ObservationEncoding) -> None:
-        super().__init__(encoding.num_numbers)
+        super().__init__(encoding.num_numbers, clip=OBSERVATION_CLIP)
         self.encoding = encoding
         self.register_buffer("applies", torch.from_numpy(encoding.normalised).float())
         self.applies: Tensor
@@ -398,7 +400,7 @@ class RowNorm(RunningNorm):
 def row_norm(encoding: ObservationEncoding) -> RunningNorm | NoNorm:
     """The normaliser that suits rows: one-hots have their scale already, and images have their own."""
     if encoding.normalised.all() and encoding.dtype is torch.float32:
-        return RunningNorm(encoding.size)
+        return RunningNorm(encoding.size, clip=OBSERVATION_CLIP)
     return RowNorm(encoding) if encoding.normalised.any() else NoNorm()
 
 

@@ -151,10 +151,10 @@ def test_layer_norm_reads_again_who_counts_when_a_state_is_loaded():
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 
 
-@given(sizes=SIZES, seed=st.integers(0, 2**31), share=st.sampled_from([0.3, 0.7, 1.0]))
-def test_running_norm_has_the_mean_and_variance_of_all_that_counted(sizes, seed, share):
+@given(sizes=SIZES, seed=st.integers(0, 2**31), share=st.sampled_from([0.3, 0.7, 1.0]), clip=st.sampled_from([1, 10]))
+def test_running_norm_has_the_mean_and_variance_of_all_that_counted(sizes, seed, share, clip):
     rng = np.random.default_rng(seed)
-    norm = RunningNorm(3).double()
+    norm = RunningNorm(3, clip=clip).double()
     batches = [rng.normal(2.0, 5.0, (size, 3)) for size in sizes]
     weights = [(rng.random(size) < share).astype(float) for size in sizes]
     for batch, weight in zip(batches, weights, strict=True):
@@ -170,7 +170,7 @@ def test_running_norm_has_the_mean_and_variance_of_all_that_counted(sizes, seed,
     probe = rng.normal(2.0, 5.0, (4, 3))
     scale = np.minimum(1 / np.sqrt(var + 1e-8), 1e4)
     expected = (probe - mean) * scale
-    np.testing.assert_allclose(norm(torch.tensor(probe)), expected.clip(-10, 10), atol=1e-9, rtol=1e-9)
+    np.testing.assert_allclose(norm(torch.tensor(probe)), expected.clip(-clip, clip), atol=1e-9, rtol=1e-9)
     np.testing.assert_allclose(norm.invert(torch.tensor(expected)), probe, atol=1e-9, rtol=1e-9)
 
 
@@ -194,10 +194,17 @@ def test_running_norm_keeps_every_bit_when_nothing_counts():
 
 
 def test_running_norm_of_a_constant_is_zero_and_stays_finite():
-    norm = RunningNorm(1)
+    norm = RunningNorm(1, clip=10.0)
     norm.update_(torch.full((32, 1), 7.0), torch.ones(32))
     assert norm(torch.tensor([[7.0]])).abs().item() < 0.05  # 7e4 - 7e4 in float32
     assert norm(torch.tensor([[8.0]])).item() == 10.0  # clipped
+
+
+def test_what_is_rare_is_not_clipped_unless_asked_for():
+    norm, returns = RunningNorm(1).double(), torch.zeros(1000, 1, dtype=torch.float64)
+    returns[7] = 100.0  # 32 standard deviations from the mean
+    norm.update_(returns, torch.ones(1000, dtype=torch.float64))
+    torch.testing.assert_close(norm.invert(norm(returns)), returns, rtol=0, atol=1e-9)
 
 
 def test_stacked_running_norm_equals_single_ones_with_weights_of_their_own():
