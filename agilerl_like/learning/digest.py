@@ -208,10 +208,12 @@ def _by_member(x: Tensor) -> Tensor:
 
 
 def _standardised(x: Tensor, weight: Tensor) -> Tensor:
-    """Mean 0 and standard deviation 1 over the samples that count."""
+    """Mean 0 and standard deviation 1 over the samples that count; 0 where they differ by no more than roundings."""
     share = weight / weight.sum(-1, keepdim=True).clamp(min=1.0)
-    centred = x - (x * share).sum(-1, keepdim=True)
-    return centred / ((centred.square() * share).sum(-1, keepdim=True).sqrt() + 1e-8)
+    mean = (x * share).sum(-1, keepdim=True)
+    centred = x - mean
+    std = (centred.square() * share).sum(-1, keepdim=True).sqrt()
+    return torch.where(std > 1e-6 * mean.abs(), centred / (std + 1e-8), 0.0)
 
 
 def _explained_variance(values: Tensor, returns: Tensor, weight: Tensor) -> Tensor:
