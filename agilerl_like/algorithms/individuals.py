@@ -19,6 +19,7 @@ from torch import Tensor
 from agilerl_like import storage
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.individual import Individual, IndividualT
+from agilerl_like.algorithms.settings import COMMON
 from agilerl_like.algorithms.stored import numbers_in
 from agilerl_like.errors import CheckpointError, ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import Birth, Mutation, Mutations
@@ -53,6 +54,10 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
                 )
             if (agent.observation_space, agent.action_space) != (first.observation_space, first.action_space):
                 raise ConfigurationError("all agents of a population need the same observation_space and action_space")
+        for name in ("seed", *COMMON):
+            values = [getattr(agent, name, None) for agent in self.agents]
+            if any(value != values[0] for value in values):
+                raise ConfigurationError(f"{name}={values} must be the same for all agents of a population")
         if len({agent.index for agent in self.agents}) < len(self.agents):
             raise ConfigurationError(
                 f"index={[agent.index for agent in self.agents]} must be different for every agent of a population"

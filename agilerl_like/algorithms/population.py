@@ -198,7 +198,7 @@ def _home(agents: Sequence[Agent], team: Team) -> Cohort:
     cohort = Cohort(
         [agent.network for agent in agents],
         [agent.optimizer for agent in agents],
-        build=first.build,
+        build=lambda place, spec: agents[place].build(spec),
         execution=first.execution,
         batch_size=sum(agent.batch_size for agent in agents) / len(agents),
         team=team,

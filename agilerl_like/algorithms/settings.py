@@ -92,6 +92,16 @@ NUMERIC = tuple(
 )
 """Settings that a member may have evolved."""
 
+COMMON = (
+    "normalize_images",
+    "swap_channels",
+    "squash_output",
+    "compile",
+    "precision",
+    "per_member",
+)
+"""Settings that all members of a population have alike: they do not evolve, and one computation serves everybody."""
+
 
 @cache
 def _adapter(model: type[SettingsT]) -> TypeAdapter[SettingsT]:

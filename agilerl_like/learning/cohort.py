@@ -31,7 +31,7 @@ class Cohort:
     """P members that are computed together, in whatever order and in as many stacks as is fastest.
 
     Members of unequal shape share a stack where that pays (see `grouping`), for which `build` makes networks that have
-    room for them; without it only equal ones do.
+    room for them, given one of them and a spec; without it only equal ones do.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Cohort:
         networks: Sequence[ActorCritic],
         optimizers: Sequence[Adam],
         *,
-        build: Callable[[NetworkSpec], ActorCritic] | None = None,
+        build: Callable[[int, NetworkSpec], ActorCritic] | None = None,
         batch_size: float = 1.0,
         execution: Execution | None = None,
         team: Team = SOLO,
@@ -59,7 +59,7 @@ class Cohort:
                 cover = networks[places[0]]
             else:
                 with undrawn():
-                    cover = build(NetworkSpec.covering(its_specs))
+                    cover = build(places[0], NetworkSpec.covering(its_specs))
             stacked.append(([networks[i] for i in places], cover))
         self.ensemble = Ensemble.of(stacked, optimizers[0].epsilon)
         order = [place for places in self.stacks for place in places]

@@ -79,6 +79,24 @@ def test_wrong_populations_are_named():
         Population([PPO(BOX, TWO), PPO(BOX, gymnasium.spaces.Discrete(3), index=1)])
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("seed", (0, 1)),
+        ("normalize_images", (True, False)),
+        ("squash_output", (False, True)),
+        ("precision", ("float32", "bfloat16")),
+    ],
+)
+def test_what_one_computation_serves_must_be_alike(name, values):
+    box = gymnasium.spaces.Box(-1, 1, (2,))
+    agents = [
+        PPO(BOX, box, index=index, net_config=SMALL, **{"seed": 0, name: value}) for index, value in enumerate(values)
+    ]
+    with pytest.raises(ConfigurationError, match=rf"{name}=\[.*{values[1]}.*\] must be the same for all agents"):
+        Population(agents)
+
+
 def test_a_seed_means_the_same_bits_and_another_seed_others():
     """Law 11, with the global generators watched."""
     before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002  # the state itself is what is checked
@@ -124,6 +142,29 @@ def test_unequal_members_are_computed_together():
             == agent.best_actions(observations[place], None, nothing[place])[0].tolist()
         )
     train(population)
+
+
+@pytest.mark.parametrize("name", ["share_encoders", "normalize_observation", "normalize_value"])
+def test_unequal_members_with_other_settings_than_the_first_share_a_stack(name):
+    kinds = [(False, 16), (True, 16), (True, 24)]
+
+    def agent(place):
+        flag, width = kinds[place]
+        net_config = {**SMALL, "encoder_config": {"hidden_size": [width]}}
+        settings = {"net_config": net_config, "num_envs": 2, "learn_step": 32, "batch_size": 16, "lr": 1e-3}
+        return PPO(BOX, TWO, index=place, seed=0, **settings, **{name: flag})
+
+    together = train(Population([agent(0), agent(1), agent(2)]))
+    assert [len(stack) for stack in together.cohort.stacks] == [1, 2]
+    for place in (1, 2):
+        env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
+        alone = Collector(Population([agent(place)]), TransitionEnv(env), Clock(("act", "env", "learn")))
+        alone.begin(integers(2, 0, Purpose.TRAINING_ENVS, place))
+        for _ in range(40):
+            alone.tick()
+            alone.learn()
+        env.close()
+        torch.testing.assert_close(flat(together[place]), flat(alone.population[0]), rtol=1e-4, atol=1e-5)
 
 
 def test_members_learn_when_they_are_due():

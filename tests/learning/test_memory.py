@@ -153,7 +153,7 @@ def remembered(networks, room):
 
 def cohort_of(members, action_space, *, share, batch_size):
     build = builder(action_space, share=share)
-    return Cohort(*zip(*members, strict=True), build=lambda spec: build(spec).double(), batch_size=batch_size)
+    return Cohort(*zip(*members, strict=True), build=lambda _, spec: build(spec).double(), batch_size=batch_size)
 
 
 FEW, SOME = 1e-6, 4e4  # samples in a minibatch: the fewer, the more members share a stack

@@ -86,7 +86,7 @@ def cohort_of(members, action_space, *, share, stacks):
     """A cohort that is made to put its members into few stacks, or into as many as it finds best for large batches."""
     return Cohort(
         *zip(*members, strict=True),
-        build=builder(action_space, share=share),
+        build=lambda _, spec: builder(action_space, share=share)(spec),
         batch_size={"few": 1e-6, "some": FIXED_WORK["cpu"] / 100}[stacks],
     )
 
