@@ -23,7 +23,7 @@ class Architecture(Protocol):
     """What evolution asks of a description of networks: a frozen, hashable value that can name its variations."""
 
     def operators(self, kind: OperatorKind) -> tuple[str, ...]:
-        """Return the operators that are legal now, in a fixed order; names of those that shrink contain `remove_`."""
+        """Return the operators that are legal now, in a fixed order; `direction` reads their names."""
         ...
 
     def mutate(
@@ -126,3 +126,9 @@ class Birth:
             "hyperparameters": dict(self.genome.hyperparameters),
             "architecture": self.genome.architecture.describe(),
         }
+
+
+def direction(operator: str) -> int:
+    """Whether an operator grows (1), shrinks (-1) or does either (0), by its verb (a part may have any name)."""
+    verb = operator.rpartition(".")[2]
+    return 1 if verb.startswith("add_") else -1 if verb.startswith("remove_") else 0

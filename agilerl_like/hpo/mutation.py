@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo.genome import Architecture, Genome, Mutation, MutationKind
+from agilerl_like.hpo.genome import Architecture, Genome, Mutation, MutationKind, direction
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig, Number
 from agilerl_like.seeding import Purpose, fresh_seed, generator
 
@@ -161,12 +161,15 @@ def change_architecture(
 
 
 def draw_operator(architecture: Architecture, rng: np.random.Generator, new_layer_prob: float) -> str:
-    """Draw a direction and a kind; where nothing of both is legal, give up the direction first and then the kind."""
-    shrink = bool(rng.random() < 0.5)
+    """Draw a direction and a kind; where nothing of both is legal, give up the direction first and then the kind.
+
+    What may do either is among the ways of both directions.
+    """
+    other = 1 if rng.random() < 0.5 else -1  # than the one that is wanted
     layers_first = rng.random() < new_layer_prob
     for kind in ("layer", "node") if layers_first else ("node", "layer"):
         legal = architecture.operators(kind)
-        wanted = tuple(operator for operator in legal if ("remove_" in operator) == shrink)
+        wanted = tuple(operator for operator in legal if direction(operator) != other)
         if legal:
             return draw_one(wanted or legal, rng)
     return ""

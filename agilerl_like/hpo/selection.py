@@ -20,7 +20,7 @@ from agilerl_like.seeding import Purpose, fresh_seed, generator
 
 
 class Selected(NamedTuple):
-    """What selection by hand returns: the best agent, and the next population with it in first place."""
+    """What selection by hand returns: the best agent, and the next population; with elitism it comes first."""
 
     elite: Any
     population: Any
@@ -53,7 +53,7 @@ class Selection(ABC):
     def select(self, population: Any) -> Selected:
         """Return the best agent and the next population, from the last entry of each agent's `fitness`.
 
-        A list of agents gives a list of clones, with new indices for all but the first copy of the best.
+        A list of agents gives a list of clones with new indices; only the best keeps its own, where it comes first.
         """
         agents = list(population)
         self.validate(len(agents))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations, RLParameter
+from agilerl_like.hpo.mutation import draw_operator
 
 CONFIG = HyperparameterConfig(
     lr=RLParameter(1e-4, 1e-1, resample=0), batch_size=RLParameter(8, 512, dtype=int, scale="power_of_two")
@@ -96,6 +97,19 @@ def test_growing_and_shrinking_are_equally_likely_whatever_is_more_numerous(laye
     assert_frequency(operators["2.remove_node"], 2000, 1 / 2 / 2)
     layers_only = draws(Mutations(**ONLY | {"architecture": 1, "new_layer_prob": 1}), genome, 50)
     assert {mutation.operator for _, mutation in layers_only} == {"remove_layer"}
+
+
+def test_names_of_what_is_changed_do_not_decide_and_what_may_do_either_is_in_both_directions(assert_frequency) -> None:
+    names = ("remove_me.add_node", "remove_me.remove_node", "change_kernel")
+
+    class Images:
+        def operators(self, kind: str) -> tuple[str, ...]:
+            return names if kind == "node" else ()
+
+    rng = np.random.default_rng(0)
+    drawn = Counter(draw_operator(Images(), rng, 0.0) for _ in range(4000))
+    for name, probability in zip(names, (1 / 4, 1 / 4, 1 / 2), strict=True):
+        assert_frequency(drawn[name], 4000, probability)
 
 
 def test_layers_come_as_often_as_new_layer_prob_says(layers, assert_frequency) -> None:
