@@ -147,7 +147,7 @@ class Update:
         weights = torch.stack(Weights.of(Targets(*targets.flatten(2)), self.coefficients)).view(-1, *targets.shape[1:])
         paces = self.ensemble.optimizer.paces(self.values.lr, len(minibatches))
         step = minibatch_step
-        if self.team.parts == 1 and all(stack.module.is_dense for _, stack in self.ensemble.parts):
+        if self.team.parts == 1 and all(stack.module.can_be_compiled for _, stack in self.ensemble.parts):
             step = self.execution.compiled(minibatch_step, order.device)
         mine = [self.team.own(here) for here in minibatches]
         steps = [

@@ -279,15 +279,19 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         """How precisely weights are stored."""
         return cast(Linear, next(iter(self.linears))).weight.dtype  # sooner found than by its number
 
-    def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
-        """As for every module; written out where it is but matrices and activations, for that takes half the time."""
-        activations = [cast(Activation, activation) for activation in self.activations]
+    @property
+    def is_written_out(self) -> bool:
+        """Whether its way back is by hand, not by autograd: that of matrices and activations with simple slopes."""
         noisy_or_normed = self.spec.layer_norm or self.spec.output_layernorm or self.spec.noisy
-        if noisy_or_normed or not all(activation.is_plain for activation in activations):
+        return not noisy_or_normed and all(cast(Activation, activation).is_plain for activation in self.activations)
+
+    def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
+        """As for every module; written out where that can be, for it takes half the time."""
+        if not self.is_written_out:
             return super().pullback(x, to_input=to_input)
         pulls: list[Pull] = []
-        for i, (linear, activation) in enumerate(zip(self.linears, activations, strict=True)):
-            x, pull_layer = _dense(cast(Linear, linear), activation, x, to_input=to_input or i > 0)
+        for i, (linear, activation) in enumerate(zip(self.linears, self.activations, strict=True)):
+            x, pull_layer = _dense(cast(Linear, linear), cast(Activation, activation), x, to_input=to_input or i > 0)
             pulls.append(pull_layer)
 
         def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:

@@ -147,9 +147,12 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         return not isinstance(self.actor.memory, Passage)
 
     @property
-    def is_dense(self) -> bool:
-        """Whether it is linear layers and nothing else: what the compiler is known to differentiate rightly."""
-        return all(isinstance(module, EvolvableMLP | Passage) for module in self.parts.values())
+    def can_be_compiled(self) -> bool:
+        """Whether its way back is written out everywhere: of steps that hold autograd the compiler makes wrong ones."""
+        return all(
+            isinstance(module, Passage) or (isinstance(module, EvolvableMLP) and module.is_written_out)
+            for module in self.parts.values()
+        )
 
     @property
     def dtype(self) -> torch.dtype:

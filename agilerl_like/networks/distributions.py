@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gymnasium
 import numpy as np
@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import vjp
 
 ILLEGAL = -1e9
 """Logit of a masked action: finite, so that p * log p is 0 and its gradient too."""
@@ -56,20 +55,12 @@ class ActionDistribution(nn.Module):
     def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Log-probability of raw actions and entropy, both `[…]`, in nats."""
 
+    @abstractmethod
     def pullback(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Way]:
         """As `evaluate`, and how to carry gradients of both back to the outputs and to the distribution's parameters.
 
-        By autograd, unless a distribution knows a faster way.
+        Written out: a minibatch step that is compiled must be one graph, and autograd would break it.
         """
-        with torch.enable_grad():
-            outputs = outputs.detach().requires_grad_()
-            log_prob, entropy = self.evaluate(outputs, raw, mask)
-
-        def pull(of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
-            first, *rest = vjp((log_prob, entropy), (outputs, *self.parameters()), (of_log_prob, of_entropy))
-            return first, rest
-
-        return log_prob.detach(), entropy.detach(), pull
 
     @abstractmethod
     def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
@@ -127,31 +118,26 @@ class Categorical(ActionDistribution):
         return best[0] if self.size == 1 else torch.cat(best, -1)
 
     def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        log_prob, entropy = [], []
-        for i, part in enumerate(self._parts(outputs, mask)):
-            logp = F.log_softmax(part, -1)
-            log_prob.append(logp.gather(-1, raw[..., i : i + 1]).squeeze(-1))
-            entropy.append(-(logp.exp() * logp).sum(-1))
-        return (
-            (log_prob[0], entropy[0])
-            if self.size == 1
-            else (sum(log_prob, torch.zeros(())), sum(entropy, torch.zeros(())))
-        )
+        return self.pullback(outputs, raw, mask)[:2]
 
     def pullback(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Way]:
-        if self.size > 1:
-            return super().pullback(outputs, raw, mask)
-        logp = F.log_softmax(self._parts(outputs, mask)[0], -1)
-        p = logp.exp()
-        entropy = -(p * logp).sum(-1, keepdim=True)
+        logs = [F.log_softmax(part, -1) for part in self._parts(outputs, mask)]
+        chosen = raw.split(1, -1)
+        log_probs = [logp.gather(-1, entry) for logp, entry in zip(logs, chosen, strict=True)]
+        entropies = [-(logp.exp() * logp).sum(-1, keepdim=True) for logp in logs]
 
         def pull(of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
             # d log p_a / d l = 1[a] - p;  d H / d l = -p (log p + H)
             of_log_prob, of_entropy = of_log_prob.unsqueeze(-1), of_entropy.unsqueeze(-1)
-            pulled = -p * torch.addcmul(of_log_prob, logp + entropy, of_entropy)
-            return pulled.scatter_add_(-1, raw, of_log_prob), []
+            pulled = [
+                (-logp.exp() * torch.addcmul(of_log_prob, logp + entropy, of_entropy)).scatter_add_(
+                    -1, entry, of_log_prob
+                )
+                for logp, entropy, entry in zip(logs, entropies, chosen, strict=True)
+            ]
+            return _joined(pulled), []
 
-        return logp.gather(-1, raw).squeeze(-1), entropy.squeeze(-1), pull
+        return _total(log_probs), _total(entropies), pull
 
     def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
         total = torch.zeros(())
@@ -171,6 +157,15 @@ class Categorical(ActionDistribution):
     def from_env(self, action: np.ndarray) -> Tensor:
         action = np.asarray(action, dtype=np.int64).reshape(-1, self.size) - self.start
         return torch.from_numpy(action)
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    """The sum `[…]` of what is said of each part, `[…, 1]`."""
+    return (parts[0] if len(parts) == 1 else torch.cat(list(parts), -1).sum(-1, keepdim=True)).squeeze(-1)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), -1)
 
 
 class Bernoulli(ActionDistribution):
@@ -202,6 +197,17 @@ class Bernoulli(ActionDistribution):
         log_prob = (raw * log_one + (1 - raw) * log_zero).sum(-1)
         entropy = -(log_one.exp() * log_one + log_zero.exp() * log_zero).sum(-1)
         return log_prob, entropy
+
+    def pullback(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Way]:
+        logits = self._masked(outputs, mask)
+
+        def pull(of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
+            # d log p / d l = a - p;  d H / d l = -l p (1 - p)
+            p = torch.sigmoid(logits)
+            of_log_prob, of_entropy = of_log_prob.unsqueeze(-1), of_entropy.unsqueeze(-1)
+            return of_log_prob * (raw - p) - of_entropy * logits * p * (1 - p), []
+
+        return *self.evaluate(outputs, raw, mask), pull
 
     def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
         total = torch.zeros(())

@@ -57,6 +57,9 @@ def rollout_of(members, action_space=DISCRETE, dtype=torch.float64, seed=0, *, i
     terminated, truncated = (ends < 0.1).to(dtype), (ends > 0.9).to(dtype)
     if isinstance(action_space, gymnasium.spaces.Discrete):
         actions = torch.randint(3, (*shape, 1), generator=generator)
+    elif isinstance(action_space, gymnasium.spaces.MultiDiscrete | gymnasium.spaces.MultiBinary):
+        actions = torch.randint(2, (*shape, 2), generator=generator)
+        actions = actions if isinstance(action_space, gymnasium.spaces.MultiDiscrete) else actions.to(dtype)
     else:
         actions = normal(*shape, 2)
     at = truncated.nonzero()

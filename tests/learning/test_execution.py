@@ -4,16 +4,25 @@ import shutil
 
 import pytest
 import torch
-from cohort_examples import BOX, DISCRETE, member, rollout_of, shuffle_of, values_of
+from cohort_examples import BOX, DISCRETE, SPEC, builder, member, rollout_of, shuffle_of, values_of
+from gymnasium.spaces import MultiBinary, MultiDiscrete
 
 from agilerl_like.learning import execution
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.execution import Execution
+from agilerl_like.modules import MLPSpec
+from agilerl_like.networks.architecture import NetworkSpec
 
 
-def learned(action_space, how, dtype=torch.float32, members=2, *, share=True):
-    together = zip(*(member(i, action_space, dtype, share=share) for i in range(members)), strict=True)
-    cohort = Cohort(*together, execution=how)
+def learned(action_space, how, dtype=torch.float32, specs=(SPEC, SPEC), *, share=True):
+    """The weights of members who learned in one stack, and their report."""
+    together = [member(i, action_space, dtype, share=share, spec=spec) for i, spec in enumerate(specs)]
+    build = builder(action_space, share=share)
+    cohort = Cohort(
+        *zip(*together, strict=True), build=lambda _, spec: build(spec).to(dtype), batch_size=1e-6, execution=how
+    )
+    assert len(cohort.stacks) == 1
+    members = len(specs)
     rows = range(members)
     rollout, values = rollout_of(members, action_space, dtype), values_of(members, dtype)
     report = cohort.learn(rows, rollout, values, batch_size=12, shuffle=shuffle_of(rows))
@@ -29,12 +38,16 @@ def whole_graphs(monkeypatch):
         compiled.append(device)
         return torch.compile(function, backend="eager", fullgraph=True, dynamic=False)
 
+    torch.compiler.reset()  # what was compiled before counts towards a limit
     monkeypatch.setattr(execution, "_compiled", capture)
     return compiled
 
 
+ACTIONS = {"discrete": DISCRETE, "box": BOX, "multi-discrete": MultiDiscrete([2, 3]), "bits": MultiBinary(2)}
+
+
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "apart"])
-@pytest.mark.parametrize("action_space", [DISCRETE, BOX], ids=["discrete", "box"])
+@pytest.mark.parametrize("action_space", ACTIONS.values(), ids=ACTIONS)
 def test_a_captured_step_learns_the_same(action_space, share, whole_graphs):
     plain, _ = learned(action_space, Execution(), share=share)
     captured, _ = learned(action_space, Execution(compile=True), share=share)
@@ -42,11 +55,51 @@ def test_a_captured_step_learns_the_same(action_space, share, whole_graphs):
     torch.testing.assert_close(captured, plain, rtol=1e-4, atol=1e-5)  # Adam is written in another way
 
 
+def spec_of(encoder=(8,), head=(6,), latent=5, **encoder_config):
+    return NetworkSpec(
+        encoder=MLPSpec(hidden_size=encoder, min_mlp_nodes=2, **encoder_config),
+        head=MLPSpec(hidden_size=head, min_mlp_nodes=2),
+        latent_dim=latent,
+        min_latent_dim=2,
+    )
+
+
+UNEQUAL = (spec_of(), spec_of((7, 9), (6, 4), 8), spec_of((4, 5, 6), (9,), 3))
+
+
+@pytest.mark.parametrize("share", [True, False], ids=["shared", "apart"])
+def test_a_captured_step_of_unequal_members_learns_the_same(share, whole_graphs):
+    plain, _ = learned(DISCRETE, Execution(), torch.float64, UNEQUAL, share=share)
+    captured, _ = learned(DISCRETE, Execution(compile=True), torch.float64, UNEQUAL, share=share)
+    assert whole_graphs
+    torch.testing.assert_close(captured, plain, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        (spec_of(activation="ReLU"), spec_of(activation="Tanh")),
+        (spec_of(activation="GELU"),) * 2,
+        (spec_of(layer_norm=True),) * 2,
+        (spec_of(noisy=True),) * 2,
+        (spec_of(activation="Tanh").apply("encoder.add_layer", layer=0),) * 2,  # fades in
+    ],
+    ids=["two activations", "GELU", "normalised", "noisy", "fading"],
+)
+def test_a_step_that_holds_autograd_is_not_compiled(specs, whole_graphs):
+    """The compiler breaks it in two, and what it makes of them learns something else, without a word."""
+    plain, _ = learned(DISCRETE, Execution(), specs=specs, share=False)
+    other, _ = learned(DISCRETE, Execution(compile=True), specs=specs, share=False)
+    assert not whole_graphs
+    assert torch.equal(other, plain)
+
+
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 @pytest.mark.filterwarnings(
     "ignore:.torch.jit.script_method.:DeprecationWarning"
 )  # the compiler imports a module of its own
 def test_a_compiled_step_learns_the_same():
+    torch.compiler.reset()
     plain, _ = learned(DISCRETE, Execution())
     compiled, _ = learned(DISCRETE, Execution(compile=True))
     torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
