@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic.dataclasses
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from agilerl_like.algorithms.settings import NUMERIC, Count, Positive, PPOSettings
 from agilerl_like.envs.vector import Backend, EnvRecipe
@@ -25,7 +25,7 @@ from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder
 from agilerl_like.training.schedule import Schedule
 
-STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
+STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
 
 class Section(BaseModel):
@@ -255,8 +255,8 @@ class TrainingConfig(Schedule):
 class RunConfig(Section):
     """What a run leaves behind, and where."""
 
-    name: str = ""
-    """Folder of this run; empty: a new one, named after env, algorithm and time."""
+    name: Annotated[str, BeforeValidator(lambda name: "" if name is None else name)] = ""
+    """Folder of this run; empty or none: a new one, named after env, algorithm and time."""
     dir: Path = Path("runs")
     """Where the folders of runs are."""
     tensorboard: bool = False
