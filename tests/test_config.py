@@ -253,6 +253,11 @@ class TestRefusing:
             ("network: {encoder_config: {hidden_sizes: [8]}}", "'hidden_sizes' is unknown; did you mean 'hidden_size'"),
             ("network: {encoder_config: {activation: Relu}}", "'Relu' is unknown; did you mean 'ReLU'"),
             ("network: {latent_dim: wide}", "latent_dim='wide'"),
+            ("network: {encoder: [mlp]}", "network.encoder=['mlp'] is unknown; did you mean 'mlp'"),
+            (
+                "environment: {id: A-v0, wrappers: ['..a:foo']}",
+                "wrappers='..a:foo': '..a' is no module's name; allowed is",
+            ),
             ("network: 3", "network.net_config=3 must be a mapping"),
             ("selection: {fraction: 0.3}", "selection.fraction=0.3 has no meaning for name='tournament'"),
             (
@@ -382,6 +387,11 @@ class TestBuilding:
             ConfigurationError, match=r"environment: .*'CartPol-v1' is unknown; did you mean 'CartPole-v1'"
         ):
             build(read("environment: {id: CartPol-v1}"))
+
+    @pytest.mark.parametrize("path", ["..a:x", "a..b:x", ".:x"])
+    def test_a_module_that_cannot_be_one_is_refused(self, read, path):
+        with pytest.raises(ConfigurationError, match=r"is no module's name; allowed is 'package.module'"):
+            build(read(f"environment: {{id: '{path}'}}"))
 
     def test_a_seed_is_drawn_where_none_is_given(self, read):
         config = read(CARTPOLE)
