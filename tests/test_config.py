@@ -258,7 +258,8 @@ class TestRefusing:
                 "environment: {id: A-v0, wrappers: ['..a:foo']}",
                 "wrappers='..a:foo': '..a' is no module's name; allowed is",
             ),
-            ("network: 3", "network.net_config=3 must be a mapping"),
+            ("network: 3", "network=3: input should be a valid dictionary"),
+            ("network: null", "network=None: input should be a valid dictionary"),
             ("selection: {fraction: 0.3}", "selection.fraction=0.3 has no meaning for name='tournament'"),
             (
                 "mutation: {activation_selection: [Rely]}",

@@ -19,7 +19,6 @@ from agilerl_like.envs.vector import Backend, EnvRecipe
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import Mutations, RLParameter, Selection, TournamentSelection, TruncationSelection
 from agilerl_like.hpo.hyperparameters import Scale
-from agilerl_like.modules.base import check_mapping
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder
@@ -161,9 +160,8 @@ class NetworkConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, given: Any) -> Any:
-        if isinstance(given, NetworkConfig):
+        if not isinstance(given, Mapping):
             return given
-        check_mapping("net_config", given)
         said = {key: value for key, value in given.items() if value is not None}
         if "head_config" in said:
             said["head_config"] = MLPSpec.from_config("head_config", said["head_config"]).to_config()

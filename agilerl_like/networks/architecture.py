@@ -6,6 +6,7 @@ both alike.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -281,6 +282,19 @@ def check_kind_of_encoder(name: object) -> None:
     """Raise ConfigurationError unless it is the name of a kind of encoder."""
     if not isinstance(name, str) or name not in ENCODERS:
         raise unknown_name("encoder", name, ENCODERS)
+
+
+def takes_over(common: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
+    """Whether what is said of a common encoder holds for one that differs from it: there is a kind that is both."""
+    names = [network["encoder"] for network in (common, its) if network.get("encoder") is not None]
+    config, own = common.get("encoder_config", {}), its.get("encoder_config", {})
+    keys = own.keys() if isinstance(own, Mapping) else set()
+    for name, kind in ENCODERS.items():
+        if all(name == wanted for wanted in names) and keys <= kind.spec.config_keys():
+            with contextlib.suppress(ConfigurationError):
+                check_encoder(name, config)
+                return True
+    return False
 
 
 def likely_encoder(config: Mapping[str, Any]) -> str:
