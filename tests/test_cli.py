@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -110,6 +111,40 @@ class TestTrain:
         assert ("--hyperparameters.lr.min INT|FLOAT" in page) == bool(given)
 
 
+class TestResume:
+    def test_the_command_that_is_named_can_be_typed(self, file, tmp_path, capsys):
+        assert main(["train", file, "--run.dir", "my runs", "--run.name", "a b", "--run.plot", "false"]) == 0
+        assert main(["train", file, "--run.dir", "my runs", "--run.name", "a b"]) == 2
+        command = shlex.split(capsys.readouterr().err.rpartition("to go on with that run: ")[2])
+        assert command == ["agilerl-like", "resume", "my runs/a b"]
+        assert main(command[1:]) == 0
+
+    def test_a_run_that_has_ended_goes_on_beyond_what_it_has_reached(self, file, tmp_path, capsys):
+        def goes_on(*options):
+            assert main(["resume", str(folder), *options]) == 0
+            return "to go on it needs " not in capsys.readouterr().out
+
+        def needs(*options):
+            assert main(["resume", str(folder), *options]) == 0
+            return capsys.readouterr().out.strip().rpartition("to go on it needs ")[2]
+
+        folder = tmp_path / "runs" / "good"
+        more_steps, higher = "a larger --training.max-steps", "a higher --training.target, or none"
+        start = ("--run.name", "good", "--run.plot", "false", "--training.target", "4")  # every return is 5
+        assert main(["train", file, *start]) == 0
+        assert len(metrics(folder)) == 2  # one generation of two
+        capsys.readouterr()
+        assert needs() == needs("--training.max-steps", "512") == higher
+        assert needs("--training.target", "5") == higher
+        assert needs("--training.max-steps", "128") == f"{more_steps} and {higher}"
+        assert needs("--training.max-steps", "128", "--training.target", "none") == more_steps
+        assert goes_on("--training.target", "6")
+        assert len(metrics(folder)) == 4
+        assert needs() == more_steps
+        assert goes_on("--training.target", "none", "--training.max-steps", "384")
+        assert len(metrics(folder)) == 6
+
+
 class TestEval:
     def test_plays_as_many_episodes_as_asked_for_in_the_env_of_the_run(self, run, capsys):
         assert main(["eval", str(run), "--episodes", "70", "--seed", "1"]) == 0
@@ -131,10 +166,16 @@ class TestEval:
         PPO.load(run / "best").save_checkpoint(tmp_path / "elsewhere" / "agent")
         agent = str(tmp_path / "elsewhere" / "agent")
         assert main(["eval", agent]) == 2
-        assert "env='' must be given" in capsys.readouterr().err
+        assert "env is missing" in capsys.readouterr().err
         assert main(["eval", agent, "--env", "CartPole-v1", "--episodes", "2"]) == 0
         assert main(["eval", agent, "--env", "Acrobot-v1"]) == 2
-        assert "the agent was made for" in capsys.readouterr().err
+        assert "env='Acrobot-v1' has Box" in capsys.readouterr().err
+
+    def test_the_env_of_the_run_is_named_if_it_does_not_suit_the_agent(self, run, capsys):
+        config = run / "config.yaml"
+        config.write_text(config.read_text().replace("CartPole-v1", "Acrobot-v1"))
+        assert main(["eval", str(run)]) == 2
+        assert "env='Acrobot-v1' has Box" in capsys.readouterr().err
 
 
 class TestProbe:
@@ -178,6 +219,11 @@ class TestMistakes:
             (["train", "soon_over.yaml", "--run.dir", "soon_over.yaml"], 74, "soon_over.yaml"),
             (["eval", "nowhere"], 74, "path='nowhere' does not exist"),
             (["eval", "nowhere", "--episodes", "0"], 2, "episodes=0 must be at least 1"),
+            (["eval", "nowhere", "--episodes", f"{10**15}"], 2, "episodes=1000000000000000 needs at least"),
+            (["eval", "nowhere", "--seed", "-1"], 2, "seed=-1 must be at least 0"),
+            (["probe", "ActionSign", "--seed", "-1"], 2, "seed=-1 must be at least 0"),
+            (["train", "soon_over.yaml", "--run.threads", "1e10"], 2, "run.threads=10000000000"),
+            (["train", "soon_over.yaml", "--run.threads", "1025"], 2, "run.threads=1025: input should be less than"),
             (["probe", "ActionSing"], 2, "did you mean 'ActionSign'"),
             (["probe", "ActionSign", "--teams"], 2, "probe='ActionSign'"),
             (["plot", "nowhere"], 2, "nowhere/metrics.csv does not exist"),

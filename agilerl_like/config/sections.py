@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic.dataclasses
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from agilerl_like.algorithms.settings import NUMERIC, Count, Positive, PPOSettings
 from agilerl_like.envs.vector import Backend, EnvRecipe
@@ -24,6 +24,8 @@ from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder
 from agilerl_like.training.schedule import Schedule
 
+MOST_THREADS = 1024
+"""More than any machine has work for; where there is no room for more, they end the process without a word."""
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
 
@@ -263,7 +265,7 @@ class RunConfig(Section):
     """Send curves to Weights & Biases."""
     plot: bool = True
     """Draw the run as evolution.png at its end, if matplotlib is installed."""
-    threads: Count = 1
+    threads: Annotated[Count, Field(le=MOST_THREADS)] = 1
     """Threads of torch in each process; nets of this size are slower on more."""
     processes: Count = 1
     """Processes on this machine among which the members are divided; not for `accelerate launch`, which says it."""
