@@ -160,7 +160,7 @@ class Part:
                 raise Finished(f"{places.run_dir} has ended: {outcome}", members.everybody(), limits)
             if plan.selection is not None:
                 plan.selection.validate(members.size)
-            local = len(members.population)
+            local, its_envs = len(members.population), members.first.num_envs
             training_env = stage.for_training(local, members.share.parts)
             if training_env is not stage.env:
                 stack.callback(training_env.close)
@@ -181,6 +181,7 @@ class Part:
                 reporters=self.reporters,
             )
             if memory is not None:
+                check_envs(members.first.num_envs, its_envs)
                 found = (None, []) if checkpoint is None else (champion_of(checkpoint), rivals_of(checkpoint))
                 run.restore(memory, *found)
                 if lost is not None:
@@ -245,6 +246,14 @@ def reached(progress: Progress, schedule: Schedule, members: Members) -> list[st
         for name, is_reached in (("max_steps", is_spent), ("target", is_good_enough))
         if is_reached and progress.outcome
     ]
+
+
+def check_envs(num_envs: int, its_own: int) -> None:
+    """Raise ConfigurationError unless a run that goes on has as many envs as before: by their steps it counts."""
+    if num_envs != its_own:
+        raise ConfigurationError(
+            f"num_envs={num_envs} of each member cannot go on with a run of {its_own}; allowed are {its_own}"
+        )
 
 
 @contextlib.contextmanager
