@@ -37,7 +37,7 @@ from tyro.conf import (
 from agilerl_like import storage
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.config import Config, Draft, build, load
+from agilerl_like.config import Config, Draft, build, check_changes, load
 from agilerl_like.envs.probes import PROBES, Probe
 from agilerl_like.envs.team_probes import TEAM_PROBES, TeamProbe
 from agilerl_like.errors import (
@@ -144,7 +144,9 @@ class Train:
 class Resume:
     """Go on with a run that was interrupted, broke off or was killed, from its newest checkpoint, as if nothing was.
 
-    Settings may be given as to train: a larger --training.max-steps lets a run go on that has ended.
+    Settings may be given as to train: of environment (but for num-envs), selection, mutation, training (but for
+    fitness), and of run how it is computed and reported. What members are made of stays as it is. A larger
+    --training.max-steps, or a higher --training.target, lets a run go on that has ended.
     """
 
     run: Positional[Path]
@@ -183,6 +185,7 @@ def resume(arguments: Sequence[str]) -> int:
     if not Path(file).is_file():
         raise ConfigurationError(f"run={folder!r} has no {CONFIG}; allowed is the folder of a run of {PROGRAM} train")
     config = load(file, overrides)
+    check_changes(load(file), config)
     with _launched(config) as world:
         return _conduct(config, world, lambda: Path(folder), resume=True)
 

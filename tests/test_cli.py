@@ -29,6 +29,13 @@ network: {encoder_config: {hidden_size: [16]}, head_config: {hidden_size: [16]},
 training: {max_steps: 256, evo_steps: 128, eval_loop: 2}
 """
 
+WORDS = """
+import gymnasium
+def make(opponent="x"):
+    print(repr(opponent))
+    return gymnasium.make("CartPole-v1")
+"""
+
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
@@ -143,6 +150,69 @@ class TestResume:
         assert needs() == more_steps
         assert goes_on("--training.target", "none", "--training.max-steps", "384")
         assert len(metrics(folder)) == 6
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--seed", "4"), "seed=4 is 3 in this run"),
+            (("--algorithm.lr", "1e-3"), "algorithm.lr=0.001 is 0.0001 in this run"),
+            (("--hyperparameters.lr.max", "0.1"), "hyperparameters.lr.max=0.1 is 0.01 in this run"),
+            (
+                ("--hyperparameters.gamma", "{min: 0.9, max: 0.99}"),
+                "hyperparameters.gamma.min=0.9 is left out in this run",
+            ),
+            (("--network.latent-dim", "16"), "network.latent_dim=16 is 8 in this run"),
+            (("--network.encoder-config", "{}"), "network.encoder_config.hidden_size=left out is [16] in this run"),
+            (("--population.size", "3"), "population.size=3 is 2 in this run"),
+            (("--environment.num-envs", "2"), "environment.num_envs=2 is 4 in this run"),
+            (("--run.name", "second"), "run.name='second' is 'first' in this run"),
+            (("--run.dir", "elsewhere"), "run.dir='elsewhere' is 'runs' in this run"),
+        ],
+    )
+    def test_what_a_run_keeps_cannot_be_changed(self, run, capsys, options, message):
+        before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        capsys.readouterr()
+        assert main(["resume", str(run), *options, "--training.max-steps", "512"]) == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert "allowed are changes of environment, selection, mutation, training, run, but for" in said
+        assert said.count("\n") == 1
+        assert "max_steps" not in said
+        assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+    def test_all_that_a_run_keeps_is_told_at_once(self, run, capsys):
+        assert main(["resume", str(run), "--seed", "4", "--algorithm.lr", "1e-3", "--population.size", "3"]) == 2
+        said = capsys.readouterr().err
+        assert all(f"{name} in this run" in said for name in ("seed=4 is 3", "lr=0.001 is 0.0001", "size=3 is 2"))
+
+    def test_what_may_change_takes_effect_and_is_written_down(self, run):
+        options = ("--training.max-steps", "512", "--training.evo-steps", "64", "--training.eval-loop", "3")
+        options += (
+            "--environment.wrappers",
+            "[{name: TimeLimit, max_episode_steps: 7}]",
+            "--environment.backend",
+            "sync",
+        )
+        options += ("--mutation", "none")
+        assert main(["resume", str(run), *options]) == 0
+        rows = metrics(run)
+        assert [row["eval/mean_reward"] for row in rows] == ["5.0"] * 4 + ["7.0"] * 8
+        assert len({row["uid"] for row in rows[-8:]}) == 2  # nobody was born any more
+        assert load(run / "config.yaml") == load(run / "config.yaml", options)
+
+    def test_a_word_like_none_is_still_a_word_when_a_run_goes_on(self, run, file, tmp_path, capsys):
+        """The env must be given the same arguments, or it is another one."""
+        (tmp_path / "worlds_of_words.py").write_text(WORDS)
+        options = ("--environment.id", "worlds_of_words:make", "--environment.kwargs.opponent", "'none'")
+        options += ("--environment.backend", "sync", "--run.name", "words", "--run.plot", "false")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(tmp_path)
+            assert main(["train", file, *options]) == 0
+            capsys.readouterr()
+            assert main(["resume", str(tmp_path / "runs" / "words"), "--training.max-steps", "384"]) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert "'none'" in said
+        assert "None" not in said
 
 
 class TestEval:
