@@ -11,6 +11,7 @@ import importlib.util
 import os
 import re
 import select
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +37,7 @@ from tyro.conf import (
 from agilerl_like import storage
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.config import Config, Draft, build, load
+from agilerl_like.config import Config, Draft, build, check_changes, load
 from agilerl_like.envs.probes import PROBES, Probe
 from agilerl_like.envs.team_probes import TEAM_PROBES, TeamProbe
 from agilerl_like.errors import (
@@ -54,6 +55,7 @@ from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
+from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, fresh_seed, integers
 from agilerl_like.training.archive import Finished
 from agilerl_like.training.conduct import evolve_on_policy, joined
@@ -68,6 +70,10 @@ PROGRAM = "agilerl-like"
 DESCRIPTION = "Populations of PPO agents and teams that find their hyperparameters and architectures while they train."
 CONFIG = "config.yaml"
 EVALUATION_ENVS = 32
+EPISODE = 64
+"""Bytes that an episode takes at least: its seed, its return and its length, and they are copied."""
+BEYOND = {"max_steps": "a larger --training.max-steps", "target": "a higher --training.target, or none"}
+"""What lets a run go on that has reached a limit."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -138,7 +144,9 @@ class Train:
 class Resume:
     """Go on with a run that was interrupted, broke off or was killed, from its newest checkpoint, as if nothing was.
 
-    Settings may be given as to train: a larger --training.max-steps lets a run go on that has ended.
+    Settings may be given as to train: of environment (but for num-envs), selection, mutation, training (but for
+    fitness), and of run how it is computed and reported. What members are made of stays as it is. A larger
+    --training.max-steps, or a higher --training.target, lets a run go on that has ended.
     """
 
     run: Positional[Path]
@@ -177,6 +185,7 @@ def resume(arguments: Sequence[str]) -> int:
     if not Path(file).is_file():
         raise ConfigurationError(f"run={folder!r} has no {CONFIG}; allowed is the folder of a run of {PROGRAM} train")
     config = load(file, overrides)
+    check_changes(load(file), config)
     with _launched(config) as world:
         return _conduct(config, world, lambda: Path(folder), resume=True)
 
@@ -205,7 +214,7 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
     setup = build(config)
     with contextlib.closing(setup.env):
         run_dir = find_folder() if world.is_main else None
-        command = world.agree(f"{PROGRAM} resume {run_dir}")  # who says it may be another one
+        command = world.agree(f"{PROGRAM} resume {shlex.quote(str(run_dir))}")  # who says it may be another one
         try:
             outcome = evolve_on_policy(
                 setup.stage,
@@ -218,7 +227,7 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
                 resume=resume,
             )
         except Finished as end:
-            _print(f"{end}; a larger --training.max-steps lets it go on")
+            _print(f"{end}; to go on it needs {' and '.join(map(BEYOND.__getitem__, end.limits))}")
             return ExitCode.DONE
         except (EnvironmentFault, NoHealthyMember) as error:
             return _say_wrong(type(error)(f"{error}; to go on: {command}"), ExitCode.FAULT)
@@ -260,7 +269,7 @@ def _check_name(config: Config) -> None:
         with RunLock(metrics.parent):  # who is at it now is what one must know first
             raise ConfigurationError(
                 f"run.name={config.run.name!r} is taken: {metrics} exists; allowed is another name, or none for a new "
-                f"one; to go on with that run: {PROGRAM} resume {metrics.parent}"
+                f"one; to go on with that run: {PROGRAM} resume {shlex.quote(str(metrics.parent))}"
             )
 
 
@@ -311,7 +320,8 @@ def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = N
     """
     if episodes < 1:
         raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
-    seed = fresh_seed() if seed is None else seed
+    check_room(f"episodes={episodes}", episodes, EPISODE, "episodes")
+    seed = fresh_seed() if seed is None else _checked(seed)
     agent = _saved(run / "best" if (run / "best").is_dir() else run)
     config = _config_of(run, env, agent.algo)
     stage = config.stage(num_envs=1)
@@ -319,7 +329,7 @@ def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = N
         spaces = tuple(map(_as_one, config.spaces(stage.env)))
         if spaces != (agent.observation_space, agent.action_space):
             raise ConfigurationError(
-                f"env={env!r} has {spaces[0]} and {spaces[1]}; "
+                f"env={config.environment.id!r} has {spaces[0]} and {spaces[1]}; "
                 f"the agent was made for {agent.observation_space} and {agent.action_space}"
             )
         with contextlib.closing(stage.for_trials(min(episodes, EVALUATION_ENVS))) as trials:
@@ -334,6 +344,12 @@ def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = N
     if by_agent is not None:
         _print(", ".join(f"{name}: {earned.mean():.2f}" for name, earned in by_agent.returns.items()))
     return ExitCode.DONE
+
+
+def _checked(seed: int) -> int:
+    if seed < 0:
+        raise ConfigurationError(f"seed={seed!r} must be at least 0")
+    return seed
 
 
 def _saved(path: Path) -> Individual:
@@ -355,7 +371,7 @@ def _config_of(run: Path, env: str, algorithm: str) -> Config:
     for folder in (run, run.parent):
         if (folder / CONFIG).is_file():
             return load(folder / CONFIG)
-    raise ConfigurationError(f"env={env!r} must be given, for {run} has no {CONFIG} that names it")
+    raise ConfigurationError(f"env is missing: {run} has no {CONFIG} that names it; allowed is --env ID")
 
 
 # -- probe
@@ -370,6 +386,7 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: Flag
         teams: Train IPPO in worlds for teams.
     """
     worlds: Mapping[str, Probe | TeamProbe] = TEAM_PROBES if teams else PROBES
+    seed = _checked(seed)
     for name in names:
         if name not in worlds:
             raise unknown_name("probe", name, worlds)

@@ -64,7 +64,8 @@ DTYPES = {
 
 CHUNK = 2**20
 FILE_NAME = re.compile(r"[\w-]+\.(json|safetensors)")
-STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+"""One without an end goes to the last byte: else every quote in it would be tried as a beginning, in quadratic time."""
 NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 LEVELS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 UNSYNCABLE = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
@@ -169,6 +170,8 @@ def _shortage(error: OSError, path: Path, tensors: Mapping[str, Mapping[str, Ten
 
 
 def _check_place(path: Path) -> None:
+    if path.name in ("", ".."):  # it may be the folder that this process works in, which nothing can take the place of
+        raise CheckpointError(f"path={str(path)!r} does not end in a name; allowed is the name of a folder to make")
     if path.is_symlink() or (
         path.exists() and not (path / MANIFEST).is_file() and not (path.is_dir() and not any(path.iterdir()))
     ):

@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,6 +27,13 @@ algorithm: {learn_step: 64, batch_size: 32}
 hyperparameters: {lr: {min: 1e-5, max: 1e-2}}
 network: {encoder_config: {hidden_size: [16]}, head_config: {hidden_size: [16]}, latent_dim: 8}
 training: {max_steps: 256, evo_steps: 128, eval_loop: 2}
+"""
+
+WORDS = """
+import gymnasium
+def make(opponent="x"):
+    print(repr(opponent))
+    return gymnasium.make("CartPole-v1")
 """
 
 
@@ -110,6 +118,103 @@ class TestTrain:
         assert ("--hyperparameters.lr.min INT|FLOAT" in page) == bool(given)
 
 
+class TestResume:
+    def test_the_command_that_is_named_can_be_typed(self, file, tmp_path, capsys):
+        assert main(["train", file, "--run.dir", "my runs", "--run.name", "a b", "--run.plot", "false"]) == 0
+        assert main(["train", file, "--run.dir", "my runs", "--run.name", "a b"]) == 2
+        command = shlex.split(capsys.readouterr().err.rpartition("to go on with that run: ")[2])
+        assert command == ["agilerl-like", "resume", "my runs/a b"]
+        assert main(command[1:]) == 0
+
+    def test_a_run_that_has_ended_goes_on_beyond_what_it_has_reached(self, file, tmp_path, capsys):
+        def goes_on(*options):
+            assert main(["resume", str(folder), *options]) == 0
+            return "to go on it needs " not in capsys.readouterr().out
+
+        def needs(*options):
+            assert main(["resume", str(folder), *options]) == 0
+            return capsys.readouterr().out.strip().rpartition("to go on it needs ")[2]
+
+        folder = tmp_path / "runs" / "good"
+        more_steps, higher = "a larger --training.max-steps", "a higher --training.target, or none"
+        start = ("--run.name", "good", "--run.plot", "false", "--training.target", "4")  # every return is 5
+        assert main(["train", file, *start]) == 0
+        assert len(metrics(folder)) == 2  # one generation of two
+        capsys.readouterr()
+        assert needs() == needs("--training.max-steps", "512") == higher
+        assert needs("--training.target", "5") == higher
+        assert needs("--training.max-steps", "128") == f"{more_steps} and {higher}"
+        assert needs("--training.max-steps", "128", "--training.target", "none") == more_steps
+        assert goes_on("--training.target", "6")
+        assert len(metrics(folder)) == 4
+        assert needs() == more_steps
+        assert goes_on("--training.target", "none", "--training.max-steps", "384")
+        assert len(metrics(folder)) == 6
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--seed", "4"), "seed=4 is 3 in this run"),
+            (("--algorithm.lr", "1e-3"), "algorithm.lr=0.001 is 0.0001 in this run"),
+            (("--hyperparameters.lr.max", "0.1"), "hyperparameters.lr.max=0.1 is 0.01 in this run"),
+            (
+                ("--hyperparameters.gamma", "{min: 0.9, max: 0.99}"),
+                "hyperparameters.gamma.min=0.9 is left out in this run",
+            ),
+            (("--network.latent-dim", "16"), "network.latent_dim=16 is 8 in this run"),
+            (("--network.encoder-config", "{}"), "network.encoder_config.hidden_size=left out is [16] in this run"),
+            (("--population.size", "3"), "population.size=3 is 2 in this run"),
+            (("--environment.num-envs", "2"), "environment.num_envs=2 is 4 in this run"),
+            (("--run.name", "second"), "run.name='second' is 'first' in this run"),
+            (("--run.dir", "elsewhere"), "run.dir='elsewhere' is 'runs' in this run"),
+        ],
+    )
+    def test_what_a_run_keeps_cannot_be_changed(self, run, capsys, options, message):
+        before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        capsys.readouterr()
+        assert main(["resume", str(run), *options, "--training.max-steps", "512"]) == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert "allowed are changes of environment, selection, mutation, training, run, but for" in said
+        assert said.count("\n") == 1
+        assert "max_steps" not in said
+        assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+    def test_all_that_a_run_keeps_is_told_at_once(self, run, capsys):
+        assert main(["resume", str(run), "--seed", "4", "--algorithm.lr", "1e-3", "--population.size", "3"]) == 2
+        said = capsys.readouterr().err
+        assert all(f"{name} in this run" in said for name in ("seed=4 is 3", "lr=0.001 is 0.0001", "size=3 is 2"))
+
+    def test_what_may_change_takes_effect_and_is_written_down(self, run):
+        options = ("--training.max-steps", "512", "--training.evo-steps", "64", "--training.eval-loop", "3")
+        options += (
+            "--environment.wrappers",
+            "[{name: TimeLimit, max_episode_steps: 7}]",
+            "--environment.backend",
+            "sync",
+        )
+        options += ("--mutation", "none")
+        assert main(["resume", str(run), *options]) == 0
+        rows = metrics(run)
+        assert [row["eval/mean_reward"] for row in rows] == ["5.0"] * 4 + ["7.0"] * 8
+        assert len({row["uid"] for row in rows[-8:]}) == 2  # nobody was born any more
+        assert load(run / "config.yaml") == load(run / "config.yaml", options)
+
+    def test_a_word_like_none_is_still_a_word_when_a_run_goes_on(self, run, file, tmp_path, capsys):
+        """The env must be given the same arguments, or it is another one."""
+        (tmp_path / "worlds_of_words.py").write_text(WORDS)
+        options = ("--environment.id", "worlds_of_words:make", "--environment.kwargs.opponent", "'none'")
+        options += ("--environment.backend", "sync", "--run.name", "words", "--run.plot", "false")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(tmp_path)
+            assert main(["train", file, *options]) == 0
+            capsys.readouterr()
+            assert main(["resume", str(tmp_path / "runs" / "words"), "--training.max-steps", "384"]) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert "'none'" in said
+        assert "None" not in said
+
+
 class TestEval:
     def test_plays_as_many_episodes_as_asked_for_in_the_env_of_the_run(self, run, capsys):
         assert main(["eval", str(run), "--episodes", "70", "--seed", "1"]) == 0
@@ -131,10 +236,16 @@ class TestEval:
         PPO.load(run / "best").save_checkpoint(tmp_path / "elsewhere" / "agent")
         agent = str(tmp_path / "elsewhere" / "agent")
         assert main(["eval", agent]) == 2
-        assert "env='' must be given" in capsys.readouterr().err
+        assert "env is missing" in capsys.readouterr().err
         assert main(["eval", agent, "--env", "CartPole-v1", "--episodes", "2"]) == 0
         assert main(["eval", agent, "--env", "Acrobot-v1"]) == 2
-        assert "the agent was made for" in capsys.readouterr().err
+        assert "env='Acrobot-v1' has Box" in capsys.readouterr().err
+
+    def test_the_env_of_the_run_is_named_if_it_does_not_suit_the_agent(self, run, capsys):
+        config = run / "config.yaml"
+        config.write_text(config.read_text().replace("CartPole-v1", "Acrobot-v1"))
+        assert main(["eval", str(run)]) == 2
+        assert "env='Acrobot-v1' has Box" in capsys.readouterr().err
 
 
 class TestProbe:
@@ -178,6 +289,11 @@ class TestMistakes:
             (["train", "soon_over.yaml", "--run.dir", "soon_over.yaml"], 74, "soon_over.yaml"),
             (["eval", "nowhere"], 74, "path='nowhere' does not exist"),
             (["eval", "nowhere", "--episodes", "0"], 2, "episodes=0 must be at least 1"),
+            (["eval", "nowhere", "--episodes", f"{10**15}"], 2, "episodes=1000000000000000 needs at least"),
+            (["eval", "nowhere", "--seed", "-1"], 2, "seed=-1 must be at least 0"),
+            (["probe", "ActionSign", "--seed", "-1"], 2, "seed=-1 must be at least 0"),
+            (["train", "soon_over.yaml", "--run.threads", "1e10"], 2, "run.threads=10000000000"),
+            (["train", "soon_over.yaml", "--run.threads", "1025"], 2, "run.threads=1025: input should be less than"),
             (["probe", "ActionSing"], 2, "did you mean 'ActionSign'"),
             (["probe", "ActionSign", "--teams"], 2, "probe='ActionSign'"),
             (["plot", "nowhere"], 2, "nowhere/metrics.csv does not exist"),

@@ -1,14 +1,17 @@
+import math
 from dataclasses import asdict, fields
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agilerl_like.algorithms.settings import PPOSettings
 from agilerl_like.config import Config, Draft, MutationConfig, RangeConfig, Section, build, load
+from agilerl_like.config.notation import Dumper, value_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, RLParameter, TournamentSelection, TruncationSelection
 from agilerl_like.networks.architecture import NetworkSpec
@@ -17,6 +20,48 @@ from agilerl_like.training.schedule import Schedule
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 CARTPOLE = "environment: {id: CartPole-v1}\n"
+TREACHEROUS = [
+    "none",
+    "None",
+    "~",
+    "1e5",
+    "-.5E-3",
+    "007",
+    "0x1F",
+    "0o7",
+    "1:30",
+    "1_000",
+    "yes",
+    "off",
+    "<<",
+    "=",
+    ".inf",
+]
+TREACHEROUS += [
+    "2024-01-31",
+    "",
+    "'",
+    "- a",
+    "a: b",
+    "#",
+    "!!int 1",
+    "&a",
+    "*a",
+    "[",
+    "?",
+    "\n",
+    " a",
+    "a ",
+    "\x85",
+    "\ufeff",
+]
+TEXT = st.sampled_from(TREACHEROUS) | st.text() | st.from_regex(r"[-+0-9._eExo:]{1,8}", fullmatch=True)
+NAMES = TEXT.filter(bool)
+PLAIN_DATA = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(NAMES, inside, max_size=3),
+    max_leaves=8,
+)
 
 
 @pytest.fixture
@@ -80,6 +125,60 @@ class TestReading:
         assert read(config.to_yaml()) == config
         assert config.run.name == "2024"
         assert config.selection.strategy == TruncationSelection(0.5)
+
+    @given(PLAIN_DATA)
+    def test_data_is_read_as_it_was_written_whatever_text_looks_like(self, data):
+        text = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+        assert value_of(text, "data").data == data
+        assert yaml.safe_load(text) == data  # by those, too, who read YAML 1.1
+
+    @pytest.mark.parametrize("text", ["none", "1e5", "-1e-3", "007", "off", "a\x85b"])
+    def test_text_is_dumped_as_text(self, read, text):
+        config = Config.model_validate({"environment": {"id": "a", "kwargs": {text: text}}, "run": {"name": text}})
+        assert read(config.to_yaml()) == config
+
+    def test_what_is_not_finite_stays_what_it_is(self, read):
+        text = "environment: {id: a, kwargs: {high: .inf, low: -.INF, unknown: .nan}}"
+        again = read(read(text).to_yaml()).environment.kwargs
+        assert (again["high"], again["low"]) == (math.inf, -math.inf)
+        assert math.isnan(again["unknown"])
+
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("010", 10),
+            ("0x1F", 31),
+            ("0o17", 15),
+            ("-3", -3),
+            ("100_000", 100_000),
+            ("1_000.5", 1000.5),
+            ("+.5e3", 500.0),
+            ("1.", 1.0),
+            *(
+                (text, text)
+                for text in ("1:30", "12:30:45", "0b11", "20240131_120000", "2024-01-31", "._e5", "1_2", "=")
+            ),
+            *((text, True) for text in ("true", "yes", "On")),
+            *((text, False) for text in ("FALSE", "no", "off")),
+            *((text, None) for text in ("null", "~", "none", "None")),
+        ],
+    )
+    def test_text_without_quotes_is_read_by_the_rules_of_yaml_1_2(self, read, text, value):
+        written = read(f"environment: {{id: a, kwargs: {{written: {text}}}}}").environment.kwargs["written"]
+        assert (written, type(written)) == (value, type(value))
+
+    @pytest.mark.parametrize(
+        "text", ["007", "1:30", "20240131_120000", "1e5", "0x1F", "on", "true", "2024-13-45", "1.0"]
+    )
+    def test_a_name_is_the_text_that_was_written(self, read, text):
+        in_file = read(CARTPOLE + f"run: {{name: {text}, dir: {text}}}").run
+        by_option = read(CARTPOLE + "run: {name: 8}", "--run.name", text, "--run.dir", text).run
+        assert (in_file.name, in_file.dir) == (by_option.name, by_option.dir) == (text, Path(text))
+        assert read(CARTPOLE + "run: {name: 8}", "--run", f"{{name: {text}}}").run.name == text
+
+    def test_no_name_is_a_new_one(self, read):
+        for overrides in (("--run.name", "none"), ("--run.name", "")):
+            assert read(CARTPOLE + "run: {name: first}", *overrides).run.name == ""
 
     @given(st.floats(min_value=1e-300, max_value=1e300), st.integers(min_value=1, max_value=10**15))
     def test_every_number_is_read_as_python_writes_it(self, real, whole):
@@ -155,7 +254,13 @@ class TestRefusing:
             ("network: {encoder_config: {hidden_sizes: [8]}}", "'hidden_sizes' is unknown; did you mean 'hidden_size'"),
             ("network: {encoder_config: {activation: Relu}}", "'Relu' is unknown; did you mean 'ReLU'"),
             ("network: {latent_dim: wide}", "latent_dim='wide'"),
-            ("network: 3", "network.net_config=3 must be a mapping"),
+            ("network: {encoder: [mlp]}", "network.encoder=['mlp'] is unknown; did you mean 'mlp'"),
+            (
+                "environment: {id: A-v0, wrappers: ['..a:foo']}",
+                "wrappers='..a:foo': '..a' is no module's name; allowed is",
+            ),
+            ("network: 3", "network=3: input should be a valid dictionary"),
+            ("network: null", "network=None: input should be a valid dictionary"),
             ("selection: {fraction: 0.3}", "selection.fraction=0.3 has no meaning for name='tournament'"),
             (
                 "mutation: {activation_selection: [Rely]}",
@@ -200,6 +305,18 @@ class TestRefusing:
             ("a: \0", "this is no YAML"),
             ("!!python/object/apply:os.system ['true']", "this is no YAML"),
             ("", "environment is missing"),
+            ("seed: !!int foo", "line 1: this is no YAML: 'foo' is no whole number"),
+            ("seed: 1\nalgorithm: {lr: !!float x}", "line 2: this is no YAML: 'x' is no number"),
+            ("seed: !!bool maybe", "line 1: this is no YAML: 'maybe' is no flag"),
+            ("seed: !!timestamp x", "line 1: this is no YAML: could not determine a constructor for the tag"),
+            (f"seed: {'9' * 5000}", "line 1: this is no YAML: '9999"),
+            ('seed: "\\UFFFFFFFF"', "this is no YAML"),
+            ("seed: 0b_", "seed='0b_': input should be a valid integer"),
+            ("a: [{b: 1}, {b: 1, c: 2,\n b: 3}]", "line 2: a.1.b is already given in line 1"),
+            ("a:\n- ? [1]\n  : 2", "line 2: a key is empty, a list or a mapping; allowed are names"),
+            ("a: [{'': 2}]", "line 1: a key is empty"),
+            ("'': 2", "line 1: a key is empty"),
+            ("007: 2", "config key='007' is unknown"),
         ],
     )
     def test_a_file_that_is_no_configuration(self, read, text, message):
@@ -221,6 +338,8 @@ class TestRefusing:
             (("3", "--seed", "4"), "argument='3' belongs to no option"),
             (("--seed",), "option='--seed' lacks its value"),
             (("--seed", "[3"), "--seed='[3', line 1: this is no YAML"),
+            (("--seed", "!!int foo"), "--seed='!!int foo', line 1: this is no YAML"),
+            (("--environment.wrappers", "[{name: a, name: b}]"), "line 1: 0.name is already given in line 1"),
             (("--training.max-steps", "0"), "training.max_steps=0 must be a positive integer (--training.max-steps)"),
             (("--lr", "1"), "config key='lr' is unknown"),
         ],
@@ -270,6 +389,11 @@ class TestBuilding:
             ConfigurationError, match=r"environment: .*'CartPol-v1' is unknown; did you mean 'CartPole-v1'"
         ):
             build(read("environment: {id: CartPol-v1}"))
+
+    @pytest.mark.parametrize("path", ["..a:x", "a..b:x", ".:x"])
+    def test_a_module_that_cannot_be_one_is_refused(self, read, path):
+        with pytest.raises(ConfigurationError, match=r"is no module's name; allowed is 'package.module'"):
+            build(read(f"environment: {{id: '{path}'}}"))
 
     def test_a_seed_is_drawn_where_none_is_given(self, read):
         config = read(CARTPOLE)

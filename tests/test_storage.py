@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import stat
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -90,6 +91,14 @@ def test_foreign_places_are_not_overwritten(tmp_path):
             storage.write_folder(tmp_path / name, "test", DOCUMENTS, TENSORS)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
     storage.write_folder(tmp_path / "empty", "test", DOCUMENTS, TENSORS)
+
+
+def test_a_place_without_a_name_is_refused_and_left_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (".", "..", "", "inner/..", "/"):
+        with pytest.raises(CheckpointError, match="does not end in a name"):
+            storage.write_folder(path, "test", DOCUMENTS, TENSORS)
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- a disk that fails
@@ -239,3 +248,20 @@ def test_what_is_not_there_is_said_to_be(tmp_path):
         storage.read_folder(tmp_path / "no" / "thing", "test")
     with pytest.raises(CheckpointError, match=r"not a checkpoint: it has no manifest\.json"):
         storage.read_folder(tmp_path, "test")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (b'"' + b'\\"' * 2**19, "is not valid JSON"),  # no end, and half a million places to look for a beginning
+        (b'["' + b'\\"' * 2**19 + b"\\", "is not valid JSON"),
+        (b'{"a": "' + b"[" * 100, "is not valid JSON: (?!it is nested)"),  # those stand in a string
+        (b'"\\\\"' + b"[" * 100, "is nested deeper"),  # those do not: what is escaped is the backslash
+    ],
+)
+def test_strings_without_an_end_are_refused_in_no_time(folder, text, fault):
+    (folder / "manifest.json").write_bytes(text)
+    start = time.process_time()
+    with pytest.raises(CheckpointError, match=fault):
+        storage.read_folder(folder, "test")
+    assert time.process_time() - start < 1

@@ -77,6 +77,36 @@ class TestReading:
         assert network.groups["speaker"].encoder_config == {"hidden_size": [16]}
         assert (network.latent_dim, network.groups["speaker"].latent_dim) == (16, 32)
 
+    @pytest.mark.parametrize(
+        ("common", "its", "together"),
+        [
+            ("{hidden_size: [16]}", "encoder_config: {activation: Tanh}", {"hidden_size": [16], "activation": "Tanh"}),
+            ("{hidden_size: [16]}", "encoder_config: {hidden_size: [32]}", {"hidden_size": [32]}),
+            ("{hidden_size: [16]}", "latent_dim: 32", {"hidden_size": [16]}),
+            ("{hidden_size: [16]}", "encoder: mlp, latent_dim: 32", {"hidden_size": [16]}),
+            ("{hidden_size: [16]}", "encoder: simba, latent_dim: 32", {}),  # whose size is a number
+            (
+                "{activation: Tanh}, encoder: mlp",
+                "encoder: resnet, encoder_config: {channel_size: 32}",
+                {"channel_size": 32},
+            ),
+            ("{hidden_size: [16]}", "encoder_config: {kernel_size: [3, 3]}", {"kernel_size": [3, 3]}),  # sees images
+        ],
+    )
+    def test_what_differs_for_a_group_is_single_settings_of_one_kind_of_encoder(self, read, common, its, together):
+        config = read(STEADY + f"network: {{encoder_config: {common}, groups: {{speaker: {{{its}}}}}}}")
+        assert config.network.groups["speaker"].encoder_config == together
+        assert read(config.to_yaml()) == config
+
+    def test_what_differs_in_the_head_of_a_group_leaves_the_rest_of_it(self, read):
+        text = STEADY + "network: {head_config: {hidden_size: [32, 32]}}"
+        head = (
+            read(text, "--network.groups.listener.head-config.activation", "Tanh")
+            .network.groups["listener"]
+            .head_config
+        )
+        assert (head.hidden_size, head.activation) == ((32, 32), "Tanh")
+
     def test_the_recipe_is_that_of_the_function_for_scripts(self, read):
         text = STEADY.replace("backend: sync", "backend: sync, kwargs: {steps: 2}, wrappers: ['steady_teams:Louder']")
         env = make_multi_agent_vect_envs(
@@ -105,7 +135,10 @@ class TestRefusing:
             ("algorithm: {name: IPPO, lr: -1}", "algorithm.lr=-1: input should be greater than 0"),
             ("algorithm: {name: IPPO}\nnetwork: {groups: {a: {latent_dm: 8}}}", "did you mean 'latent_dim'"),
             ("algorithm: {name: IPPO}\nnetwork: {groups: {a: {latent_dim: 3}}}", "network.groups.a.latent_dim=3"),
-            ("algorithm: {name: IPPO}\nnetwork: {groups: {a: 3}}", "network.groups.a.net_config=3 must be a mapping"),
+            (
+                "algorithm: {name: IPPO}\nnetwork: {groups: {a: 3}}",
+                "network.groups.a=3: input should be a valid dictionary",
+            ),
             ("algorithm: {name: IPPO}\nhyperparameters: {lr: {min: 0.1, max: 1}}", "algorithm.lr=0.0001 lies outside"),
             ("algorithm: {name: IPPO}\npopulation: {size: 1000000000}", "population.size=1000000000 needs at least"),
             ("algorithm: {name: IPPO, batch_size: 409600}", "algorithm.batch_size=409600 is larger than the rollout"),

@@ -1,8 +1,9 @@
 """Typed configurations of runs: read from YAML files and the command line, judged as a whole, and built.
 
-`load` reads and judges; `build` makes the envs and the population.
+`load` reads and judges; `build` makes the envs and the population; `check_changes` is for runs that go on.
 """
 
+from agilerl_like.config.changes import check_changes
 from agilerl_like.config.draft import Draft, load
 from agilerl_like.config.model import Config, Contradictions, Setup, build
 from agilerl_like.config.sections import (
@@ -48,5 +49,6 @@ __all__ = [
     "TeamNetworkConfig",
     "TrainingConfig",
     "build",
+    "check_changes",
     "load",
 ]

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from agilerl_like.config import notation
 from agilerl_like.config.model import Config
-from agilerl_like.config.notation import Place
+from agilerl_like.config.notation import Place, Written
 from agilerl_like.config.problems import Wording
 from agilerl_like.config.teams import KINDS
 from agilerl_like.errors import ConfigurationError
@@ -31,24 +31,30 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     return Draft.read(path).override(overrides).judge()
 
 
+WANTS_TEXT = ("string_type", "path_type")
+"""What pydantic calls it that a number or a flag stands where text is wanted."""
+
+
 @dataclass(frozen=True)
 class Draft:
-    """What somebody wrote, not yet judged, and where each piece of it stands."""
+    """What somebody wrote, not yet judged; where each piece of it stands, and how numbers and flags were written."""
 
     data: dict[str, Any]
     places: dict[Place, str] = field(default_factory=dict)
+    texts: dict[Place, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path | str) -> Draft:
         """Read a YAML file; a key with nothing behind it says nothing."""
-        data, places = notation.read(path)
+        written = notation.read(path)
+        data = {} if written.data is None else written.data
         if not isinstance(data, dict):
             raise ConfigurationError(f"{path} holds {data!r:.40}; allowed are settings by name, such as 'seed: 1'")
-        return cls(data, places)
+        return cls(data, written.places, written.texts)
 
     def override(self, arguments: Sequence[str]) -> Draft:
         """Write options over it: `--algorithm.clip-coef 0.1` is what `algorithm: {clip_coef: 0.1}` is in a file."""
-        data, places = copy.deepcopy(self.data), dict(self.places)
+        data, places, spelled = copy.deepcopy(self.data), dict(self.places), dict(self.texts)
         for option, texts in _options(arguments):
             path = tuple(option.removeprefix("--").replace("-", "_").split("."))
             section = data
@@ -56,9 +62,12 @@ class Draft:
                 if not isinstance(section.get(part), dict):
                     section[part] = {}
                 section = section[part]
-            section[path[-1]] = _value(option, texts)
-            places[path] = option
-        return Draft(data, places)
+            written = _value(option, texts)
+            section[path[-1]] = written.data
+            places = {place: where for place, where in places.items() if place[: len(path)] != path} | {path: option}
+            spelled = {place: text for place, text in spelled.items() if place[: len(path)] != path}
+            spelled |= {(*path, *place): text for place, text in written.texts.items()}
+        return Draft(data, places, spelled)
 
     @property
     def kind(self) -> type[Config]:
@@ -69,13 +78,28 @@ class Draft:
     def judge(self) -> Config:
         """Return the configuration, or raise ConfigurationError with every problem."""
         try:
-            config, problems = self.kind.model_validate(self.data), []
+            config, problems = self._validated(), []
         except ValidationError as error:
             wording = Wording(self.kind, self.places)
             config, problems = None, [wording.problem(found) for found in error.errors(include_url=False)]
         if config is None or (problems := [*self._flags_for_numbers(config)]):
             raise ConfigurationError("; ".join(problems))
         return config
+
+    def _validated(self) -> Config:
+        """The configuration; where text was wanted and a number or a flag was read, it is what was written."""
+        try:
+            return self.kind.model_validate(self.data)
+        except ValidationError as error:
+            wanting = {tuple(map(str, found["loc"])) for found in error.errors() if found["type"] in WANTS_TEXT}
+            if not wanting & self.texts.keys():
+                raise
+        data = copy.deepcopy(self.data)
+        for place in wanting & self.texts.keys():
+            section = reduce(_entry, place[:-1], data)
+            if isinstance(section, dict):
+                section[place[-1]] = self.texts[place]
+        return self.kind.model_validate(data)
 
     def _flags_for_numbers(self, config: Config) -> Iterator[str]:
         """What pydantic lets pass, for to Python true is 1."""
@@ -101,10 +125,10 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         yield option, texts
 
 
-def _value(option: str, texts: list[str]) -> Any:
+def _value(option: str, texts: list[str]) -> Written:
     """The value of an option: a list where several things follow it."""
     values = [notation.value_of(text, option) for text in texts]
-    return values[0] if len(values) == 1 else values
+    return values[0] if len(values) == 1 else Written([value.data for value in values])
 
 
 def _entry(section: Any, name: str) -> Any:

@@ -1,88 +1,183 @@
 """The YAML of configurations: a safe dialect in which numbers are numbers, keys know their lines, and lists are short.
 
-It differs from PyYAML's where that would surprise: 1e5 is a number, None is null, a key given twice is an error, and a
-key with nothing behind it says nothing.
+Numbers are those of YAML 1.2, so 010 is ten and 1:30 is no number; thousands may be set apart, as in 100_000. Besides,
+None is null, a key is text whatever it looks like, a key given twice is an error, and a key with nothing behind it says
+nothing. What was taken for a number or a flag keeps its text, for where a name is wanted 007 is one.
+
+The writer shares the reader's rules: it quotes what would be read as something else.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from agilerl_like.errors import ConfigurationError
 
 Place = tuple[str, ...]
-"""The keys that lead to a value."""
+"""The keys that lead to a value; in a list, how many stand before it."""
+
+TAG = "tag:yaml.org,2002:"
+DIGITS = r"(?:[0-9]+|[0-9]{1,3}(?:_[0-9]{3})+)"
+PLAIN = (
+    ("bool", "yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO"),
+    ("int", rf"[-+]?{DIGITS}|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", rf"[-+]?(?:{DIGITS}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
+    ("null", "~|null|Null|NULL|none|None|", ["~", "n", "N", ""]),
+    ("merge", "<<", "<"),
+)
+"""What text without quotes is taken for: kind, pattern, and how such text can begin. All else is text."""
 
 
 class Loader(yaml.SafeLoader):
-    """Safe YAML in which 1e5 is a number, as in YAML 1.2 and everywhere else, and None is null."""
+    """Reads YAML of numbers, flags, null, text, lists and mappings, and of nothing else."""
 
 
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
-)
-
-
-Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^[nN]one$"), list("nN"))
+Loader.yaml_implicit_resolvers = {}
+Loader.yaml_constructors = {
+    tag: Loader.yaml_constructors[tag] for tag in (f"{TAG}null", f"{TAG}str", f"{TAG}seq", f"{TAG}map", None)
+}
 
 
 class Dumper(yaml.SafeDumper):
-    """YAML with its lists in brackets."""
+    """YAML with its lists in brackets, which says the same to `Loader` and to readers of YAML 1.1."""
 
 
-Dumper.add_representer(
-    list, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
-)
+for _kind, _pattern, _beginnings in PLAIN:
+    for _class in (Loader, Dumper):
+        _class.add_implicit_resolver(TAG + _kind, re.compile(rf"(?:{_pattern})\Z"), list(_beginnings))
 
 
-def read(path: Path | str) -> tuple[Any, dict[Place, str]]:
-    """What a file says, and where each key of it stands.
+def _text(dumper: Dumper, text: str) -> yaml.Node:
+    one_line = text.splitlines() in ([], [text])
+    return dumper.represent_scalar(f"{TAG}str", text, style=None if one_line else '"')  # else breaks become blanks
+
+
+Dumper.add_representer(str, _text)
+Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence(f"{TAG}seq", data, flow_style=True))
+
+
+def _whole(text: str) -> int:
+    base = {"0x": 16, "0o": 8}.get(text[:2], 10)
+    return int(text.replace("_", ""), base)
+
+
+def _real(text: str) -> float:
+    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _flag(text: str) -> bool:
+    try:
+        return yaml.SafeLoader.bool_values[text.lower()]
+    except KeyError as error:
+        raise ValueError(text) from error
+
+
+def _add_scalar(kind: str, meant: str, read: Callable[[str], Any]) -> None:
+    def construct(loader: Loader, node: yaml.ScalarNode) -> Any:
+        text = loader.construct_scalar(node)
+        try:
+            return read(text)
+        except ValueError as error:  # of a tag that somebody wrote, or of more digits than Python reads
+            shown = repr(text if len(text) < 40 else f"{text[:40]}…")
+            raise ConstructorError(None, None, f"{shown} is no {meant} that can be read", node.start_mark) from error
+
+    Loader.add_constructor(TAG + kind, construct)
+
+
+_add_scalar("int", "whole number", _whole)
+_add_scalar("float", "number", _real)
+_add_scalar("bool", "flag", _flag)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What somebody wrote."""
+
+    data: Any
+    places: dict[Place, str] = field(default_factory=dict)
+    """Where each key of it stands."""
+    texts: dict[Place, str] = field(default_factory=dict)
+    """How its numbers and flags were written."""
+
+
+def read(path: Path | str) -> Written:
+    """What a file says.
 
     Raises:
         ConfigurationError: it cannot be read, or is no YAML.
     """
     try:
-        loader = Loader(Path(path).read_text(encoding="utf-8"))
-        node = loader.get_single_node()
-        places = {place: f"{path}, line {line}" for place, line in _lines(node, path)}
-        return {} if node is None else loader.construct_document(node), places
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"config={str(path)!r} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"config={str(path)!r} is no text in UTF-8; allowed is a YAML file") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigurationError(f"{path}{_explain(error)}") from error
+    return _understood(text, str(path))
 
 
-def value_of(text: str, where: str) -> Any:
+def value_of(text: str, where: str) -> Written:
     """What one value means; ConfigurationError if it is no YAML."""
+    return _understood(text, f"{where}={text!r}")
+
+
+def _understood(text: str, where: str) -> Written:
     try:
-        return Loader(text).get_single_data()
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigurationError(f"{where}={text!r}{_explain(error)}") from error
+        loader = Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return Written(None)
+        entries = [*_entries(node, where)]
+        places = {place: f"{where}, line {line}" for place, line, _ in entries}
+        kinds = {TAG + kind for kind in ("bool", "int", "float")}
+        texts = {place: value.value for place, _, value in [((), 0, node), *entries] if value.tag in kinds}
+        return Written(loader.construct_document(node), places, texts)
+    except ConfigurationError:
+        raise
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:  # the last two of escapes in quotes
+        raise ConfigurationError(f"{where}{_explain(error)}") from error
 
 
-def _lines(node: yaml.Node | None, file: Path | str, above: Place = ()) -> Iterator[tuple[Place, int]]:
-    """The line of every key; a key that is there twice is an error, one with nothing behind it is taken out."""
-    if not isinstance(node, yaml.MappingNode):
+def _entries(node: yaml.Node, where: str, above: Place = ()) -> Iterator[tuple[Place, int, yaml.Node]]:
+    """What is in lists and mappings, and its line; a key with nothing behind it is taken out."""
+    if isinstance(node, yaml.MappingNode):
+        node.value = [pair for pair in node.value if not _says_nothing(pair[1])]
+        inside = [(_name(key, where), key, value) for key, value in node.value]
+        _check_once(inside, where, above)
+    elif isinstance(node, yaml.SequenceNode):
+        inside = [(str(number), value, value) for number, value in enumerate(node.value)]
+    else:
         return
-    node.value = [pair for pair in node.value if not _says_nothing(pair[1])]
-    seen: dict[str, int] = {}
-    for key, value in node.value:
+    for name, key, value in inside:
+        yield (*above, name), key.start_mark.line + 1, value
+        yield from _entries(value, where, (*above, name))
+
+
+def _name(key: yaml.Node, where: str) -> str:
+    """The text of a key, which it is read as from here on."""
+    if not isinstance(key, yaml.ScalarNode) or not key.value:
         line = key.start_mark.line + 1
-        if str(key.value) in seen:
-            place = ".".join((*above, str(key.value)))
-            raise ConfigurationError(f"{file}, line {line}: {place} is already given in line {seen[key.value]}")
-        seen[str(key.value)] = line
-        yield (*above, str(key.value)), line
-        yield from _lines(value, file, (*above, str(key.value)))
+        raise ConfigurationError(f"{where}, line {line}: a key is empty, a list or a mapping; allowed are names")
+    if key.tag != f"{TAG}merge":
+        key.tag = f"{TAG}str"
+    return key.value
+
+
+def _check_once(inside: list[tuple[str, yaml.Node, yaml.Node]], where: str, above: Place) -> None:
+    seen: dict[str, int] = {}
+    for name, key, _ in inside:
+        line = key.start_mark.line + 1
+        if name in seen:
+            place = ".".join((*above, name))
+            raise ConfigurationError(f"{where}, line {line}: {place} is already given in line {seen[name]}")
+        seen[name] = line
 
 
 def _says_nothing(node: yaml.Node) -> bool:

@@ -9,23 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic.dataclasses
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from agilerl_like.algorithms.settings import NUMERIC, Count, Positive, PPOSettings
 from agilerl_like.envs.vector import Backend, EnvRecipe
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import Mutations, RLParameter, Selection, TournamentSelection, TruncationSelection
 from agilerl_like.hpo.hyperparameters import Scale
-from agilerl_like.modules.base import check_mapping
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder
 from agilerl_like.training.schedule import Schedule
 
-STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
+MOST_THREADS = 1024
+"""More than any machine has work for; where there is no room for more, they end the process without a word."""
+STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
 
 class Section(BaseModel):
@@ -161,9 +162,8 @@ class NetworkConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, given: Any) -> Any:
-        if isinstance(given, NetworkConfig):
+        if not isinstance(given, Mapping):
             return given
-        check_mapping("net_config", given)
         said = {key: value for key, value in given.items() if value is not None}
         if "head_config" in said:
             said["head_config"] = MLPSpec.from_config("head_config", said["head_config"]).to_config()
@@ -255,8 +255,8 @@ class TrainingConfig(Schedule):
 class RunConfig(Section):
     """What a run leaves behind, and where."""
 
-    name: str = ""
-    """Folder of this run; empty: a new one, named after env, algorithm and time."""
+    name: Annotated[str, BeforeValidator(lambda name: "" if name is None else name)] = ""
+    """Folder of this run; empty or none: a new one, named after env, algorithm and time."""
     dir: Path = Path("runs")
     """Where the folders of runs are."""
     tensorboard: bool = False
@@ -265,7 +265,7 @@ class RunConfig(Section):
     """Send curves to Weights & Biases."""
     plot: bool = True
     """Draw the run as evolution.png at its end, if matplotlib is installed."""
-    threads: Count = 1
+    threads: Annotated[Count, Field(le=MOST_THREADS)] = 1
     """Threads of torch in each process; nets of this size are slower on more."""
     processes: Count = 1
     """Processes on this machine among which the members are divided; not for `accelerate launch`, which says it."""

@@ -21,6 +21,7 @@ from agilerl_like.config.sections import STRICT, AlgorithmConfig, EnvironmentCon
 from agilerl_like.envs.pettingzoo import TeamBackend, team_recipe
 from agilerl_like.envs.team_rows import Rewards
 from agilerl_like.envs.vector import EnvRecipe
+from agilerl_like.networks.architecture import PARTS, takes_over
 from agilerl_like.training.schedule import Fitness
 from agilerl_like.training.stage import Stage
 from agilerl_like.training.team_stage import TeamStage
@@ -73,7 +74,7 @@ class TeamNetworkConfig(NetworkConfig):
     """The first architecture of every group's actor and critic."""
 
     groups: dict[str, NetworkConfig] = Field(default_factory=dict)
-    """group -> what is otherwise in its networks."""
+    """group -> what is otherwise in its networks: settings of its own, also inside encoder_config and the like."""
 
     def net_config(self, *, blind: bool = False) -> dict[str, Any]:
         common = super().net_config(blind=blind)
@@ -86,8 +87,21 @@ class TeamNetworkConfig(NetworkConfig):
         if not isinstance(given, Mapping) or not isinstance(given.get("groups"), Mapping):
             return given
         common = {key: value for key, value in given.items() if key != "groups"}
-        own = {group: {**common, **its} if isinstance(its, Mapping) else its for group, its in given["groups"].items()}
+        own = {
+            group: _changed(common, its) if isinstance(its, Mapping) else its for group, its in given["groups"].items()
+        }
         return {**common, "groups": own}
+
+
+def _changed(common: Mapping[str, Any], its: Mapping[str, Any]) -> dict[str, Any]:
+    """The network of all groups with what differs for one; an encoder of another kind has nothing in common."""
+    if not takes_over(common, its):
+        common = {key: value for key, value in common.items() if key != "encoder_config"}
+    changed = {**common, **its}
+    for key in (f"{part}_config" for part in PARTS):
+        if isinstance(common.get(key), Mapping) and isinstance(its.get(key), Mapping):
+            changed[key] = {**common[key], **its[key]}
+    return changed
 
 
 class TeamConfig(Config):

@@ -13,6 +13,8 @@ from agilerl_like.errors import ConfigurationError
 
 def module_of(field: str, value: str, module_name: str) -> ModuleType:
     """Import the module that a field's value names; a ConfigurationError says if that cannot be done."""
+    if not all(module_name.split(".")):  # relative to nothing
+        raise ConfigurationError(f"{field}={value!r}: {module_name!r} is no module's name; allowed is 'package.module'")
     try:
         return importlib.import_module(module_name)
     except ImportError as fault:

@@ -6,6 +6,7 @@ both alike.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -222,8 +223,7 @@ class NetworkSpec(Spec):
                 raise unknown_name("net_config key", key, KEYS)
         usual = "simba" if config.pop("simba", False) else usual_encoder(leaves)
         name = config.pop("encoder", usual)
-        if name not in ENCODERS:
-            raise unknown_name("encoder", name, ENCODERS)
+        check_kind_of_encoder(name)
         encoder, memory, head = (dict(_mapping(f"{part}_config", config.pop(f"{part}_config", {}))) for part in PARTS)
         if recurrent and "hidden_state_size" in encoder:  # AgileRL's recurrent encoder is a memory and nothing else
             remembered = {field.name for field in fields(LSTMSpec)} & encoder.keys()
@@ -273,11 +273,34 @@ def remembered_size(spec: NetworkSpec) -> int:
 def check_encoder(name: str | None, config: Any) -> None:
     """Raise ConfigurationError unless a configuration is one of the named kind of encoder, or of the likeliest."""
     check_mapping("encoder_config", config)
-    known = {name: kind.spec.config_keys() & config.keys() for name, kind in ENCODERS.items()}
-    name = name or max(known, key=lambda kind: len(known[kind]))
-    if name not in ENCODERS:
-        raise unknown_name("encoder", name, ENCODERS)
+    name = name or likely_encoder(config)
+    check_kind_of_encoder(name)
     ENCODERS[name].spec.from_config("encoder_config", config)
+
+
+def check_kind_of_encoder(name: object) -> None:
+    """Raise ConfigurationError unless it is the name of a kind of encoder."""
+    if not isinstance(name, str) or name not in ENCODERS:
+        raise unknown_name("encoder", name, ENCODERS)
+
+
+def takes_over(common: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
+    """Whether what is said of a common encoder holds for one that differs from it: there is a kind that is both."""
+    names = [network["encoder"] for network in (common, its) if network.get("encoder") is not None]
+    config, own = common.get("encoder_config", {}), its.get("encoder_config", {})
+    keys = own.keys() if isinstance(own, Mapping) else set()
+    for name, kind in ENCODERS.items():
+        if all(name == wanted for wanted in names) and keys <= kind.spec.config_keys():
+            with contextlib.suppress(ConfigurationError):
+                check_encoder(name, config)
+                return True
+    return False
+
+
+def likely_encoder(config: Mapping[str, Any]) -> str:
+    """The kind of encoder that knows the most keys of a configuration."""
+    known = {name: kind.spec.config_keys() & config.keys() for name, kind in ENCODERS.items()}
+    return max(known, key=lambda kind: len(known[kind]))
 
 
 def make_encoder(spec: NetworkSpec, encoding: ObservationEncoding, branch: Branch, num_outputs: int) -> EvolvableModule:

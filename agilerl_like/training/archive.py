@@ -49,6 +49,8 @@ class Progress:
     """Whether the births after this generation have been carried out."""
     outcome: str = ""
     """Why the run ended; empty if it has not."""
+    confirmed: float = float("-inf")
+    """The best member's mean return on fresh episodes, if the target was reached."""
     restorations: int = 0
     """How often it went back to a checkpoint because nobody was healthy any more."""
 
@@ -59,6 +61,7 @@ class Progress:
         Raises:
             CheckpointError: something is missing, too many or of another type.
         """
+        data = {"confirmed": -math.inf, **data} if isinstance(data, dict) else data  # earlier versions did not keep it
         wanted = {known.name: type(known.default) for known in fields(cls)} | {"next_uid": int, "seconds_by_part": dict}
         if not isinstance(data, dict) or {name: type(value) for name, value in data.items()} != wanted:
             raise CheckpointError(f"run={data!r:.200} is not the progress of a run")
@@ -89,9 +92,10 @@ class Account(NamedTuple):
 class Finished(Exception):
     """There is nothing to go on with: the run that was to be resumed has ended. It brings its members."""
 
-    def __init__(self, message: str, population: Individuals) -> None:
+    def __init__(self, message: str, population: Individuals, limits: Sequence[str]) -> None:
+        """Say so; `limits` are the settings of the schedule that keep the run from going on."""
         super().__init__(message)
-        self.population = population
+        self.population, self.limits = population, tuple(limits)
 
 
 def newest_of(places: Places, warn: Callable[[str], None]) -> Checkpoint | None:

@@ -20,7 +20,7 @@ from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.room import check_room
-from agilerl_like.training.archive import Archive, Finished, champion_of, newest_of, population_of, rivals_of
+from agilerl_like.training.archive import Archive, Finished, Progress, champion_of, newest_of, population_of, rivals_of
 from agilerl_like.training.distributed import Alone, Together, World, deal, join_processes, part_processes
 from agilerl_like.training.interrupts import Interrupts
 from agilerl_like.training.launch import launched
@@ -155,11 +155,12 @@ class Part:
                 )
             unsent = self.unsent or Unsent.of(population)
             members = Members.of(self.world, stage.population, population, unsent)
-            if memory is not None and is_over(memory["progress"], schedule, members):
-                raise Finished(f"{places.run_dir} has ended: {memory['progress']['outcome']}", members.everybody())
+            if memory is not None and (limits := reached(Progress.from_json(memory["progress"]), schedule, members)):
+                outcome = memory["progress"]["outcome"]
+                raise Finished(f"{places.run_dir} has ended: {outcome}", members.everybody(), limits)
             if plan.selection is not None:
                 plan.selection.validate(members.size)
-            local = len(members.population)
+            local, its_envs = len(members.population), members.first.num_envs
             training_env = stage.for_training(local, members.share.parts)
             if training_env is not stage.env:
                 stack.callback(training_env.close)
@@ -176,6 +177,7 @@ class Part:
                 reporters=self.reporters,
             )
             if memory is not None:
+                check_envs(members.first.num_envs, its_envs)
                 found = (None, []) if checkpoint is None else (champion_of(checkpoint), rivals_of(checkpoint))
                 run.restore(memory, *found)
                 if lost is not None:
@@ -249,10 +251,23 @@ def assist(rank: int, job: Job) -> None:
         Part(world, stage, trials, None, job.plan, unsent=job.unsent).play()
 
 
-def is_over(progress: Mapping[str, Any], schedule: Schedule, members: Members) -> bool:
-    """Whether a run has nothing left to do: a larger budget lets it go on."""
-    left = schedule.ticks(members.first.num_envs) - progress["ticks"]
-    return progress["outcome"] == "target reached" or (progress["outcome"] != "" and left <= 0)
+def reached(progress: Progress, schedule: Schedule, members: Members) -> list[str]:
+    """The settings of a schedule beyond which a run that has ended cannot go on; none if it can, or has not ended."""
+    is_spent = schedule.ticks(members.first.num_envs) <= progress.ticks
+    is_good_enough = schedule.target is not None and progress.confirmed >= schedule.target
+    return [
+        name
+        for name, is_reached in (("max_steps", is_spent), ("target", is_good_enough))
+        if is_reached and progress.outcome
+    ]
+
+
+def check_envs(num_envs: int, its_own: int) -> None:
+    """Raise ConfigurationError unless a run that goes on has as many envs as before: by their steps it counts."""
+    if num_envs != its_own:
+        raise ConfigurationError(
+            f"num_envs={num_envs} of each member cannot go on with a run of {its_own}; allowed are {its_own}"
+        )
 
 
 @contextlib.contextmanager

@@ -79,7 +79,8 @@ def train_on_policy(
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
     it nothing is written but what `checkpoint_path` and `save_elite` ask for. `resume` is such a folder: training goes
     on from its newest checkpoint as if it had never stopped (`pop` is then needed only for networks of your own and
-    hooks); with none it begins, and if the run had ended its population is returned as it is.
+    hooks), in as many envs for each member as before; with none it begins. If the run had ended, a larger `max_steps`
+    lets it go on, or, if it had reached its target, a higher one or none; else its population is returned as it is.
 
     `processes` divides the members among so many processes of this machine, which are started here; a script then
     needs `if __name__ == "__main__":`. With an `accelerator` they are those that `accelerate launch` started. All of

@@ -102,7 +102,7 @@ class Run:
     def restore(self, memory: Mapping[str, Any], champion: Parcel | None, rivals: Sequence[Parcel]) -> None:
         """Go on from what `Archive` wrote; the main process has the champion and the rivals, too."""
         self.progress, self.fitness = Progress.from_json(memory["progress"]), list(memory["fitness"])
-        self.progress.outcome = ""
+        self.progress.outcome, self.progress.confirmed = "", -math.inf
         self.clock.seconds.update(self.progress.seconds_by_part)
         self.chronicle.add(map(BirthRecord.from_json, memory["births"]), self.uids)
         self.population.fitness = [self.fitness[slot] for slot in self.members.share.slots]
@@ -124,7 +124,7 @@ class Run:
         """Run generations until the budget is spent, the target reached or somebody interrupts."""
         if self.progress.generation == 0:
             self._found()
-        elif not self.progress.evolved:  # the run had ended, and has a larger budget now
+        elif not self.progress.evolved:  # the run had ended, and has a larger budget or another target now
             self._begin_episodes()
             self._crown()
             self._evolve()
@@ -138,6 +138,7 @@ class Run:
             confirmed = math.nan if interrupted else self._confirm(records)
             self.progress.outcome = self._reason_to_stop(bool(interrupted), confirmed)
             if self.progress.outcome:
+                self.progress.confirmed = -math.inf if math.isnan(confirmed) else confirmed
                 break
             self._crown()
             self._evolve()

@@ -1,3 +1,4 @@
+import contextlib
 import csv
 import json
 import math
@@ -296,6 +297,20 @@ def test_it_is_said_if_there_is_nothing_yet_to_go_on_from(tmp_path):
     run(max_steps=400, resume=tmp_path / "run", reporters=[again])
     assert again.warnings == [f"{tmp_path / 'run'} has no checkpoint yet: the run begins again"]
     assert again.generations[0].generation == 1
+
+
+def test_another_number_of_envs_cannot_go_on_with_a_run(tmp_path):
+    """Env steps are counted in steps of so many envs; the run would take what it has done for more or for less."""
+    run(max_steps=400, run_dir=tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.csv").read_bytes()
+    for num_envs in (2, 8):
+        env = make_vect_envs("CartPole-v1", num_envs=num_envs, backend="sync")
+        with (
+            contextlib.closing(env),
+            pytest.raises(ConfigurationError, match=f"num_envs={num_envs} of each member .*; allowed are 4"),
+        ):
+            train_on_policy(env, max_steps=800, evo_steps=200, resume=tmp_path / "run", verbose=False)
+    assert (tmp_path / "run" / "metrics.csv").read_bytes() == before
 
 
 def test_a_second_ctrl_c_stops_at_once():

@@ -1,0 +1,47 @@
+"""What may change when a run goes on, and what a run keeps that has begun.
+
+What members are made of stands in the checkpoint, and nobody reads it from a configuration again. If it were given
+anew it would change nothing, and config.yaml would say what is not true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agilerl_like.config.model import Config
+from agilerl_like.config.notation import Place
+from agilerl_like.errors import ConfigurationError
+
+MAY_CHANGE = ("environment", "selection", "mutation", "training", "run")
+"""Sections that are read from the configuration whenever a run begins or goes on."""
+STAYS = (("environment", "num_envs"), ("training", "fitness"), ("run", "name"), ("run", "dir"))
+"""What stays nevertheless: by what steps are counted, what best fitness was found by, and where all is written."""
+
+
+def check_changes(before: Config, after: Config) -> None:
+    """Raise ConfigurationError, with every change, if a run of one configuration cannot go on with another."""
+    old, new = dict(_settings(before.to_json())), dict(_settings(after.to_json()))
+    refused = [
+        f"{'.'.join(place)}={_said(new, place)} is {_said(old, place)} in this run"
+        for place in {**old, **new}
+        if (place[0] not in MAY_CHANGE or place in STAYS) and _said(old, place) != _said(new, place)
+    ]
+    if refused:
+        raise ConfigurationError(
+            f"{'; '.join(refused)}: a run keeps that; allowed are changes of {', '.join(MAY_CHANGE)}, but for "
+            f"{', '.join('.'.join(place) for place in STAYS)}"
+        )
+
+
+def _said(settings: Mapping[Place, Any], place: Place) -> str:
+    return repr(settings[place]) if place in settings else "left out"
+
+
+def _settings(section: Mapping[str, Any], above: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """Every setting by its place; a mapping without any is one itself."""
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from _settings(value, (*above, name))
+        else:
+            yield (*above, name), value
