@@ -26,6 +26,7 @@ from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.envs.trials import trial_env
 from agilerl_like.envs.vector import EnvRecipe, widen
 from agilerl_like.envs.workers import TIMEOUT
+from agilerl_like.envs.wrapping import refuse_twins
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 __all__ = [
@@ -160,6 +161,8 @@ class MultiAgentVectorEnv:
         observed, acted = vector.single_observation_space, vector.single_action_space
         if not isinstance(observed, Packed) or not isinstance(acted, Packed):
             raise ConfigurationError(f"vector={vector} is not an env of teams; make_multi_agent_vect_envs makes one")
+        if isinstance(vector, SyncVectorEnv):
+            refuse_twins([cast(TeamEnv, team.unwrapped).env for team in vector.envs], f"env={vector}")
         self.vector = vector
         """The same as an env of gymnasium, whose observations and actions are rows of bytes."""
         self.observation_rows, self.action_rows = observed, acted

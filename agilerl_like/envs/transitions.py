@@ -27,7 +27,7 @@ from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.masks import ActionMasks
 from agilerl_like.envs.spaces import Tree, tree_map
 from agilerl_like.envs.workers import WorkerVectorEnv
-from agilerl_like.envs.wrapping import core_of
+from agilerl_like.envs.wrapping import core_of, refuse_twins
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 
@@ -114,6 +114,8 @@ class TransitionEnv:
         self._masks = ActionMasks(self.single_action_space)
         self._in_parts = cast(_InParts, env) if _has_parts(env) and self._resets_by_itself else None
         self._core = core_of(env)
+        if isinstance(single_envs := getattr(env, "unwrapped", env), SyncVectorEnv):
+            refuse_twins(single_envs.envs, f"a function of env={env}")
         self._fresh_arrays = self._in_parts is not None or _returns_fresh_arrays(self._core)
         self._warnings: set[str] = set()
         self._by_workers = isinstance(getattr(env, "unwrapped", env), WorkerVectorEnv)

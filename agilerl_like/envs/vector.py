@@ -28,7 +28,7 @@ from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.pace import prefer_workers
 from agilerl_like.envs.paths import import_path, module_of, plain
 from agilerl_like.envs.workers import TIMEOUT, WorkerVectorEnv, number_of_workers
-from agilerl_like.envs.wrapping import SeenThrough, Wrapper, around, reads_rows, resolved, to_json
+from agilerl_like.envs.wrapping import SeenThrough, Wrapper, around, reads_rows, refuse_twins, resolved, to_json
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.room import check_room
 
@@ -164,10 +164,7 @@ class EnvRecipe:
         if self.backend == "async":
             return AsyncVectorEnv(singles, autoreset_mode=self.autoreset)
         env = SyncVectorEnv(singles, autoreset_mode=self.autoreset)
-        if len({id(single) for single in env.envs}) < self.num_envs:
-            raise ConfigurationError(
-                f"env_name={self.env!r} returned one and the same env twice; it must make new ones"
-            )
+        refuse_twins(env.envs, f"env_name={self.env!r}")
         return env
 
     def _single(self, env: EnvSource | EnvSpec, row: int) -> Callable[[], gym.Env]:
@@ -474,7 +471,10 @@ def _widen_by_functions(env: Any, num_envs: int, backend: Backend | None) -> Vec
     mode = getattr(env, "observation_mode", "same")
     if not isinstance(mode, str):
         mode = (batch_space(env.single_observation_space, num_envs), env.single_observation_space)
-    return kind(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)  # pyright: ignore[reportCallIssue]
+    wide = kind(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)  # pyright: ignore[reportCallIssue]
+    if isinstance(wide, SyncVectorEnv):
+        refuse_twins(wide.envs, f"a function of env={env}")
+    return wide
 
 
 def _shares_generator(recipe: EnvRecipe) -> bool:

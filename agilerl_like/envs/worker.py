@@ -278,7 +278,7 @@ class _Envs:
 
 
 def _checked(env: gym.Env, task: Task, others: Any) -> gym.Env:
-    if any(env is other for other in others):
+    if any(env.unwrapped is other.unwrapped for other in others):
         raise EnvironmentFault("the env's function returned one and the same env twice; it must make new ones")
     if (env.observation_space, env.action_space) != (task.observation_space, task.action_space):
         raise EnvironmentFault(

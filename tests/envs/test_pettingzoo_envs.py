@@ -425,3 +425,9 @@ def test_other_vector_envs_are_no_teams():
         MultiAgentVectorEnv(vector)
     with pytest.raises(ConfigurationError, match="is not an env of teams"):
         TeamTransitionEnv(TransitionEnv(vector))
+
+
+def test_a_factory_that_returns_one_team_twice_is_found_out():
+    one = worlds.Scripted(a="oo")
+    with pytest.raises(ConfigurationError, match="returned one and the same env twice; it must make new ones"):
+        make_multi_agent_vect_envs(lambda: BaseParallelWrapper(one), 2, backend="sync")

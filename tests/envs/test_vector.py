@@ -302,10 +302,20 @@ def test_a_mistake_is_named_with_its_value_and_what_is_allowed(call, message):
         call()
 
 
-def test_a_factory_that_returns_one_env_twice_is_found_out():
-    env = CartPoleEnv()
-    with pytest.raises(ConfigurationError, match="one and the same env"):
-        make_vect_envs(lambda: env, 2)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda one: make_vect_envs(lambda: one, 2),
+        lambda one: make_vect_envs(lambda: one, 2, wrappers=["FlattenObservation"]),  # in a wrapper each
+        lambda one: widen(SyncVectorEnv([lambda: one]), 2),
+        lambda one: widen(SyncVectorEnv([lambda: Twice(one)]), 2),
+        lambda one: TransitionEnv(SyncVectorEnv([lambda: one] * 2)),
+        lambda one: TransitionEnv(gym.wrappers.vector.ClipReward(SyncVectorEnv([lambda: one] * 2), max_reward=0.5)),
+    ],
+)
+def test_a_factory_that_returns_one_env_twice_is_found_out(make):
+    with pytest.raises(ConfigurationError, match="returned one and the same env twice; it must make new ones"):
+        make(CartPoleEnv())
 
 
 def test_a_missing_package_is_named_with_the_extra_that_brings_it():
