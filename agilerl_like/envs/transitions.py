@@ -24,6 +24,7 @@ from agilerl_like.envs import envpool
 from agilerl_like.envs.arrays import Array, Arrays, HostArrays, arrays_of
 from agilerl_like.envs.cartpole import SeededCartPole
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
+from agilerl_like.envs.keeping import keep_last_observations
 from agilerl_like.envs.masks import ActionMasks
 from agilerl_like.envs.spaces import Tree, tree_map
 from agilerl_like.envs.workers import WorkerVectorEnv
@@ -114,8 +115,9 @@ class TransitionEnv:
         self._masks = ActionMasks(self.single_action_space)
         self._in_parts = cast(_InParts, env) if _has_parts(env) and self._resets_by_itself else None
         self._core = core_of(env)
-        if isinstance(single_envs := getattr(env, "unwrapped", env), SyncVectorEnv):
-            refuse_twins(single_envs.envs, f"a function of env={env}")
+        if isinstance(inner := getattr(env, "unwrapped", env), SyncVectorEnv):
+            refuse_twins(inner.envs, f"a function of env={env}")
+            keep_last_observations(inner)
         self._fresh_arrays = self._in_parts is not None or _returns_fresh_arrays(self._core)
         self._warnings: set[str] = set()
         self._by_workers = isinstance(getattr(env, "unwrapped", env), WorkerVectorEnv)

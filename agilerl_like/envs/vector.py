@@ -25,6 +25,7 @@ from gymnasium.vector.utils import batch_space
 
 from agilerl_like.envs import envpool
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
+from agilerl_like.envs.keeping import KeepingSyncVectorEnv, keeping
 from agilerl_like.envs.pace import prefer_workers
 from agilerl_like.envs.paths import import_path, module_of, plain
 from agilerl_like.envs.workers import TIMEOUT, WorkerVectorEnv, number_of_workers
@@ -162,8 +163,8 @@ class EnvRecipe:
     def _build_from_singles(self) -> VectorEnv:
         singles = [self._single(self.env, row) for row in range(self.num_envs)]
         if self.backend == "async":
-            return AsyncVectorEnv(singles, autoreset_mode=self.autoreset)
-        env = SyncVectorEnv(singles, autoreset_mode=self.autoreset)
+            return AsyncVectorEnv([keeping(single) for single in singles], autoreset_mode=self.autoreset)
+        env = KeepingSyncVectorEnv(singles, autoreset_mode=self.autoreset)
         refuse_twins(env.envs, f"env_name={self.env!r}")
         return env
 
@@ -287,7 +288,7 @@ def widen(env: VectorEnv, num_envs: int, *, backend: Backend | None = None) -> V
         if backend is None and recipe.backend in ("sync", "workers") and isinstance(chosen, Choice):
             backend = chosen.asked
         return recipe.make(num_envs, backend)
-    if type(env) in _FROM_FUNCTIONS.values():  # a subclass may be made otherwise
+    if type(env) in _FROM_FUNCTIONS:  # a subclass may be made otherwise
         return _widen_by_functions(env, num_envs, backend)
     raise ConfigurationError(
         f"env={env} with num_envs={env.num_envs} cannot be made again with num_envs={num_envs}, because nothing tells "
@@ -456,24 +457,28 @@ def _recipe(env: VectorEnv) -> EnvRecipe | None:
     return None
 
 
-_FROM_FUNCTIONS: Mapping[str, type[VectorEnv]] = {
-    "sync": SyncVectorEnv,
-    "async": AsyncVectorEnv,
-    "workers": WorkerVectorEnv,
+_FROM_FUNCTIONS: Mapping[type[VectorEnv], Backend] = {
+    SyncVectorEnv: "sync",
+    KeepingSyncVectorEnv: "sync",
+    AsyncVectorEnv: "async",
+    WorkerVectorEnv: "workers",
 }
 
 
 def _widen_by_functions(env: Any, num_envs: int, backend: Backend | None) -> VectorEnv:
     functions = [env.env_fns[row % env.num_envs] for row in range(num_envs)]
-    kind = _FROM_FUNCTIONS.get(backend or "", type(env))
-    if kind is WorkerVectorEnv:
+    if backend not in _FROM_FUNCTIONS.values():
+        backend = _FROM_FUNCTIONS[type(env)]
+    if backend == "workers":
         return WorkerVectorEnv(functions)
-    mode = getattr(env, "observation_mode", "same")
+    mode: Any = getattr(env, "observation_mode", "same")
     if not isinstance(mode, str):
         mode = (batch_space(env.single_observation_space, num_envs), env.single_observation_space)
-    wide = kind(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)  # pyright: ignore[reportCallIssue]
-    if isinstance(wide, SyncVectorEnv):
-        refuse_twins(wide.envs, f"a function of env={env}")
+    if backend == "async":
+        functions = [keeping(function) for function in functions]
+        return AsyncVectorEnv(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)
+    wide = KeepingSyncVectorEnv(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)
+    refuse_twins(wide.envs, f"a function of env={env}")
     return wide
 
 

@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -189,7 +190,7 @@ class _Envs:
             self.ended[row] = bool(terminated or truncated)
             if self.ended[row] and self.mode is AutoresetMode.SAME_STEP:
                 _check(board.observations[slot], observation)
-                final = (observation, info)
+                final = deepcopy((observation, info))  # for an env may write its next episode into the same arrays
                 observation, info = self.envs[row].reset()
                 self.ended[row] = False
             if info or final is not None:

@@ -73,6 +73,27 @@ class Quick(Frail):
         return super().step(GOES_ON)
 
 
+class Buffered(gym.Env):
+    """Writes whatever it tells into the same two arrays: its episode's number and its step."""
+
+    observation_space = Dict({"here": Box(-np.inf, np.inf, (2,), np.float64)})
+    action_space = Discrete(2)
+
+    def __init__(self):
+        self.place, self.heard = np.zeros(2), np.zeros(1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.length = int(self.np_random.integers(1, 4))
+        self.place[:], self.heard[:] = (self.np_random.integers(100), 0), 0
+        return {"here": self.place}, {"heard": self.heard}
+
+    def step(self, action):
+        self.place[1] += 1
+        self.heard += 1
+        return {"here": self.place}, 1.0, bool(self.place[1] == self.length), False, {"heard": self.heard}
+
+
 class Slow(Frail):
     """Goes on, and works for a millisecond a step."""
 

@@ -160,7 +160,7 @@ def test_an_env_of_gymnasiums_make_vec_is_widened():
     for mode in ("vector_entry_point", "sync"):
         env = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode=mode, sutton_barto_reward=True)
         wide = widen(env, 4)
-        assert type(wide) is type(env)
+        assert isinstance(wide, type(env))
         speaker = TransitionEnv(wide)
         speaker.reset(0)
         np.testing.assert_array_equal(speaker.step(np.zeros(4, dtype=int)).reward, np.zeros(4))
