@@ -333,7 +333,11 @@ def _called(factory: Callable[..., Any], source: TeamSource, kwargs: Mapping[str
         return factory(**kwargs)
     except ImportError as fault:
         raise ConfigurationError(f"env={source!r} needs a package: {fault}") from fault
-    except TypeError as fault:
+    except ConfigurationError:
+        raise
+    except (TypeError, ValueError, AssertionError) as fault:
+        if not kwargs and not isinstance(fault, TypeError):
+            raise
         raise ConfigurationError(f"env_kwargs={dict(kwargs)} do not suit env={source!r}: {fault}") from fault
 
 

@@ -39,6 +39,9 @@ EnvSource = str | Callable[..., Any]
 ENV = 32
 """Bytes that one of the smallest envs takes: an observation of one number, a reward, two flags, and what it is like."""
 
+LIMIT, NO_LIMIT = "max_episode_steps", -1
+"""What `gymnasium.make` calls a time limit, and what it takes for none."""
+
 
 @dataclass(frozen=True)
 class EnvRecipe:
@@ -89,6 +92,8 @@ class EnvRecipe:
         )
         if wanted.backend != "envpool":  # which has ids that gymnasium does not know
             wanted = replace(wanted, env=_resolve_source(self.env))
+        if isinstance(wanted.env, str):
+            wanted = replace(wanted, env_kwargs=_with_time_limit(wanted.env_kwargs, wanted.backend))
         backend, why = wanted._choose() if wanted.backend == "auto" else (wanted.backend, "")
         chosen = replace(wanted, backend=backend)
         env = cast(_Remembering, chosen._build())
@@ -355,7 +360,9 @@ def _explained(env: EnvSource | EnvSpec, kwargs: Mapping[str, Any]) -> Iterator[
         raise ConfigurationError(f"env_name={env!r} needs a package: {_how_to_install(env, fault)}") from fault
     except gym.error.Error as fault:
         raise ConfigurationError(f"env_name={env!r} cannot be made: {fault}") from fault
-    except TypeError as fault:
+    except ConfigurationError:
+        raise
+    except (TypeError, ValueError, AssertionError) as fault:
         if not kwargs:
             raise
         raise ConfigurationError(f"env_kwargs={dict(kwargs)} do not suit env_name={env!r}: {fault}") from fault
@@ -421,10 +428,24 @@ def _is_registered(namespace: str) -> bool:
     return any(spec.namespace == namespace for spec in gym.registry.values())
 
 
+def _with_time_limit(kwargs: Mapping[str, Any], backend: Backend) -> Mapping[str, Any]:
+    """Check the time limit of an id's env; native vector envs would take anything for one, and break while they run."""
+    limit = kwargs.get(LIMIT)
+    if limit is None:  # the env's own, as for gymnasium.make
+        return {key: value for key, value in kwargs.items() if key != LIMIT}
+    whole = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
+    if whole and (limit >= 1 or (limit == NO_LIMIT and backend not in ("vector", "envpool"))):
+        return {**kwargs, LIMIT: int(limit)}
+    raise ConfigurationError(
+        f"env_kwargs: {LIMIT}={limit!r}; allowed are whole numbers from 1, and {NO_LIMIT} for no limit with "
+        "backend='sync', 'workers', 'async' and 'auto'"
+    )
+
+
 def _has_native(spec: EnvSpec, kwargs: Mapping[str, Any]) -> bool:
     """Say whether gymnasium has a vector env in numpy for this id that takes these arguments."""
     entry = spec.vector_entry_point
-    if entry is None or spec.additional_wrappers:
+    if entry is None or spec.additional_wrappers or kwargs.get(LIMIT) == NO_LIMIT:
         return False
     if isinstance(entry, str):
         module_name, _, name = entry.partition(":")
@@ -451,8 +472,8 @@ def _recipe(env: VectorEnv) -> EnvRecipe | None:
     if isinstance(spec, EnvSpec) and spec.kwargs.get("vectorization_mode") == "vector_entry_point":
         own = ("vectorization_mode", "num_envs", "vector_kwargs", "wrappers")
         kwargs = {key: value for key, value in spec.kwargs.items() if key not in own}
-        if kwargs.get("max_episode_steps") == spec.max_episode_steps:
-            kwargs.pop("max_episode_steps", None)
+        if kwargs.get(LIMIT) == spec.max_episode_steps:
+            kwargs.pop(LIMIT, None)
         return EnvRecipe(spec.id, env.num_envs, "vector", env_kwargs=kwargs)
     return None
 

@@ -382,6 +382,10 @@ def nothing():
     return None
 
 
+def picky(level):
+    raise ValueError(f"level={level} is too low")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -395,6 +399,7 @@ def nothing():
         ({"env": nothing}, "returned None; allowed are PettingZoo's parallel and AEC envs"),
         ({"env": worlds.Manifold, "env_kwargs": {"level": 3}}, r"env_kwargs=\{'level': 3\} do not suit env="),
         ({"env": worlds.Manifold, "level": 3}, r"env_kwargs=\{'level': 3\} do not suit env="),
+        ({"env": picky, "level": 3}, r"env_kwargs=\{'level': 3\} do not suit env=.*level=3 is too low"),
         ({"env": worlds.Manifold, "num_envs": 0}, "num_envs=0; allowed are whole numbers from 1"),
         ({"env": worlds.Manifold, "backend": "envpool"}, "backend='envpool' is unknown"),
         ({"env": worlds.Manifold, "extra_wrappers": [3]}, "extra_wrappers: 3; allowed are callables"),

@@ -259,6 +259,13 @@ def test_what_cannot_be_written_is_named(recipe, named):
 # ---- mistakes
 
 
+def picky(level: int) -> gym.Env:
+    if level < 4:
+        raise ValueError(f"level={level} is too low")
+    assert level % 2 == 0, "an even one is wanted"
+    return CartPoleEnv()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -290,6 +297,11 @@ def test_what_cannot_be_written_is_named(recipe, named):
         (lambda: make_vect_envs("Pendulum-v1", gravitation=3.0), "env_kwargs=.*gravitation.*Pendulum-v1"),
         (lambda: make_vect_envs("CartPole-v1", backend="vector", gravitation=3.0), "env_kwargs=.*gravitation"),
         (lambda: make_vect_envs(CartPoleEnv, gravitation=3.0), "env_kwargs=.*gravitation"),
+        (
+            lambda: make_vect_envs(picky, level=3),
+            r"env_kwargs=\{'level': 3\} do not suit env_name=.*level=3 is too low",
+        ),
+        (lambda: make_vect_envs(picky, 2, level=5), r"env_kwargs=\{'level': 5\} do not suit .*an even one is wanted"),
         (lambda: make_vect_envs(lambda: CartPoleVectorEnv(2)), "backend='vector'"),
         (lambda: make_vect_envs(lambda: 3), "returned 3"),
         (lambda: make_vect_envs(lambda num_envs: CartPoleEnv(), backend="vector"), "must return a VectorEnv"),
@@ -335,6 +347,39 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it():
             make_vect_envs("gone/TestLander-v0", backend="sync")
     finally:
         del gym.registry["TestLander-v0"], gym.registry["gone/TestLander-v0"]
+
+
+def test_an_argument_that_an_id_refuses_is_named():
+    pytest.importorskip("Box2D")
+    with pytest.raises(ConfigurationError, match=r"env_kwargs=\{'gravity': 5\} do not suit .*between -12 and 0"):
+        make_vect_envs("LunarLander-v3", 2, gravity=5)
+
+
+@pytest.mark.parametrize("backend", ["auto", "vector", "sync", "workers", "async"])
+@pytest.mark.parametrize("limit", ["a", -5, 0, 2.5, True])
+def test_a_time_limit_is_a_whole_number_from_1(backend, limit):
+    with pytest.raises(ConfigurationError, match=f"max_episode_steps={limit!r}; allowed are whole numbers from 1"):
+        make_vect_envs("CartPole-v1", 2, backend=backend, max_episode_steps=limit)
+
+
+def cut_after(env: VectorEnv) -> int | None:
+    """Steps until an episode is cut off, among 300."""
+    speaker = TransitionEnv(env)
+    speaker.reset(0)
+    return next((step for step in range(1, 301) if speaker.step(np.arange(2) + step & 1).truncated.any()), None)
+
+
+def test_a_time_limit_may_be_left_to_the_env_or_out():
+    assert cut_after(make_vect_envs("CartPole-v1", 2, max_episode_steps=np.int64(3))) == 3
+    assert cut_after(make_vect_envs("CartPole-v1", 2, max_episode_steps=np.int64(3), backend="sync")) == 3
+    assert recipe_of(make_vect_envs("CartPole-v1", 2, max_episode_steps=None)).backend == "vector"
+    assert cut_after(make_vect_envs("CartPole-v1", 2, max_episode_steps=None)) is None  # 500 come later
+    none = make_vect_envs("Pendulum-v1", 2, max_episode_steps=-1, backend="sync")
+    assert isinstance(none, SyncVectorEnv)
+    assert ["TimeLimit" in str(single) for single in none.envs] == [False, False]
+    assert recipe_of(make_vect_envs("CartPole-v1", 2, max_episode_steps=-1)).backend == "sync"  # native ones know none
+    with pytest.raises(ConfigurationError, match="max_episode_steps=-1; allowed"):
+        make_vect_envs("CartPole-v1", 2, max_episode_steps=-1, backend="vector")
 
 
 def test_a_fault_inside_a_users_factory_stays_what_it_is():
