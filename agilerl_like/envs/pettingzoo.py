@@ -50,7 +50,7 @@ def make_multi_agent_vect_envs(
     num_envs: int = 1,
     *,
     backend: TeamBackend = "auto",
-    extra_wrappers: Iterable[TeamWrapper] = (),
+    extra_wrappers: TeamWrapper | Iterable[TeamWrapper] = (),
     num_workers: int | None = None,
     step_timeout: float = TIMEOUT,
     with_state: bool = False,
@@ -63,7 +63,7 @@ def make_multi_agent_vect_envs(
     `env` is a factory of PettingZoo's parallel envs (`simple_spread_v3.parallel_env`), or of AEC envs whose agents all
     act in every cycle, which PettingZoo converts; or where there is one: "package.module:factory", "package.module"
     with a `parallel_env` in it, or an id of PettingZoo's registry ("butterfly/pistonball-v6"). `extra_wrappers` go
-    around each parallel env: callables, import paths, or {"name": import path, **kwargs}.
+    around each parallel env: callables, import paths, or {"name": import path, **kwargs}; one may stand alone.
 
     Backends are those of `make_vect_envs` for single envs, and their results are the same bits. "auto" times random
     actions, which a world that forbids some may not bear: then it takes sync. `should_async_vector` is AgileRL's way to
@@ -82,8 +82,8 @@ def make_multi_agent_vect_envs(
         backend = named
     if backend not in get_args(TeamBackend):
         raise unknown_name("backend", backend, get_args(TeamBackend))
-    one = isinstance(extra_wrappers, (str, Mapping))
-    wrappers = cast(tuple[TeamWrapper, ...], (extra_wrappers,) if one else tuple(extra_wrappers))
+    one = isinstance(extra_wrappers, (str, Mapping)) or callable(extra_wrappers)
+    wrappers = (cast(TeamWrapper, extra_wrappers),) if one else tuple(cast(Iterable[TeamWrapper], extra_wrappers))
     return MultiAgentVectorEnv.made(
         team_recipe(
             env if isinstance(env, str) else _path_of(env),

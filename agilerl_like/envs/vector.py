@@ -124,7 +124,7 @@ class EnvRecipe:
             backend=data["backend"],
             wrappers=tuple(data["wrappers"]),
             env_kwargs=data["env_kwargs"],
-            autoreset=AutoresetMode(data["autoreset"]),
+            autoreset=_autoreset(data["autoreset"]),
             num_workers=data.get("num_workers"),
             step_timeout=data.get("step_timeout", TIMEOUT),
         )
@@ -208,9 +208,9 @@ def make_vect_envs(
     *,
     make_env: Callable[..., Any] | None = None,
     backend: Backend = "auto",
-    wrappers: Iterable[Wrapper] = (),
+    wrappers: Wrapper | Iterable[Wrapper] = (),
     env_kwargs: Mapping[str, Any] | None = None,
-    autoreset: AutoresetMode = AutoresetMode.SAME_STEP,
+    autoreset: AutoresetMode | str = AutoresetMode.SAME_STEP,
     num_workers: int | None = None,
     step_timeout: float = TIMEOUT,
     should_async_vector: bool | None = None,
@@ -220,8 +220,8 @@ def make_vect_envs(
 
     `env_name` is an id of gymnasium ("CartPole-v1", "package:Env-v0"), an import path "package.module:factory", or a
     factory; `make_env` is another name for a factory. `wrappers` go around each single env, the first inside: a name
-    from `gymnasium.wrappers` or an import path, {"name": …, **kwargs}, or a callable. Those that read rows (see
-    `envs.wrapping`) go around native vector envs and EnvPool, too.
+    from `gymnasium.wrappers` or an import path, {"name": …, **kwargs}, or a callable; one may stand alone. Those that
+    read rows (see `envs.wrapping`) go around native vector envs and EnvPool, too.
 
     Backends: "vector" is gymnasium's native vector env (or a factory of `num_envs` that returns a VectorEnv), "envpool"
     is EnvPool, "sync" steps one env after the other in this process, "workers" does the same in `num_workers` processes
@@ -245,9 +245,9 @@ def make_vect_envs(
         env=cast(EnvSource, make_env if env_name is None else env_name),
         num_envs=num_envs,
         backend=backend,
-        wrappers=(wrappers,) if isinstance(wrappers, str) else tuple(wrappers),
+        wrappers=(cast(Wrapper, wrappers),) if _is_one(wrappers) else tuple(cast(Iterable[Wrapper], wrappers)),
         env_kwargs={**(env_kwargs or {}), **more_env_kwargs},
-        autoreset=AutoresetMode(autoreset),
+        autoreset=_autoreset(autoreset),
         num_workers=num_workers,
         step_timeout=step_timeout,
     )
@@ -314,6 +314,21 @@ def evaluation_env(env: VectorEnv, num_envs: int) -> VectorEnv:
     """
     recipe = _recipe(env)
     return widen(env, num_envs, backend="sync" if recipe is not None and _shares_generator(recipe) else None)
+
+
+def _is_one(wrappers: Wrapper | Iterable[Wrapper]) -> bool:
+    """Whether this is one wrapper; a name and arguments without one are a pair, not two."""
+    if isinstance(wrappers, tuple) and len(wrappers) == 2:
+        name, kwargs = wrappers
+        return isinstance(name, str) and isinstance(kwargs, Mapping) and "name" not in kwargs
+    return isinstance(wrappers, (str, Mapping)) or callable(wrappers)
+
+
+def _autoreset(mode: AutoresetMode | str) -> AutoresetMode:
+    try:
+        return AutoresetMode(mode)
+    except ValueError as fault:
+        raise unknown_name("autoreset", mode, [one.value for one in AutoresetMode]) from fault
 
 
 class Choice(NamedTuple):

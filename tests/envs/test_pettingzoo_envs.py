@@ -302,6 +302,12 @@ def test_wrappers_go_around_each_env(wrapper, factor):
     assert env.step({"a": np.array([0, 0])})[1]["a"].tolist() == [factor] * 2
 
 
+@pytest.mark.parametrize("wrapper", [Doubled, f"{__name__}:Doubled", {"name": f"{__name__}:Doubled"}])
+def test_one_wrapper_may_stand_alone(wrapper):
+    env = make_multi_agent_vect_envs(partial(worlds.Scripted, a="ooT"), 2, backend="sync", extra_wrappers=wrapper)
+    assert env.recipe.env_kwargs["extra_wrappers"] == (wrapper,)
+
+
 def test_quick_envs_are_stepped_here_and_agilerls_flag_chooses():
     make = worlds.Manifold
     assert backend_of(make_multi_agent_vect_envs(make, 2).vector).startswith("sync, because")

@@ -123,9 +123,18 @@ def test_wrappers_by_name_pair_mapping_path_and_callable(wrappers, reward):
     np.testing.assert_array_equal(speaker.step(np.array([0, 1])).reward, [reward, reward])
 
 
-def test_one_wrapper_may_stand_alone():
-    env = make_vect_envs("CartPole-v1", 2, wrappers="FlattenObservation")
-    assert recipe_of(env).wrappers == ("FlattenObservation",)
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        "FlattenObservation",
+        {"name": "TimeLimit", "max_episode_steps": 3},
+        ("TimeLimit", {"max_episode_steps": 3}),
+        Twice,
+    ],
+)
+def test_one_wrapper_may_stand_alone(wrapper):
+    env = make_vect_envs("CartPole-v1", 2, wrappers=wrapper)
+    assert recipe_of(env).wrappers == (wrapper,)
 
 
 # ---- making again
@@ -275,6 +284,11 @@ def picky(level: int) -> gym.Env:
         (lambda: make_vect_envs("CartPole-v1", 0), "num_envs=0; allowed"),
         (lambda: make_vect_envs("CartPole-v1", 2.0), "num_envs=2.0; allowed"),  # pyright: ignore[reportArgumentType]
         (lambda: make_vect_envs("CartPole-v1", backend="snyc"), "backend='snyc'.*'sync'"),  # pyright: ignore[reportArgumentType]
+        (
+            lambda: make_vect_envs("CartPole-v1", autoreset="foo"),
+            "autoreset='foo' is unknown; allowed are: Disabled, Nex",
+        ),
+        (lambda: make_vect_envs("CartPole-v1", autoreset="same_step"), "did you mean 'SameStep'"),
         (lambda: make_vect_envs("CartPol-v1"), "CartPol-v1.*did you mean 'CartPole-v1'"),
         (lambda: make_vect_envs("LunarLander-v2"), "LunarLander-v2.*LunarLander-v3"),
         (lambda: make_vect_envs("ALE/Ping-v5"), "'package:Env-v0'"),
