@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from hypothesis import given, settings
@@ -387,6 +388,63 @@ def test_rows_and_steps_without_a_mask_allow_everything():
     assert lone.action_mask is None  # nothing was said yet
     np.testing.assert_array_equal(lone.step([0]).action_mask, [[0, 1, 0]])
     np.testing.assert_array_equal(lone.step([0]).action_mask, [[1, 1, 1]])  # it has masks, and was silent
+
+
+class MaskedLater(Masked):
+    """Says what it allows when its second episode and all after it begin, and is silent else."""
+
+    episodes = 0
+
+    def say(self):
+        return super().say()[0], {}
+
+    def reset(self, *, seed=None, options=None):
+        self.episodes += 1
+        obs, _ = super().reset(seed=seed)
+        return obs, {"action_mask": np.array([True, False, False])} if self.episodes > 1 else {}
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_the_first_mask_may_come_with_a_later_episode(mode):
+    speaker = TransitionEnv(SyncVectorEnv([MaskedLater] * 2, autoreset_mode=mode))
+    speaker.reset()
+    told, masks = [], []
+    for _ in range(9):
+        step = speaker.step([0, 0])
+        if step.obs[0, 0] == 0:  # an episode begins, the second or a later one
+            told.append(step.action_mask)
+        elif told:
+            masks.append(step.action_mask)
+    assert len(told) == (2 if mode is not AutoresetMode.NEXT_STEP else 1)
+    for mask in told:
+        np.testing.assert_array_equal(mask, [[True, False, False]] * 2)
+    for mask in masks:
+        np.testing.assert_array_equal(mask, np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("present", [np.array([True, False]), torch.tensor([True, False]), None])
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
+def test_masks_of_an_env_of_tensors_may_lie_on_the_host(mode, present, kind):
+    class OnDevice(OwnVector):
+        def reset(self, *, seed=None, options=None):
+            return torch.from_numpy(super().reset()[0]), self.masks
+
+        def step(self, actions):
+            obs, *rest, _ = super().step(actions)
+            return torch.from_numpy(obs), *map(torch.from_numpy, rest), self.masks
+
+        @property
+        def masks(self):
+            rows = [[True, False, True, False, False], [False, True, False, False, False]]
+            return {"action_mask": kind(rows), **({} if present is None else {"_action_mask": present})}
+
+    speaker = TransitionEnv(OnDevice([Scripted(row, [(9, True, False)]) for row in range(2)], mode))
+    speaker.reset()
+    for mask in (speaker.action_mask, speaker.step([1, 1]).action_mask):
+        assert isinstance(mask, torch.Tensor)
+        second = [False, True, False, False, False] if present is None else [True] * 5
+        assert mask.tolist() == [[True, False, True, False, False], second]
 
 
 def test_gymnasiums_taxi_brings_masks():
