@@ -152,7 +152,7 @@ class TransitionEnv:
         if self.autoreset_mode is None:
             self.autoreset_mode = self._guess_mode()
         obs = self._own(obs)
-        self.action_mask = self._masks.read(info, self.num_envs)
+        self.action_mask = self._masks.read(info, np.arange(self.num_envs))
         for part in self._parts:
             part.ended, part.some_ended = self.arrays.zeros(len(part.rows), dtype=np.bool_), False
             part.all_valid = ~part.ended
@@ -255,16 +255,16 @@ class TransitionEnv:
                 reward = arrays.where(valid, reward, 0.0)
                 terminated, truncated, ended = terminated & valid, truncated & valid, ended & valid
             part.ended, part.some_ended = ended, arrays.some(ended)
-            mask = self._masks.read(info, len(part.rows), unasked=ended)
+            mask = self._masks.read(info, part.rows, unasked=ended)
         else:
             valid = arrays.own(part.all_valid)
             if not arrays.some(ended):
-                mask = self._masks.read(info, len(part.rows))
+                mask = self._masks.read(info, part.rows)
             elif self.autoreset_mode is AutoresetMode.SAME_STEP:
                 next_obs = self._true_successors(part, obs, ended, info)
-                mask = self._masks.read(info, len(part.rows))
+                mask = self._masks.read(info, part.rows)
             else:
-                obs, mask = self._reset_rows(ended, info)
+                obs, mask = self._reset_rows(part, ended, info)
         part.last_obs = obs
         if self._by_workers and "worker_lost" in info:  # the episode ends here, but nobody saw what the action did
             valid &= ~info["worker_lost"]
@@ -331,12 +331,12 @@ class TransitionEnv:
             "episode is unknown; the one before it is used to bootstrap"
         )
 
-    def _reset_rows(self, ended: Array, info: dict[str, Any]) -> tuple[Tree, Array | None]:
-        mask = self._masks.read(info, self.num_envs, unasked=ended)
+    def _reset_rows(self, whole: _Part, ended: Array, info: dict[str, Any]) -> tuple[Tree, Array | None]:
+        mask = self._masks.read(info, whole.rows, unasked=ended)
         obs, reset_info = self.env.reset(options={"reset_mask": self.arrays.own(ended)})
-        fresh = self._masks.read(reset_info, self.num_envs)
-        if mask is not None and fresh is not None:
-            mask = self.arrays.where(ended, fresh, mask)
+        fresh = self._masks.read(reset_info, whole.rows)
+        if fresh is not None:  # the first ones may come with this reset
+            mask = self.arrays.where(ended, fresh, self._masks.free(self.num_envs) if mask is None else mask)
         return self._own(self._seen(obs)), mask
 
     def _warn_once(self, text: str) -> None:

@@ -161,6 +161,31 @@ def test_parts_are_the_rows_of_the_whole():
     halves.close()
 
 
+class NothingLeft(worlds.Scripted):
+    """Allows agent b nothing after the first tick, if it was seeded with 13."""
+
+    def __init__(self):
+        super().__init__(a="oooT", b="oooT")
+
+    def step(self, actions):
+        *rest, infos = super().step(actions)
+        infos["b"]["action_mask"] = np.full(8, self.episode != 1300)
+        return *rest, infos
+
+
+@needs_workers
+@pytest.mark.parametrize("stuck", range(4))
+def test_an_env_whose_agent_has_no_choice_is_named_though_it_steps_in_a_part(stuck):
+    env = TeamTransitionEnv(make_multi_agent_vect_envs(NothingLeft, 4, backend="workers", num_workers=2))
+    env.divide(2)
+    env.reset([13 if row == stuck else row for row in range(4)])
+    part = next(part for part, columns in enumerate(env.columns) if columns == slice(stuck % 2, stuck % 2 + 1))
+    env.send(part, {agent: np.zeros(2, int) for agent in "ab"})
+    with pytest.raises(EnvironmentFault, match=f"agent 'b', env {stuck}: action_mask=.* allows no action"):
+        env.receive(part)
+    env.close()
+
+
 @pytest.mark.parametrize("name", ["Manifold", *MPE])
 def test_the_same_seeds_give_the_same_episodes_and_others_do_not(name):
     factory = worlds.Manifold if name == "Manifold" else mpe(name).parallel_env

@@ -348,6 +348,29 @@ def test_nobody_learns_from_a_step_that_was_lost(env_of, mode):
     same(step.reward, np.array([0, 1, 1, 0], np.float32))
 
 
+class NothingLeft(worlds.Frail):
+    """Allows nothing from its second step on, if it was seeded with 13."""
+
+    def reset(self, *, seed=None, options=None):
+        self.allowed = np.full(9, seed != 13)
+        return super().reset(seed=seed)[0], {"action_mask": np.ones(9, np.bool_)}
+
+    def step(self, action):
+        observation, *rest, _ = super().step(action)
+        return observation, *rest, {"action_mask": self.allowed | (observation[1] < 2)}
+
+
+@pytest.mark.parametrize("stuck", range(4))
+def test_an_env_without_a_choice_is_named_though_it_steps_in_a_part(env_of, stuck):
+    env = TransitionEnv(env_of([NothingLeft] * 4, num_workers=2))
+    env.divide(2)
+    assert env.columns == (slice(0, 1), slice(1, 2))  # rows 0 and 2, 1 and 3
+    env.reset([13 if row == stuck else row for row in range(4)])
+    env.step(np.zeros(4, int))
+    with pytest.raises(EnvironmentFault, match=f"env {stuck}: action_mask=.* allows no action"):
+        env.step(np.zeros(4, int))
+
+
 def test_a_lost_episode_ends_once_whether_its_step_was_asked_for_or_not(env_of):
     env = env_of([worlds.Frail] * 4, num_workers=2)
     assert [rows.tolist() for rows in env.parts] == [[0, 1], [2, 3]]
