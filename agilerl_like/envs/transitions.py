@@ -97,14 +97,15 @@ class TransitionEnv:
     observation unknown: then `next_obs` is the observation before the last step, and a warning says so once.
 
     An env of tensors is recognised by its first observations, and may be one of Isaac Lab, which is no VectorEnv by
-    birth and observes {"policy": …}. What is wrong with its numbers is said by `check`.
+    birth and observes {"policy": …} or {"policy": …, "critic": …}, of which the policy's part is seen. In vector envs
+    that put single ones together such a key is one as any other. What is wrong with tensors is said by `check`.
     """
 
     def __init__(self, env: VectorEnv) -> None:
         _check_vector_env(env)
         self.env = env
         self.num_envs: int = env.num_envs
-        self.single_observation_space: gym.Space = _policy_of(env.single_observation_space)
+        self.single_observation_space: gym.Space = _seen_of(env)
         self.single_action_space: gym.Space = env.single_action_space
         self.autoreset_mode: AutoresetMode | None = _autoreset_mode(env)
         """None until the first reset if the env does not say."""
@@ -121,7 +122,7 @@ class TransitionEnv:
         self._fresh_arrays = self._in_parts is not None or _returns_fresh_arrays(self._core)
         self._warnings: set[str] = set()
         self._by_workers = isinstance(getattr(env, "unwrapped", env), WorkerVectorEnv)
-        self._wrapped = False  # in {"policy": …}
+        self._wrapped = self.single_observation_space is not env.single_observation_space  # in {"policy": …}
         self._unknown: Array | None = None  # whether a last observation was missing; tensors only
         parts = (np.arange(self.num_envs),) if self._in_parts is None else self._in_parts.parts
         self._parts = [_Part(rows, slice(None)) for rows in parts]
@@ -145,8 +146,8 @@ class TransitionEnv:
         one generator for all rows; a list is mixed into the one seed that they take, so every entry matters.
         """
         obs, info = self._reset(seeds)
-        is_tree = isinstance(self.single_observation_space, gym.spaces.Dict)
-        self._wrapped = isinstance(obs, Mapping) and not is_tree
+        if not isinstance(self.single_observation_space, gym.spaces.Dict):
+            self._wrapped = isinstance(obs, Mapping)  # whatever the env's space says
         obs = self._seen(obs)
         self.arrays = self._masks.arrays = arrays_of(obs)
         if self.autoreset_mode is None:
@@ -311,8 +312,10 @@ class TransitionEnv:
             unknown, successors = ended, obs
         else:
             if isinstance(final, np.ndarray) and final.dtype == object:
-                final, known = _stacked(final, like=obs)
-            successors = arrays.where(ended & known, self._seen(final), obs)
+                final, known = _stacked([None if one is None else self._seen(one) for one in final], like=obs)
+            else:
+                final = self._seen(final)
+            successors = arrays.where(ended & known, final, obs)
             unknown = ended & ~(ended & known)
         if arrays.some(unknown):
             self._note_unknown(unknown)
@@ -375,11 +378,12 @@ def _check_vector_env(env: object) -> None:
         raise ConfigurationError("env is an EnvPool with batch_size < num_envs; allowed is batch_size=num_envs")
 
 
-def _policy_of(space: gym.Space) -> gym.Space:
+def _seen_of(env: VectorEnv) -> gym.Space:
     """Return what a policy sees: of spaces like Isaac Lab's, in which a critic may see more, its own part."""
-    if isinstance(space, gym.spaces.Dict) and "policy" in space.spaces and space.keys() <= {"policy", "critic"}:
-        return space["policy"]
-    return space
+    space = env.single_observation_space
+    if isinstance(getattr(env, "unwrapped", env), _OF_SINGLE_ENVS) or not isinstance(space, gym.spaces.Dict):
+        return space
+    return space["policy"] if "policy" in space.spaces and space.keys() <= {"policy", "critic"} else space
 
 
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:
@@ -393,6 +397,7 @@ def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:
         raise ConfigurationError(f"metadata['autoreset_mode']={mode!r} of {env}; allowed are {allowed}") from fault
 
 
+_OF_SINGLE_ENVS = (SyncVectorEnv, AsyncVectorEnv, WorkerVectorEnv)
 _SEEDED_ONE_BY_ONE = (SyncVectorEnv, AsyncVectorEnv, EnvPoolVectorEnv, SeededCartPole)
 
 
@@ -439,10 +444,10 @@ def _rows(tree: Tree, rows: np.ndarray) -> Tree:
     return tree_map(lambda leaf: leaf[rows], tree)
 
 
-def _stacked(each: np.ndarray, *, like: Tree) -> tuple[Tree, np.ndarray]:
-    """Stack the observations in an object array [N], and say which are there; the others are as in `like`."""
+def _stacked(each: Sequence[Tree], *, like: Tree) -> tuple[Tree, np.ndarray]:
+    """Stack N observations, and say which are there; where one is None it is as in `like`."""
     known = np.array([one is not None for one in each])
     stacked = tree_map(np.array, like)
-    for row in np.flatnonzero(known):
+    for row in np.flatnonzero(known).tolist():
         tree_map(lambda into, value, row=row: into.__setitem__(row, value), stacked, each[row])
     return stacked, known
