@@ -506,7 +506,8 @@ def _widen_by_functions(env: Any, num_envs: int, backend: Backend | None) -> Vec
     if backend not in _FROM_FUNCTIONS.values():
         backend = _FROM_FUNCTIONS[type(env)]
     if backend == "workers":
-        return WorkerVectorEnv(functions)
+        known = {"num_workers": env.wanted_workers, "timeout": env.timeout} if isinstance(env, WorkerVectorEnv) else {}
+        return WorkerVectorEnv(functions, **known)
     mode: Any = getattr(env, "observation_mode", "same")
     if not isinstance(mode, str):
         mode = (batch_space(env.single_observation_space, num_envs), env.single_observation_space)

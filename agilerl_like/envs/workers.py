@@ -64,7 +64,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self.env_fns = tuple(env_fns)
         self.num_envs = len(self.env_fns)
         self.num_workers = number_of_workers(num_workers, self.num_envs)
-        self.timeout = timeout
+        self.wanted_workers, self.timeout = num_workers, timeout
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         one = self.env_fns[0]()
         self.metadata = {**one.metadata, "autoreset_mode": self.autoreset_mode}

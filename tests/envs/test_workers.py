@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agilerl_like.envs import TransitionEnv, WorkerVectorEnv, backend_of, evaluation_env, make_vect_envs, widen
+from agilerl_like.envs.workers import TIMEOUT, number_of_workers
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
@@ -207,6 +208,12 @@ def test_workers_are_widened_as_workers():
     by_hand = widen(WorkerVectorEnv([worlds.Frail, worlds.Slow]), 3)
     assert isinstance(by_hand, WorkerVectorEnv)
     assert by_hand.env_fns == (worlds.Frail, worlds.Slow, worlds.Frail)
+    assert (by_hand.num_workers, by_hand.timeout) == (number_of_workers(None, 3), TIMEOUT)
+    for num_workers, num_envs, expected in ((1, 6, 1), (3, 6, 3), (3, 2, 2), (None, 6, number_of_workers(None, 6))):
+        told = WorkerVectorEnv([worlds.Frail] * 3, num_workers=num_workers, timeout=7.0)
+        again = widen(widen(told, 1), num_envs)  # through one env, for which one worker does
+        assert isinstance(again, WorkerVectorEnv)
+        assert (again.num_workers, again.timeout) == (expected, 7.0)
 
 
 # ---- choosing
