@@ -64,6 +64,7 @@ class Task:
     action_space: gym.Space
     num_envs: int
     num_workers: int
+    attributes: Mapping[int, Mapping[str, Any]]  # by row, that were set in envs in whose place these come
 
 
 class Board:
@@ -171,6 +172,8 @@ class _Envs:
         for row, make in task.env_fns.items():
             self.board.stepping[self.worker] = row
             self.envs[row] = _checked(make(), task, self.envs.values())
+            for name, value in task.attributes[row].items():
+                self.envs[row].set_wrapper_attr(name, value)
         self.board.stepping[self.worker] = NOBODY
 
     def step(self, steps: list[tuple[int, int, Tree | None]]) -> list[list[Report]]:

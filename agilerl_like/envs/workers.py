@@ -80,6 +80,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._crew: list[Worker] = []
         self._end = weakref.finalize(self, _end, self._crew, self._memory, os.getpid())
         self._tickets = itertools.count()
+        self._attributes: dict[str, list[Any]] = {}  # that were set, by name, of each env
         self._ready = False
         self.divide(blocks)
 
@@ -169,12 +170,16 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each env, to one value for all or to a list of one for each."""
+        """Set an attribute of each env, to one value for all or to a list of one for each.
+
+        The envs that take the place of some that were lost have it, too.
+        """
         each = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(each) != self.num_envs:
             raise ValueError(f"values has {len(each)} entries; allowed is one for each of {self.num_envs} envs")
         self._start()
         self._ask("set_attr", lambda worker: (name, {row: each[row] for row in worker.rows}))
+        self._attributes[name] = each
 
     def render(self) -> tuple[Any, ...]:
         """Return a frame of each env."""
@@ -213,6 +218,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             self.single_action_space,
             self.num_envs,
             self.num_workers,
+            {row: {name: each[row] for name, each in self._attributes.items()} for row in worker.rows},
         )
         worker.start(task, self._memory)
 

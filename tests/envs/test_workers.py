@@ -459,6 +459,22 @@ def test_one_env_returned_twice_is_found_out(env_of):
         env_of([lambda: one] * 2, num_workers=1).reset()
 
 
+@pytest.mark.parametrize("lost", ["killed", "divided"])
+def test_attributes_that_were_set_hold_for_the_envs_that_take_the_place_of_others(env_of, lost):
+    env = env_of([worlds.Frail] * 4, num_workers=2)
+    env.reset(seed=7)
+    env.set_attr("mark", [1, 2, 3, 4])
+    env.set_attr("pace", 5)
+    env.set_attr("mark", [4, 3, 2, 1])
+    if lost == "killed":
+        with pytest.warns(RuntimeWarning, match="SIGKILL"):
+            env.step(np.array([worlds.IS_KILLED, 0, 0, 0]))
+    else:
+        env.divide(2)  # which ends all workers
+    assert env.get_attr("mark") == (4, 3, 2, 1)
+    assert env.get_attr("pace") == (5, 5, 5, 5)
+
+
 def test_a_worker_that_dies_idle_is_replaced_at_the_next_reset(env_of):
     env = env_of([worlds.Frail] * 2, num_workers=2)
     first = env.reset(seed=7)
