@@ -27,7 +27,7 @@ from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.keeping import keep_last_observations
 from agilerl_like.envs.masks import ActionMasks
 from agilerl_like.envs.spaces import Tree, tree_map
-from agilerl_like.envs.workers import WorkerVectorEnv
+from agilerl_like.envs.workers import WorkerVectorEnv, check_rows
 from agilerl_like.envs.wrapping import core_of, refuse_twins
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
@@ -167,6 +167,7 @@ class TransitionEnv:
             transition = self.receive(0)
         else:
             actions = np.asarray(self.arrays.actions(actions))
+            check_rows(actions, self.num_envs)
             for place, part in enumerate(self._parts):
                 self.send(place, actions[part.rows])
             transition = self._together([self.receive(place) for place in range(len(self._parts))])

@@ -134,7 +134,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def step(self, actions: Any) -> Step:
         """Take one action in each env."""
         self._check_ready()
-        given = tree_map(lambda _, one: np.asarray(one), self._board.actions, actions)
+        given = self._checked_actions(actions, self.num_envs)
         self._send({part: tree_map(lambda one, rows=rows: one[rows], given) for part, rows in enumerate(self.parts)})
         reports = list(itertools.chain.from_iterable([self._collect(part) for part in range(len(self.parts))]))
         board = self._board
@@ -144,7 +144,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def send(self, part: int, actions: Any) -> None:
         """Begin to step the rows `parts[part]`."""
         self._check_ready()
-        self._send({part: tree_map(lambda _, one: np.asarray(one), self._board.actions, actions)})
+        self._send({part: self._checked_actions(actions, len(self.parts[part]))})
 
     def receive(self, part: int) -> Step:
         """Wait for the rows `parts[part]`, and return what they did; the arrays belong to the receiver."""
@@ -347,14 +347,22 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._memory.truncate(arena.size)
         return Board(Arena(mmap(self._memory.fileno(), arena.size)), *spaces)
 
+    def _checked_actions(self, actions: Any, count: int) -> Tree:
+        """Actions as arrays of as many rows."""
+
+        def checked(_: np.ndarray, given: Any) -> np.ndarray:
+            one = np.asarray(given)
+            check_rows(one, count)
+            return one
+
+        return tree_map(checked, self._board.actions, actions)
+
     def _share_actions(self, part: int, given: Tree) -> Tree | None:
         """Put actions into shared memory; return them if they do not fit there as they are, and None if they do."""
         rows = self.parts[part]
         fits: list[bool] = []
 
         def compare(shared: np.ndarray, one: np.ndarray) -> None:
-            if len(one) != len(rows):
-                raise ConfigurationError(f"actions has {len(one)} rows; allowed is one for each of {len(rows)} envs")
             fits.append((one.dtype, one.shape[1:]) == (shared.dtype, shared.shape[1:]))
 
         tree_map(compare, self._board.actions, given)
@@ -414,6 +422,13 @@ def number_of_workers(wanted: int | None, num_envs: int) -> int:
     if isinstance(wanted, bool) or not isinstance(wanted, (int, np.integer)) or wanted < 1:
         raise ConfigurationError(f"num_workers={wanted!r}; allowed are whole numbers from 1")
     return min(int(wanted), num_envs)
+
+
+def check_rows(actions: np.ndarray, num_envs: int) -> None:
+    """Raise ConfigurationError unless there is one action for each env."""
+    if actions.shape[:1] != (num_envs,):
+        rows = len(actions) if actions.ndim else "no"
+        raise ConfigurationError(f"actions has {rows} rows; allowed is one for each of {num_envs} envs")
 
 
 def hindrance(env_fn: Callable[[], gym.Env], *spaces: gym.Space) -> str:

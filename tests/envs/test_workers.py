@@ -284,8 +284,12 @@ def test_misuse_is_named(env_of):
     with pytest.raises(ConfigurationError, match="seed has 1 entries"):
         env.reset(seed=[1])
     env.reset(seed=1)
-    with pytest.raises(ConfigurationError, match="actions has 3 rows"):
+    with pytest.raises(ConfigurationError, match="actions has 3 rows; allowed is one for each of 2 envs"):
         env.send(0, np.zeros(3, int))
+    for step in (env.step, TransitionEnv(env).step):
+        for wrong, rows in ((np.zeros(5, int), 5), (np.zeros(3, int), 3), ([], 0), (0, "no")):
+            with pytest.raises(ConfigurationError, match=f"actions has {rows} rows; allowed is one for each of 4 envs"):
+                step(wrong)
     with pytest.raises(gym.error.NoAsyncCallError):
         env.receive(0)
     env.send(0, np.zeros(2, int))
