@@ -258,12 +258,10 @@ class _Envs:
             env.close()
 
     def _act(self, row: int, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        if not self.ended[row]:
-            return self.envs[row].step(action)
-        if self.mode is AutoresetMode.NEXT_STEP:
+        if self.ended[row] and self.mode is AutoresetMode.NEXT_STEP:
             observation, info = self.envs[row].reset()
             return observation, 0.0, False, False, info
-        raise gym.error.ResetNeeded("an episode has ended, so reset(options={'reset_mask': …}) comes before step()")
+        return self.envs[row].step(action)
 
     def _write(self, slot: int, rows: np.ndarray, observations: list[Any]) -> None:
         """Put observations into shared memory, cast as SyncVectorEnv casts them."""

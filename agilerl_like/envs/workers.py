@@ -16,7 +16,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from mmap import mmap
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
@@ -107,6 +107,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._seeds: list[int | None] = [None] * self.num_envs
         self._slots = [0] * len(self.parts)  # in which slot the observations are that were last handed out
         self._in_flight: set[int] = set()
+        self._over = np.zeros(self.num_envs, dtype=np.bool_)  # whose episode has ended; kept for DISABLED only
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Begin new episodes everywhere, or where `options["reset_mask"]` says; what was in flight is forgotten."""
@@ -129,6 +130,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
                 worker.answers.clear()  # to steps that nobody waits for any more
             self._in_flight.clear()
             self._ready = True
+        self._over[mask] = False
         return self._observed(), self._merged(list(itertools.chain.from_iterable(reports)))
 
     def step(self, actions: Any) -> Step:
@@ -248,10 +250,19 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         if not self._ready:
             raise gym.error.ResetNeeded("reset() comes before step()")
 
+    def _check_going_on(self, parts: Iterable[int]) -> None:
+        over = [row for part in parts for row in self.parts[part].tolist() if self._over[row]]
+        if over:
+            raise gym.error.ResetNeeded(
+                f"episodes of envs {sorted(over)} have ended; reset(options={{'reset_mask': …}}) comes before step()"
+            )
+
     def _send(self, actions: Mapping[int, Tree]) -> None:
         """Let every worker step its rows of some parts, with one message; the answer will be that of each part."""
         if pending := self._in_flight & actions.keys():
             raise gym.error.AlreadyPendingCallError(f"parts {pending} are being stepped; receive comes first", "step")
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            self._check_going_on(actions.keys())
         rest = {part: self._share_actions(part, given) for part, given in actions.items()}
         self._in_flight |= actions.keys()
         for worker in self._crew:
@@ -269,6 +280,9 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._gather(part)
         self._in_flight.remove(part)
         self._slots[part] = 1 - self._slots[part]
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            rows = self.parts[part]
+            self._over[rows] = self._board.terminated[rows] | self._board.truncated[rows]
         return [report for worker in self._crew if worker.share[part] for report in worker.answers.pop(part)]
 
     def _gather(self, key: str | int, ask_again: Callable[[Worker], None] = lambda _: None) -> None:

@@ -419,6 +419,25 @@ def test_in_the_other_autoreset_modes_a_lost_episode_waits_for_its_reset(env_of,
     same(env.step(np.zeros(2, int))[0], after + np.float32([0, 1]))
 
 
+def test_without_autoreset_an_env_whose_episode_has_ended_is_not_stepped(env_of):
+    env = env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=DISABLED)
+    first, _ = env.reset(seed=[1, 2, 3, 4])
+    seen, *_ = env.step(np.array([worlds.ENDS, 0, 0, worlds.ENDS]))
+    for step in (lambda: env.step(np.zeros(4, int)), lambda: env.send(1, np.zeros(2, int))):
+        with pytest.raises(gym.error.ResetNeeded, match=r"envs \[(0, )?3\] have ended; reset\(.*reset_mask"):
+            step()
+    after, _ = env.reset(options={"reset_mask": np.array([True, False, False, False])})
+    same(after[1:], seen[1:])
+    with pytest.raises(gym.error.ResetNeeded, match=r"envs \[3\] have ended"):
+        env.step(np.zeros(4, int))
+    env.send(0, np.zeros(2, int))  # rows 0 and 1, whose episodes run
+    same(env.receive(0)[0], after[:2] + np.float32([0, 1]))  # a refused step has moved nobody
+    with pytest.raises(gym.error.ResetNeeded, match=r"envs \[3\] have ended"):
+        env.send(1, np.zeros(2, int))
+    same(env.reset(seed=[1, 2, 3, 4])[0], first)
+    same(env.step(np.zeros(4, int))[0], first + np.float32([0, 1]))
+
+
 def test_four_failures_in_a_row_are_one_error_that_names_everything(env_of):
     env = env_of([worlds.Frail] * 8, num_workers=2, blocks=2)
     env.reset(seed=1)
