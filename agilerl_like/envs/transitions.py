@@ -38,7 +38,8 @@ class Transition(NamedTuple):
     `obs` [N, …] is what to act on next; `next_obs` [N, …] is what the action led to. They differ only in rows whose
     episode ended and whose env was reset at once; where no row differs they are the very same object. `valid` [N] is
     False for rows in which the env ignored the action because it was being reset (their reward is 0 and nothing ended)
-    and for those whose worker process was lost with their episode (their reward is 0 and the episode ended).
+    and for those whose worker process was lost with their episode (their reward is 0, and the episode ended unless it
+    had not begun when the process was lost).
     `action_mask` [N, choices] goes with `obs`, True where allowed; None if the world has no masks. Where `terminated`
     and `truncated` are both True, the termination counts: there is nothing to bootstrap from.
     """

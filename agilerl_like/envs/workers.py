@@ -7,6 +7,7 @@ turn: when it has stepped one, its actions for the other wait already, and no co
 A worker that dies or hangs is replaced. Of the episodes that it took with it nobody knows how they went on, so each is
 reported as truncated where it was last seen: reward 0, the last observation once more as the final one, and
 `info["worker_lost"]` True. The action that was asked for has no consequence in any report, and nobody learns from it.
+Envs that are reset by a mask between such a loss and its report lose that step alone: their episode goes on after it.
 """
 
 from __future__ import annotations
@@ -130,8 +131,10 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
                 worker.answers.clear()  # to steps that nobody waits for any more
             self._in_flight.clear()
             self._ready = True
+        reports = list(itertools.chain.from_iterable(reports))
+        self._begin_after_loss({report.row: report.info for report in reports})
         self._over[mask] = False
-        return self._observed(), self._merged(list(itertools.chain.from_iterable(reports)))
+        return self._observed(), self._merged(reports)
 
     def step(self, actions: Any) -> Step:
         """Take one action in each env."""
@@ -343,6 +346,23 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
                 tree_map(lambda new, old, rows=rows: new.__setitem__(rows, old[rows]), after, before)
                 reports = [Report(row, {"worker_lost": True}) for row in rows]
             worker.answers[part] = reports
+
+    def _begin_after_loss(self, begun: Mapping[int, dict[str, Any]]) -> None:
+        """Take rows that have begun anew, and what was told then, out of the losses that wait to be reported.
+
+        Such a row lost no episode with its worker, only the step that has been answered already.
+        """
+        board = self._board
+        for worker in self._crew:
+            for part in [key for key in worker.answers if isinstance(key, int)]:
+                rows = [row for row in worker.share[part] if row in begun]
+                before, after = board.observations[self._slots[part]], board.observations[1 - self._slots[part]]
+                tree_map(lambda new, old, rows=rows: new.__setitem__(rows, old[rows]), after, before)
+                board.truncated[rows] = False
+                worker.answers[part] = [
+                    Report(report.row, {**begun[report.row], "worker_lost": True}) if report.row in begun else report
+                    for report in worker.answers[part]
+                ]
 
     def _place(self, worker: Worker) -> str:
         row = int(self._board.stepping[worker.index])

@@ -54,6 +54,16 @@ class BrokenAtReset(Frail):
         raise ZeroDivisionError("no episode of this world begins")
 
 
+class DiesAtReset(Frail):
+    """Once, if a file is there."""
+
+    def reset(self, *, seed=None, options=None):
+        if options is not None and os.path.exists(options["file"]):
+            os.remove(options["file"])
+            os._exit(3)
+        return super().reset(seed=seed)[0], {"begun": True}
+
+
 class OfOtherWidth(Frail):
     observation_space = Box(-1e9, 1e9, (3,), np.float32)
 

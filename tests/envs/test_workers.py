@@ -419,6 +419,47 @@ def test_in_the_other_autoreset_modes_a_lost_episode_waits_for_its_reset(env_of,
     same(env.step(np.zeros(2, int))[0], after + np.float32([0, 1]))
 
 
+@pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP, DISABLED])
+def test_an_env_that_is_reset_by_a_mask_while_its_worker_dies_goes_on_from_there(env_of, tmp_path, mode):
+    env = env_of([worlds.DiesAtReset] * 4, num_workers=2, autoreset_mode=mode)  # worker 0 has rows 0 and 3
+    seen, _ = env.reset(seed=[10, 20, 30, 40])
+    file = tmp_path / "dies"
+    file.touch()
+    mask = np.array([True, False, False, False])
+    with pytest.warns(RuntimeWarning, match="ended with exit code 3"):
+        begun, info = env.reset(seed=[50, None, None, None], options={"reset_mask": mask, "file": str(file)})
+    same(begun, np.stack([first_observation(50), *seen[1:]]))
+    same(info["begun"], mask)
+    after, reward, terminated, truncated, info = env.step(np.zeros(4, int))
+    same(after[:3], begun[:3] + np.float32([[0, 0], [0, 1], [0, 1]]))
+    same(reward, np.array([0.0, 1.0, 1.0, 0.0]))
+    assert not terminated.any()
+    same(truncated, np.array([False, False, False, True]))  # row 0 had begun anew already
+    same(info["worker_lost"], np.array([True, False, False, True]))
+    assert bool(info["begun"][0])
+    if mode is DISABLED:
+        env.reset(options={"reset_mask": truncated, "file": ""})
+    again, reward, *_ = env.step(np.zeros(4, int))
+    same(again[:3], after[:3] + np.float32([0, 1]))
+    same(reward[:3], np.ones(3))
+
+
+@pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP, DISABLED])
+def test_so_does_one_that_is_reset_before_its_loss_was_reported(env_of, mode):
+    env = env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=mode)  # worker 0 has rows 0 and 3
+    env.reset(seed=[10, 20, 30, 40])
+    env.send(0, np.array([worlds.IS_KILLED, 0]))
+    with pytest.warns(RuntimeWarning, match="SIGKILL"):
+        assert env.receive(0)[3].tolist() == [True, False]
+    begun, _ = env.reset(options={"reset_mask": np.array([False, False, False, True])})
+    for steps, paid in enumerate([0.0, 1.0, 1.0]):
+        env.send(1, np.zeros(2, int))
+        after, reward, _, truncated, info = env.receive(1)
+        same(after[1], begun[3] + np.float32([0, steps]))
+        assert (reward.tolist(), truncated.tolist()) == ([1.0, paid], [False, False])
+        assert ("worker_lost" in info) == (steps == 0)
+
+
 def test_without_autoreset_an_env_whose_episode_has_ended_is_not_stepped(env_of):
     env = env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=DISABLED)
     first, _ = env.reset(seed=[1, 2, 3, 4])
