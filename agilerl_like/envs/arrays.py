@@ -109,11 +109,15 @@ class TensorArrays(Arrays):
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def numbers(self, given: Tensor, *, copy: bool) -> Tensor:
-        return given.to(torch.float32, copy=copy)
+    def numbers(self, given: Any, *, copy: bool) -> Tensor:
+        return self._tensor(given, np.float32).to(torch.float32, copy=copy)
 
-    def flags(self, given: Tensor, *, copy: bool) -> Tensor:
-        return given.to(torch.bool, copy=copy)
+    def flags(self, given: Any, *, copy: bool) -> Tensor:
+        return self._tensor(given, np.bool_).to(torch.bool, copy=copy)
+
+    def _tensor(self, given: Any, dtype: type[np.generic]) -> Tensor:
+        """Whatever an env of tensors tells on the host, masks for example, on its device."""
+        return given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, dtype)).to(self.device)
 
     def zeros(self, *shape: int, dtype: type[np.generic]) -> Tensor:
         return torch.zeros(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device=self.device)

@@ -26,27 +26,28 @@ class ActionMasks:
         self._choices = choices_of(space)
         self._stuck: Array | None = None  # rows that once had no choice; tensors only
 
-    def read(self, info: dict[str, Any], rows: int, *, unasked: Array | None = None) -> Array | None:
-        """Return the mask [rows, size] that goes with the observations; None as long as the world had none.
+    def read(self, info: dict[str, Any], rows: np.ndarray, *, unasked: Array | None = None) -> Array | None:
+        """Return the mask [len(rows), size] that goes with the observations; None as long as the world had none.
 
-        `unasked` rows are those whose next action is ignored: a finished world may well allow nothing.
+        `rows` are the envs' own, by which one without a choice is named. `unasked` ones [len(rows)] are those whose
+        next action is ignored: a finished world may well allow nothing.
         """
         given = info.get("action_mask")
         if given is None:
-            return self.free(rows) if self._seen else None
+            return self.free(len(rows)) if self._seen else None
         self._seen = True
         present = info.get("_action_mask")
         if isinstance(given, np.ndarray) and given.dtype == object:
             given = [np.ones(self.size) if row is None else row for row in given]
         mask = self._as_flags(given)
-        if tuple(mask.shape) != (rows, self.size):
+        if tuple(mask.shape) != (len(rows), self.size):
             raise ConfigurationError(
-                f"info['action_mask'] has shape {tuple(mask.shape)}; allowed for {self.space} in {rows} envs is "
-                f"{(rows, self.size)}"
+                f"info['action_mask'] has shape {tuple(mask.shape)}; allowed for {self.space} in {len(rows)} envs is "
+                f"{(len(rows), self.size)}"
             )
-        for free in (None if present is None else ~present, unasked):
+        for free in (None if present is None else ~self.arrays.flags(present, copy=False), unasked):
             mask = mask if free is None else mask | free[:, None]
-        self._look_for_stuck(mask)
+        self._look_for_stuck(mask, rows)
         return mask
 
     def free(self, rows: int) -> Array:
@@ -65,14 +66,15 @@ class ActionMasks:
         except ValueError as fault:  # rows of unequal length
             raise ConfigurationError(f"info['action_mask'] has rows of unequal shape: {given!r}") from fault
 
-    def _look_for_stuck(self, mask: Array) -> None:
+    def _look_for_stuck(self, mask: Array, rows: np.ndarray) -> None:
         for choice in self._choices:
             stuck = ~mask[:, choice].any(1)
             if not isinstance(stuck, np.ndarray):
                 self._stuck = stuck if self._stuck is None else self._stuck | stuck
             elif stuck.any():
-                row = int(np.argmax(stuck))
-                raise EnvironmentFault(f"env {row}: action_mask={mask[row].astype(int).tolist()} allows no action")
+                place = int(np.argmax(stuck))
+                named = f"env {rows[place]}: action_mask={mask[place].astype(int).tolist()}"
+                raise EnvironmentFault(f"{named} allows no action")
 
 
 def choices_of(space: Space) -> list[slice]:

@@ -26,6 +26,7 @@ from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.envs.trials import trial_env
 from agilerl_like.envs.vector import EnvRecipe, widen
 from agilerl_like.envs.workers import TIMEOUT
+from agilerl_like.envs.wrapping import refuse_twins
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 __all__ = [
@@ -49,7 +50,7 @@ def make_multi_agent_vect_envs(
     num_envs: int = 1,
     *,
     backend: TeamBackend = "auto",
-    extra_wrappers: Iterable[TeamWrapper] = (),
+    extra_wrappers: TeamWrapper | Iterable[TeamWrapper] = (),
     num_workers: int | None = None,
     step_timeout: float = TIMEOUT,
     with_state: bool = False,
@@ -62,7 +63,7 @@ def make_multi_agent_vect_envs(
     `env` is a factory of PettingZoo's parallel envs (`simple_spread_v3.parallel_env`), or of AEC envs whose agents all
     act in every cycle, which PettingZoo converts; or where there is one: "package.module:factory", "package.module"
     with a `parallel_env` in it, or an id of PettingZoo's registry ("butterfly/pistonball-v6"). `extra_wrappers` go
-    around each parallel env: callables, import paths, or {"name": import path, **kwargs}.
+    around each parallel env: callables, import paths, or {"name": import path, **kwargs}; one may stand alone.
 
     Backends are those of `make_vect_envs` for single envs, and their results are the same bits. "auto" times random
     actions, which a world that forbids some may not bear: then it takes sync. `should_async_vector` is AgileRL's way to
@@ -81,8 +82,8 @@ def make_multi_agent_vect_envs(
         backend = named
     if backend not in get_args(TeamBackend):
         raise unknown_name("backend", backend, get_args(TeamBackend))
-    one = isinstance(extra_wrappers, (str, Mapping))
-    wrappers = cast(tuple[TeamWrapper, ...], (extra_wrappers,) if one else tuple(extra_wrappers))
+    one = isinstance(extra_wrappers, (str, Mapping)) or callable(extra_wrappers)
+    wrappers = (cast(TeamWrapper, extra_wrappers),) if one else tuple(cast(Iterable[TeamWrapper], extra_wrappers))
     return MultiAgentVectorEnv.made(
         team_recipe(
             env if isinstance(env, str) else _path_of(env),
@@ -160,6 +161,8 @@ class MultiAgentVectorEnv:
         observed, acted = vector.single_observation_space, vector.single_action_space
         if not isinstance(observed, Packed) or not isinstance(acted, Packed):
             raise ConfigurationError(f"vector={vector} is not an env of teams; make_multi_agent_vect_envs makes one")
+        if isinstance(vector, SyncVectorEnv):
+            refuse_twins([cast(TeamEnv, team.unwrapped).env for team in vector.envs], f"env={vector}")
         self.vector = vector
         """The same as an env of gymnasium, whose observations and actions are rows of bytes."""
         self.observation_rows, self.action_rows = observed, acted
@@ -330,7 +333,11 @@ def _called(factory: Callable[..., Any], source: TeamSource, kwargs: Mapping[str
         return factory(**kwargs)
     except ImportError as fault:
         raise ConfigurationError(f"env={source!r} needs a package: {fault}") from fault
-    except TypeError as fault:
+    except ConfigurationError:
+        raise
+    except (TypeError, ValueError, AssertionError) as fault:
+        if not kwargs and not isinstance(fault, TypeError):
+            raise
         raise ConfigurationError(f"env_kwargs={dict(kwargs)} do not suit env={source!r}: {fault}") from fault
 
 

@@ -201,18 +201,43 @@ class Leaf:
         """Its part of rows, float32 or bytes, from arrays `[…, *given_shape]`; may be the very array that came in.
 
         Raises:
-            EnvironmentFault: another shape, or a category outside the space.
+            EnvironmentFault: another shape, what is no number, a category that is no whole number or outside the space,
+                or for an image of bytes what is none.
         """
         batch = self.batch(given.shape)
         if self.counts.size:
             return self._one_hot(given).reshape(*batch, self.size)
         if not self.in_bytes:
-            return given.astype(np.float32, copy=False).reshape(*batch, self.size)
-        bits = given.view(np.uint8) if given.dtype == np.bool_ else given.astype(np.uint8, copy=False)
-        return bits.reshape(*batch, self.size)
+            try:
+                return given.astype(np.float32, copy=False).reshape(*batch, self.size)
+            except (TypeError, ValueError) as fault:
+                raise EnvironmentFault(
+                    f"{self.title} has dtype {given.dtype}; allowed are numbers ({fault})"
+                ) from fault
+        return self._bytes(given).reshape(*batch, self.size)
+
+    def _bytes(self, given: np.ndarray) -> np.ndarray:
+        if given.dtype == np.uint8:
+            return given
+        if given.dtype == np.bool_:
+            return given.view(np.uint8)
+        if given.dtype.kind not in "iuf":
+            raise EnvironmentFault(f"{self.title} has dtype {given.dtype}; allowed are whole numbers from 0 to 255")
+        with np.errstate(invalid="ignore"):
+            found = given.astype(np.uint8)
+        if (wrong := found != given).any():
+            raise EnvironmentFault(
+                f"{self.title} has {given[wrong][0]} among numbers of {given.dtype}; allowed in {self.space} are whole "
+                "numbers from 0 to 255"
+            )
+        return found
 
     def _one_hot(self, given: np.ndarray) -> np.ndarray:
-        categories = given.reshape(-1, self.counts.size) - self.starts  # [B, categories]
+        if given.dtype.kind not in "iub":
+            raise EnvironmentFault(
+                f"{self.title} has dtype {given.dtype}; allowed are whole numbers that lie in {self.space}"
+            )
+        categories = given.reshape(-1, self.counts.size).astype(np.int64, copy=False) - self.starts  # [B, categories]
         if not ((categories >= 0) & (categories < self.counts)).all():
             raise EnvironmentFault(f"{self.title}={given} lies outside {self.space}")
         rows = np.zeros((len(categories), self.size), dtype=np.float32)

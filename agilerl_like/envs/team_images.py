@@ -60,8 +60,8 @@ class RepeatActions(TeamWrapper):
             if {*self.env.agents} != {*actions}:
                 break
             step = self.env.step(actions)
-            for agent, reward in step[1].items():
-                earned[agent] += reward
+            for agent, reward in step[1].items():  # whoever arrives earns from then on
+                earned[agent] = earned.get(agent, 0.0) + reward
         return step[0], earned, *step[2:]
 
 

@@ -79,6 +79,7 @@ class TeamTransitionEnv:
         self._steps = TransitionEnv(env.vector)
         self._masks = {agent: ActionMasks(space) for agent, space in self.single_action_spaces.items()}
         self._acting = np.zeros((self.num_envs, len(self.agent_ids)), np.bool_)
+        self._every = np.arange(self.num_envs)
         self.divide(1)
 
     def divide(self, blocks: int) -> None:
@@ -99,7 +100,7 @@ class TeamTransitionEnv:
         """
         seen = self.env.observation_rows.read(self._steps.reset(seeds))
         self._acting = np.array(seen["acting"])
-        self._remember(*self._turn(seen))
+        self._remember(*self._turn(seen, self._every))
         return owned(seen["obs"])
 
     def step(self, actions: Mapping[str, Any]) -> TeamTransition:
@@ -131,7 +132,7 @@ class TeamTransitionEnv:
         last = seen if step.next_obs is step.obs else read(step.next_obs)
         came = outcome(last, self._acting[rows], ~step.valid)
         self._acting[rows] = seen["acting"]
-        mask, acting, state = self._turn(seen)
+        mask, acting, state = self._turn(seen, self._every[rows])
         if isinstance(rows, slice):
             self._remember(mask, acting, state)
         obs = owned(seen["obs"])
@@ -150,8 +151,10 @@ class TeamTransitionEnv:
             next_state=state if last is seen else _state(last),
         )
 
-    def _turn(self, seen: Tree) -> tuple[dict[str, np.ndarray | None], dict[str, np.ndarray], np.ndarray | None]:
-        """What goes with observations: masks, who is to act, and the state."""
+    def _turn(
+        self, seen: Tree, rows: np.ndarray
+    ) -> tuple[dict[str, np.ndarray | None], dict[str, np.ndarray], np.ndarray | None]:
+        """What goes with the observations of some envs: masks, who is to act, and the state."""
         flags = np.ascontiguousarray(seen["acting"].T)  # [A, N]
         acting = dict(zip(self.agent_ids, flags, strict=True))
         some_masked, masks = seen["masked"].any(0), {}
@@ -160,7 +163,7 @@ class TeamTransitionEnv:
             if some_masked[column]:
                 info = {MASK: seen["mask"][agent], f"_{MASK}": seen["masked"][:, column]}
             try:
-                masks[agent] = self._masks[agent].read(info, len(flags[column]), unasked=~acting[agent])
+                masks[agent] = self._masks[agent].read(info, rows, unasked=~acting[agent])
             except EnvironmentFault as fault:
                 raise EnvironmentFault(f"agent {agent!r}, {fault}") from fault
         return masks, acting, _state(seen)

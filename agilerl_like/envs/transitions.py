@@ -24,10 +24,11 @@ from agilerl_like.envs import envpool
 from agilerl_like.envs.arrays import Array, Arrays, HostArrays, arrays_of
 from agilerl_like.envs.cartpole import SeededCartPole
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
+from agilerl_like.envs.keeping import keep_last_observations
 from agilerl_like.envs.masks import ActionMasks
 from agilerl_like.envs.spaces import Tree, tree_map
-from agilerl_like.envs.workers import WorkerVectorEnv
-from agilerl_like.envs.wrapping import core_of
+from agilerl_like.envs.workers import WorkerVectorEnv, check_rows
+from agilerl_like.envs.wrapping import core_of, refuse_twins
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 
@@ -37,7 +38,8 @@ class Transition(NamedTuple):
     `obs` [N, …] is what to act on next; `next_obs` [N, …] is what the action led to. They differ only in rows whose
     episode ended and whose env was reset at once; where no row differs they are the very same object. `valid` [N] is
     False for rows in which the env ignored the action because it was being reset (their reward is 0 and nothing ended)
-    and for those whose worker process was lost with their episode (their reward is 0 and the episode ended).
+    and for those whose worker process was lost with their episode (their reward is 0, and the episode ended unless it
+    had not begun when the process was lost).
     `action_mask` [N, choices] goes with `obs`, True where allowed; None if the world has no masks. Where `terminated`
     and `truncated` are both True, the termination counts: there is nothing to bootstrap from.
     """
@@ -96,14 +98,15 @@ class TransitionEnv:
     observation unknown: then `next_obs` is the observation before the last step, and a warning says so once.
 
     An env of tensors is recognised by its first observations, and may be one of Isaac Lab, which is no VectorEnv by
-    birth and observes {"policy": …}. What is wrong with its numbers is said by `check`.
+    birth and observes {"policy": …} or {"policy": …, "critic": …}, of which the policy's part is seen. In vector envs
+    that put single ones together such a key is one as any other. What is wrong with tensors is said by `check`.
     """
 
     def __init__(self, env: VectorEnv) -> None:
         _check_vector_env(env)
         self.env = env
         self.num_envs: int = env.num_envs
-        self.single_observation_space: gym.Space = _policy_of(env.single_observation_space)
+        self.single_observation_space: gym.Space = _seen_of(env)
         self.single_action_space: gym.Space = env.single_action_space
         self.autoreset_mode: AutoresetMode | None = _autoreset_mode(env)
         """None until the first reset if the env does not say."""
@@ -114,10 +117,13 @@ class TransitionEnv:
         self._masks = ActionMasks(self.single_action_space)
         self._in_parts = cast(_InParts, env) if _has_parts(env) and self._resets_by_itself else None
         self._core = core_of(env)
+        if isinstance(inner := getattr(env, "unwrapped", env), SyncVectorEnv):
+            refuse_twins(inner.envs, f"a function of env={env}")
+            keep_last_observations(inner)
         self._fresh_arrays = self._in_parts is not None or _returns_fresh_arrays(self._core)
         self._warnings: set[str] = set()
         self._by_workers = isinstance(getattr(env, "unwrapped", env), WorkerVectorEnv)
-        self._wrapped = False  # in {"policy": …}
+        self._wrapped = self.single_observation_space is not env.single_observation_space  # in {"policy": …}
         self._unknown: Array | None = None  # whether a last observation was missing; tensors only
         parts = (np.arange(self.num_envs),) if self._in_parts is None else self._in_parts.parts
         self._parts = [_Part(rows, slice(None)) for rows in parts]
@@ -141,14 +147,14 @@ class TransitionEnv:
         one generator for all rows; a list is mixed into the one seed that they take, so every entry matters.
         """
         obs, info = self._reset(seeds)
-        is_tree = isinstance(self.single_observation_space, gym.spaces.Dict)
-        self._wrapped = isinstance(obs, Mapping) and not is_tree
+        if not isinstance(self.single_observation_space, gym.spaces.Dict):
+            self._wrapped = isinstance(obs, Mapping)  # whatever the env's space says
         obs = self._seen(obs)
         self.arrays = self._masks.arrays = arrays_of(obs)
         if self.autoreset_mode is None:
             self.autoreset_mode = self._guess_mode()
         obs = self._own(obs)
-        self.action_mask = self._masks.read(info, self.num_envs)
+        self.action_mask = self._masks.read(info, np.arange(self.num_envs))
         for part in self._parts:
             part.ended, part.some_ended = self.arrays.zeros(len(part.rows), dtype=np.bool_), False
             part.all_valid = ~part.ended
@@ -162,6 +168,7 @@ class TransitionEnv:
             transition = self.receive(0)
         else:
             actions = np.asarray(self.arrays.actions(actions))
+            check_rows(actions, self.num_envs)
             for place, part in enumerate(self._parts):
                 self.send(place, actions[part.rows])
             transition = self._together([self.receive(place) for place in range(len(self._parts))])
@@ -251,16 +258,16 @@ class TransitionEnv:
                 reward = arrays.where(valid, reward, 0.0)
                 terminated, truncated, ended = terminated & valid, truncated & valid, ended & valid
             part.ended, part.some_ended = ended, arrays.some(ended)
-            mask = self._masks.read(info, len(part.rows), unasked=ended)
+            mask = self._masks.read(info, part.rows, unasked=ended)
         else:
             valid = arrays.own(part.all_valid)
             if not arrays.some(ended):
-                mask = self._masks.read(info, len(part.rows))
+                mask = self._masks.read(info, part.rows)
             elif self.autoreset_mode is AutoresetMode.SAME_STEP:
                 next_obs = self._true_successors(part, obs, ended, info)
-                mask = self._masks.read(info, len(part.rows))
+                mask = self._masks.read(info, part.rows)
             else:
-                obs, mask = self._reset_rows(ended, info)
+                obs, mask = self._reset_rows(part, ended, info)
         part.last_obs = obs
         if self._by_workers and "worker_lost" in info:  # the episode ends here, but nobody saw what the action did
             valid &= ~info["worker_lost"]
@@ -307,8 +314,10 @@ class TransitionEnv:
             unknown, successors = ended, obs
         else:
             if isinstance(final, np.ndarray) and final.dtype == object:
-                final, known = _stacked(final, like=obs)
-            successors = arrays.where(ended & known, self._seen(final), obs)
+                final, known = _stacked([None if one is None else self._seen(one) for one in final], like=obs)
+            else:
+                final = self._seen(final)
+            successors = arrays.where(ended & known, final, obs)
             unknown = ended & ~(ended & known)
         if arrays.some(unknown):
             self._note_unknown(unknown)
@@ -327,12 +336,12 @@ class TransitionEnv:
             "episode is unknown; the one before it is used to bootstrap"
         )
 
-    def _reset_rows(self, ended: Array, info: dict[str, Any]) -> tuple[Tree, Array | None]:
-        mask = self._masks.read(info, self.num_envs, unasked=ended)
+    def _reset_rows(self, whole: _Part, ended: Array, info: dict[str, Any]) -> tuple[Tree, Array | None]:
+        mask = self._masks.read(info, whole.rows, unasked=ended)
         obs, reset_info = self.env.reset(options={"reset_mask": self.arrays.own(ended)})
-        fresh = self._masks.read(reset_info, self.num_envs)
-        if mask is not None and fresh is not None:
-            mask = self.arrays.where(ended, fresh, mask)
+        fresh = self._masks.read(reset_info, whole.rows)
+        if fresh is not None:  # the first ones may come with this reset
+            mask = self.arrays.where(ended, fresh, self._masks.free(self.num_envs) if mask is None else mask)
         return self._own(self._seen(obs)), mask
 
     def _warn_once(self, text: str) -> None:
@@ -371,11 +380,12 @@ def _check_vector_env(env: object) -> None:
         raise ConfigurationError("env is an EnvPool with batch_size < num_envs; allowed is batch_size=num_envs")
 
 
-def _policy_of(space: gym.Space) -> gym.Space:
+def _seen_of(env: VectorEnv) -> gym.Space:
     """Return what a policy sees: of spaces like Isaac Lab's, in which a critic may see more, its own part."""
-    if isinstance(space, gym.spaces.Dict) and "policy" in space.spaces and space.keys() <= {"policy", "critic"}:
-        return space["policy"]
-    return space
+    space = env.single_observation_space
+    if isinstance(getattr(env, "unwrapped", env), _OF_SINGLE_ENVS) or not isinstance(space, gym.spaces.Dict):
+        return space
+    return space["policy"] if "policy" in space.spaces and space.keys() <= {"policy", "critic"} else space
 
 
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:
@@ -389,6 +399,7 @@ def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:
         raise ConfigurationError(f"metadata['autoreset_mode']={mode!r} of {env}; allowed are {allowed}") from fault
 
 
+_OF_SINGLE_ENVS = (SyncVectorEnv, AsyncVectorEnv, WorkerVectorEnv)
 _SEEDED_ONE_BY_ONE = (SyncVectorEnv, AsyncVectorEnv, EnvPoolVectorEnv, SeededCartPole)
 
 
@@ -435,10 +446,10 @@ def _rows(tree: Tree, rows: np.ndarray) -> Tree:
     return tree_map(lambda leaf: leaf[rows], tree)
 
 
-def _stacked(each: np.ndarray, *, like: Tree) -> tuple[Tree, np.ndarray]:
-    """Stack the observations in an object array [N], and say which are there; the others are as in `like`."""
+def _stacked(each: Sequence[Tree], *, like: Tree) -> tuple[Tree, np.ndarray]:
+    """Stack N observations, and say which are there; where one is None it is as in `like`."""
     known = np.array([one is not None for one in each])
     stacked = tree_map(np.array, like)
-    for row in np.flatnonzero(known):
+    for row in np.flatnonzero(known).tolist():
         tree_map(lambda into, value, row=row: into.__setitem__(row, value), stacked, each[row])
     return stacked, known

@@ -25,10 +25,11 @@ from gymnasium.vector.utils import batch_space
 
 from agilerl_like.envs import envpool
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
+from agilerl_like.envs.keeping import KeepingSyncVectorEnv, keeping
 from agilerl_like.envs.pace import prefer_workers
 from agilerl_like.envs.paths import import_path, module_of, plain
 from agilerl_like.envs.workers import TIMEOUT, WorkerVectorEnv, number_of_workers
-from agilerl_like.envs.wrapping import SeenThrough, Wrapper, around, reads_rows, resolved, to_json
+from agilerl_like.envs.wrapping import SeenThrough, Wrapper, around, reads_rows, refuse_twins, resolved, to_json
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.room import check_room
 
@@ -37,6 +38,9 @@ EnvSource = str | Callable[..., Any]
 
 ENV = 32
 """Bytes that one of the smallest envs takes: an observation of one number, a reward, two flags, and what it is like."""
+
+LIMIT, NO_LIMIT = "max_episode_steps", -1
+"""What `gymnasium.make` calls a time limit, and what it takes for none."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ class EnvRecipe:
         )
         if wanted.backend != "envpool":  # which has ids that gymnasium does not know
             wanted = replace(wanted, env=_resolve_source(self.env))
+        if isinstance(wanted.env, str):
+            wanted = replace(wanted, env_kwargs=_with_time_limit(wanted.env_kwargs, wanted.backend))
         backend, why = wanted._choose() if wanted.backend == "auto" else (wanted.backend, "")
         chosen = replace(wanted, backend=backend)
         env = cast(_Remembering, chosen._build())
@@ -118,7 +124,7 @@ class EnvRecipe:
             backend=data["backend"],
             wrappers=tuple(data["wrappers"]),
             env_kwargs=data["env_kwargs"],
-            autoreset=AutoresetMode(data["autoreset"]),
+            autoreset=_autoreset(data["autoreset"]),
             num_workers=data.get("num_workers"),
             step_timeout=data.get("step_timeout", TIMEOUT),
         )
@@ -162,12 +168,9 @@ class EnvRecipe:
     def _build_from_singles(self) -> VectorEnv:
         singles = [self._single(self.env, row) for row in range(self.num_envs)]
         if self.backend == "async":
-            return AsyncVectorEnv(singles, autoreset_mode=self.autoreset)
-        env = SyncVectorEnv(singles, autoreset_mode=self.autoreset)
-        if len({id(single) for single in env.envs}) < self.num_envs:
-            raise ConfigurationError(
-                f"env_name={self.env!r} returned one and the same env twice; it must make new ones"
-            )
+            return AsyncVectorEnv([keeping(single) for single in singles], autoreset_mode=self.autoreset)
+        env = KeepingSyncVectorEnv(singles, autoreset_mode=self.autoreset)
+        refuse_twins(env.envs, f"env_name={self.env!r}")
         return env
 
     def _single(self, env: EnvSource | EnvSpec, row: int) -> Callable[[], gym.Env]:
@@ -205,9 +208,9 @@ def make_vect_envs(
     *,
     make_env: Callable[..., Any] | None = None,
     backend: Backend = "auto",
-    wrappers: Iterable[Wrapper] = (),
+    wrappers: Wrapper | Iterable[Wrapper] = (),
     env_kwargs: Mapping[str, Any] | None = None,
-    autoreset: AutoresetMode = AutoresetMode.SAME_STEP,
+    autoreset: AutoresetMode | str = AutoresetMode.SAME_STEP,
     num_workers: int | None = None,
     step_timeout: float = TIMEOUT,
     should_async_vector: bool | None = None,
@@ -217,8 +220,8 @@ def make_vect_envs(
 
     `env_name` is an id of gymnasium ("CartPole-v1", "package:Env-v0"), an import path "package.module:factory", or a
     factory; `make_env` is another name for a factory. `wrappers` go around each single env, the first inside: a name
-    from `gymnasium.wrappers` or an import path, {"name": …, **kwargs}, or a callable. Those that read rows (see
-    `envs.wrapping`) go around native vector envs and EnvPool, too.
+    from `gymnasium.wrappers` or an import path, {"name": …, **kwargs}, or a callable; one may stand alone. Those that
+    read rows (see `envs.wrapping`) go around native vector envs and EnvPool, too.
 
     Backends: "vector" is gymnasium's native vector env (or a factory of `num_envs` that returns a VectorEnv), "envpool"
     is EnvPool, "sync" steps one env after the other in this process, "workers" does the same in `num_workers` processes
@@ -242,9 +245,9 @@ def make_vect_envs(
         env=cast(EnvSource, make_env if env_name is None else env_name),
         num_envs=num_envs,
         backend=backend,
-        wrappers=(wrappers,) if isinstance(wrappers, str) else tuple(wrappers),
+        wrappers=(cast(Wrapper, wrappers),) if _is_one(wrappers) else tuple(cast(Iterable[Wrapper], wrappers)),
         env_kwargs={**(env_kwargs or {}), **more_env_kwargs},
-        autoreset=AutoresetMode(autoreset),
+        autoreset=_autoreset(autoreset),
         num_workers=num_workers,
         step_timeout=step_timeout,
     )
@@ -290,7 +293,7 @@ def widen(env: VectorEnv, num_envs: int, *, backend: Backend | None = None) -> V
         if backend is None and recipe.backend in ("sync", "workers") and isinstance(chosen, Choice):
             backend = chosen.asked
         return recipe.make(num_envs, backend)
-    if type(env) in _FROM_FUNCTIONS.values():  # a subclass may be made otherwise
+    if type(env) in _FROM_FUNCTIONS:  # a subclass may be made otherwise
         return _widen_by_functions(env, num_envs, backend)
     raise ConfigurationError(
         f"env={env} with num_envs={env.num_envs} cannot be made again with num_envs={num_envs}, because nothing tells "
@@ -311,6 +314,21 @@ def evaluation_env(env: VectorEnv, num_envs: int) -> VectorEnv:
     """
     recipe = _recipe(env)
     return widen(env, num_envs, backend="sync" if recipe is not None and _shares_generator(recipe) else None)
+
+
+def _is_one(wrappers: Wrapper | Iterable[Wrapper]) -> bool:
+    """Whether this is one wrapper; a name and arguments without one are a pair, not two."""
+    if isinstance(wrappers, tuple) and len(wrappers) == 2:
+        name, kwargs = wrappers
+        return isinstance(name, str) and isinstance(kwargs, Mapping) and "name" not in kwargs
+    return isinstance(wrappers, (str, Mapping)) or callable(wrappers)
+
+
+def _autoreset(mode: AutoresetMode | str) -> AutoresetMode:
+    try:
+        return AutoresetMode(mode)
+    except ValueError as fault:
+        raise unknown_name("autoreset", mode, [one.value for one in AutoresetMode]) from fault
 
 
 class Choice(NamedTuple):
@@ -357,7 +375,9 @@ def _explained(env: EnvSource | EnvSpec, kwargs: Mapping[str, Any]) -> Iterator[
         raise ConfigurationError(f"env_name={env!r} needs a package: {_how_to_install(env, fault)}") from fault
     except gym.error.Error as fault:
         raise ConfigurationError(f"env_name={env!r} cannot be made: {fault}") from fault
-    except TypeError as fault:
+    except ConfigurationError:
+        raise
+    except (TypeError, ValueError, AssertionError) as fault:
         if not kwargs:
             raise
         raise ConfigurationError(f"env_kwargs={dict(kwargs)} do not suit env_name={env!r}: {fault}") from fault
@@ -423,10 +443,24 @@ def _is_registered(namespace: str) -> bool:
     return any(spec.namespace == namespace for spec in gym.registry.values())
 
 
+def _with_time_limit(kwargs: Mapping[str, Any], backend: Backend) -> Mapping[str, Any]:
+    """Check the time limit of an id's env; native vector envs would take anything for one, and break while they run."""
+    limit = kwargs.get(LIMIT)
+    if limit is None:  # the env's own, as for gymnasium.make
+        return {key: value for key, value in kwargs.items() if key != LIMIT}
+    whole = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
+    if whole and (limit >= 1 or (limit == NO_LIMIT and backend not in ("vector", "envpool"))):
+        return {**kwargs, LIMIT: int(limit)}
+    raise ConfigurationError(
+        f"env_kwargs: {LIMIT}={limit!r}; allowed are whole numbers from 1, and {NO_LIMIT} for no limit with "
+        "backend='sync', 'workers', 'async' and 'auto'"
+    )
+
+
 def _has_native(spec: EnvSpec, kwargs: Mapping[str, Any]) -> bool:
     """Say whether gymnasium has a vector env in numpy for this id that takes these arguments."""
     entry = spec.vector_entry_point
-    if entry is None or spec.additional_wrappers:
+    if entry is None or spec.additional_wrappers or kwargs.get(LIMIT) == NO_LIMIT:
         return False
     if isinstance(entry, str):
         module_name, _, name = entry.partition(":")
@@ -453,28 +487,36 @@ def _recipe(env: VectorEnv) -> EnvRecipe | None:
     if isinstance(spec, EnvSpec) and spec.kwargs.get("vectorization_mode") == "vector_entry_point":
         own = ("vectorization_mode", "num_envs", "vector_kwargs", "wrappers")
         kwargs = {key: value for key, value in spec.kwargs.items() if key not in own}
-        if kwargs.get("max_episode_steps") == spec.max_episode_steps:
-            kwargs.pop("max_episode_steps", None)
+        if kwargs.get(LIMIT) == spec.max_episode_steps:
+            kwargs.pop(LIMIT, None)
         return EnvRecipe(spec.id, env.num_envs, "vector", env_kwargs=kwargs)
     return None
 
 
-_FROM_FUNCTIONS: Mapping[str, type[VectorEnv]] = {
-    "sync": SyncVectorEnv,
-    "async": AsyncVectorEnv,
-    "workers": WorkerVectorEnv,
+_FROM_FUNCTIONS: Mapping[type[VectorEnv], Backend] = {
+    SyncVectorEnv: "sync",
+    KeepingSyncVectorEnv: "sync",
+    AsyncVectorEnv: "async",
+    WorkerVectorEnv: "workers",
 }
 
 
 def _widen_by_functions(env: Any, num_envs: int, backend: Backend | None) -> VectorEnv:
     functions = [env.env_fns[row % env.num_envs] for row in range(num_envs)]
-    kind = _FROM_FUNCTIONS.get(backend or "", type(env))
-    if kind is WorkerVectorEnv:
-        return WorkerVectorEnv(functions)
-    mode = getattr(env, "observation_mode", "same")
+    if backend not in _FROM_FUNCTIONS.values():
+        backend = _FROM_FUNCTIONS[type(env)]
+    if backend == "workers":
+        known = {"num_workers": env.wanted_workers, "timeout": env.timeout} if isinstance(env, WorkerVectorEnv) else {}
+        return WorkerVectorEnv(functions, **known)
+    mode: Any = getattr(env, "observation_mode", "same")
     if not isinstance(mode, str):
         mode = (batch_space(env.single_observation_space, num_envs), env.single_observation_space)
-    return kind(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)  # pyright: ignore[reportCallIssue]
+    if backend == "async":
+        functions = [keeping(function) for function in functions]
+        return AsyncVectorEnv(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)
+    wide = KeepingSyncVectorEnv(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)
+    refuse_twins(wide.envs, f"a function of env={env}")
+    return wide
 
 
 def _shares_generator(recipe: EnvRecipe) -> bool:

@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -63,6 +64,7 @@ class Task:
     action_space: gym.Space
     num_envs: int
     num_workers: int
+    attributes: Mapping[int, Mapping[str, Any]]  # by row, that were set in envs in whose place these come
 
 
 class Board:
@@ -170,6 +172,8 @@ class _Envs:
         for row, make in task.env_fns.items():
             self.board.stepping[self.worker] = row
             self.envs[row] = _checked(make(), task, self.envs.values())
+            for name, value in task.attributes[row].items():
+                self.envs[row].set_wrapper_attr(name, value)
         self.board.stepping[self.worker] = NOBODY
 
     def step(self, steps: list[tuple[int, int, Tree | None]]) -> list[list[Report]]:
@@ -189,7 +193,7 @@ class _Envs:
             self.ended[row] = bool(terminated or truncated)
             if self.ended[row] and self.mode is AutoresetMode.SAME_STEP:
                 _check(board.observations[slot], observation)
-                final = (observation, info)
+                final = deepcopy((observation, info))  # for an env may write its next episode into the same arrays
                 observation, info = self.envs[row].reset()
                 self.ended[row] = False
             if info or final is not None:
@@ -254,12 +258,10 @@ class _Envs:
             env.close()
 
     def _act(self, row: int, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        if not self.ended[row]:
-            return self.envs[row].step(action)
-        if self.mode is AutoresetMode.NEXT_STEP:
+        if self.ended[row] and self.mode is AutoresetMode.NEXT_STEP:
             observation, info = self.envs[row].reset()
             return observation, 0.0, False, False, info
-        raise gym.error.ResetNeeded("an episode has ended, so reset(options={'reset_mask': …}) comes before step()")
+        return self.envs[row].step(action)
 
     def _write(self, slot: int, rows: np.ndarray, observations: list[Any]) -> None:
         """Put observations into shared memory, cast as SyncVectorEnv casts them."""
@@ -278,7 +280,7 @@ class _Envs:
 
 
 def _checked(env: gym.Env, task: Task, others: Any) -> gym.Env:
-    if any(env is other for other in others):
+    if any(env.unwrapped is other.unwrapped for other in others):
         raise EnvironmentFault("the env's function returned one and the same env twice; it must make new ones")
     if (env.observation_space, env.action_space) != (task.observation_space, task.action_space):
         raise EnvironmentFault(

@@ -7,6 +7,7 @@ turn: when it has stepped one, its actions for the other wait already, and no co
 A worker that dies or hangs is replaced. Of the episodes that it took with it nobody knows how they went on, so each is
 reported as truncated where it was last seen: reward 0, the last observation once more as the final one, and
 `info["worker_lost"]` True. The action that was asked for has no consequence in any report, and nobody learns from it.
+Envs that are reset by a mask between such a loss and its report lose that step alone: their episode goes on after it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from mmap import mmap
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
@@ -64,7 +65,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self.env_fns = tuple(env_fns)
         self.num_envs = len(self.env_fns)
         self.num_workers = number_of_workers(num_workers, self.num_envs)
-        self.timeout = timeout
+        self.wanted_workers, self.timeout = num_workers, timeout
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         one = self.env_fns[0]()
         self.metadata = {**one.metadata, "autoreset_mode": self.autoreset_mode}
@@ -80,6 +81,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._crew: list[Worker] = []
         self._end = weakref.finalize(self, _end, self._crew, self._memory, os.getpid())
         self._tickets = itertools.count()
+        self._attributes: dict[str, list[Any]] = {}  # that were set, by name, of each env
         self._ready = False
         self.divide(blocks)
 
@@ -106,6 +108,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._seeds: list[int | None] = [None] * self.num_envs
         self._slots = [0] * len(self.parts)  # in which slot the observations are that were last handed out
         self._in_flight: set[int] = set()
+        self._over = np.zeros(self.num_envs, dtype=np.bool_)  # whose episode has ended; kept for DISABLED only
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Begin new episodes everywhere, or where `options["reset_mask"]` says; what was in flight is forgotten."""
@@ -128,12 +131,15 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
                 worker.answers.clear()  # to steps that nobody waits for any more
             self._in_flight.clear()
             self._ready = True
-        return self._observed(), self._merged(list(itertools.chain.from_iterable(reports)))
+        reports = list(itertools.chain.from_iterable(reports))
+        self._begin_after_loss({report.row: report.info for report in reports})
+        self._over[mask] = False
+        return self._observed(), self._merged(reports)
 
     def step(self, actions: Any) -> Step:
         """Take one action in each env."""
         self._check_ready()
-        given = tree_map(lambda _, one: np.asarray(one), self._board.actions, actions)
+        given = self._checked_actions(actions, self.num_envs)
         self._send({part: tree_map(lambda one, rows=rows: one[rows], given) for part, rows in enumerate(self.parts)})
         reports = list(itertools.chain.from_iterable([self._collect(part) for part in range(len(self.parts))]))
         board = self._board
@@ -143,7 +149,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def send(self, part: int, actions: Any) -> None:
         """Begin to step the rows `parts[part]`."""
         self._check_ready()
-        self._send({part: tree_map(lambda _, one: np.asarray(one), self._board.actions, actions)})
+        self._send({part: self._checked_actions(actions, len(self.parts[part]))})
 
     def receive(self, part: int) -> Step:
         """Wait for the rows `parts[part]`, and return what they did; the arrays belong to the receiver."""
@@ -169,12 +175,16 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each env, to one value for all or to a list of one for each."""
+        """Set an attribute of each env, to one value for all or to a list of one for each.
+
+        The envs that take the place of some that were lost have it, too.
+        """
         each = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(each) != self.num_envs:
             raise ValueError(f"values has {len(each)} entries; allowed is one for each of {self.num_envs} envs")
         self._start()
         self._ask("set_attr", lambda worker: (name, {row: each[row] for row in worker.rows}))
+        self._attributes[name] = each
 
     def render(self) -> tuple[Any, ...]:
         """Return a frame of each env."""
@@ -213,6 +223,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             self.single_action_space,
             self.num_envs,
             self.num_workers,
+            {row: {name: each[row] for name, each in self._attributes.items()} for row in worker.rows},
         )
         worker.start(task, self._memory)
 
@@ -242,10 +253,19 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         if not self._ready:
             raise gym.error.ResetNeeded("reset() comes before step()")
 
+    def _check_going_on(self, parts: Iterable[int]) -> None:
+        over = [row for part in parts for row in self.parts[part].tolist() if self._over[row]]
+        if over:
+            raise gym.error.ResetNeeded(
+                f"episodes of envs {sorted(over)} have ended; reset(options={{'reset_mask': …}}) comes before step()"
+            )
+
     def _send(self, actions: Mapping[int, Tree]) -> None:
         """Let every worker step its rows of some parts, with one message; the answer will be that of each part."""
         if pending := self._in_flight & actions.keys():
             raise gym.error.AlreadyPendingCallError(f"parts {pending} are being stepped; receive comes first", "step")
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            self._check_going_on(actions.keys())
         rest = {part: self._share_actions(part, given) for part, given in actions.items()}
         self._in_flight |= actions.keys()
         for worker in self._crew:
@@ -263,6 +283,9 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._gather(part)
         self._in_flight.remove(part)
         self._slots[part] = 1 - self._slots[part]
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            rows = self.parts[part]
+            self._over[rows] = self._board.terminated[rows] | self._board.truncated[rows]
         return [report for worker in self._crew if worker.share[part] for report in worker.answers.pop(part)]
 
     def _gather(self, key: str | int, ask_again: Callable[[Worker], None] = lambda _: None) -> None:
@@ -324,6 +347,23 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
                 reports = [Report(row, {"worker_lost": True}) for row in rows]
             worker.answers[part] = reports
 
+    def _begin_after_loss(self, begun: Mapping[int, dict[str, Any]]) -> None:
+        """Take rows that have begun anew, and what was told then, out of the losses that wait to be reported.
+
+        Such a row lost no episode with its worker, only the step that has been answered already.
+        """
+        board = self._board
+        for worker in self._crew:
+            for part in [key for key in worker.answers if isinstance(key, int)]:
+                rows = [row for row in worker.share[part] if row in begun]
+                before, after = board.observations[self._slots[part]], board.observations[1 - self._slots[part]]
+                tree_map(lambda new, old, rows=rows: new.__setitem__(rows, old[rows]), after, before)
+                board.truncated[rows] = False
+                worker.answers[part] = [
+                    Report(report.row, {**begun[report.row], "worker_lost": True}) if report.row in begun else report
+                    for report in worker.answers[part]
+                ]
+
     def _place(self, worker: Worker) -> str:
         row = int(self._board.stepping[worker.index])
         if row == NOBODY:
@@ -341,14 +381,22 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._memory.truncate(arena.size)
         return Board(Arena(mmap(self._memory.fileno(), arena.size)), *spaces)
 
+    def _checked_actions(self, actions: Any, count: int) -> Tree:
+        """Actions as arrays of as many rows."""
+
+        def checked(_: np.ndarray, given: Any) -> np.ndarray:
+            one = np.asarray(given)
+            check_rows(one, count)
+            return one
+
+        return tree_map(checked, self._board.actions, actions)
+
     def _share_actions(self, part: int, given: Tree) -> Tree | None:
         """Put actions into shared memory; return them if they do not fit there as they are, and None if they do."""
         rows = self.parts[part]
         fits: list[bool] = []
 
         def compare(shared: np.ndarray, one: np.ndarray) -> None:
-            if len(one) != len(rows):
-                raise ConfigurationError(f"actions has {len(one)} rows; allowed is one for each of {len(rows)} envs")
             fits.append((one.dtype, one.shape[1:]) == (shared.dtype, shared.shape[1:]))
 
         tree_map(compare, self._board.actions, given)
@@ -408,6 +456,13 @@ def number_of_workers(wanted: int | None, num_envs: int) -> int:
     if isinstance(wanted, bool) or not isinstance(wanted, (int, np.integer)) or wanted < 1:
         raise ConfigurationError(f"num_workers={wanted!r}; allowed are whole numbers from 1")
     return min(int(wanted), num_envs)
+
+
+def check_rows(actions: np.ndarray, num_envs: int) -> None:
+    """Raise ConfigurationError unless there is one action for each env."""
+    if actions.shape[:1] != (num_envs,):
+        rows = len(actions) if actions.ndim else "no"
+        raise ConfigurationError(f"actions has {rows} rows; allowed is one for each of {num_envs} envs")
 
 
 def hindrance(env_fn: Callable[[], gym.Env], *spaces: gym.Space) -> str:

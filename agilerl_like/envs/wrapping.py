@@ -8,7 +8,7 @@ are of this kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -106,6 +106,16 @@ def seen_alike(env: VectorEnv, core: VectorEnv) -> VectorEnv:
         inner = inner.env
     inner.env = core
     return env
+
+
+def refuse_twins(envs: Iterable[gym.Env], maker: str) -> None:
+    """Raise ConfigurationError, saying who made them, if one and the same env stands in two rows, in wrappers or not.
+
+    Its episodes would run into each other, and nobody would say so.
+    """
+    cores = [getattr(env, "unwrapped", env) for env in envs]
+    if len({id(core) for core in cores}) < len(cores):
+        raise ConfigurationError(f"{maker} returned one and the same env twice; it must make new ones")
 
 
 class _Spaces(gym.Env):

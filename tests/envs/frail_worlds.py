@@ -54,6 +54,16 @@ class BrokenAtReset(Frail):
         raise ZeroDivisionError("no episode of this world begins")
 
 
+class DiesAtReset(Frail):
+    """Once, if a file is there."""
+
+    def reset(self, *, seed=None, options=None):
+        if options is not None and os.path.exists(options["file"]):
+            os.remove(options["file"])
+            os._exit(3)
+        return super().reset(seed=seed)[0], {"begun": True}
+
+
 class OfOtherWidth(Frail):
     observation_space = Box(-1e9, 1e9, (3,), np.float32)
 
@@ -71,6 +81,27 @@ class Quick(Frail):
 
     def step(self, action):
         return super().step(GOES_ON)
+
+
+class Buffered(gym.Env):
+    """Writes whatever it tells into the same two arrays: its episode's number and its step."""
+
+    observation_space = Dict({"here": Box(-np.inf, np.inf, (2,), np.float64)})
+    action_space = Discrete(2)
+
+    def __init__(self):
+        self.place, self.heard = np.zeros(2), np.zeros(1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.length = int(self.np_random.integers(1, 4))
+        self.place[:], self.heard[:] = (self.np_random.integers(100), 0), 0
+        return {"here": self.place}, {"heard": self.heard}
+
+    def step(self, action):
+        self.place[1] += 1
+        self.heard += 1
+        return {"here": self.place}, 1.0, bool(self.place[1] == self.length), False, {"heard": self.heard}
 
 
 class Slow(Frail):

@@ -161,6 +161,31 @@ def test_parts_are_the_rows_of_the_whole():
     halves.close()
 
 
+class NothingLeft(worlds.Scripted):
+    """Allows agent b nothing after the first tick, if it was seeded with 13."""
+
+    def __init__(self):
+        super().__init__(a="oooT", b="oooT")
+
+    def step(self, actions):
+        *rest, infos = super().step(actions)
+        infos["b"]["action_mask"] = np.full(8, self.episode != 1300)
+        return *rest, infos
+
+
+@needs_workers
+@pytest.mark.parametrize("stuck", range(4))
+def test_an_env_whose_agent_has_no_choice_is_named_though_it_steps_in_a_part(stuck):
+    env = TeamTransitionEnv(make_multi_agent_vect_envs(NothingLeft, 4, backend="workers", num_workers=2))
+    env.divide(2)
+    env.reset([13 if row == stuck else row for row in range(4)])
+    part = next(part for part, columns in enumerate(env.columns) if columns == slice(stuck % 2, stuck % 2 + 1))
+    env.send(part, {agent: np.zeros(2, int) for agent in "ab"})
+    with pytest.raises(EnvironmentFault, match=f"agent 'b', env {stuck}: action_mask=.* allows no action"):
+        env.receive(part)
+    env.close()
+
+
 @pytest.mark.parametrize("name", ["Manifold", *MPE])
 def test_the_same_seeds_give_the_same_episodes_and_others_do_not(name):
     factory = worlds.Manifold if name == "Manifold" else mpe(name).parallel_env
@@ -302,6 +327,12 @@ def test_wrappers_go_around_each_env(wrapper, factor):
     assert env.step({"a": np.array([0, 0])})[1]["a"].tolist() == [factor] * 2
 
 
+@pytest.mark.parametrize("wrapper", [Doubled, f"{__name__}:Doubled", {"name": f"{__name__}:Doubled"}])
+def test_one_wrapper_may_stand_alone(wrapper):
+    env = make_multi_agent_vect_envs(partial(worlds.Scripted, a="ooT"), 2, backend="sync", extra_wrappers=wrapper)
+    assert env.recipe.env_kwargs["extra_wrappers"] == (wrapper,)
+
+
 def test_quick_envs_are_stepped_here_and_agilerls_flag_chooses():
     make = worlds.Manifold
     assert backend_of(make_multi_agent_vect_envs(make, 2).vector).startswith("sync, because")
@@ -382,6 +413,10 @@ def nothing():
     return None
 
 
+def picky(level):
+    raise ValueError(f"level={level} is too low")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -395,6 +430,7 @@ def nothing():
         ({"env": nothing}, "returned None; allowed are PettingZoo's parallel and AEC envs"),
         ({"env": worlds.Manifold, "env_kwargs": {"level": 3}}, r"env_kwargs=\{'level': 3\} do not suit env="),
         ({"env": worlds.Manifold, "level": 3}, r"env_kwargs=\{'level': 3\} do not suit env="),
+        ({"env": picky, "level": 3}, r"env_kwargs=\{'level': 3\} do not suit env=.*level=3 is too low"),
         ({"env": worlds.Manifold, "num_envs": 0}, "num_envs=0; allowed are whole numbers from 1"),
         ({"env": worlds.Manifold, "backend": "envpool"}, "backend='envpool' is unknown"),
         ({"env": worlds.Manifold, "extra_wrappers": [3]}, "extra_wrappers: 3; allowed are callables"),
@@ -425,3 +461,9 @@ def test_other_vector_envs_are_no_teams():
         MultiAgentVectorEnv(vector)
     with pytest.raises(ConfigurationError, match="is not an env of teams"):
         TeamTransitionEnv(TransitionEnv(vector))
+
+
+def test_a_factory_that_returns_one_team_twice_is_found_out():
+    one = worlds.Scripted(a="oo")
+    with pytest.raises(ConfigurationError, match="returned one and the same env twice; it must make new ones"):
+        make_multi_agent_vect_envs(lambda: BaseParallelWrapper(one), 2, backend="sync")

@@ -156,6 +156,58 @@ def test_a_category_outside_the_space_is_named_instead_of_wrapped_around(space, 
         encode(space, np.array([observation]))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64"])
+def test_categories_may_be_whole_numbers_of_any_kind(dtype):
+    rows = encode(MultiDiscrete([2, 3], start=[1, 0]), np.array([[1, 2], [2, 0]], dtype))
+    assert rows.tolist() == [[1, 0, 0, 0, 1], [0, 1, 1, 0, 0]]
+    with pytest.raises(EnvironmentFault, match="lies outside"):
+        encode(Discrete(2, start=1), np.array([np.iinfo(dtype).max], dtype))
+
+
+@pytest.mark.parametrize("given", [np.float64(1), [1.0, 2.0], [np.nan], "abc", [None], [1j]])
+@pytest.mark.parametrize("space", [Discrete(4, start=-2), MultiDiscrete([4])])
+def test_categories_that_are_no_whole_numbers_are_refused(space, given):
+    wrong = np.asarray(given).reshape(-1, *space.shape)
+    with pytest.raises(
+        EnvironmentFault, match=f"observation has dtype {wrong.dtype}; allowed are whole numbers that lie"
+    ):
+        encode(space, wrong)
+
+
+@pytest.mark.parametrize("given", [["a", "b"], [object(), 1.0]])
+def test_what_is_no_number_is_refused(given):
+    with pytest.raises(EnvironmentFault, match=r"observation has dtype .*; allowed are numbers"):
+        encode(Box(-1, 1, (2,)), np.array(given))
+
+
+IMAGE = Box(0, 255, (1, 2, 2), np.uint8)
+
+
+@given(
+    hnp.arrays(
+        st.sampled_from(["uint8", "bool", "int8", "int64", "uint64", "float16", "float32", "float64"]), (3, 1, 2, 2)
+    )
+)
+def test_an_image_of_bytes_takes_whole_numbers_from_0_to_255_of_any_kind(given):
+    wrong = [number for number in given.ravel().tolist() if not (0 <= number <= 255 and number == int(number))]
+    if wrong:
+        with pytest.raises(EnvironmentFault, match=rf"observation has {re.escape(str(wrong[0]))} among"):
+            encode(IMAGE, given)
+    else:
+        np.testing.assert_array_equal(encode(IMAGE, given), given.reshape(3, 4))
+
+
+@given(hnp.arrays(st.sampled_from(["int16", "float32"]), (1, 2, 2), elements=st.integers(0, 255)))
+def test_bytes_of_another_dtype_are_the_same_row(given):
+    assert encode(IMAGE, given).tolist() == given.ravel().tolist()
+
+
+@pytest.mark.parametrize("given", [np.full((1, 2, 2), "a"), np.full((1, 2, 2), None)])
+def test_an_image_without_numbers_is_refused(given):
+    with pytest.raises(EnvironmentFault, match=r"observation has dtype .*; allowed are whole numbers from 0 to 255"):
+        encode(IMAGE, given)
+
+
 def test_a_tree_is_one_row_of_numbers_in_its_own_order():
     space = Dict([("z", Discrete(2)), ("a", Tuple([Box(-1, 1, (2,), np.float64), MultiBinary(2)]))])
     encoding = ObservationEncoding(space)

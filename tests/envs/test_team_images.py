@@ -90,6 +90,31 @@ def test_a_death_ends_the_repetition():
     assert rewards == {"b": 4.0}
 
 
+class Late(Film):
+    """Agent b comes at a tick, and is paid one for coming."""
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.agents = ["a"]
+        return self.see(), {"a": {}}
+
+    def step(self, actions):
+        seen, rewards, *rest = super().step(actions)
+        if self.tick == self.lives["b"]:
+            self.agents, rewards["b"] = ["a", "b"], 1.0
+            seen = self.see()
+        return seen, rewards, *rest
+
+
+@pytest.mark.parametrize("tick", [1, 2, 3, 4])
+def test_who_comes_within_a_repeated_action_ends_it_and_earns_its_own(tick):
+    env = RepeatActions(Late(a=100, b=tick), times=4)
+    env.reset(seed=0)
+    seen, rewards, *_ = env.step({"a": 3})
+    assert rewards == {"a": 3.0 * tick, "b": 1.0}
+    assert (seen["b"] == tick).all()
+
+
 def test_the_newest_image_is_the_last_and_the_first_one_fills_what_was_before():
     env = StackImages(SmallImages(Film(a=100), shrink=2), images=3)
     shown = [env.reset(seed=7)[0]["a"], *(env.step({"a": 0})[0]["a"] for _ in range(3))]

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from agilerl_like.envs import (
     EpisodeTracker,
     Transition,
     TransitionEnv,
+    WorkerVectorEnv,
     check_finite,
     check_finite_array,
     make_vect_envs,
@@ -278,6 +280,73 @@ def test_same_step_without_final_obs_falls_back_on_the_last_known_and_warns_once
     assert speaker.step([0]).truncated.all()  # no second warning, which would be an error here
 
 
+class Named(gym.Wrapper):
+    """Shows what a world shows under the name "policy"."""
+
+    def __init__(self, world: Scripted) -> None:
+        super().__init__(world)
+        self.observation_space = Dict({"policy": world.observation_space})
+
+    def reset(self, **given):
+        obs, info = self.env.reset(**given)
+        return {"policy": obs}, info
+
+    def step(self, action):
+        obs, *rest = self.env.step(action)
+        return {"policy": obs}, *rest
+
+
+@pytest.mark.parametrize("space", ["vector", "dict"])
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv, WorkerVectorEnv])
+def test_policy_is_a_key_as_any_other_where_single_envs_are_put_together(space, kind):
+    script = [(2, False, True), (1, True, False)]
+    env = kind([lambda: Named(Scripted(0, script, space=space))] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    speaker, world = TransitionEnv(env), Scripted(0, script, space=space)
+    assert speaker.single_observation_space == Dict({"policy": world.observation_space})
+    tree_map(np.testing.assert_array_equal, speaker.reset(), {"policy": twice(world.reset()[0])})
+    for _ in range(5):
+        step = speaker.step([1, 1])
+        last, _, terminated, truncated, _ = world.step(1)
+        first = world.reset()[0] if terminated or truncated else last
+        tree_map(np.testing.assert_array_equal, step.next_obs, {"policy": twice(last)})
+        tree_map(np.testing.assert_array_equal, step.obs, {"policy": twice(first)})
+    env.close()
+
+
+def twice(tree):
+    return tree_map(lambda leaf: np.stack([leaf] * 2), tree)
+
+
+class Isaac:
+    """Isaac Lab's envs are no vector envs of gymnasium; last observations come stacked, or one by one."""
+
+    def __init__(self, worlds: Sequence[gym.Env], *, stacked: bool) -> None:
+        self.inner = SyncVectorEnv([lambda one=one: one for one in worlds], autoreset_mode=AutoresetMode.SAME_STEP)
+        self.num_envs, self.metadata, self.stacked = len(worlds), self.inner.metadata, stacked
+        self.single_observation_space = self.inner.single_observation_space
+        self.single_action_space = self.inner.single_action_space
+
+    def reset(self, **given):
+        return self.inner.reset(**given)
+
+    def step(self, actions):
+        obs, *rest, info = self.inner.step(actions)
+        if self.stacked and "final_obs" in info:
+            info = {**info, "final_obs": tree_map(lambda *leaves: np.stack(leaves), *info["final_obs"])}
+        return obs, *rest, info
+
+
+@pytest.mark.parametrize("space", ["vector", "dict"])
+@pytest.mark.parametrize("stacked", [True, False])
+def test_of_a_simulators_dictionary_the_policys_part_is_seen(space, stacked):
+    singles = [Scripted(row, [(2, False, True), (1, True, False)], space=space) for row in range(2)]
+    env = Isaac([Named(single) for single in singles], stacked=stacked)
+    journals = as_journals(*run(env, 6), worlds=2)  # pyright: ignore[reportArgumentType]
+    assert TransitionEnv(env).single_observation_space == singles[0].observation_space  # pyright: ignore[reportArgumentType]
+    for journal, single in zip(journals, singles, strict=True):
+        assert_same(journal, single.journal)
+
+
 def test_a_missing_autoreset_mode_is_taken_for_next_step_with_a_warning():
     env = OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.NEXT_STEP)
     env.metadata = {}
@@ -387,6 +456,63 @@ def test_rows_and_steps_without_a_mask_allow_everything():
     assert lone.action_mask is None  # nothing was said yet
     np.testing.assert_array_equal(lone.step([0]).action_mask, [[0, 1, 0]])
     np.testing.assert_array_equal(lone.step([0]).action_mask, [[1, 1, 1]])  # it has masks, and was silent
+
+
+class MaskedLater(Masked):
+    """Says what it allows when its second episode and all after it begin, and is silent else."""
+
+    episodes = 0
+
+    def say(self):
+        return super().say()[0], {}
+
+    def reset(self, *, seed=None, options=None):
+        self.episodes += 1
+        obs, _ = super().reset(seed=seed)
+        return obs, {"action_mask": np.array([True, False, False])} if self.episodes > 1 else {}
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_the_first_mask_may_come_with_a_later_episode(mode):
+    speaker = TransitionEnv(SyncVectorEnv([MaskedLater] * 2, autoreset_mode=mode))
+    speaker.reset()
+    told, masks = [], []
+    for _ in range(9):
+        step = speaker.step([0, 0])
+        if step.obs[0, 0] == 0:  # an episode begins, the second or a later one
+            told.append(step.action_mask)
+        elif told:
+            masks.append(step.action_mask)
+    assert len(told) == (2 if mode is not AutoresetMode.NEXT_STEP else 1)
+    for mask in told:
+        np.testing.assert_array_equal(mask, [[True, False, False]] * 2)
+    for mask in masks:
+        np.testing.assert_array_equal(mask, np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("present", [np.array([True, False]), torch.tensor([True, False]), None])
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
+def test_masks_of_an_env_of_tensors_may_lie_on_the_host(mode, present, kind):
+    class OnDevice(OwnVector):
+        def reset(self, *, seed=None, options=None):
+            return torch.from_numpy(super().reset()[0]), self.masks
+
+        def step(self, actions):
+            obs, *rest, _ = super().step(actions)
+            return torch.from_numpy(obs), *map(torch.from_numpy, rest), self.masks
+
+        @property
+        def masks(self):
+            rows = [[True, False, True, False, False], [False, True, False, False, False]]
+            return {"action_mask": kind(rows), **({} if present is None else {"_action_mask": present})}
+
+    speaker = TransitionEnv(OnDevice([Scripted(row, [(9, True, False)]) for row in range(2)], mode))
+    speaker.reset()
+    for mask in (speaker.action_mask, speaker.step([1, 1]).action_mask):
+        assert isinstance(mask, torch.Tensor)
+        second = [False, True, False, False, False] if present is None else [True] * 5
+        assert mask.tolist() == [[True, False, True, False, False], second]
 
 
 def test_gymnasiums_taxi_brings_masks():

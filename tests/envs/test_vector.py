@@ -123,9 +123,18 @@ def test_wrappers_by_name_pair_mapping_path_and_callable(wrappers, reward):
     np.testing.assert_array_equal(speaker.step(np.array([0, 1])).reward, [reward, reward])
 
 
-def test_one_wrapper_may_stand_alone():
-    env = make_vect_envs("CartPole-v1", 2, wrappers="FlattenObservation")
-    assert recipe_of(env).wrappers == ("FlattenObservation",)
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        "FlattenObservation",
+        {"name": "TimeLimit", "max_episode_steps": 3},
+        ("TimeLimit", {"max_episode_steps": 3}),
+        Twice,
+    ],
+)
+def test_one_wrapper_may_stand_alone(wrapper):
+    env = make_vect_envs("CartPole-v1", 2, wrappers=wrapper)
+    assert recipe_of(env).wrappers == (wrapper,)
 
 
 # ---- making again
@@ -160,7 +169,7 @@ def test_an_env_of_gymnasiums_make_vec_is_widened():
     for mode in ("vector_entry_point", "sync"):
         env = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode=mode, sutton_barto_reward=True)
         wide = widen(env, 4)
-        assert type(wide) is type(env)
+        assert isinstance(wide, type(env))
         speaker = TransitionEnv(wide)
         speaker.reset(0)
         np.testing.assert_array_equal(speaker.step(np.zeros(4, dtype=int)).reward, np.zeros(4))
@@ -259,6 +268,13 @@ def test_what_cannot_be_written_is_named(recipe, named):
 # ---- mistakes
 
 
+def picky(level: int) -> gym.Env:
+    if level < 4:
+        raise ValueError(f"level={level} is too low")
+    assert level % 2 == 0, "an even one is wanted"
+    return CartPoleEnv()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -268,6 +284,11 @@ def test_what_cannot_be_written_is_named(recipe, named):
         (lambda: make_vect_envs("CartPole-v1", 0), "num_envs=0; allowed"),
         (lambda: make_vect_envs("CartPole-v1", 2.0), "num_envs=2.0; allowed"),  # pyright: ignore[reportArgumentType]
         (lambda: make_vect_envs("CartPole-v1", backend="snyc"), "backend='snyc'.*'sync'"),  # pyright: ignore[reportArgumentType]
+        (
+            lambda: make_vect_envs("CartPole-v1", autoreset="foo"),
+            "autoreset='foo' is unknown; allowed are: Disabled, Nex",
+        ),
+        (lambda: make_vect_envs("CartPole-v1", autoreset="same_step"), "did you mean 'SameStep'"),
         (lambda: make_vect_envs("CartPol-v1"), "CartPol-v1.*did you mean 'CartPole-v1'"),
         (lambda: make_vect_envs("LunarLander-v2"), "LunarLander-v2.*LunarLander-v3"),
         (lambda: make_vect_envs("ALE/Ping-v5"), "'package:Env-v0'"),
@@ -290,6 +311,11 @@ def test_what_cannot_be_written_is_named(recipe, named):
         (lambda: make_vect_envs("Pendulum-v1", gravitation=3.0), "env_kwargs=.*gravitation.*Pendulum-v1"),
         (lambda: make_vect_envs("CartPole-v1", backend="vector", gravitation=3.0), "env_kwargs=.*gravitation"),
         (lambda: make_vect_envs(CartPoleEnv, gravitation=3.0), "env_kwargs=.*gravitation"),
+        (
+            lambda: make_vect_envs(picky, level=3),
+            r"env_kwargs=\{'level': 3\} do not suit env_name=.*level=3 is too low",
+        ),
+        (lambda: make_vect_envs(picky, 2, level=5), r"env_kwargs=\{'level': 5\} do not suit .*an even one is wanted"),
         (lambda: make_vect_envs(lambda: CartPoleVectorEnv(2)), "backend='vector'"),
         (lambda: make_vect_envs(lambda: 3), "returned 3"),
         (lambda: make_vect_envs(lambda num_envs: CartPoleEnv(), backend="vector"), "must return a VectorEnv"),
@@ -302,10 +328,20 @@ def test_a_mistake_is_named_with_its_value_and_what_is_allowed(call, message):
         call()
 
 
-def test_a_factory_that_returns_one_env_twice_is_found_out():
-    env = CartPoleEnv()
-    with pytest.raises(ConfigurationError, match="one and the same env"):
-        make_vect_envs(lambda: env, 2)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda one: make_vect_envs(lambda: one, 2),
+        lambda one: make_vect_envs(lambda: one, 2, wrappers=["FlattenObservation"]),  # in a wrapper each
+        lambda one: widen(SyncVectorEnv([lambda: one]), 2),
+        lambda one: widen(SyncVectorEnv([lambda: Twice(one)]), 2),
+        lambda one: TransitionEnv(SyncVectorEnv([lambda: one] * 2)),
+        lambda one: TransitionEnv(gym.wrappers.vector.ClipReward(SyncVectorEnv([lambda: one] * 2), max_reward=0.5)),
+    ],
+)
+def test_a_factory_that_returns_one_env_twice_is_found_out(make):
+    with pytest.raises(ConfigurationError, match="returned one and the same env twice; it must make new ones"):
+        make(CartPoleEnv())
 
 
 def test_a_missing_package_is_named_with_the_extra_that_brings_it():
@@ -325,6 +361,39 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it():
             make_vect_envs("gone/TestLander-v0", backend="sync")
     finally:
         del gym.registry["TestLander-v0"], gym.registry["gone/TestLander-v0"]
+
+
+def test_an_argument_that_an_id_refuses_is_named():
+    pytest.importorskip("Box2D")
+    with pytest.raises(ConfigurationError, match=r"env_kwargs=\{'gravity': 5\} do not suit .*between -12 and 0"):
+        make_vect_envs("LunarLander-v3", 2, gravity=5)
+
+
+@pytest.mark.parametrize("backend", ["auto", "vector", "sync", "workers", "async"])
+@pytest.mark.parametrize("limit", ["a", -5, 0, 2.5, True])
+def test_a_time_limit_is_a_whole_number_from_1(backend, limit):
+    with pytest.raises(ConfigurationError, match=f"max_episode_steps={limit!r}; allowed are whole numbers from 1"):
+        make_vect_envs("CartPole-v1", 2, backend=backend, max_episode_steps=limit)
+
+
+def cut_after(env: VectorEnv) -> int | None:
+    """Steps until an episode is cut off, among 300."""
+    speaker = TransitionEnv(env)
+    speaker.reset(0)
+    return next((step for step in range(1, 301) if speaker.step(np.arange(2) + step & 1).truncated.any()), None)
+
+
+def test_a_time_limit_may_be_left_to_the_env_or_out():
+    assert cut_after(make_vect_envs("CartPole-v1", 2, max_episode_steps=np.int64(3))) == 3
+    assert cut_after(make_vect_envs("CartPole-v1", 2, max_episode_steps=np.int64(3), backend="sync")) == 3
+    assert recipe_of(make_vect_envs("CartPole-v1", 2, max_episode_steps=None)).backend == "vector"
+    assert cut_after(make_vect_envs("CartPole-v1", 2, max_episode_steps=None)) is None  # 500 come later
+    none = make_vect_envs("Pendulum-v1", 2, max_episode_steps=-1, backend="sync")
+    assert isinstance(none, SyncVectorEnv)
+    assert ["TimeLimit" in str(single) for single in none.envs] == [False, False]
+    assert recipe_of(make_vect_envs("CartPole-v1", 2, max_episode_steps=-1)).backend == "sync"  # native ones know none
+    with pytest.raises(ConfigurationError, match="max_episode_steps=-1; allowed"):
+        make_vect_envs("CartPole-v1", 2, max_episode_steps=-1, backend="vector")
 
 
 def test_a_fault_inside_a_users_factory_stays_what_it_is():

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agilerl_like.envs import TransitionEnv, WorkerVectorEnv, backend_of, evaluation_env, make_vect_envs, widen
+from agilerl_like.envs.workers import TIMEOUT, number_of_workers
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
@@ -207,6 +208,12 @@ def test_workers_are_widened_as_workers():
     by_hand = widen(WorkerVectorEnv([worlds.Frail, worlds.Slow]), 3)
     assert isinstance(by_hand, WorkerVectorEnv)
     assert by_hand.env_fns == (worlds.Frail, worlds.Slow, worlds.Frail)
+    assert (by_hand.num_workers, by_hand.timeout) == (number_of_workers(None, 3), TIMEOUT)
+    for num_workers, num_envs, expected in ((1, 6, 1), (3, 6, 3), (3, 2, 2), (None, 6, number_of_workers(None, 6))):
+        told = WorkerVectorEnv([worlds.Frail] * 3, num_workers=num_workers, timeout=7.0)
+        again = widen(widen(told, 1), num_envs)  # through one env, for which one worker does
+        assert isinstance(again, WorkerVectorEnv)
+        assert (again.num_workers, again.timeout) == (expected, 7.0)
 
 
 # ---- choosing
@@ -277,8 +284,12 @@ def test_misuse_is_named(env_of):
     with pytest.raises(ConfigurationError, match="seed has 1 entries"):
         env.reset(seed=[1])
     env.reset(seed=1)
-    with pytest.raises(ConfigurationError, match="actions has 3 rows"):
+    with pytest.raises(ConfigurationError, match="actions has 3 rows; allowed is one for each of 2 envs"):
         env.send(0, np.zeros(3, int))
+    for step in (env.step, TransitionEnv(env).step):
+        for wrong, rows in ((np.zeros(5, int), 5), (np.zeros(3, int), 3), ([], 0), (0, "no")):
+            with pytest.raises(ConfigurationError, match=f"actions has {rows} rows; allowed is one for each of 4 envs"):
+                step(wrong)
     with pytest.raises(gym.error.NoAsyncCallError):
         env.receive(0)
     env.send(0, np.zeros(2, int))
@@ -348,6 +359,29 @@ def test_nobody_learns_from_a_step_that_was_lost(env_of, mode):
     same(step.reward, np.array([0, 1, 1, 0], np.float32))
 
 
+class NothingLeft(worlds.Frail):
+    """Allows nothing from its second step on, if it was seeded with 13."""
+
+    def reset(self, *, seed=None, options=None):
+        self.allowed = np.full(9, seed != 13)
+        return super().reset(seed=seed)[0], {"action_mask": np.ones(9, np.bool_)}
+
+    def step(self, action):
+        observation, *rest, _ = super().step(action)
+        return observation, *rest, {"action_mask": self.allowed | (observation[1] < 2)}
+
+
+@pytest.mark.parametrize("stuck", range(4))
+def test_an_env_without_a_choice_is_named_though_it_steps_in_a_part(env_of, stuck):
+    env = TransitionEnv(env_of([NothingLeft] * 4, num_workers=2))
+    env.divide(2)
+    assert env.columns == (slice(0, 1), slice(1, 2))  # rows 0 and 2, 1 and 3
+    env.reset([13 if row == stuck else row for row in range(4)])
+    env.step(np.zeros(4, int))
+    with pytest.raises(EnvironmentFault, match=f"env {stuck}: action_mask=.* allows no action"):
+        env.step(np.zeros(4, int))
+
+
 def test_a_lost_episode_ends_once_whether_its_step_was_asked_for_or_not(env_of):
     env = env_of([worlds.Frail] * 4, num_workers=2)
     assert [rows.tolist() for rows in env.parts] == [[0, 1], [2, 3]]
@@ -383,6 +417,66 @@ def test_in_the_other_autoreset_modes_a_lost_episode_waits_for_its_reset(env_of,
     assert not (after == seen).all()
     assert after[:, 1].tolist() == [0.0, 0.0]
     same(env.step(np.zeros(2, int))[0], after + np.float32([0, 1]))
+
+
+@pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP, DISABLED])
+def test_an_env_that_is_reset_by_a_mask_while_its_worker_dies_goes_on_from_there(env_of, tmp_path, mode):
+    env = env_of([worlds.DiesAtReset] * 4, num_workers=2, autoreset_mode=mode)  # worker 0 has rows 0 and 3
+    seen, _ = env.reset(seed=[10, 20, 30, 40])
+    file = tmp_path / "dies"
+    file.touch()
+    mask = np.array([True, False, False, False])
+    with pytest.warns(RuntimeWarning, match="ended with exit code 3"):
+        begun, info = env.reset(seed=[50, None, None, None], options={"reset_mask": mask, "file": str(file)})
+    same(begun, np.stack([first_observation(50), *seen[1:]]))
+    same(info["begun"], mask)
+    after, reward, terminated, truncated, info = env.step(np.zeros(4, int))
+    same(after[:3], begun[:3] + np.float32([[0, 0], [0, 1], [0, 1]]))
+    same(reward, np.array([0.0, 1.0, 1.0, 0.0]))
+    assert not terminated.any()
+    same(truncated, np.array([False, False, False, True]))  # row 0 had begun anew already
+    same(info["worker_lost"], np.array([True, False, False, True]))
+    assert bool(info["begun"][0])
+    if mode is DISABLED:
+        env.reset(options={"reset_mask": truncated, "file": ""})
+    again, reward, *_ = env.step(np.zeros(4, int))
+    same(again[:3], after[:3] + np.float32([0, 1]))
+    same(reward[:3], np.ones(3))
+
+
+@pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP, DISABLED])
+def test_so_does_one_that_is_reset_before_its_loss_was_reported(env_of, mode):
+    env = env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=mode)  # worker 0 has rows 0 and 3
+    env.reset(seed=[10, 20, 30, 40])
+    env.send(0, np.array([worlds.IS_KILLED, 0]))
+    with pytest.warns(RuntimeWarning, match="SIGKILL"):
+        assert env.receive(0)[3].tolist() == [True, False]
+    begun, _ = env.reset(options={"reset_mask": np.array([False, False, False, True])})
+    for steps, paid in enumerate([0.0, 1.0, 1.0]):
+        env.send(1, np.zeros(2, int))
+        after, reward, _, truncated, info = env.receive(1)
+        same(after[1], begun[3] + np.float32([0, steps]))
+        assert (reward.tolist(), truncated.tolist()) == ([1.0, paid], [False, False])
+        assert ("worker_lost" in info) == (steps == 0)
+
+
+def test_without_autoreset_an_env_whose_episode_has_ended_is_not_stepped(env_of):
+    env = env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=DISABLED)
+    first, _ = env.reset(seed=[1, 2, 3, 4])
+    seen, *_ = env.step(np.array([worlds.ENDS, 0, 0, worlds.ENDS]))
+    for step in (lambda: env.step(np.zeros(4, int)), lambda: env.send(1, np.zeros(2, int))):
+        with pytest.raises(gym.error.ResetNeeded, match=r"envs \[(0, )?3\] have ended; reset\(.*reset_mask"):
+            step()
+    after, _ = env.reset(options={"reset_mask": np.array([True, False, False, False])})
+    same(after[1:], seen[1:])
+    with pytest.raises(gym.error.ResetNeeded, match=r"envs \[3\] have ended"):
+        env.step(np.zeros(4, int))
+    env.send(0, np.zeros(2, int))  # rows 0 and 1, whose episodes run
+    same(env.receive(0)[0], after[:2] + np.float32([0, 1]))  # a refused step has moved nobody
+    with pytest.raises(gym.error.ResetNeeded, match=r"envs \[3\] have ended"):
+        env.send(1, np.zeros(2, int))
+    same(env.reset(seed=[1, 2, 3, 4])[0], first)
+    same(env.step(np.zeros(4, int))[0], first + np.float32([0, 1]))
 
 
 def test_four_failures_in_a_row_are_one_error_that_names_everything(env_of):
@@ -427,6 +521,22 @@ def test_one_env_returned_twice_is_found_out(env_of):
     one = worlds.Frail()
     with pytest.raises(EnvironmentFault, match="one and the same env twice"):
         env_of([lambda: one] * 2, num_workers=1).reset()
+
+
+@pytest.mark.parametrize("lost", ["killed", "divided"])
+def test_attributes_that_were_set_hold_for_the_envs_that_take_the_place_of_others(env_of, lost):
+    env = env_of([worlds.Frail] * 4, num_workers=2)
+    env.reset(seed=7)
+    env.set_attr("mark", [1, 2, 3, 4])
+    env.set_attr("pace", 5)
+    env.set_attr("mark", [4, 3, 2, 1])
+    if lost == "killed":
+        with pytest.warns(RuntimeWarning, match="SIGKILL"):
+            env.step(np.array([worlds.IS_KILLED, 0, 0, 0]))
+    else:
+        env.divide(2)  # which ends all workers
+    assert env.get_attr("mark") == (4, 3, 2, 1)
+    assert env.get_attr("pace") == (5, 5, 5, 5)
 
 
 def test_a_worker_that_dies_idle_is_replaced_at_the_next_reset(env_of):

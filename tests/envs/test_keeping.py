@@ -1,0 +1,72 @@
+"""The last observation of an episode stays what it was, even if the env writes the next one into the same array."""
+
+import sys
+
+import frail_worlds as worlds
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from agilerl_like.envs import TransitionEnv, WorkerVectorEnv, make_vect_envs, widen
+
+SAME_STEP = AutoresetMode.SAME_STEP
+SEEDS = [3, 1, 4]
+
+
+def by_hand(steps):
+    """What one episode after the other shows first and last, and tells at last, of each env that is stepped alone."""
+    rows = []
+    for seed in SEEDS:
+        env = worlds.Buffered()
+        seen, told = np.array(env.reset(seed=seed)[0]["here"]), 0.0
+        for _ in range(steps):
+            obs, _, ended, _, info = env.step(0)
+            last, told = np.array(obs["here"]), float(info["heard"][0])
+            seen = np.array(env.reset()[0]["here"]) if ended else last
+            rows.append((seen, last, ended, told))
+    return [[rows[row * steps + step] for row in range(len(SEEDS))] for step in range(steps)]
+
+
+def widened(kind):
+    return widen(kind([worlds.Buffered], autoreset_mode=SAME_STEP), 3)
+
+
+WAYS = {
+    "sync": lambda: make_vect_envs(worlds.Buffered, 3, backend="sync"),
+    "async": lambda: make_vect_envs(worlds.Buffered, 3, backend="async"),
+    "workers": lambda: make_vect_envs(worlds.Buffered, 3, backend="workers", num_workers=2),
+    "sync by hand": lambda: SyncVectorEnv([worlds.Buffered] * 3, autoreset_mode=SAME_STEP),
+    "sync, widened": lambda: widened(SyncVectorEnv),
+    "async, widened": lambda: widened(AsyncVectorEnv),
+    "workers, widened": lambda: widened(WorkerVectorEnv),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_last_observation_is_not_the_first_of_the_next_episode(way):
+    if "workers" in way and sys.platform == "win32":
+        pytest.skip("workers need Linux or macOS")
+    env = WAYS[way]()
+    speaker = TransitionEnv(env)
+    speaker.reset(SEEDS)
+    ends = 0
+    for rows in by_hand(8):
+        step = speaker.step(np.zeros(3, int))
+        np.testing.assert_array_equal(step.obs["here"], [seen for seen, *_ in rows])
+        np.testing.assert_array_equal(step.next_obs["here"], [last for _, last, *_ in rows])
+        ends += sum(ended for *_, ended, _ in rows)
+    assert ends > 3
+    env.close()
+
+
+@pytest.mark.parametrize("backend", ["sync", "async", "workers"])
+def test_nor_is_what_was_told_at_the_end(backend):
+    env = make_vect_envs(worlds.Buffered, 3, backend=backend)
+    env.reset(seed=SEEDS)  # pyright: ignore[reportArgumentType]
+    for rows in by_hand(8):
+        *_, info = env.step(np.zeros(3, int))
+        for row, (*_, last, ended, told) in enumerate(rows):
+            if ended:
+                np.testing.assert_array_equal(info["final_obs"][row]["here"], last)
+                np.testing.assert_array_equal(info["final_info"]["heard"][row], [told])
+    env.close()
