@@ -149,9 +149,17 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def fitness_order(member: MemberRecord) -> tuple[float, int]:
-    """Return what members are ordered by: a fitness that is not finite is the lowest, of equals the oldest wins."""
-    return (member.fitness if math.isfinite(member.fitness) else -math.inf, -member.uid)
+def rank(fitness: float, uid: float, generation: float = 0) -> tuple[float, float, float]:
+    """Return what is compared to find the best: of equal fitness the later generation wins, and in one the oldest.
+
+    A fitness that is not finite is the lowest.
+    """
+    return (fitness if math.isfinite(fitness) else -math.inf, generation, -uid)
+
+
+def fitness_order(member: MemberRecord) -> tuple[float, float, float]:
+    """Return the `rank` of a member of one generation."""
+    return rank(member.fitness, member.uid)
 
 
 def fittest(members: Iterable[MemberRecord]) -> MemberRecord:
