@@ -192,6 +192,23 @@ def test_a_list_of_agents_can_be_selected_and_mutated_by_hand():
     train(Population(following))
 
 
+@pytest.mark.parametrize("pre_training", [False, True])
+def test_rand_seed_draws_what_is_mutated_by_hand_and_goes_on_drawing(pre_training):
+    def drawn(seed, population):
+        mutations = Mutations(0, 1, 0.3, 0, 0, 1, rand_seed=seed)
+        return [[agent.mut for agent in mutations.mutation(population, pre_training)] for _ in range(3)]
+
+    def members():
+        population = population_of(6)
+        for agent in population:
+            agent.fitness.append(float(-agent.index))  # the first is the best, as in a list
+        return population
+
+    calls = drawn(1, members())
+    assert calls[0] != calls[1] != calls[2]
+    assert calls == drawn(1, members()) == drawn(1, list(members())) != drawn(2, members())
+
+
 def test_pre_training_mutation_makes_members_differ():
     population = Mutations(no_mutation=0.5, architecture=0, parameters=0, rl_hp=1).mutation(
         population_of(4), pre_training_mut=True
