@@ -7,6 +7,7 @@ population does.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -439,7 +440,12 @@ class PPO(Agent):
         }
         return tuple(float(infinite.get(name, getattr(self, name))) for name in Values._fields)
 
-    def learn(self, experiences: Experiences | None = None, action_masks: Sequence[Any] | None = None) -> float:
+    def learn(
+        self,
+        experiences: Experiences | None = None,
+        action_masks: Sequence[Any] | None = None,
+        hidden_state: Mapping[str, Tensor] | None = None,
+    ) -> float:
         """Do one PPO update and return the mean loss.
 
         `experiences` is `(states, actions, log_probs, rewards, dones, values, next_state, next_done)`, the first six
@@ -447,6 +453,10 @@ class PPO(Agent):
         the step), and `next_done` the same of the step that would follow. Hand-written loops that keep one done flag
         cannot tell a time limit from an end; `train_on_policy` can. `action_masks` are those that `get_action` was
         given, a list over time of arrays `[E, choices]`.
+
+        A recurrent agent takes `hidden_state`, what `get_action` was given at the first of these steps; where this
+        begins an episode nothing was remembered, whatever it says. Left out, nothing was remembered anywhere, which is
+        wrong of a loop that goes on with its episodes, and with what it remembers, after an update.
 
         Raises:
             ConfigurationError: nothing to learn from, or shapes that do not fit.
@@ -456,7 +466,7 @@ class PPO(Agent):
             experiences,
             self.encode,
             self.distribution,
-            state_shape=self.network.state_shape,
+            remembered=lambda begins: self._before(hidden_state, begins),
             action_masks=action_masks,
         )
         kept = self.cohort.keep(self.row)
@@ -476,6 +486,19 @@ class PPO(Agent):
             )
         self.learned(rollout)
         return float(report.loss[0])
+
+    def _before(self, hidden_state: Mapping[str, Tensor] | None, begins: Tensor) -> Tensor:
+        """What was remembered before a rollout's first step `[E, M, K, H]`; `begins` `[E]` is 1 where nothing was."""
+        if self.recurrent and hidden_state is None and not bool(begins.all()):
+            warnings.warn(
+                "this rollout begins in the midst of an episode (dones[0] is 0), and hidden_state is missing: pass "
+                "what get_action was given at its first step, or get_initial_hidden_state(…) if that was nothing",
+                stacklevel=5,
+            )
+        state = self._now(hidden_state, len(begins)).state.detach()
+        if not bool(torch.isfinite(state).all()):
+            raise ConfigurationError("hidden_state holds numbers that are not finite; allowed is what get_action gave")
+        return state.expand(len(begins), *state.shape[-3:]) * (1 - begins).to(state.dtype).view(-1, 1, 1, 1)
 
     def learned(self, rollout: Rollout) -> None:
         self.updates += 1

@@ -162,7 +162,9 @@ def test_dones_say_which_step_begins_an_episode():
     begins = [np.array([d]) for d in (1.0, 0.0, 1.0, 0.0)]  # episodes are steps 0, 1 and 2, 3
     zeros = [np.zeros(1)] * 4
     experiences = (states, [np.array([0])] * 4, zeros, rewards, begins, zeros, states[0], np.array([1.0]))
-    rollout, measured = as_rollout(experiences, agent.encode, agent.distribution, state_shape=(2, 0, 0))
+    rollout, measured = as_rollout(
+        experiences, agent.encode, agent.distribution, remembered=lambda begins: torch.zeros(len(begins), 2, 0, 0)
+    )
     assert rollout.ended[:, 0, 0].tolist() == [0, 1, 0, 1]
     assert measured.values.shape == (4, 1, 1)
     update = Update(agent.cohort.ensemble, values_of([agent]), agent.execution)
