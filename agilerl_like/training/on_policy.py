@@ -30,7 +30,7 @@ def train_on_policy(
     env: gymnasium.vector.VectorEnv | Stage,
     env_name: str | None = None,
     algo: str | None = None,
-    pop: Individuals | Iterable[Individual] | None = None,
+    pop: Individuals | Iterable[Individual] | Individual | None = None,
     *,
     init_hp: Mapping[str, Any] | None = None,
     mut_p: Mapping[str, Any] | None = None,
@@ -70,9 +70,9 @@ def train_on_policy(
     `env` is where members train: one that can be made again (of `make_vect_envs`, `gymnasium.make_vec`, or a plain
     sync or async vector env) is copied to as many rows for each member; the rows of any other are divided among the
     members, and `eval_env` must say where they are tested. It may be `env` itself, whose training episodes then begin
-    anew after every test. `pop` is a population, or a list of agents of one run seed. `swap_channels` says that the
-    env's images have their channels behind, though the agents were made for them in front. A `Stage` in the place of an
-    env says itself how its envs are made.
+    anew after every test. `pop` is a population, a list of agents of one run seed, or one agent. `swap_channels` says
+    that the env's images have their channels behind, though the agents were made for them in front. A `Stage` in the
+    place of an env says itself how its envs are made.
 
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
     it nothing is written but what `checkpoint_path` and `save_elite` ask for. `resume` is such a folder: training goes
@@ -99,7 +99,8 @@ def train_on_policy(
     stage, trials = (one if one is None or isinstance(one, Stage) else AgentStage(one) for one in (env, eval_env))
     if stage is None:
         raise ConfigurationError("env is missing: pass make_vect_envs(…)")
-    population = pop if pop is None or isinstance(pop, Individuals) else stage.population(pop)
+    agents = [pop] if isinstance(pop, Individual) else pop
+    population = agents if agents is None or isinstance(agents, Individuals) else stage.population(agents)
     if population is not None and not isinstance(population, stage.population):
         raise ConfigurationError(
             f"pop={population!r} cannot act in {name_of(stage.vector)}; allowed are {stage.population.__name__}"

@@ -311,6 +311,9 @@ WRONG = {
     "hp range": ({"hp_config": HyperparameterConfig(gamma=RLParameter(0.5, 1.5))}, r"gamma=1\.5"),
     "seed": ({"seed": -1}, "seed=-1 must be a non-negative integer"),
     "num_envs": ({"num_envs": 0}, "num_envs=0"),
+    "index": ({"index": "a"}, "index='a' must be a non-negative integer"),
+    "device": ({"device": "gpu"}, "device='gpu' cannot be used: .*; allowed here: 'cpu'"),
+    "device that is not here": ({"device": "cuda:99"}, "device='cuda:99' cannot be used: .*; allowed here: 'cpu'"),
 }
 
 

@@ -358,6 +358,23 @@ def test_a_batch_larger_than_the_rollout_is_refused_when_the_envs_are_known():
         train_on_policy(env, pop=population_of(make_vect_envs("CartPole-v1", num_envs=4)), max_steps=100, verbose=False)
 
 
+def test_an_env_that_is_no_vector_env_is_refused_with_the_call_that_makes_one():
+    population = population_of(make_vect_envs("CartPole-v1", num_envs=4))
+    call = r"is not a vector env; make_vect_envs\('CartPole-v1', num_envs=…\) makes one"
+    with pytest.raises(ConfigurationError, match=f"TimeLimit.*{call}"):
+        train_on_policy(gymnasium.make("CartPole-v1"), pop=population)
+    with pytest.raises(ConfigurationError, match=f"env='CartPole-v1' {call}"):
+        train_on_policy("CartPole-v1", pop=population)
+
+
+def test_one_agent_is_a_population_of_one():
+    env = make_vect_envs("CartPole-v1", num_envs=4, backend="sync")
+    agent = population_of(env, 1)[0]
+    population, fitness = train_on_policy(env, pop=agent, max_steps=128, evo_steps=128, eval_loop=1, verbose=False)
+    assert [*population] == [agent]
+    assert agent.fitness == fitness
+
+
 def test_agilerls_call_works_as_it_stands():
     env = make_vect_envs("CartPole-v1", num_envs=2)
     agents = list(population_of(env, 2))
