@@ -38,7 +38,7 @@ from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout, row_bytes
 from agilerl_like.learning.sequences import SINGLE, BPTTSequenceType, Cut
-from agilerl_like.learning.update import Values
+from agilerl_like.learning.update import Report, Values
 from agilerl_like.modules.layers import NoisyLinear
 from agilerl_like.modules.lstm import EvolvableLSTM
 from agilerl_like.networks.actor_critic import ActorCritic
@@ -459,9 +459,10 @@ class PPO(Agent):
         wrong of a loop that goes on with its episodes, and with what it remembers, after an update.
 
         Raises:
-            ConfigurationError: nothing to learn from, or shapes that do not fit.
+            ConfigurationError: nothing to learn from, shapes that do not fit, or a setting that is none any more.
             NoHealthyMember: the update left weights that are not finite; the agent was put back to what it was.
         """
+        validated(PPOSettings, self.settings())  # any of them may have been set since the last update
         rollout, measured = as_rollout(
             experiences,
             self.encode,
@@ -481,9 +482,7 @@ class PPO(Agent):
         )
         if not bool(report.healthy[0]):
             self.cohort.put_back(self.row, kept)
-            raise NoHealthyMember(
-                f"agent {self.index}: loss={float(report.loss[0])} is not finite; its weights were put back"
-            )
+            raise NoHealthyMember(f"agent {self.index}: {_broken(report)} is not finite; its weights were put back")
         self.learned(rollout)
         return float(report.loss[0])
 
@@ -559,6 +558,12 @@ class PPO(Agent):
 
 def _encoding(space: gymnasium.Space, settings: PPOSettings) -> ObservationEncoding:
     return ObservationEncoding(space, swap_channels=settings.swap_channels, normalize_images=settings.normalize_images)
+
+
+def _broken(report: Report) -> str:
+    """What is not finite after an update."""
+    numbers = {name: float(getattr(report, name)[0]) for name in ("loss", "value_loss", "approx_kl", "grad_norm")}
+    return next((f"{name}={value}" for name, value in numbers.items() if not math.isfinite(value)), "a weight")
 
 
 def check_rollout(one: Any, agents: int = 1, named: str = "") -> None:

@@ -198,11 +198,26 @@ def test_a_broken_update_is_undone():
     experiences = experiences_of(agent)
     before = agent.cohort.ensemble.flat.clone()
     agent.lr = 1e38
-    with pytest.raises(NoHealthyMember, match="its weights were put back"):
+    with pytest.raises(NoHealthyMember, match="agent 0: loss=nan is not finite; its weights were put back"):
+        agent.learn(experiences)
+    assert torch.equal(before, agent.cohort.ensemble.flat)
+    agent.batch_size, agent.update_epochs = 32, 1  # one step, whose loss was that of the weights before it
+    with pytest.raises(NoHealthyMember, match="agent 0: a weight is not finite; its weights were put back"):
         agent.learn(experiences)
     assert torch.equal(before, agent.cohort.ensemble.flat)
     agent.lr = 1e-3
     agent.learn(experiences)
+
+
+@pytest.mark.parametrize(("name", "value"), [("lr", -1.0), ("lr", "fast"), ("gamma", 2.0), ("batch_size", 0)])
+def test_an_update_refuses_what_was_set_wrongly_since(name, value):
+    agent = agent_of()
+    experiences = experiences_of(agent)
+    before = agent.cohort.ensemble.flat.clone()
+    setattr(agent, name, value)
+    with pytest.raises(ConfigurationError, match=f"{name}={value!r}: input should be "):
+        agent.learn(experiences)
+    assert torch.equal(before, agent.cohort.ensemble.flat)
 
 
 def test_a_changed_attribute_counts_from_the_next_update_on():
