@@ -31,7 +31,10 @@ IndividualT = TypeVar("IndividualT", bound="Individual")
 
 
 class Individual(ABC):
-    """One member: attributes `fitness`, `scores` and `steps` are lists with an entry for each test, as in AgileRL."""
+    """One member: attributes `fitness`, `scores` and `steps` are lists with an entry for each test, as in AgileRL.
+
+    `steps` begins with 0 and counts what it trained in all its runs.
+    """
 
     algo: ClassVar[str]
     """Name of the algorithm, in checkpoints and reports."""

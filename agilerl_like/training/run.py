@@ -182,7 +182,7 @@ class Run:
                 with self.clock("report"):
                     self.reporters.progress(self.steps * self.members.size)
         for agent in self.population:
-            agent.steps.append(self.steps)
+            agent.steps.append(agent.steps[-1] + self.steps - self._steps_before)  # of all its runs
 
     def _ticks_left(self) -> int:
         return self.schedule.ticks(self.members.first.num_envs) - self.progress.ticks

@@ -115,6 +115,15 @@ def test_every_member_does_the_same_steps_whatever_its_learn_step():
     assert [g.env_steps for g in memory.generations] == [600, 1200, 1800]
 
 
+def test_steps_count_all_runs_of_an_agent_and_records_those_of_one_run(tmp_path):
+    population, _, _ = run()
+    population, _, memory = run(population=population, run_dir=tmp_path / "run")
+    for agent in [*population, *Population.load(tmp_path / "run" / "population")]:
+        assert agent.steps == [0, 200, 400, 600, 800, 1000, 1200]
+    assert [g.env_steps for g in memory.generations] == [600, 1200, 1800]
+    assert [m.env_steps for m in memory.generations[-1].members] == [600, 600, 600]
+
+
 def test_fitness_belongs_to_exactly_the_agents_that_are_returned():
     population, fitness, memory = run()
     assert fitness == [agent.fitness[-1] for agent in population]
