@@ -75,7 +75,8 @@ def train_on_policy(
     place of an env says itself how its envs are made.
 
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
-    it nothing is written but what `checkpoint_path` and `save_elite` ask for. `resume` is such a folder: training goes
+    it nothing is written but what `checkpoint_path` and `save_elite` ask for. The elite is saved to `elite_path`, which
+    is the env's name and "-elite" if left out; to give one is to ask for it. `resume` is such a folder: training goes
     on from its newest checkpoint as if it had never stopped (`pop` is then needed only for networks of your own and
     hooks); with none it begins, and if the run had ended its population is returned as it is.
 
@@ -134,7 +135,7 @@ def train_on_policy(
         run_dir,
         None if checkpoint_path is None else Path(checkpoint_path),
         overwrite_checkpoints,
-        Path(elite_path or f"{name}-elite") if save_elite else None,
+        Path(elite_path or f"{name}-elite") if save_elite or elite_path is not None else None,
     )
     try:
         outcome = evolve_on_policy(

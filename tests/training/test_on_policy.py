@@ -376,6 +376,11 @@ def test_an_env_that_is_no_vector_env_is_refused_with_the_call_that_makes_one():
         train_on_policy("CartPole-v1", pop=population)
 
 
+def test_to_say_where_the_elite_is_saved_is_to_ask_for_it(tmp_path):
+    population, _, _ = run(max_steps=200, elite_path=tmp_path / "elite")
+    assert torch.equal(flat(PPO.load(tmp_path / "elite")), flat(population.best))
+
+
 def test_one_agent_is_a_population_of_one():
     env = make_vect_envs("CartPole-v1", num_envs=4, backend="sync")
     agent = population_of(env, 1)[0]
