@@ -194,9 +194,19 @@ class NetworkSpec(Spec):
         """One line for tables and logs."""
         if isinstance(self.encoder, CustomSpec):
             return self.encoder.describe()
-        sizes = (self.encoder.describe(), str(self.latent_dim), self.memory.describe(), self.head.describe())
         activations = dict.fromkeys((*self.encoder.functions[:1], *self.head.functions[:1]))
-        return f"{' | '.join(size for size in sizes if size)} {'/'.join(activations)}"
+        return f"{' | '.join(self._sizes.values())} {'/'.join(activations)}"
+
+    def legend(self) -> str:
+        """What stands in `describe` at each place."""
+        return "" if isinstance(self.encoder, CustomSpec) else f"{' | '.join(self._sizes)} activation"
+
+    @property
+    def _sizes(self) -> dict[str, str]:
+        """The sizes of what there is, in words."""
+        parts = {name: spec.describe() for name, spec in self.parts.items()}
+        sizes = {"encoder": parts.pop("encoder"), "latent": str(self.latent_dim), **parts}
+        return {name: size for name, size in sizes.items() if size}
 
     @classmethod
     def from_net_config(

@@ -43,7 +43,8 @@ class MemberRecord:
     their standard deviation;
     `train_return` the mean return of the training episodes that ended in this generation; `hyperparameters` those that
     it trained with; `mutation` the label of what made it ("None", "lr", "encoder.add_node", …); `losses` have
-    Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` counts its weights.
+    Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` counts its weights;
+    `legend` says what stands at each place of `architecture`.
     """
 
     slot: int
@@ -60,6 +61,7 @@ class MemberRecord:
     mutation: str
     losses: Mapping[str, float]
     evaluation_steps: int = 0
+    legend: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

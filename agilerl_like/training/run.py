@@ -352,6 +352,7 @@ class Run:
                 train_return=agent.scores[-1],
                 hyperparameters=agent.hyperparameters,
                 architecture=agent.architecture.describe(),
+                legend=agent.architecture.legend(),
                 parameters=agent.parameter_count,
                 mutation=agent.mut,
                 losses=_means(self.reports[slot]),

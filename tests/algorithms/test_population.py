@@ -274,8 +274,13 @@ def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
     for ours, theirs in zip(train(population), train(loaded), strict=True):
         assert torch.equal(flat(ours), flat(theirs))
         assert ours.to_documents()[0] == theirs.to_documents()[0]
-    with pytest.raises(CheckpointError, match="holds a 'population'; what is wanted is a 'agent'"):
+    with pytest.raises(
+        CheckpointError, match=r"holds kind='population', which Population\.load .*reads; .* is 'agent'"
+    ):
         PPO.load(tmp_path / "all")
+    agent = population[0].save_checkpoint(tmp_path / "one")
+    with pytest.raises(CheckpointError, match=r"holds kind='agent', which PPO\.load .*reads; .* is 'population'"):
+        Population.load(agent)
 
 
 def test_population_test_agrees_with_each_agents_own():
