@@ -43,6 +43,7 @@ class Individual(ABC):
 
     architecture: Any
     num_envs: int
+    learn_step: int
 
     def __init__(
         self,

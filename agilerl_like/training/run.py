@@ -123,6 +123,7 @@ class Run:
     def go(self, interrupts: Interrupts) -> Outcome:
         """Run generations until the budget is spent, the target reached or somebody interrupts."""
         if self.progress.generation == 0:
+            self._warn_of_idle()
             self._found()
         elif not self.progress.evolved:  # the run had ended, and has a larger budget now
             self._begin_episodes()
@@ -156,6 +157,17 @@ class Run:
         self.collector.reset(self.members.share.slots, *keys)
 
     # -- a generation
+
+    def _warn_of_idle(self) -> None:
+        """Say so if a generation is shorter than somebody's rollout."""
+        name = "evo_steps" if self.schedule.evo_steps <= self.schedule.max_steps else "max_steps"
+        steps, envs = getattr(self.schedule, name), self.members.first.num_envs
+        slow = max(self.population, key=lambda agent: agent.learn_step)
+        if -(-steps // envs) < -(-slow.learn_step // envs):
+            self.reporters.warning(
+                f"{name}={steps} is less than learn_step={slow.learn_step} of member {slow.index}: it will be judged "
+                "after generations in which it has learned nothing"
+            )
 
     def _found(self) -> None:
         self.judge.begin(self.members)

@@ -376,6 +376,20 @@ def test_an_env_that_is_no_vector_env_is_refused_with_the_call_that_makes_one():
         train_on_policy("CartPole-v1", pop=population)
 
 
+def test_a_generation_that_is_shorter_than_a_rollout_is_warned_of_once():
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    population = population_of(env, hp_config=None)
+    population[1].learn_step = 256
+    _, _, memory = run(population=population, evo_steps=252)  # 63 ticks of 4 envs; a rollout has 64
+    assert [text.partition(":")[0] for text in memory.warnings] == [
+        "evo_steps=252 is less than learn_step=256 of member 1"
+    ]
+    _, _, memory = run(population=population_of(env, learn_step=128, hp_config=None), max_steps=100, evo_steps=200)
+    assert ["max_steps=100 is less than learn_step=128" in text for text in memory.warnings] == [True]
+    _, _, memory = run(population=population_of(env, learn_step=199, hp_config=None))  # both are 50 ticks
+    assert memory.warnings == []
+
+
 def test_to_say_where_the_elite_is_saved_is_to_ask_for_it(tmp_path):
     population, _, _ = run(max_steps=200, elite_path=tmp_path / "elite")
     assert torch.equal(flat(PPO.load(tmp_path / "elite")), flat(population.best))
