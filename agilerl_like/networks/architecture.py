@@ -235,6 +235,12 @@ class NetworkSpec(Spec):
         if name not in ENCODERS:
             raise unknown_name("encoder", name, ENCODERS)
         encoder, memory, head = (dict(_mapping(f"{part}_config", config.pop(f"{part}_config", {}))) for part in PARTS)
+        for part, its in (("encoder", encoder), ("memory", memory)):
+            if "max_seq_len" in its:  # as AgileRL's encoder has it
+                raise ConfigurationError(
+                    f"{part}_config key='max_seq_len' says how updates are cut and not what a network is: leave it "
+                    f"out, and give the agent max_seq_len={its['max_seq_len']!r}"
+                )
         if recurrent and "hidden_state_size" in encoder:  # AgileRL's recurrent encoder is a memory and nothing else
             remembered = {field.name for field in fields(LSTMSpec)} & encoder.keys()
             memory = {**{key: encoder.pop(key) for key in sorted(remembered)}, **memory}

@@ -372,6 +372,11 @@ def test_wrong_settings_are_named(given, message):
         agent_of(**given)
 
 
+def test_a_length_in_agilerls_place_is_sent_to_ours():
+    with pytest.raises(ConfigurationError, match=r"encoder_config key='max_seq_len' .* give the agent max_seq_len=512"):
+        agent_of(net_config={"encoder_config": {"hidden_state_size": 64, "num_layers": 1, "max_seq_len": 512}})
+
+
 def experiences_of(agent, seed=0, steps=STEPS, hidden=None, begins=None):
     """A loop by hand that forgets where an episode ends; it may go on with what another one remembered at its end."""
     return loop_by_hand(agent, seed, steps, hidden, begins)[0]
