@@ -60,6 +60,9 @@ def train_on_policy(
     resume: str | os.PathLike[str] | None = None,
     processes: int = 1,
     reporters: Iterable[Reporter] = (),
+    INIT_HP: Mapping[str, Any] | None = None,  # noqa: N803  # the name that AgileRL's older releases have for it
+    MUT_P: Mapping[str, Any] | None = None,  # noqa: N803  # likewise
+    wandb_api_key: str | None = None,
 ) -> tuple[Any, list[float]]:
     """Train a population, and evolve it if a selection strategy is given; return it and the fitness of its members.
 
@@ -85,7 +88,9 @@ def train_on_policy(
     them return the whole population; only the main one prints, logs and saves.
 
     `env_name` and `algo` are labels and inferred when left out; `init_hp` and `mut_p` are AgileRL's dictionaries for
-    its logs, recorded with the run's settings. `reporters` are more sinks for what happens.
+    its logs, recorded with the run's settings; `INIT_HP` and `MUT_P` are older names of theirs. `reporters` are more
+    sinks for what happens. `wandb_api_key` is of its older releases and has nothing to do here, but with `wb` it is
+    refused: W&B looks for a key by itself.
 
     Raises:
         ConfigurationError: before anything is trained.
@@ -97,6 +102,10 @@ def train_on_policy(
         raise ConfigurationError("pop is missing: pass PPO.population(size=…, …)")
     if selection_strategy is not None and tournament is not None:
         raise ConfigurationError("selection_strategy and tournament mean the same; pass one of them")
+    if wb and wandb_api_key:
+        raise ConfigurationError(
+            "wandb_api_key is not taken: set the environment variable WANDB_API_KEY, or type `wandb login`"
+        )
     stage, trials = (one if one is None or isinstance(one, Stage) else AgentStage(one) for one in (env, eval_env))
     if stage is None:
         raise ConfigurationError("env is missing: pass make_vect_envs(…)")
@@ -128,7 +137,7 @@ def train_on_policy(
         selection_strategy or tournament,
         mutation or STILL,
         name=name,
-        settings={"algo": algo or "", "init_hp": dict(init_hp or {}), "mut_p": dict(mut_p or {})},
+        settings={"algo": algo or "", "init_hp": dict(init_hp or INIT_HP or {}), "mut_p": dict(mut_p or MUT_P or {})},
         resume="" if run_dir is None else f"train_on_policy(…, resume={str(run_dir)!r})",
     )
     places = Places(
