@@ -38,6 +38,13 @@ T = TypeVar("T")
 SCHEMA = "agilerl-like/1"
 MANIFEST = "manifest.json"
 
+READERS = {
+    "agent": "PPO.load (IPPO.load, if it is a team)",
+    "population": "Population.load (Teams.load, if it is one of teams)",
+    "checkpoint": "train_on_policy(…, resume=…) of its run",
+}
+"""Who reads which kind of folder."""
+
 MAX_JSON_BYTES = 8 * 2**20
 MAX_JSON_COMMAS = 500_000
 MAX_JSON_CONTAINERS = 100_000
@@ -433,7 +440,9 @@ def _files(path: Path, kind: str) -> list[StoredFile]:
             "with the version of agilerl-like that wrote it, or with a newer one"
         )
     if manifest.get("kind") != kind:
-        raise CheckpointError(f"path={str(path)!r} holds a {manifest.get('kind')!r:.100}; what is wanted is a {kind!r}")
+        found = manifest.get("kind")
+        hint = next((f", which {reader} reads" for name, reader in READERS.items() if name == found), "")
+        raise CheckpointError(f"path={str(path)!r} holds kind={found!r:.100}{hint}; what is wanted is {kind!r}")
     files = manifest.get("files")
     if not isinstance(files, dict):
         raise CheckpointError(f"path={str(path)!r} has a manifest without files")

@@ -237,7 +237,7 @@ def test_another_schema_is_refused_with_both_named(folder):
 
 
 def test_another_kind_is_refused_with_both_named(folder):
-    with pytest.raises(CheckpointError, match="holds a 'test'; what is wanted is a 'agent'"):
+    with pytest.raises(CheckpointError, match="holds kind='test'; what is wanted is 'agent'"):
         storage.read_folder(folder, "agent")
 
 

@@ -24,14 +24,14 @@ def as_rollout(
     encode: Callable[[Any], Tensor],
     distribution: ActionDistribution,
     *,
-    state_shape: tuple[int, int, int],
+    remembered: Callable[[Tensor], Tensor],
     action_masks: Sequence[Any] | None = None,
 ) -> tuple[Rollout, Experience]:
     """Return the rollout `[T, 1, E, …]` of one agent, and what its loop measured itself.
 
     `dones[t]` says that step t *begins* an episode, so step t - 1 ended one. One flag cannot tell a time limit from an
-    end; every end counts as a termination. What an agent with a memory remembered before the first step is not told:
-    nothing.
+    end; every end counts as a termination. `remembered` gives what the agent remembered before the first step
+    `[E, M, K, H]`, and is told `dones[0]` `[E]`.
 
     Raises:
         ConfigurationError: a part is missing, is not as long or as wide as the others, or holds NaN or infinity.
@@ -64,7 +64,7 @@ def as_rollout(
         next_observations=encode(next_state).unsqueeze(0),
         last_observations=LastObservations.none(observations),
         masks=None if action_masks is None else _flags(action_masks, shape).to(device).unsqueeze(1),
-        state=torch.zeros(1, shape[1], *state_shape, device=device),
+        state=remembered(torch.from_numpy(_numbers("dones", dones[:1], (1, shape[1]))[0]).to(device)).unsqueeze(0),
     )
     return rollout, Experience(numbers("log_probs", log_probs), numbers("values", values))
 

@@ -31,7 +31,10 @@ IndividualT = TypeVar("IndividualT", bound="Individual")
 
 
 class Individual(ABC):
-    """One member: attributes `fitness`, `scores` and `steps` are lists with an entry for each test, as in AgileRL."""
+    """One member: attributes `fitness`, `scores` and `steps` are lists with an entry for each test, as in AgileRL.
+
+    `steps` begins with 0 and counts what it trained in all its runs.
+    """
 
     algo: ClassVar[str]
     """Name of the algorithm, in checkpoints and reports."""
@@ -40,6 +43,7 @@ class Individual(ABC):
 
     architecture: Any
     num_envs: int
+    learn_step: int
 
     def __init__(
         self,
@@ -52,9 +56,9 @@ class Individual(ABC):
         seed: int | None,
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
-        self.index = index
+        self.index = identity(index)
         self.hp_config = hp_config or HyperparameterConfig()
-        self.device = torch.device(device)
+        self.device = usable(device)
         self.seed = fresh_seed() if seed is None else seed
         if not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigurationError(f"seed={seed!r} must be a non-negative integer")
@@ -230,7 +234,7 @@ class Individual(ABC):
         With another `index` its random streams are its own; without one it is a twin that would act alike. `wrap` is
         accepted for AgileRL's sake.
         """
-        copy = self._heir(self.index if index is None else index)
+        copy = self._heir(self.index if index is None else identity(index))
         copy._move_out()
         return copy
 
@@ -364,3 +368,24 @@ class Individual(ABC):
     def recompile(self) -> None:
         """Do nothing: there is nothing compiled to renew."""
         return
+
+
+def identity(index: Any) -> int:
+    """An index, if it can be one."""
+    if not isinstance(index, int | np.integer) or isinstance(index, bool) or index < 0:
+        raise ConfigurationError(f"index={index!r} must be a non-negative integer")
+    return int(index)
+
+
+def usable(device: Any) -> torch.device:
+    """A device of that name, if there is one here."""
+    try:
+        found = torch.device(device)
+        torch.empty(1, device=found)
+    except Exception as error:  # torch raises what it likes: RuntimeError, AssertionError, NotImplementedError, …
+        others = [name for name, kind in (("cuda", torch.cuda), ("mps", torch.backends.mps)) if kind.is_available()]
+        allowed = ", ".join(map(repr, ["cpu", *others]))
+        raise ConfigurationError(
+            f"device={device!r} cannot be used: {str(error).splitlines()[0]:.100}; allowed here: {allowed}"
+        ) from error
+    return found

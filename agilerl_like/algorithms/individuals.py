@@ -152,8 +152,11 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         return tuple(done)
 
     def mutate(self: IndividualsT, mutations: Mutations, *, pre_training: bool = False) -> IndividualsT:
-        """Mutate every member but the best (all of them with `pre_training`), in place; return the population."""
-        if pre_training:
+        """Mutate every member but the best (all of them with `pre_training`), in place; return the population.
+
+        This is mutation by hand, drawn by `rand_seed`; before training without one, as the population's seed has it.
+        """
+        if pre_training and mutations.rand_seed is None:
             self.evolve(
                 first_generation(
                     [agent.genome for agent in self.agents],
@@ -165,10 +168,10 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
                 )
             )
             return self
-        spared = None if mutations.mutate_elite else self.best
+        spared = None if mutations.mutate_elite or pre_training else self.best
         for agent in self.agents:
             if agent is not spared:
-                agent.mutate(mutations, generator(self.seed, Purpose.BY_HAND, agent.index, agent.updates))
+                agent.mutate(mutations, mutations.by_hand, pre_training=pre_training)
         return self
 
     def reselect(self: IndividualsT, parents: Sequence[int] | np.ndarray) -> IndividualsT:

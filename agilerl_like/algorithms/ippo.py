@@ -17,7 +17,7 @@ from typing import Any, ClassVar, get_args
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl_like.algorithms.agent import read_architecture
 from agilerl_like.algorithms.evaluation import Episodes
@@ -193,16 +193,20 @@ class IPPO(Individual):
             }
         )
 
-    def learner_of(self, agent_id: str) -> PPO:
-        """Who decides for an agent.
+    def get_group_id(self, agent_id: str) -> str:
+        """Whose policy an agent has: the name of its group.
 
         Raises:
             ConfigurationError: there is no such agent.
         """
         for group, ids in self.groups.items():
             if agent_id in ids:
-                return self.learners[group]
+                return group
         raise unknown_name("agent_id", agent_id, self.agent_ids)
+
+    def learner_of(self, agent_id: str) -> PPO:
+        """Who decides for an agent; ConfigurationError if there is no such agent."""
+        return self.learners[self.get_group_id(agent_id)]
 
     @classmethod
     def population(
@@ -477,6 +481,42 @@ class IPPO(Individual):
         self.recall(document)
         for group, learner in self.learners.items():
             learner._fill(document["learners"][group], section(tensors, f"{group}/"))
+
+    # -- AgileRL's other names
+
+    @property
+    def shared_agent_ids(self) -> list[str]:
+        """The names of the groups."""
+        return list(self.groups)
+
+    @property
+    def possible_observation_spaces(self) -> dict[str, gymnasium.Space]:
+        """What each agent may observe."""
+        return dict(self.observation_space.spaces)
+
+    @property
+    def possible_action_spaces(self) -> dict[str, gymnasium.Space]:
+        """What each agent may do."""
+        return dict(self.action_space.spaces)
+
+    @property
+    def actors(self) -> dict[str, nn.Module]:
+        """The policy network of each group."""
+        return {group: learner.actor for group, learner in self.learners.items()}
+
+    @property
+    def critics(self) -> dict[str, nn.Module]:
+        """The value network of each group."""
+        return {group: learner.critic for group, learner in self.learners.items()}
+
+    def get_policy(self) -> dict[str, nn.Module]:
+        """The policy network of each group."""
+        return self.actors
+
+    def evolvable_attributes(self, networks_only: bool = False) -> dict[str, Any]:
+        """What evolution may change, by name: the networks, and the hyperparameters unless `networks_only`."""
+        networks: dict[str, Any] = {"actors": self.actors, "critics": self.critics}
+        return networks if networks_only else {**networks, **self.hyperparameters}
 
 
 class Teams(Individuals[IPPO]):

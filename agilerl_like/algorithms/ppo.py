@@ -7,6 +7,7 @@ population does.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -37,7 +38,7 @@ from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout, row_bytes
 from agilerl_like.learning.sequences import SINGLE, BPTTSequenceType, Cut
-from agilerl_like.learning.update import Values
+from agilerl_like.learning.update import Report, Values
 from agilerl_like.modules.layers import NoisyLinear
 from agilerl_like.modules.lstm import EvolvableLSTM
 from agilerl_like.networks.actor_critic import ActorCritic
@@ -439,7 +440,12 @@ class PPO(Agent):
         }
         return tuple(float(infinite.get(name, getattr(self, name))) for name in Values._fields)
 
-    def learn(self, experiences: Experiences | None = None, action_masks: Sequence[Any] | None = None) -> float:
+    def learn(
+        self,
+        experiences: Experiences | None = None,
+        action_masks: Sequence[Any] | None = None,
+        hidden_state: Mapping[str, Tensor] | None = None,
+    ) -> float:
         """Do one PPO update and return the mean loss.
 
         `experiences` is `(states, actions, log_probs, rewards, dones, values, next_state, next_done)`, the first six
@@ -448,15 +454,20 @@ class PPO(Agent):
         cannot tell a time limit from an end; `train_on_policy` can. `action_masks` are those that `get_action` was
         given, a list over time of arrays `[E, choices]`.
 
+        A recurrent agent takes `hidden_state`, what `get_action` was given at the first of these steps; where this
+        begins an episode nothing was remembered, whatever it says. Left out, nothing was remembered anywhere, which is
+        wrong of a loop that goes on with its episodes, and with what it remembers, after an update.
+
         Raises:
-            ConfigurationError: nothing to learn from, or shapes that do not fit.
+            ConfigurationError: nothing to learn from, shapes that do not fit, or a setting that is none any more.
             NoHealthyMember: the update left weights that are not finite; the agent was put back to what it was.
         """
+        validated(PPOSettings, self.settings())  # any of them may have been set since the last update
         rollout, measured = as_rollout(
             experiences,
             self.encode,
             self.distribution,
-            state_shape=self.network.state_shape,
+            remembered=lambda begins: self._before(hidden_state, begins),
             action_masks=action_masks,
         )
         kept = self.cohort.keep(self.row)
@@ -471,11 +482,22 @@ class PPO(Agent):
         )
         if not bool(report.healthy[0]):
             self.cohort.put_back(self.row, kept)
-            raise NoHealthyMember(
-                f"agent {self.index}: loss={float(report.loss[0])} is not finite; its weights were put back"
-            )
+            raise NoHealthyMember(f"agent {self.index}: {_broken(report)} is not finite; its weights were put back")
         self.learned(rollout)
         return float(report.loss[0])
+
+    def _before(self, hidden_state: Mapping[str, Tensor] | None, begins: Tensor) -> Tensor:
+        """What was remembered before a rollout's first step `[E, M, K, H]`; `begins` `[E]` is 1 where nothing was."""
+        if self.recurrent and hidden_state is None and not bool(begins.all()):
+            warnings.warn(
+                "this rollout begins in the midst of an episode (dones[0] is 0), and hidden_state is missing: pass "
+                "what get_action was given at its first step, or get_initial_hidden_state(…) if that was nothing",
+                stacklevel=5,
+            )
+        state = self._now(hidden_state, len(begins)).state.detach()
+        if not bool(torch.isfinite(state).all()):
+            raise ConfigurationError("hidden_state holds numbers that are not finite; allowed is what get_action gave")
+        return state.expand(len(begins), *state.shape[-3:]) * (1 - begins).to(state.dtype).view(-1, 1, 1, 1)
 
     def learned(self, rollout: Rollout) -> None:
         self.updates += 1
@@ -536,6 +558,12 @@ class PPO(Agent):
 
 def _encoding(space: gymnasium.Space, settings: PPOSettings) -> ObservationEncoding:
     return ObservationEncoding(space, swap_channels=settings.swap_channels, normalize_images=settings.normalize_images)
+
+
+def _broken(report: Report) -> str:
+    """What is not finite after an update."""
+    numbers = {name: float(getattr(report, name)[0]) for name in ("loss", "value_loss", "approx_kl", "grad_norm")}
+    return next((f"{name}={value}" for name, value in numbers.items() if not math.isfinite(value)), "a weight")
 
 
 def check_rollout(one: Any, agents: int = 1, named: str = "") -> None:

@@ -35,7 +35,7 @@ class RLParameter:
     `scale` says how the range is sampled: evenly (`linear`), evenly in the logarithm (`log`), or evenly over the powers
     of two (`power_of_two`, which also steps by doubling and halving, whatever the factors); `auto` is `log` where the
     range is positive and spans a factor of ten or more, else `linear`. `resample` is the probability that a mutation
-    draws anew from the range rather than taking a step.
+    draws anew from the range rather than taking a step. A factor of 1 takes no step that way, of whole numbers one.
     """
 
     min: Number
@@ -76,12 +76,17 @@ class RLParameter:
             for bound, value in (("min", self.min), ("max", self.max)):
                 if not _is_power_of_two(value):
                     raise ConfigurationError(f"{bound}={value!r} must be a power of two on the scale 'power_of_two'")
-        if not 0 < self.shrink_factor < 1:
-            raise ConfigurationError(f"shrink_factor={self.shrink_factor!r} must lie between 0 and 1")
-        if not 1 < self.grow_factor < math.inf:
-            raise ConfigurationError(f"grow_factor={self.grow_factor!r} must be finite and greater than 1")
+        if not 0 < self.shrink_factor <= 1:
+            raise ConfigurationError(f"shrink_factor={self.shrink_factor!r} must be greater than 0 and at most 1")
+        if not 1 <= self.grow_factor < math.inf:
+            raise ConfigurationError(f"grow_factor={self.grow_factor!r} must be finite and at least 1")
         if not 0 <= self.resample <= 1:
             raise ConfigurationError(f"resample={self.resample!r} must be a probability, between 0 and 1")
+        if self.resample == 0 and 1 in (self.shrink_factor, self.grow_factor):
+            raise ConfigurationError(
+                f"resample={self.resample!r} must be above 0 where shrink_factor={self.shrink_factor!r} or "
+                f"grow_factor={self.grow_factor!r} is 1: values would be lost for ever"
+            )
 
     def _typed(self, name: str, value: Any) -> Number:
         """Return a finite number as a Python `dtype`, or say what is wrong with it."""
@@ -160,8 +165,10 @@ class RLParameter:
         """Return the integers that a step in one direction can lead to after rounding; empty at the bound."""
         low, high = self._landing(here, up)
         if up:
-            return range(max(math.floor(low), int(here) + 1), math.ceil(high) + 1)
-        return range(math.floor(low), min(math.ceil(high), int(here) - 1) + 1)
+            nearest = min(int(here) + 1, int(self.max))
+            return range(max(math.floor(low), int(here) + 1), max(math.ceil(high), nearest) + 1)
+        nearest = max(int(here) - 1, int(self.min))
+        return range(min(math.floor(low), nearest), min(math.ceil(high), int(here) - 1) + 1)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads."""

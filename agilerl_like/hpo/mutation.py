@@ -33,8 +33,9 @@ class Mutations:
 
     An architecture mutation adds or removes a layer with probability `new_layer_prob`, else nodes. `mutation_sd` is the
     size of noise on weights. `mutate_elite` and `mutate_survivors` say whether the best member, and the others that
-    keep their slots, may change too; by default only clones do. `rand_seed` is for mutation by hand alone. `device` and
-    `accelerator` are accepted, as AgileRL has them, and unused: nothing here touches a tensor.
+    keep their slots, may change too; by default only clones do. `rand_seed` is for mutation by hand alone, and drawn
+    from the operating system if left out; a run has its own. `device` and `accelerator` are accepted, as AgileRL has
+    them, and unused: nothing here touches a tensor.
     """
 
     no_mutation: float = 0.4
@@ -68,7 +69,8 @@ class Mutations:
             raise ConfigurationError("activation_selection=() must name an activation while activation is above 0")
 
     @cached_property
-    def _by_hand(self) -> np.random.Generator:
+    def by_hand(self) -> np.random.Generator:
+        """What mutation by hand draws from, call after call."""
         return generator(fresh_seed() if self.rand_seed is None else self.rand_seed, Purpose.BY_HAND, Purpose.MUTATION)
 
     @property
@@ -124,7 +126,7 @@ class Mutations:
             return population.mutate(self, pre_training=pre_training_mut)
         spared = 0 if self.mutate_elite or pre_training_mut else 1
         for agent in population[spared:]:
-            agent.mutate(self, self._by_hand, pre_training=pre_training_mut)
+            agent.mutate(self, self.by_hand, pre_training=pre_training_mut)
         return population
 
 

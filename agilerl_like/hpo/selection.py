@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -78,14 +78,22 @@ class TournamentSelection(Selection):
 
     A tournament holds at most all the healthy members, so a large one always finds the best; of size 1 it is a uniform
     draw. With `elitism` the best member is the first parent. `population_size` is as in AgileRL; it need not be given.
+    `eval_loop` is of its older releases, where it counts the last fitnesses that are averaged; here only the last one
+    counts.
     """
 
     tournament_size: int = 2
     elitism: bool = True
     population_size: int | None = None
+    eval_loop: InitVar[int] = 1
 
-    def __post_init__(self) -> None:
-        """Refuse an empty tournament."""
+    def __post_init__(self, eval_loop: int) -> None:
+        """Refuse an empty tournament, and one of means."""
+        if eval_loop != 1:
+            raise ConfigurationError(
+                f"eval_loop={eval_loop!r}; allowed is 1, for the last fitness alone counts: it is a mean of as many "
+                "episodes as train_on_policy(eval_loop=…) or test(loop=…) say"
+            )
         if not isinstance(self.tournament_size, int) or self.tournament_size < 1:
             raise ConfigurationError(f"tournament_size={self.tournament_size!r} must be a whole number of at least 1")
 

@@ -81,6 +81,11 @@ class Actor(Network):
         super().__init__(encoder, memory, head)
         self.distribution = distribution
 
+    @property
+    def squash_output(self) -> bool:
+        """Whether a loop by hand has still to scale what `get_action` gives, as in AgileRL: never here."""
+        return False
+
 
 class Slopes(NamedTuple):
     """Gradient of a summed loss by what an actor and a critic say, all `[P, B]`."""

@@ -195,9 +195,19 @@ class NetworkSpec(Spec):
         """One line for tables and logs."""
         if isinstance(self.encoder, CustomSpec):
             return self.encoder.describe()
-        sizes = (self.encoder.describe(), str(self.latent_dim), self.memory.describe(), self.head.describe())
         activations = dict.fromkeys((*self.encoder.functions[:1], *self.head.functions[:1]))
-        return f"{' | '.join(size for size in sizes if size)} {'/'.join(activations)}"
+        return f"{' | '.join(self._sizes.values())} {'/'.join(activations)}"
+
+    def legend(self) -> str:
+        """What stands in `describe` at each place."""
+        return "" if isinstance(self.encoder, CustomSpec) else f"{' | '.join(self._sizes)} activation"
+
+    @property
+    def _sizes(self) -> dict[str, str]:
+        """The sizes of what there is, in words."""
+        parts = {name: spec.describe() for name, spec in self.parts.items()}
+        sizes = {"encoder": parts.pop("encoder"), "latent": str(self.latent_dim), **parts}
+        return {name: size for name, size in sizes.items() if size}
 
     @classmethod
     def from_net_config(
@@ -225,6 +235,12 @@ class NetworkSpec(Spec):
         name = config.pop("encoder", usual)
         check_kind_of_encoder(name)
         encoder, memory, head = (dict(_mapping(f"{part}_config", config.pop(f"{part}_config", {}))) for part in PARTS)
+        for part, its in (("encoder", encoder), ("memory", memory)):
+            if "max_seq_len" in its:  # as AgileRL's encoder has it
+                raise ConfigurationError(
+                    f"{part}_config key='max_seq_len' says how updates are cut and not what a network is: leave it "
+                    f"out, and give the agent max_seq_len={its['max_seq_len']!r}"
+                )
         if recurrent and "hidden_state_size" in encoder:  # AgileRL's recurrent encoder is a memory and nothing else
             remembered = {field.name for field in fields(LSTMSpec)} & encoder.keys()
             memory = {**{key: encoder.pop(key) for key in sorted(remembered)}, **memory}

@@ -46,6 +46,10 @@ class TeamSpec:
         """One line for a table."""
         return "; ".join(f"{group} {spec.describe()}" for group, spec in self.groups)
 
+    def legend(self) -> str:
+        """What stands in `describe` at each place."""
+        return "; ".join(dict.fromkeys(f"group {spec.legend()}" for _, spec in self.groups))
+
     def to_config(self) -> dict[str, Any]:
         """Plain data: each group's `to_config` by its name."""
         return {group: spec.to_config() for group, spec in self.groups}

@@ -107,14 +107,17 @@ class ConsoleReporter(Reporter):
             self._say(Text(f"         {self._pace(self._run)}"))
 
     def generation(self, record: GenerationRecord) -> None:
-        """Show the members, or the best of them in one line."""
+        """Show the members, or the best of them in one line; first of all, how their architectures are to be read."""
+        is_first, best = self._record is None, fittest(record.members)
         if self._record is not None:
             self._previous = {member.uid: member.fitness for member in self._record.members}
         self._record = record
         self._hear(record.env_steps)
-        self._bests.append(fittest(record.members).fitness)
+        self._bests.append(best.fitness)
         if not self.verbose or self._run is None:
             return
+        if is_first and best.legend:
+            self._say(Text(f"architectures: {best.legend}", style="dim"))
         if self._live is not None:
             self._draw()
         else:
@@ -239,7 +242,8 @@ def _line(record: GenerationRecord) -> str:
     numbers = wording.returns([best.fitness, population_measures(record)["population/median"]])
     top, median = (text or "nan" for text in numbers)
     values = ", ".join(f"{name} {wording.hyperparameter(value)}" for name, value in best.hyperparameters.items())
-    return f"best {top:>7}  median {median:>7}  member {best.uid}: {values}; {best.architecture}"
+    member = "; ".join(filter(None, (values, best.architecture)))
+    return f"best {top:>7}  median {median:>7}  member {best.uid}: {member}"
 
 
 def _encodable(text: str, encoding: str) -> str:

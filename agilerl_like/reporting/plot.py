@@ -17,6 +17,7 @@ import numpy as np
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import wording
 from agilerl_like.reporting.files import METRICS, read_metrics
+from agilerl_like.reporting.records import rank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,9 +96,8 @@ def _read(run_dir: Path | str) -> _History:
         # Parents are looked up before their slot's new owner is entered: a clone leaves from where its parent stood.
         before += [last_seen.get(row["uid"], last_seen.get(row["parent_uid"], -1)) for row in rows[start:stop]]
         last_seen.update((row["uid"], index) for index, row in enumerate(rows[start:stop], start))
-    fitness = [row["eval/mean_reward"] for row in rows]
-    best = max(range(len(rows)), key=lambda i: (fitness[i] if math.isfinite(fitness[i]) else -math.inf, i))
-    lineage = [best]
+    ranks = [rank(row["eval/mean_reward"], row["uid"], row["generation"]) for row in rows]
+    lineage = [ranks.index(max(ranks))]
     while before[lineage[-1]] >= 0:
         lineage.append(before[lineage[-1]])
     return _History(rows, before, lineage[::-1])

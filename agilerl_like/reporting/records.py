@@ -43,7 +43,8 @@ class MemberRecord:
     their standard deviation;
     `train_return` the mean return of the training episodes that ended in this generation; `hyperparameters` those that
     it trained with; `mutation` the label of what made it ("None", "lr", "encoder.add_node", …); `losses` have
-    Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` counts its weights.
+    Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` counts its weights;
+    `legend` says what stands at each place of `architecture`.
     """
 
     slot: int
@@ -60,6 +61,7 @@ class MemberRecord:
     mutation: str
     losses: Mapping[str, float]
     evaluation_steps: int = 0
+    legend: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +151,17 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def fitness_order(member: MemberRecord) -> tuple[float, int]:
-    """Return what members are ordered by: a fitness that is not finite is the lowest, of equals the oldest wins."""
-    return (member.fitness if math.isfinite(member.fitness) else -math.inf, -member.uid)
+def rank(fitness: float, uid: float, generation: float = 0) -> tuple[float, float, float]:
+    """Return what is compared to find the best: of equal fitness the later generation wins, and in one the oldest.
+
+    A fitness that is not finite is the lowest.
+    """
+    return (fitness if math.isfinite(fitness) else -math.inf, generation, -uid)
+
+
+def fitness_order(member: MemberRecord) -> tuple[float, float, float]:
+    """Return the `rank` of a member of one generation."""
+    return rank(member.fitness, member.uid)
 
 
 def fittest(members: Iterable[MemberRecord]) -> MemberRecord:

@@ -15,7 +15,7 @@ def train_multi_agent_on_policy(
     env: MultiAgentVectorEnv,
     env_name: str | None = None,
     algo: str | None = None,
-    pop: Teams | Iterable[IPPO] | None = None,
+    pop: Teams | Iterable[IPPO] | IPPO | None = None,
     *,
     eval_env: MultiAgentVectorEnv | None = None,
     **options: Any,

@@ -30,7 +30,7 @@ def train_on_policy(
     env: gymnasium.vector.VectorEnv | Stage,
     env_name: str | None = None,
     algo: str | None = None,
-    pop: Individuals | Iterable[Individual] | None = None,
+    pop: Individuals | Iterable[Individual] | Individual | None = None,
     *,
     init_hp: Mapping[str, Any] | None = None,
     mut_p: Mapping[str, Any] | None = None,
@@ -60,6 +60,9 @@ def train_on_policy(
     resume: str | os.PathLike[str] | None = None,
     processes: int = 1,
     reporters: Iterable[Reporter] = (),
+    INIT_HP: Mapping[str, Any] | None = None,  # noqa: N803  # the name that AgileRL's older releases have for it
+    MUT_P: Mapping[str, Any] | None = None,  # noqa: N803  # likewise
+    wandb_api_key: str | None = None,
 ) -> tuple[Any, list[float]]:
     """Train a population, and evolve it if a selection strategy is given; return it and the fitness of its members.
 
@@ -72,12 +75,13 @@ def train_on_policy(
     members, and `eval_env` must say where they are tested. That one is copied likewise, to a row for each episode of a
     test, if it can be made again. It may be `env` itself, whose training episodes then begin anew after every test.
 
-    `pop` is a population, or a list of agents of one run seed. `swap_channels` says that the env's images have their
+    `pop` is a population, a list of agents of one run seed, or one agent. `swap_channels` says that the env's images have their
     channels behind, though the agents were made for them in front. A `Stage` in the place of an env says itself how its
     envs are made.
 
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
-    it nothing is written but what `checkpoint_path` and `save_elite` ask for. `resume` is such a folder: training goes
+    it nothing is written but what `checkpoint_path` and `save_elite` ask for. The elite is saved to `elite_path`, which
+    is the env's name and "-elite" if left out; to give one is to ask for it. `resume` is such a folder: training goes
     on from its newest checkpoint as if it had never stopped (`pop` is then needed only for networks of your own and
     hooks), in as many envs for each member as before; with none it begins. If the run had ended, a larger `max_steps`
     lets it go on, or, if it had reached its target, a higher one or none; else its population is returned as it is.
@@ -87,7 +91,9 @@ def train_on_policy(
     them return the whole population; only the main one prints, logs and saves.
 
     `env_name` and `algo` are labels and inferred when left out; `init_hp` and `mut_p` are AgileRL's dictionaries for
-    its logs, recorded with the run's settings. `reporters` are more sinks for what happens.
+    its logs, recorded with the run's settings; `INIT_HP` and `MUT_P` are older names of theirs. `reporters` are more
+    sinks for what happens. `wandb_api_key` is of its older releases and has nothing to do here, but with `wb` it is
+    refused: W&B looks for a key by itself.
 
     Raises:
         ConfigurationError: before anything is trained.
@@ -99,10 +105,15 @@ def train_on_policy(
         raise ConfigurationError("pop is missing: pass PPO.population(size=…, …)")
     if selection_strategy is not None and tournament is not None:
         raise ConfigurationError("selection_strategy and tournament mean the same; pass one of them")
+    if wb and wandb_api_key:
+        raise ConfigurationError(
+            "wandb_api_key is not taken: set the environment variable WANDB_API_KEY, or type `wandb login`"
+        )
     stage, trials = (one if one is None or isinstance(one, Stage) else AgentStage(one) for one in (env, eval_env))
     if stage is None:
         raise ConfigurationError("env is missing: pass make_vect_envs(…)")
-    population = pop if pop is None or isinstance(pop, Individuals) else stage.population(pop)
+    agents = [pop] if isinstance(pop, Individual) else pop
+    population = agents if agents is None or isinstance(agents, Individuals) else stage.population(agents)
     if population is not None and not isinstance(population, stage.population):
         raise ConfigurationError(
             f"pop={population!r} cannot act in {name_of(stage.vector)}; allowed are {stage.population.__name__}"
@@ -129,14 +140,14 @@ def train_on_policy(
         selection_strategy or tournament,
         mutation or STILL,
         name=name,
-        settings={"algo": algo or "", "init_hp": dict(init_hp or {}), "mut_p": dict(mut_p or {})},
+        settings={"algo": algo or "", "init_hp": dict(init_hp or INIT_HP or {}), "mut_p": dict(mut_p or MUT_P or {})},
         resume="" if run_dir is None else f"train_on_policy(…, resume={str(run_dir)!r})",
     )
     places = Places(
         run_dir,
         None if checkpoint_path is None else Path(checkpoint_path),
         overwrite_checkpoints,
-        Path(elite_path or f"{name}-elite") if save_elite else None,
+        Path(elite_path or f"{name}-elite") if save_elite or elite_path is not None else None,
     )
     try:
         outcome = evolve_on_policy(

@@ -123,6 +123,7 @@ class Run:
     def go(self, interrupts: Interrupts) -> Outcome:
         """Run generations until the budget is spent, the target reached or somebody interrupts."""
         if self.progress.generation == 0:
+            self._warn_of_idle()
             self._found()
         elif not self.progress.evolved:  # the run had ended, and has a larger budget or another target now
             self._begin_episodes()
@@ -158,6 +159,17 @@ class Run:
 
     # -- a generation
 
+    def _warn_of_idle(self) -> None:
+        """Say so if a generation is shorter than somebody's rollout."""
+        name = "evo_steps" if self.schedule.evo_steps <= self.schedule.max_steps else "max_steps"
+        steps, envs = getattr(self.schedule, name), self.members.first.num_envs
+        slow = max(self.population, key=lambda agent: agent.learn_step)
+        if -(-steps // envs) < -(-slow.learn_step // envs):
+            self.reporters.warning(
+                f"{name}={steps} is less than learn_step={slow.learn_step} of member {slow.index}: it will be judged "
+                "after generations in which it has learned nothing"
+            )
+
     def _found(self) -> None:
         self.judge.begin(self.members)
         own = [founder(slot, agent) for slot, agent in self.members.here().items()]
@@ -183,7 +195,7 @@ class Run:
                 with self.clock("report"):
                     self.reporters.progress(self.steps * self.members.size)
         for agent in self.population:
-            agent.steps.append(self.steps)
+            agent.steps.append(agent.steps[-1] + self.steps - self._steps_before)  # of all its runs
 
     def _ticks_left(self) -> int:
         return self.schedule.ticks(self.members.first.num_envs) - self.progress.ticks
@@ -353,6 +365,7 @@ class Run:
                 train_return=agent.scores[-1],
                 hyperparameters=agent.hyperparameters,
                 architecture=agent.architecture.describe(),
+                legend=agent.architecture.legend(),
                 parameters=agent.parameter_count,
                 mutation=agent.mut,
                 losses=_means(self.reports[slot]),

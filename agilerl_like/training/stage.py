@@ -70,6 +70,13 @@ class AgentStage(Stage):
     population: ClassVar[type[Individuals]] = Population
 
     def __init__(self, env: gymnasium.vector.VectorEnv) -> None:
+        if hasattr(env, "possible_agents"):
+            raise ConfigurationError(f"env={env!r:.200} is one of teams; train_multi_agent_on_policy trains in it")
+        if not hasattr(env, "num_envs"):
+            raise ConfigurationError(
+                f"env={env!r:.200} is not a vector env; make_vect_envs({_id_of(env)}, num_envs=…) makes one, and of an "
+                "env of your own so does gymnasium.vector.SyncVectorEnv([make_env] * num_envs)"
+            )
         self.env = env
 
     @property
@@ -104,6 +111,12 @@ class AgentStage(Stage):
 
     def collector(self, population: Any, env: TransitionEnv, clock: Clock) -> Collector:
         return Collector(population, env, clock)
+
+
+def _id_of(env: Any) -> str:
+    """What gymnasium would make the env from, as one writes it."""
+    spec = getattr(env, "spec", None)
+    return repr(env) if isinstance(env, str) else "id" if spec is None else repr(spec.id)
 
 
 def name_of(env: gymnasium.vector.VectorEnv) -> str:

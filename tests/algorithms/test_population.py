@@ -233,6 +233,23 @@ def test_a_list_of_agents_can_be_selected_and_mutated_by_hand():
     train(Population(following))
 
 
+@pytest.mark.parametrize("pre_training", [False, True])
+def test_rand_seed_draws_what_is_mutated_by_hand_and_goes_on_drawing(pre_training):
+    def drawn(seed, population):
+        mutations = Mutations(0, 1, 0.3, 0, 0, 1, rand_seed=seed)
+        return [[agent.mut for agent in mutations.mutation(population, pre_training)] for _ in range(3)]
+
+    def members():
+        population = population_of(6)
+        for agent in population:
+            agent.fitness.append(float(-agent.index))  # the first is the best, as in a list
+        return population
+
+    calls = drawn(1, members())
+    assert calls[0] != calls[1] != calls[2]
+    assert calls == drawn(1, members()) == drawn(1, list(members())) != drawn(2, members())
+
+
 def test_pre_training_mutation_makes_members_differ():
     population = Mutations(no_mutation=0.5, architecture=0, parameters=0, rl_hp=1).mutation(
         population_of(4), pre_training_mut=True
@@ -298,8 +315,13 @@ def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
     for ours, theirs in zip(train(population), train(loaded), strict=True):
         assert torch.equal(flat(ours), flat(theirs))
         assert ours.to_documents()[0] == theirs.to_documents()[0]
-    with pytest.raises(CheckpointError, match="holds a 'population'; what is wanted is a 'agent'"):
+    with pytest.raises(
+        CheckpointError, match=r"holds kind='population', which Population\.load .*reads; .* is 'agent'"
+    ):
         PPO.load(tmp_path / "all")
+    agent = population[0].save_checkpoint(tmp_path / "one")
+    with pytest.raises(CheckpointError, match=r"holds kind='agent', which PPO\.load .*reads; .* is 'population'"):
+        Population.load(agent)
 
 
 def test_population_test_agrees_with_each_agents_own():

@@ -118,6 +118,7 @@ def test_squashed_actions_stay_inside_and_carry_their_density():
     obs = np.random.default_rng(1).normal(size=(500, 4))
     action, log_prob, _, _ = agent.get_action(obs)
     assert all(SPACES["Box"].contains(a) for a in action)
+    assert not agent.actor.squash_output  # AgileRL's loops ask whether there is still something to scale
     # change of variables by hand: a = half tanh(u) + centre
     with torch.no_grad():
         mean = agent.actor(agent.preprocess_observation(obs)).numpy()
@@ -162,7 +163,9 @@ def test_dones_say_which_step_begins_an_episode():
     begins = [np.array([d]) for d in (1.0, 0.0, 1.0, 0.0)]  # episodes are steps 0, 1 and 2, 3
     zeros = [np.zeros(1)] * 4
     experiences = (states, [np.array([0])] * 4, zeros, rewards, begins, zeros, states[0], np.array([1.0]))
-    rollout, measured = as_rollout(experiences, agent.encode, agent.distribution, state_shape=(2, 0, 0))
+    rollout, measured = as_rollout(
+        experiences, agent.encode, agent.distribution, remembered=lambda begins: torch.zeros(len(begins), 2, 0, 0)
+    )
     assert rollout.ended[:, 0, 0].tolist() == [0, 1, 0, 1]
     assert measured.values.shape == (4, 1, 1)
     update = Update(agent.cohort.ensemble, values_of([agent]), agent.execution)
@@ -196,11 +199,26 @@ def test_a_broken_update_is_undone():
     experiences = experiences_of(agent)
     before = agent.cohort.ensemble.flat.clone()
     agent.lr = 1e38
-    with pytest.raises(NoHealthyMember, match="its weights were put back"):
+    with pytest.raises(NoHealthyMember, match="agent 0: loss=nan is not finite; its weights were put back"):
+        agent.learn(experiences)
+    assert torch.equal(before, agent.cohort.ensemble.flat)
+    agent.batch_size, agent.update_epochs = 32, 1  # one step, whose loss was that of the weights before it
+    with pytest.raises(NoHealthyMember, match="agent 0: a weight is not finite; its weights were put back"):
         agent.learn(experiences)
     assert torch.equal(before, agent.cohort.ensemble.flat)
     agent.lr = 1e-3
     agent.learn(experiences)
+
+
+@pytest.mark.parametrize(("name", "value"), [("lr", -1.0), ("lr", "fast"), ("gamma", 2.0), ("batch_size", 0)])
+def test_an_update_refuses_what_was_set_wrongly_since(name, value):
+    agent = agent_of()
+    experiences = experiences_of(agent)
+    before = agent.cohort.ensemble.flat.clone()
+    setattr(agent, name, value)
+    with pytest.raises(ConfigurationError, match=f"{name}={value!r}: input should be "):
+        agent.learn(experiences)
+    assert torch.equal(before, agent.cohort.ensemble.flat)
 
 
 def test_a_changed_attribute_counts_from_the_next_update_on():
@@ -309,6 +327,9 @@ WRONG = {
     "hp range": ({"hp_config": HyperparameterConfig(gamma=RLParameter(0.5, 1.5))}, r"gamma=1\.5"),
     "seed": ({"seed": -1}, "seed=-1 must be a non-negative integer"),
     "num_envs": ({"num_envs": 0}, "num_envs=0"),
+    "index": ({"index": "a"}, "index='a' must be a non-negative integer"),
+    "device": ({"device": "gpu"}, "device='gpu' cannot be used: .*; allowed here: 'cpu'"),
+    "device that is not here": ({"device": "cuda:99"}, "device='cuda:99' cannot be used: .*; allowed here: 'cpu'"),
 }
 
 

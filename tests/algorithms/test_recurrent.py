@@ -372,10 +372,21 @@ def test_wrong_settings_are_named(given, message):
         agent_of(**given)
 
 
-def experiences_of(agent, seed=0, steps=STEPS):
-    """A loop by hand that forgets where an episode ends."""
+def test_a_length_in_agilerls_place_is_sent_to_ours():
+    with pytest.raises(ConfigurationError, match=r"encoder_config key='max_seq_len' .* give the agent max_seq_len=512"):
+        agent_of(net_config={"encoder_config": {"hidden_state_size": 64, "num_layers": 1, "max_seq_len": 512}})
+
+
+def experiences_of(agent, seed=0, steps=STEPS, hidden=None, begins=None):
+    """A loop by hand that forgets where an episode ends; it may go on with what another one remembered at its end."""
+    return loop_by_hand(agent, seed, steps, hidden, begins)[0]
+
+
+def loop_by_hand(agent, seed=0, steps=STEPS, hidden=None, begins=None):
+    """Experiences, and what is remembered after them."""
     rng, columns = np.random.default_rng(seed), [[] for _ in range(6)]
-    hidden, begins = agent.get_initial_hidden_state(ENVS), np.ones(ENVS)
+    hidden = agent.get_initial_hidden_state(ENVS) if hidden is None else hidden
+    begins = np.ones(ENVS) if begins is None else begins
     for _ in range(steps):
         obs = rng.normal(size=(ENVS, 2)).astype(np.float32)
         hidden = {name: state * torch.from_numpy(1 - begins).float().view(-1, 1, 1) for name, state in hidden.items()}
@@ -383,19 +394,52 @@ def experiences_of(agent, seed=0, steps=STEPS):
         for column, entry in zip(columns, (obs, action, log_prob, rng.normal(size=ENVS), begins, value), strict=True):
             column.append(entry)
         begins = (rng.random(ENVS) < 0.2).astype(float)
-    return (*columns, rng.normal(size=(ENVS, 2)), begins)
+    return (*columns, rng.normal(size=(ENVS, 2)), begins), hidden
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
-def test_a_loop_by_hand_thinks_what_an_update_thinks_of_it(kind):
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_loop_by_hand_thinks_what_an_update_thinks_of_it(kind, goes_on):
     agent = agent_of(normalize_observation=False, normalize_value=False, **kind)
+    experiences, hidden = loop_by_hand(agent)
+    remembered = None
+    if goes_on:  # some envs are in the midst of an episode, others begin one
+        remembered = hidden
+        experiences = experiences_of(agent, 1, hidden=hidden, begins=np.array([0.0, 1.0, 0.0, 0.0]))
     rollout, measured = as_rollout(
-        experiences_of(agent), agent.encode, agent.distribution, state_shape=agent.network.state_shape
+        experiences, agent.encode, agent.distribution, remembered=lambda begins: agent._before(remembered, begins)
     )
     network, one = Stack.of([agent.clone().network]).module, torch.ones(1)
     numbers = digest(network, rollout, cut=Cut(STEPS, STEPS), gamma=one, gae_lambda=one).batch.numbers[0]  # [E, T, 5]
     torch.testing.assert_close(numbers[..., 0].T, measured.log_probs[:, 0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(numbers[..., 3].T, measured.values[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_an_update_in_the_midst_of_an_episode_asks_what_was_remembered():
+    agent = agent_of()
+    _, hidden = loop_by_hand(agent)
+    experiences = experiences_of(agent, 1, hidden=hidden, begins=np.zeros(ENVS))
+    told, untold, nothing = agent, agent.clone(), agent.clone()
+    told.learn(experiences, hidden_state=hidden)
+    with pytest.warns(UserWarning, match=r"in the midst of an episode .* hidden_state is missing"):
+        untold.learn(experiences)
+    nothing.learn(experiences, hidden_state=agent.get_initial_hidden_state(ENVS))
+    weights = [torch.cat([p.detach().flatten() for p in one.network.parameters()]) for one in (told, untold, nothing)]
+    assert torch.equal(weights[1], weights[2])
+    assert not torch.equal(weights[0], weights[1])
+
+
+def test_a_hidden_state_that_does_not_fit_is_an_error_of_learn():
+    agent = agent_of()
+    experiences, hidden = loop_by_hand(agent)
+    narrow = {name: state[:1] for name, state in hidden.items()}
+    with pytest.raises(ConfigurationError, match=r"hidden_state has shapes .*\(1, 2, 16\).*; allowed is \(4, 2, 16\)"):
+        agent.learn(experiences, hidden_state=narrow)
+    endless = {name: state * np.inf for name, state in hidden.items()}
+    with pytest.raises(ConfigurationError, match="hidden_state holds numbers that are not finite"):
+        agent.learn(experiences, hidden_state=endless)
+    with pytest.raises(ConfigurationError, match="hidden_state is given, but this agent is not recurrent"):
+        agent_of(recurrent=False, net_config=SIZES).learn(experiences, hidden_state=hidden)
 
 
 # -- copies, files, tests

@@ -110,6 +110,16 @@ def test_integers_are_rounded_without_bias(assert_frequency) -> None:
     assert not steps
 
 
+def test_a_factor_of_one_takes_no_step_and_of_whole_numbers_one() -> None:
+    rng = np.random.default_rng(0)
+    decaying = RLParameter(min=0.0001, max=0.001, grow_factor=1.0, shrink_factor=0.9)  # AgileRL's entropy bonus
+    assert {decaying.perturb(5e-4, rng) for _ in range(20)} == {5e-4, 5e-4 * 0.9}
+    assert RLParameter(1, 10, grow_factor=1, dtype=int).neighbours(5) == (4, 6)  # 5 * 0.8 = 4
+    assert RLParameter(1, 10, shrink_factor=1, dtype=int).neighbours(5) == (4, 6)  # 5 * 1.2 = 6
+    assert RLParameter(1, 10, grow_factor=1, dtype=int).neighbours(10) == (8,)
+    assert RLParameter(1, 10, shrink_factor=1, dtype=int).neighbours(1) == (2,)
+
+
 def test_a_float_moves_by_exactly_the_factors(assert_frequency) -> None:
     rng = np.random.default_rng(0)
     steps = Counter(RLParameter(1e-5, 1e-1).perturb(1e-3, rng) for _ in range(1000))
@@ -228,8 +238,12 @@ def test_clip_returns_the_nearest_legal_value(parameter: RLParameter, value: flo
         ({"min": 1, "max": 8, "scale": "power_of_two"}, "dtype=.* must be int on the scale 'power_of_two'"),
         ({"min": 1, "max": 9, "dtype": int, "scale": "power_of_two"}, "max=9 must be a power of two"),
         ({"min": 0, "max": 8, "dtype": int, "scale": "power_of_two"}, "min=0 must be a power of two"),
-        ({"min": 0, "max": 1, "shrink_factor": 1.0}, r"shrink_factor=1\.0 must lie between 0 and 1"),
-        ({"min": 0, "max": 1, "grow_factor": 0.9}, r"grow_factor=0\.9 must be finite and greater than 1"),
+        ({"min": 0, "max": 1, "shrink_factor": 1.1}, r"shrink_factor=1\.1 must be greater than 0 and at most 1"),
+        ({"min": 0, "max": 1, "grow_factor": 0.9}, r"grow_factor=0\.9 must be finite and at least 1"),
+        (
+            {"min": 0, "max": 1, "grow_factor": 1.0, "resample": 0},
+            r"resample=0 must be above 0 where .*grow_factor=1\.0",
+        ),
         ({"min": 0, "max": 1, "resample": 1.5}, r"resample=1\.5 must be a probability"),
     ],
 )

@@ -151,6 +151,12 @@ def test_selection_by_hand_returns_the_elite_and_clones_with_new_indices() -> No
     assert population == [Agent(7, [0.0, 5.0]), Agent(8, [0.0, 5.0]), Agent(9, [0.0, 5.0])]
 
 
+def test_a_tournament_of_agilerls_older_releases_is_one_of_last_fitnesses() -> None:
+    assert TournamentSelection(2, True, 6, 1) == TournamentSelection(2, True, population_size=6, eval_loop=1)
+    with pytest.raises(ConfigurationError, match=r"eval_loop=3; allowed is 1.*train_on_policy\(eval_loop=…\)"):
+        TournamentSelection(2, True, 6, eval_loop=3)
+
+
 def test_selection_by_hand_repeats_with_its_seed() -> None:
     agents = [Agent(index, [float(index % 7)]) for index in range(20)]
 

@@ -16,6 +16,7 @@ from agilerl_like.modules import MLPSpec, Stack
 from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.actor_critic import ActorCritic, NoNorm
 from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.team import TeamSpec
 from agilerl_like.networks.variation import vary
 
 NAMES = st.sampled_from(sorted(ACTIVATIONS))
@@ -115,6 +116,11 @@ def test_a_description_names_all_widths_and_activations():
     assert NetworkSpec.from_net_config(config).describe() == "32-16 | 24 | 64 ReLU"
     config["head_config"] = {"activation": "Tanh"}
     assert NetworkSpec.from_net_config(config).describe() == "32-16 | 24 | 64 ReLU/Tanh"
+    assert NetworkSpec.from_net_config(config).legend() == "encoder | latent | head activation"
+    remembering = NetworkSpec.from_net_config(config, recurrent=True)
+    assert remembering.legend() == "encoder | latent | memory | head activation"
+    assert remembering.describe().count(" | ") == 3
+    assert TeamSpec.by_group({"a": remembering, "b": remembering}).legend() == f"group {remembering.legend()}"
 
 
 # -- the pair

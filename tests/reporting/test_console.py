@@ -137,6 +137,18 @@ def test_without_a_terminal_there_is_one_plain_line_a_generation():
     ]
 
 
+def test_a_member_without_hyperparameters_has_no_empty_place_and_its_architecture_is_explained_once():
+    console = a_console(terminal=False, width=80)
+    reporter = ConsoleReporter(console)
+    reporter.start(a_run())
+    member = a_member(hyperparameters={}, architecture="64 | 64 | 64 ReLU", legend="encoder | latent | head activation")
+    for number in (1, 2):
+        reporter.generation(a_generation(member, number=number))
+    _, legend, *generations = written(console).splitlines()
+    assert legend == "architectures: encoder | latent | head activation"
+    assert [line.partition("member ")[2] for line in generations] == ["0: 64 | 64 | 64 ReLU"] * 2
+
+
 def test_the_title_says_how_many_processes_there_are_if_there_are_more():
     console = a_console(terminal=False, width=80)
     ConsoleReporter(console).start(replace(a_run(), processes=3))

@@ -6,7 +6,7 @@ import pytest
 from reporting_examples import a_generation, a_member, a_run
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.reporting import CsvReporter, figure, plot_run
+from agilerl_like.reporting import CsvReporter, figure, fittest, plot_run
 
 pytest.importorskip("matplotlib", reason="an extra")
 
@@ -59,6 +59,17 @@ def test_the_best_members_branch_leaves_its_parent(run_dir):
     assert lineage_of(fitness) == [[100_000, 10], [200_000, 15], [300_000, 30]]
     assert lineage_of(lr) == [[1, 1e-4], [2, 2e-4], [3, 2e-4]]
     assert [text.get_text() for text in fitness.texts] == ["lr"]
+
+
+def test_of_equally_fit_members_the_title_names_the_one_that_the_console_names(tmp_path):
+    folder = tmp_path / "equals"
+    reporter = CsvReporter(folder)
+    reporter.start(a_run())
+    old, young = a_member(uid=0, fitness=500.0), a_member(slot=1, uid=5, fitness=500.0)
+    for number in (1, 2):
+        reporter.generation(a_generation(old, young, number=number))
+    assert fittest([old, young]).uid == 0
+    assert figure(folder).get_suptitle() == "equals: best fitness 500.0, member 0 in generation 2"
 
 
 def test_best_so_far_and_target_are_drawn(run_dir):

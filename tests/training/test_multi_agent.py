@@ -15,6 +15,7 @@ from agilerl_like import (
     make_multi_agent_vect_envs,
     make_vect_envs,
     train_multi_agent_on_policy,
+    train_on_policy,
 )
 from agilerl_like.envs.team_probes import TEAM_PROBES
 
@@ -84,3 +85,11 @@ def test_an_env_for_agents_by_themselves_is_refused():
     env = make_vect_envs("CartPole-v1", num_envs=2)
     with pytest.raises(ConfigurationError, match="make_multi_agent_vect_envs"):
         train_multi_agent_on_policy(env, pop=None)
+
+
+def test_an_env_of_teams_is_refused_where_agents_are_trained_by_themselves():
+    env = make_multi_agent_vect_envs(TEAM_PROBES["EarlyDeath"].make, 2, backend="sync")
+    team = IPPO(env.single_observation_spaces, env.single_action_spaces, seed=1)
+    with pytest.raises(ConfigurationError, match="train_multi_agent_on_policy trains in it"):
+        train_on_policy(env, pop=[team], max_steps=100)
+    env.close()

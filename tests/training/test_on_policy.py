@@ -116,6 +116,15 @@ def test_every_member_does_the_same_steps_whatever_its_learn_step():
     assert [g.env_steps for g in memory.generations] == [600, 1200, 1800]
 
 
+def test_steps_count_all_runs_of_an_agent_and_records_those_of_one_run(tmp_path):
+    population, _, _ = run()
+    population, _, memory = run(population=population, run_dir=tmp_path / "run")
+    for agent in [*population, *Population.load(tmp_path / "run" / "population")]:
+        assert agent.steps == [0, 200, 400, 600, 800, 1000, 1200]
+    assert [g.env_steps for g in memory.generations] == [600, 1200, 1800]
+    assert [m.env_steps for m in memory.generations[-1].members] == [600, 600, 600]
+
+
 def test_fitness_belongs_to_exactly_the_agents_that_are_returned():
     population, fitness, memory = run()
     assert fitness == [agent.fitness[-1] for agent in population]
@@ -393,6 +402,56 @@ def test_a_batch_larger_than_the_rollout_is_refused_when_the_envs_are_known():
     env = make_vect_envs("Acrobot-v1", num_envs=4)
     with pytest.raises(ConfigurationError, match="the population was made for"):
         train_on_policy(env, pop=population_of(make_vect_envs("CartPole-v1", num_envs=4)), max_steps=100, verbose=False)
+
+
+def test_an_env_that_is_no_vector_env_is_refused_with_the_call_that_makes_one():
+    population = population_of(make_vect_envs("CartPole-v1", num_envs=4))
+    call = r"is not a vector env; make_vect_envs\('CartPole-v1', num_envs=…\) makes one"
+    with pytest.raises(ConfigurationError, match=f"TimeLimit.*{call}"):
+        train_on_policy(gymnasium.make("CartPole-v1"), pop=population)
+    with pytest.raises(ConfigurationError, match=f"env='CartPole-v1' {call}"):
+        train_on_policy("CartPole-v1", pop=population)
+
+
+def test_a_generation_that_is_shorter_than_a_rollout_is_warned_of_once():
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    population = population_of(env, hp_config=None)
+    population[1].learn_step = 256
+    _, _, memory = run(population=population, evo_steps=252)  # 63 ticks of 4 envs; a rollout has 64
+    assert [text.partition(":")[0] for text in memory.warnings] == [
+        "evo_steps=252 is less than learn_step=256 of member 1"
+    ]
+    _, _, memory = run(population=population_of(env, learn_step=128, hp_config=None), max_steps=100, evo_steps=200)
+    assert ["max_steps=100 is less than learn_step=128" in text for text in memory.warnings] == [True]
+    _, _, memory = run(population=population_of(env, learn_step=199, hp_config=None))  # both are 50 ticks
+    assert memory.warnings == []
+
+
+def test_to_say_where_the_elite_is_saved_is_to_ask_for_it(tmp_path):
+    population, _, _ = run(max_steps=200, elite_path=tmp_path / "elite")
+    assert torch.equal(flat(PPO.load(tmp_path / "elite")), flat(population.best))
+
+
+def test_one_agent_is_a_population_of_one():
+    env = make_vect_envs("CartPole-v1", num_envs=4, backend="sync")
+    agent = population_of(env, 1)[0]
+    population, fitness = train_on_policy(env, pop=agent, max_steps=128, evo_steps=128, eval_loop=1, verbose=False)
+    assert [*population] == [agent]
+    assert agent.fitness == fitness
+
+
+def test_names_of_agilerls_older_releases_mean_the_same_and_a_key_is_sent_elsewhere():
+    class Settings(Memory):
+        def start(self, run):
+            self.settings = dict(run.settings)
+
+    env, told = make_vect_envs("CartPole-v1", num_envs=4, backend="sync"), Settings()
+    settings = {"pop": population_of(env, 1), "max_steps": 64, "evo_steps": 64, "eval_loop": 1, "verbose": False}
+    train_on_policy(env, INIT_HP={"LR": 1}, MUT_P={"NO_MUT": 1}, wandb_api_key="secret", reporters=[told], **settings)
+    assert (told.settings["init_hp"], told.settings["mut_p"]) == ({"LR": 1}, {"NO_MUT": 1})
+    with pytest.raises(ConfigurationError, match=r"wandb_api_key is not taken: .*WANDB_API_KEY") as found:
+        train_on_policy(env, wb=True, wandb_api_key="secret", **settings)
+    assert "secret" not in str(found.value)
 
 
 def test_agilerls_call_works_as_it_stands():

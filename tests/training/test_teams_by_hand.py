@@ -56,6 +56,22 @@ def test_a_loop_by_hand_learns():
     assert team.fitness == [0.0, 0.0]
 
 
+def test_the_names_that_agilerls_loop_asks_for_are_there():
+    env = make_multi_agent_vect_envs(TEAM_PROBES["OwnObservation"].make, 4, backend="sync")
+    team = team_of(env)
+    assert team.shared_agent_ids == list(team.groups)
+    assert team.possible_action_spaces == dict(env.single_action_spaces)
+    assert team.possible_observation_spaces == dict(env.single_observation_spaces)
+    for agent in team.agent_ids:
+        group = team.get_group_id(agent)
+        assert team.actors[group] is team.learner_of(agent).actor is team.get_policy()[group]
+        assert team.critics[group] is team.learner_of(agent).critic
+        assert not team.actors[group].squash_output
+    with pytest.raises(ConfigurationError, match="agent_id='bob' is unknown"):
+        team.get_group_id("bob")
+    assert set(team.evolvable_attributes()) == {"actors", "critics"}
+
+
 def test_an_update_by_hand_is_that_of_each_groups_learner():
     env = make_multi_agent_vect_envs(TEAM_PROBES["OwnObservation"].make, 4, backend="sync")
     team, twin = team_of(env), team_of(env)
