@@ -253,7 +253,8 @@ class IPPO(Individual):
         return {name: getattr(self, name) for name in SETTINGS}
 
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
-        return repaired(hyperparameters, self.hp_config, self.num_envs)
+        """As `PPO.repair`; the smallest group has the shortest rollout."""
+        return repaired(hyperparameters, self.hp_config, self.num_envs, min(map(len, self.groups.values())))
 
     def _check_rollouts(self) -> None:
         """In the team's own numbers: its learners count every agent's steps."""

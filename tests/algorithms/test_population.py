@@ -236,6 +236,23 @@ def test_coupled_values_are_mended():
     assert grows.repair({**grows.genome.hyperparameters, "learn_step": 8})["learn_step"] == 16
 
 
+@pytest.mark.parametrize(
+    ("num_envs", "batch_size", "longest", "scale"), [(16, 112, 100, "linear"), (3, 65, 64, "power_of_two")]
+)
+def test_a_mended_rollout_is_no_longer_than_its_range_allows(tmp_path, num_envs, batch_size, longest, scale):
+    """The last step is taken in every env: of 16 envs 100 steps are 112, and of 3 envs 64 are 66."""
+    agent = population_of(
+        1,
+        num_envs=num_envs,
+        learn_step=longest,
+        batch_size=batch_size,
+        hp_config=HyperparameterConfig(learn_step=RLParameter(16, longest, dtype=int, scale=scale)),
+    )[0]
+    agent.mutate(Mutations(no_mutation=0, architecture=0, parameters=0, rl_hp=1), np.random.default_rng(0))
+    assert agent.learn_step == longest
+    assert PPO.load(agent.save_checkpoint(tmp_path / "agent")).learn_step == longest
+
+
 def test_a_sick_member_is_replaced_by_a_clone_of_the_best():
     population = train(population_of(3))
     for place, fitness in enumerate((1.0, 5.0, np.nan)):
