@@ -29,6 +29,7 @@ from agilerl_like.modules.base import (
     UnitMaps,
     check_mapping,
 )
+from agilerl_like.modules.walk import walk
 from agilerl_like.networks.passage import Absent
 
 Branch = Literal["actor", "critic"]
@@ -183,9 +184,14 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
     def forward(self, x: Tensor) -> Tensor:
         if [parameter.dim() for parameter in self.net.parameters()][:1] == self._dims:
             return self.net(self._observed(x.reshape(-1, x.shape[-1]))).reshape(*x.shape[:-1], self.num_outputs)
-        tensors = [*self.net.named_parameters(), *self.net.named_buffers()]
+        tensors = _every_tensor(self.net)
         members = (
-            functional_call(self.net, {name: tensor[row] for name, tensor in tensors}, (self._observed(x[row]),))
+            functional_call(
+                self.net,
+                {name: tensor[row] for name, tensor in tensors.items()},
+                (self._observed(x[row]),),
+                tie_weights=False,  # what is shared is told already
+            )
             for row in range(len(x))
         )
         return torch.stack([outputs.reshape(-1, self.num_outputs) for outputs in members])
@@ -194,16 +200,16 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         """What the space says that rows `[B, D]` are."""
         leaves = {leaf.path: leaf for leaf in self.encoding.leaves}
 
-        def walk(space: gymnasium.Space, path: tuple[str | int, ...]) -> Any:
+        def seen_as(space: gymnasium.Space, path: tuple[str | int, ...]) -> Any:
             if isinstance(space, gymnasium.spaces.Dict):
-                return {key: walk(part, (*path, key)) for key, part in space.spaces.items()}
+                return {key: seen_as(part, (*path, key)) for key, part in space.spaces.items()}
             if isinstance(space, gymnasium.spaces.Tuple):
-                return tuple(walk(part, (*path, place)) for place, part in enumerate(space.spaces))
+                return tuple(seen_as(part, (*path, place)) for place, part in enumerate(space.spaces))
             leaf = leaves[path]
             seen = leaf.read(rows)
             return seen.unflatten(-1, leaf.given_shape) if leaf.kind == "vector" and leaf.given_shape else seen
 
-        return walk(self.encoding.space, ())
+        return seen_as(self.encoding.space, ())
 
     def check(self) -> None:
         """Try the network on two observations.
@@ -277,3 +283,16 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         if isinstance(self.net, EvolvableModule):
             self.net.settle_()
         self.spec = self.spec.settled()
+
+
+def _every_tensor(net: nn.Module) -> dict[str, Tensor]:
+    """A network's tensors by name: one that several modules share once for each, those of a module used twice once.
+
+    Otherwise torch would exchange the latter's twice, and put back what it found the second time.
+    """
+    return {
+        f"{owner}.{name}".lstrip("."): tensor
+        for owner, module in walk(net).modules.items()
+        for name, tensor in (*module._parameters.items(), *module._buffers.items())
+        if tensor is not None
+    }

@@ -190,6 +190,59 @@ def test_running_statistics_are_each_members_own():
     assert counts[1] == 0
 
 
+class Again(nn.Module):
+    """Uses one of its modules two times, and keeps it under one name."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.first, self.between, self.second, _, self.last = net
+
+    def forward(self, x):
+        return self.last(self.between(self.second(self.between(self.first(x)))))
+
+
+@pytest.mark.parametrize("between", [nn.PReLU, lambda: nn.LayerNorm(8), lambda: nn.BatchNorm1d(8)])
+def test_a_module_may_stand_in_two_places(between):
+    """By whatever names it is found, it learns the same."""
+
+    def under_two_names(outputs):
+        first, _, last = sequential(outputs)
+        shared, second = between(), nn.Linear(8, 8)
+        with torch.no_grad():
+            second.weight.copy_(torch.eye(8))
+            second.bias.zero_()
+        return nn.Sequential(first, shared, second, shared, last)
+
+    agents = [agent_of(make) for make in (under_two_names, lambda outputs: Again(under_two_names(outputs)))]
+    given = [parameter.detach().clone() for parameter in agents[0].actor.parameters()]
+    for agent in agents:
+        agent.learn(experiences(agent))
+    found, other = ([*agent.actor.parameters()] for agent in agents)
+    assert not any(torch.equal(now, before) for now, before in zip(found, given, strict=True))
+    assert all(torch.equal(one, another) for one, another in zip(found, other, strict=True))
+
+
+def test_two_modules_may_share_a_weight():
+    class Tied(nn.Module):
+        def __init__(self, outputs):
+            super().__init__()
+            (self.first, _, self.last), self.second = sequential(outputs), nn.Linear(8, 4)
+            self.third = nn.Linear(4, 8, bias=False)
+            self.third.weight = self.first.weight
+
+        def forward(self, x):
+            return self.last(self.third(torch.tanh(self.second(torch.tanh(self.first(x))))))
+
+    agent = agent_of(Tied)
+    agent.learn(experiences(agent))
+    net = agent.actor.encoder.net
+    assert net.third.weight is net.first.weight
+    learner = agent.cohort.ensemble.parts[0].stack.module.actor.encoder
+    x = torch.from_numpy(observations())
+    torch.testing.assert_close(learner(x.unsqueeze(0))[0], net(x))
+    assert not torch.equal(net.first.weight, sequential(3)[0].weight)
+
+
 WRONG = {
     "one alone": ({"actor_network": sequential(3)}, "critic_network=None must be an nn.Module"),
     "no module": ({"actor_network": 3, "critic_network": sequential(1)}, "actor_network=3 must be an nn.Module"),
