@@ -66,6 +66,8 @@ def vjp(outputs: Sequence[Tensor], inputs: Sequence[Tensor], gradients: Sequence
     second and more in the midst of a run.
     """
     total = torch.stack([(y * gradient).sum() for y, gradient in zip(outputs, gradients, strict=True)]).sum()
+    if not total.requires_grad:
+        return tuple(torch.zeros_like(x) for x in inputs)
     return torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
 
 

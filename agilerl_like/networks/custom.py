@@ -1,8 +1,9 @@
 """Networks of the user's own as actor and critic: any `nn.Module`, or one that is evolvable itself.
 
-A module's weights are cloned, saved, perturbed and learned like any others; its architecture evolves if it is an
-`EvolvableModule`. The one subtlety: nobody knows how to stack what somebody else wrote, so members of a stack are
-computed one after the other, each with its rows of the stacked parameters.
+A module's weights are cloned, saved, perturbed and learned like any others, but for those that require no gradient when
+it is given, which stay as they are; its architecture evolves if it is an `EvolvableModule`. The one subtlety: nobody
+knows how to stack what somebody else wrote, so members of a stack are computed one after the other, each with its rows
+of the stacked parameters.
 """
 
 from __future__ import annotations
@@ -69,6 +70,15 @@ class Design(Spec):
         """The design of a module as it is given."""
         return cls(Prototype(module), module.spec if isinstance(module, EvolvableModule) else Absent())
 
+    def check(self, field: str) -> None:
+        """Raise ConfigurationError if it has parameters that must stay, and an architecture that does not."""
+        module = self.prototype.module
+        if isinstance(module, EvolvableModule) and _frozen(module):
+            raise ConfigurationError(
+                f"{field}={self.prototype} evolves, so all of its parameters are learned, but requires_grad=False is "
+                f"set for {', '.join(sorted(_frozen(module))):.200}; allowed is that in modules that do not evolve"
+            )
+
     def build(self) -> nn.Module:
         """A module of this architecture, with the weights that were given where they fit it."""
         module = self.prototype.module
@@ -89,14 +99,18 @@ class CustomSpec(Spec):
         """Take both networks as they are given.
 
         Raises:
-            ConfigurationError: one of them is missing, or is no `nn.Module`.
+            ConfigurationError: one of them is missing, is no `nn.Module`, or has both parameters that require no
+                gradient and an architecture that evolves.
         """
         for name, network in (("actor_network", actor_network), ("critic_network", critic_network)):
             if not isinstance(network, nn.Module):
                 raise ConfigurationError(
                     f"{name}={network!r} must be an nn.Module where the other network is one; allowed are both or none"
                 )
-        return cls(Design.of(actor_network), Design.of(critic_network))
+        spec = cls(Design.of(actor_network), Design.of(critic_network))
+        spec.actor.check("actor_network")
+        spec.critic.check("critic_network")
+        return spec
 
     def to_config(self) -> dict[str, Any]:
         return {branch: self._design(branch).spec.to_config() for branch in BRANCHES}
@@ -169,6 +183,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         self.encoding, self.branch = inputs
         self.net = getattr(spec, self.branch).build()
         self._dims = [parameter.dim() for parameter in self.net.parameters()][:1]
+        self._frozen = _frozen(self.net)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EvolvableCustom:
         """The network as it was given, with the tensors that this one has now; nobody knows what else is in it."""
@@ -185,6 +200,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         if [parameter.dim() for parameter in self.net.parameters()][:1] == self._dims:
             return self.net(self._observed(x.reshape(-1, x.shape[-1]))).reshape(*x.shape[:-1], self.num_outputs)
         tensors = _every_tensor(self.net)
+        tensors |= {name: tensors[name].detach() for name in self._frozen}
         members = (
             functional_call(
                 self.net,
@@ -296,3 +312,9 @@ def _every_tensor(net: nn.Module) -> dict[str, Tensor]:
         for name, tensor in (*module._parameters.items(), *module._buffers.items())
         if tensor is not None
     }
+
+
+def _frozen(net: nn.Module) -> frozenset[str]:
+    """Names of the parameters that require no gradient."""
+    tensors = _every_tensor(net).items()
+    return frozenset(name for name, x in tensors if isinstance(x, nn.Parameter) and not x.requires_grad)

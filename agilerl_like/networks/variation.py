@@ -180,7 +180,7 @@ def _policy_on(network: ActorCritic, observations: Tensor) -> Callable[[], Tenso
 def _policy_matrices(network: ActorCritic) -> list[Tensor]:
     owner = network.actor.head if network.share_encoders else network.actor
     leaves = ((name.rpartition(".")[2], parameter) for name, parameter in walk(owner).parameters.items())
-    return [parameter for name, parameter in leaves if parameter.dim() > 1 and name.endswith("weight")]
+    return [p for name, p in leaves if p.dim() > 1 and p.requires_grad and name.endswith("weight")]
 
 
 def _scale_for(

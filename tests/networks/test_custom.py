@@ -243,7 +243,36 @@ def test_two_modules_may_share_a_weight():
     assert not torch.equal(net.first.weight, sequential(3)[0].weight)
 
 
+def frozen(outputs):
+    net = sequential(outputs)
+    net[0].requires_grad_(False)
+    return net
+
+
+def test_what_requires_no_gradient_stays_as_it_was_given():
+    agent = agent_of(frozen)
+    population = PPO.population(2, SPACE, ACTIONS, actor_network=frozen(3), critic_network=frozen(1), seed=1)
+    for one in (agent, agent.clone(), agent.clone(index=1), *population):
+        one.learn(experiences(one))
+        one.mutate(Mutations(no_mutation=0, architecture=0, parameters=1, rl_hp=0), np.random.default_rng(0))
+        one.learn(experiences(one))
+        for branch, outputs in ((one.actor, 3), (one.critic, 1)):
+            now, given = branch.encoder.net.state_dict(), sequential(outputs).state_dict()
+            assert {name for name, tensor in now.items() if not torch.equal(tensor, given[name])} == {
+                "2.weight",
+                "2.bias",
+            }
+    judged = agent_of(lambda outputs: sequential(outputs).requires_grad_(outputs > 1))  # by a critic that never learns
+    judged.learn(experiences(judged))
+    assert not torch.equal(judged.actor.encoder.net[0].weight, sequential(3)[0].weight)
+
+
 WRONG = {
+    "frozen": (
+        {"actor_network": squashed(3), "critic_network": squashed(1).requires_grad_(False)},
+        r"critic_network=Squashed evolves, .* requires_grad=False is set for linears.0.bias, linears.0.weight, .*"
+        r"; allowed is that in modules that do not evolve",
+    ),
     "one alone": ({"actor_network": sequential(3)}, "critic_network=None must be an nn.Module"),
     "no module": ({"actor_network": 3, "critic_network": sequential(1)}, "actor_network=3 must be an nn.Module"),
     "inputs": (
