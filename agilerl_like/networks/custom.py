@@ -254,6 +254,11 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
 
     # -- mutations: what the user's own evolvable module says, behind the name "net"
 
+    @property
+    def is_evolvable(self) -> bool:
+        """Whether the user's own module is."""
+        return isinstance(self.net, EvolvableModule)
+
     def _evolvable(self, operator: str) -> tuple[EvolvableModule, str] | None:
         branch, _, inner = operator.partition(".")
         return (cast(EvolvableModule, self.net), inner) if branch == self.branch else None

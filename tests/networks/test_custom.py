@@ -12,6 +12,7 @@ from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Mutation
 from agilerl_like.modules import EvolvableMLP, MLPSpec
 from agilerl_like.networks.custom import CustomSpec
+from agilerl_like.networks.variation import NOISE_KL, NOISE_TOLERANCE
 
 SPACE = gymnasium.spaces.Box(-1.0, 1.0, (4,))
 ACTIONS = gymnasium.spaces.Discrete(3)
@@ -174,6 +175,24 @@ def test_one_that_cannot_grow_is_perturbed_and_has_its_numbers_evolved():
     lr = agent.lr
     agent.mutate(Mutations(**{**only, "parameters": 0, "rl_hp": 1}), np.random.default_rng(0))
     assert agent.lr != lr
+
+
+def test_its_matrices_are_perturbed_whatever_they_are_called():
+    class Kernel(nn.Module):
+        def __init__(self, outputs):
+            super().__init__()
+            self.kernel = nn.Parameter(sequential(8)[0].weight[:outputs].T.contiguous())
+            self.shift = nn.Parameter(torch.ones(outputs))
+
+        def forward(self, x):
+            return x @ self.kernel + self.shift
+
+    agent = agent_of(Kernel)
+    noise = Mutation("parameters", "noise", {"sd": 0.1})
+    (done,) = agent.become(agent.genome, (noise,))
+    assert done.details["kl"] == pytest.approx(NOISE_KL, rel=NOISE_TOLERANCE)
+    assert not torch.equal(agent.actor.encoder.net.kernel, Kernel(3).kernel)
+    assert torch.equal(agent.actor.encoder.net.shift, Kernel(3).shift)
 
 
 def test_running_statistics_are_each_members_own():
