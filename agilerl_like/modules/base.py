@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.layers import check_activation
+from agilerl_like.modules.layers import Activation, check_activation
+from agilerl_like.modules.walk import walk
 
 OperatorKind = Literal["layer", "node", "activation"]
 Arguments = dict[str, int | float | str]
@@ -243,6 +244,20 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
         """Where its layers stand in a module built from a covering spec, for those that stand elsewhere there."""
         return {}
 
+    def advance_fades_(self, share: float = 1.0) -> None:
+        """Move every mutation that fades in by a share of its way onward: between updates, never within one.
+
+        Raises:
+            ConfigurationError: `share` is not between 0 and 1.
+        """
+        check_range("share", share, 0.0, 1.0)
+        for activation in _fades(self):
+            activation.advance_(share)
+
+    def fade_left(self) -> float:
+        """How much of the latest mutation has still to fade in: 0 when nothing does (for one member)."""
+        return max((1.0 - float(activation.blend) for activation in _fades(self)), default=0.0)
+
     def settle_(self) -> None:
         """Forget what was faded from, once it is gone (for one member)."""
 
@@ -283,6 +298,11 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
     def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         """What the layer of a linear map says where the map gives `outputs` (which are not overwritten)."""
         return outputs
+
+
+def _fades(module: nn.Module) -> list[Activation]:
+    """The activations in a module that come from something else."""
+    return [layer for layer in walk(module).modules.values() if isinstance(layer, Activation) and layer.before]
 
 
 def check_kind(field: str, value: object, annotation: str) -> None:

@@ -106,3 +106,39 @@ def test_what_is_not_legal_is_refused():
     module.remove_layer()
     with pytest.raises(ConfigurationError, match="allowed are none, for it would leave a bound"):
         module.remove_layer()
+
+
+def test_a_layer_that_fades_in_learns_as_far_as_it_is_there():
+    """What it says is `(1 - blend) x + blend tanh(W x + b)`, so its weights have a gradient once the blend is not 0."""
+    module = EvolvableMLP(MLPSpec((20,), activation="Tanh"), 3, 4)
+    x = seen(module).float()
+    module.add_layer()
+    for left, steps in ((1.0, 0), (0.75, 1), (0.25, 2)):
+        for _ in range(steps):
+            module.advance_fades_(0.25)
+        assert module.fade_left() == left
+        (slope,) = torch.autograd.grad(module(x).square().sum(), module.linears[1].weight)
+        assert bool(slope.any()) == (left < 1)
+        with pytest.raises(
+            ConfigurationError,
+            match=rf"none while the last mutation is still fading in \(left is {left:.2f}\); advance_fades_\(share\)",
+        ):
+            module.add_node()
+    with pytest.raises(ConfigurationError, match=r"share=1.5 is outside its range \[0.0, 1.0\]"):
+        module.advance_fades_(1.5)
+    module.advance_fades_()
+    before = module(x)
+    inside = torch.tanh(module.linears[1](torch.tanh(module.linears[0](x))))
+    torch.testing.assert_close(before, module.linears[2](inside))
+    module.add_node(seed=3)  # which lets go of what is over
+    assert not module.spec.fades
+    torch.testing.assert_close(module(x), before)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn", "resnet"])
+def test_every_kind_can_be_mutated_again_once_it_has_faded(kind):
+    module = made(kind)
+    for activation in ("Tanh", "ELU"):
+        module.change_activation(activation=activation)
+        module.advance_fades_()
+    assert getattr(module, GROWTH[kind][1])()
