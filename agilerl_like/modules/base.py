@@ -214,6 +214,11 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
     """What it reads: a number of features, or what else its kind is built for."""
     num_outputs: int
 
+    @property
+    def sample_shape(self) -> Any:
+        """Shape of one sample of what it reads, where that is numbers of one kind."""
+        return (self.inputs,) if isinstance(self.inputs, int) else self.inputs
+
     def rebuilt(self: ModuleT, spec: Any) -> ModuleT:
         """A module of the same ends built from another spec, with the weights as they come."""
         return type(self)(spec, self.inputs, self.num_outputs)

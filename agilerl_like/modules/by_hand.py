@@ -78,7 +78,7 @@ def _why_none(module: EvolvableModule) -> str:
 
 
 def _imagined(module: EvolvableModule, generator: torch.Generator) -> Tensor:
-    shape = (module.inputs,) if isinstance(module.inputs, int) else module.inputs
+    shape = module.sample_shape
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) for size in shape):
         raise ConfigurationError(f"states=None, but {type(module).__name__} reads rows of observations; give some")
     return torch.randn(IMAGINED, *shape, generator=generator).to(next(module.parameters()))

@@ -16,6 +16,7 @@ from agilerl_like.modules import (
     ResNetSpec,
     SimBaSpec,
 )
+from agilerl_like.modules.window import EvolvableWindow, WindowSpec
 
 IMAGE = (2, 7, 7)
 KINDS = {
@@ -88,6 +89,20 @@ def test_a_memory_grows_by_hand_and_its_hooks_stay():
     assert heard == [16, 32]
     assert state.shape[-1] == 32
     torch.testing.assert_close(after[:, :16], before)
+
+
+def test_a_reader_of_windows_is_narrowed_by_hand_without_states():
+    """Its samples are windows `[time * features]`; the units that go are the newborn ones, which nobody missed."""
+    window, stream = EvolvableWindow(WindowSpec(hidden_state_size=32, num_layers=2), (5, 3)), torch.Generator()
+    window.double().reset_(stream.manual_seed(0), output_gain=1.0)
+    with torch.no_grad():
+        for parameter in window.residuals.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=stream))
+    x = torch.randn(64, 5 * 3, dtype=torch.float64, generator=stream)
+    before = window(x)
+    window.add_node(nodes=16)
+    window.remove_node(nodes=16)
+    torch.testing.assert_close(window(x), before, rtol=0, atol=1e-9)
 
 
 def test_the_same_seed_draws_the_same_mutation():
