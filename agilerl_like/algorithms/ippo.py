@@ -180,6 +180,12 @@ class IPPO(Individual):
             for group, learner in self.learners.items():
                 setattr(learner, name, self._scaled(name, value, group))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "groups": dict(self.groups)}  # a proxy can be neither copied nor pickled
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, groups=MappingProxyType(state["groups"]))
+
     def _scaled(self, name: str, value: Any, group: str) -> Any:
         """A setting as a group's learner has it: what counts rows counts all of its agents'."""
         return value * len(self.groups[group]) if name in ("learn_step", "num_envs") else value
