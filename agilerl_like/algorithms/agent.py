@@ -237,6 +237,8 @@ class Agent(Individual):
         """Switch between exploring (True) and acting as well as it can (False)."""
         self.training = training
         self.network.train(training)
+        if self._cohort is not None:  # which learns in the mode that it was told last
+            self._cohort.train(training)
 
     # -- random streams
 
