@@ -435,6 +435,15 @@ class IPPO(Individual):
         }
         return document, {f"{group}/{name}": x for group, (_, tensors) in saved.items() for name, x in tensors.items()}
 
+    def _take_after(self, other: IPPO) -> None:
+        """Its learners stay too: a population may hold them."""
+        learners = {group: self.learners.get(group, learner) for group, learner in other.learners.items()}
+        super()._take_after(other)
+        self.learners = learners
+        for group, learner in learners.items():
+            learner.index = self.index
+            learner._take_after(other.learners[group])
+
     @classmethod
     def _from_document(
         cls, document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None

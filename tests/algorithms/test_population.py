@@ -278,6 +278,27 @@ def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
         PPO.load(tmp_path / "all")
 
 
+def test_members_that_load_one_file_stay_who_they_are(tmp_path):
+    """Each has the saved weights and its own index, noise and hooks."""
+    saved = train(population_of(1))[0]
+    path = saved.save_checkpoint(tmp_path / "agent")
+    population, heard = population_of(3), []
+    for agent in population:
+        agent.register_mutation_hook(lambda agent: heard.append(agent.index))
+        agent.load_checkpoint(path)
+        assert torch.equal(flat(agent), flat(saved))
+        assert agent.updates == saved.updates > 0
+    assert [agent.index for agent in population] == [0, 1, 2]
+    obs = np.zeros((50, 4))
+    actions = [agent.get_action(obs)[0].tolist() for agent in population]
+    assert len({tuple(its) for its in actions}) == 3
+    train(population)
+    assert not torch.equal(flat(population[1]), flat(population[2]))
+    for agent in population:
+        agent.mutate(Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0), np.random.default_rng(0))
+    assert heard == [0, 1, 2]
+
+
 def test_population_test_agrees_with_each_agents_own():
     population = train(population_of(2))
     env = make_vect_envs("CartPole-v1", num_envs=3)
