@@ -310,3 +310,17 @@ def test_population_test_agrees_with_each_agents_own():
 def test_drawn_values_need_no_legal_start():
     drawn = population_of(3, lr=0.5, sample_hyperparameters=True)
     assert all(1e-4 <= agent.lr <= 1e-2 for agent in drawn)
+
+
+@pytest.mark.parametrize("name", ["target_kl", "clip_coef_vf"])
+def test_what_is_off_by_default_may_be_drawn(name):
+    ranges = HyperparameterConfig(**{name: RLParameter(0.01, 0.1)})
+    drawn = population_of(3, hp_config=ranges, sample_hyperparameters=True, **{name: None})
+    assert len({getattr(agent, name) for agent in drawn}) == 3
+    for agent in drawn:
+        agent.check()
+
+
+def test_a_value_that_is_no_number_is_named_where_others_are_drawn():
+    with pytest.raises(ConfigurationError, match="lr"):
+        population_of(3, lr="fast", sample_hyperparameters=True)
