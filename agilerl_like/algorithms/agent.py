@@ -40,7 +40,7 @@ from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.update import Values
 from agilerl_like.modules.base import UnitMaps
 from agilerl_like.modules.layers import undrawn
-from agilerl_like.modules.stack import lay_flat_, layout, refresh, twin
+from agilerl_like.modules.stack import detached, lay_flat_, layout, refresh, twin
 from agilerl_like.modules.walk import walk
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
@@ -237,6 +237,8 @@ class Agent(Individual):
         """Switch between exploring (True) and acting as well as it can (False)."""
         self.training = training
         self.network.train(training)
+        if self._cohort is not None:  # which learns in the mode that it was told last
+            self._cohort.train(training)
 
     # -- random streams
 
@@ -373,6 +375,16 @@ class Agent(Individual):
         """Get a network of its own, if it uses its parent's."""
         if self._borrows:
             self._move_into(twin(self.network), self.optimizer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What `copy` and `pickle` take of it: a twin, that lives in no cohort and has weights of its own."""
+        optimizer = self.optimizer.copy()
+        network = detached(self.network)
+        return {**vars(self), "network": network, "_optimizer": optimizer, "_cohort": None, "row": 0, "_borrows": False}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        lay_flat_(self.network)
 
     def _blank(self: AgentT, index: int) -> AgentT:
         copy = type(self).__new__(type(self))

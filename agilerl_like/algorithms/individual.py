@@ -278,7 +278,10 @@ class Individual(ABC):
         return storage.write_folder(path, "agent", {"agent": document}, {"agent": tensors})
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Become the agent that was saved at a path; the spaces must be the same.
+        """Become the agent that was saved at a path, but for `index` and mutation hooks; the spaces must be the same.
+
+        So members of a population that load the same file draw noise of their own. To go on exactly as the saved agent
+        would have gone on takes its index: `load` gives it.
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or its spaces are others.
@@ -296,8 +299,11 @@ class Individual(ABC):
                 f"path={str(path)!r} was saved with {other.observation_space} and {other.action_space}; "
                 f"this agent has {self.observation_space} and {self.action_space}"
             )
-        for name, value in vars(other).items():
-            setattr(self, name, value)
+        self._take_after(other)
+
+    def _take_after(self, other: Any) -> None:
+        """Become what another one is, and stay who this is."""
+        vars(self).update(vars(other), index=self.index, _hooks=self._hooks)
 
     @classmethod
     def load(

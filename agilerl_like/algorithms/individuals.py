@@ -22,7 +22,7 @@ from agilerl_like.algorithms.individual import Individual, IndividualT
 from agilerl_like.algorithms.settings import COMMON
 from agilerl_like.algorithms.stored import numbers_in
 from agilerl_like.errors import CheckpointError, ConfigurationError, NoHealthyMember
-from agilerl_like.hpo import Birth, Mutation, Mutations
+from agilerl_like.hpo import Birth, Mutation, Mutations, RLParameter
 from agilerl_like.hpo.evolution import first_generation
 from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.networks.custom import CustomSpec
@@ -262,7 +262,7 @@ def siblings(
         raise ConfigurationError("index is given by the population, from 0 on; leave it out")
     if sample:  # what is given need not lie in the ranges that it is drawn from
         ranges = settings.get("hp_config") or {}
-        settings = settings | {name: r.clip(settings.get(name, r.min)) for name, r in ranges.items()}
+        settings = settings | {name: _start_in(range_, settings.get(name)) for name, range_ in ranges.items()}
     make: Callable[..., IndividualT] = kind
     first = make(observation_space, action_space, index=0, **settings)
     check_room(f"size={size}", size, first.footprint, "members")
@@ -274,6 +274,13 @@ def siblings(
             for name, value in agent.repair({**agent.genome.hyperparameters, **draw}).items():
                 setattr(agent, name, value)
     return agents
+
+
+def _start_in(range_: RLParameter, value: Any) -> Any:
+    """The nearest value of a range, any for None; what is no number is for the constructor to judge."""
+    if value is None:
+        return range_.min
+    return range_.clip(value) if isinstance(value, int | float) else value
 
 
 def documents_of(

@@ -180,6 +180,12 @@ class IPPO(Individual):
             for group, learner in self.learners.items():
                 setattr(learner, name, self._scaled(name, value, group))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "groups": dict(self.groups)}  # a proxy can be neither copied nor pickled
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, groups=MappingProxyType(state["groups"]))
+
     def _scaled(self, name: str, value: Any, group: str) -> Any:
         """A setting as a group's learner has it: what counts rows counts all of its agents'."""
         return value * len(self.groups[group]) if name in ("learn_step", "num_envs") else value
@@ -257,7 +263,8 @@ class IPPO(Individual):
         return {name: getattr(self, name) for name in SETTINGS}
 
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
-        return repaired(hyperparameters, self.hp_config, self.num_envs)
+        """As `PPO.repair`; the smallest group has the shortest rollout."""
+        return repaired(hyperparameters, self.hp_config, self.num_envs, min(map(len, self.groups.values())))
 
     def _check_rollouts(self) -> None:
         """In the team's own numbers: its learners count every agent's steps."""
@@ -431,6 +438,15 @@ class IPPO(Individual):
             "learners": {group: its_document for group, (its_document, _) in saved.items()},
         }
         return document, {f"{group}/{name}": x for group, (_, tensors) in saved.items() for name, x in tensors.items()}
+
+    def _take_after(self, other: IPPO) -> None:
+        """Its learners stay too: a population may hold them."""
+        learners = {group: self.learners.get(group, learner) for group, learner in other.learners.items()}
+        super()._take_after(other)
+        self.learners = learners
+        for group, learner in learners.items():
+            learner.index = self.index
+            learner._take_after(other.learners[group])
 
     @classmethod
     def _from_document(

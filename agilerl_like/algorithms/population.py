@@ -44,6 +44,10 @@ class Population(Individuals[Agent]):
     def __repr__(self) -> str:
         return f"Population({len(self)} x {self.agents[0].algo}, {len(self.cohort.stacks)} stacks)"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What `copy` and `pickle` take of it: the copies of its members have a cohort yet to come."""
+        return {**vars(self), "_cohort": None}
+
     # -- the cohort
 
     @property

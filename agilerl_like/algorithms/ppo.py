@@ -33,7 +33,7 @@ from agilerl_like.algorithms.stored import count_in, space_in
 from agilerl_like.envs.masks import choices_of
 from agilerl_like.envs.spaces import ObservationEncoding, mask_size
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
-from agilerl_like.hpo import HyperparameterConfig, RLParameter
+from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout, row_bytes
@@ -587,24 +587,26 @@ def check_rollout(one: Any, agents: int = 1, named: str = "") -> None:
 
 
 def repaired(
-    hyperparameters: dict[str, int | float], hp_config: HyperparameterConfig, num_envs: int
+    hyperparameters: dict[str, int | float], hp_config: HyperparameterConfig, num_envs: int, agents: int = 1
 ) -> dict[str, int | float]:
-    """Hyperparameters of which a minibatch is no larger than the rollout of so many envs."""
+    """Hyperparameters of which a minibatch is no larger than the rollout of so many envs, with so many agents in each.
+
+    Only what has a range is changed, and it stays in it; that there is a way `check_rollout` has made sure.
+    """
     values = dict(hyperparameters)
-    rollout = math.ceil(values["learn_step"] / num_envs) * num_envs
+    rollout = math.ceil(values["learn_step"] / num_envs) * num_envs * agents
     if values["batch_size"] <= rollout:
         return values
-    range_ = hp_config.get("batch_size")
-    if range_ is not None and range_.min <= rollout:
-        values["batch_size"] = 2 ** int(math.log2(rollout)) if range_.scale == "power_of_two" else rollout
-    else:
-        needed = values["batch_size"] = values["batch_size"] if range_ is None else range_.min
-        values["learn_step"] = _long_enough(int(needed), hp_config["learn_step"])
+    sizes, lengths = hp_config.get("batch_size"), hp_config.get("learn_step")
+    if sizes is not None:
+        largest = 2 ** (rollout.bit_length() - 1) if sizes.scale == "power_of_two" else rollout
+        values["batch_size"] = sizes.clip(largest)
+    if lengths is not None and values["batch_size"] > rollout:
+        needed = math.ceil(values["batch_size"] / agents)
+        if lengths.scale == "power_of_two":
+            needed = 2 ** (needed - 1).bit_length()
+        values["learn_step"] = lengths.clip(needed)  # the longest is long enough, for it is a whole step of every env
     return values
-
-
-def _long_enough(samples: int, range_: RLParameter) -> int:
-    return 2 ** math.ceil(math.log2(samples)) if range_.scale == "power_of_two" else max(samples, int(range_.min))
 
 
 def typed(hp_config: HyperparameterConfig | None) -> HyperparameterConfig | None:

@@ -6,6 +6,8 @@ gradients are added up. So a member learns what it would learn in one process, b
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from agilerl_like.learning.rollout import Rollout
@@ -18,6 +20,10 @@ class Team:
     """Which of the processes this is."""
     parts: int = 1
     """How many there are."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Team:
+        """A copy of a population learns with the same processes."""
+        return self
 
     def columns(self, envs: int) -> slice:
         """Which of a member's envs are stepped here."""

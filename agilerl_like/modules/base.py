@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.layers import check_activation
+from agilerl_like.modules.layers import Activation, check_activation
+from agilerl_like.modules.walk import walk
 
 OperatorKind = Literal["layer", "node", "activation"]
 Arguments = dict[str, int | float | str]
@@ -66,6 +67,8 @@ def vjp(outputs: Sequence[Tensor], inputs: Sequence[Tensor], gradients: Sequence
     second and more in the midst of a run.
     """
     total = torch.stack([(y * gradient).sum() for y, gradient in zip(outputs, gradients, strict=True)]).sum()
+    if not total.requires_grad:
+        return tuple(torch.zeros_like(x) for x in inputs)
     return torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
 
 
@@ -211,6 +214,11 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
     """What it reads: a number of features, or what else its kind is built for."""
     num_outputs: int
 
+    @property
+    def sample_shape(self) -> Any:
+        """Shape of one sample of what it reads, where that is numbers of one kind."""
+        return (self.inputs,) if isinstance(self.inputs, int) else self.inputs
+
     def rebuilt(self: ModuleT, spec: Any) -> ModuleT:
         """A module of the same ends built from another spec, with the weights as they come."""
         return type(self)(spec, self.inputs, self.num_outputs)
@@ -240,6 +248,20 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
     def lodging(self, cover: EvolvableModule) -> dict[str, str]:
         """Where its layers stand in a module built from a covering spec, for those that stand elsewhere there."""
         return {}
+
+    def advance_fades_(self, share: float = 1.0) -> None:
+        """Move every mutation that fades in by a share of its way onward: between updates, never within one.
+
+        Raises:
+            ConfigurationError: `share` is not between 0 and 1.
+        """
+        check_range("share", share, 0.0, 1.0)
+        for activation in _fades(self):
+            activation.advance_(share)
+
+    def fade_left(self) -> float:
+        """How much of the latest mutation has still to fade in: 0 when nothing does (for one member)."""
+        return max((1.0 - float(activation.blend) for activation in _fades(self)), default=0.0)
 
     def settle_(self) -> None:
         """Forget what was faded from, once it is gone (for one member)."""
@@ -281,6 +303,11 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
     def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         """What the layer of a linear map says where the map gives `outputs` (which are not overwritten)."""
         return outputs
+
+
+def _fades(module: nn.Module) -> list[Activation]:
+    """The activations in a module that come from something else."""
+    return [layer for layer in walk(module).modules.values() if isinstance(layer, Activation) and layer.before]
 
 
 def check_kind(field: str, value: object, annotation: str) -> None:

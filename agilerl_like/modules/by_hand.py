@@ -2,6 +2,10 @@
 
 For modules that nobody trains as part of an agent. An agent's networks are mutated by `Mutations`, which keeps actor
 and critic of one shape and carries the optimizer's moments.
+
+What cannot be exact at once, as a new layer behind a tanh or another activation, fades in, and learns as far as it is
+there: `module.advance_fades_(0.25)` between updates takes it a quarter of its way onward, `module.fade_left()` says how
+much is left. Until nothing is, its layers cannot be mutated again.
 """
 
 from __future__ import annotations
@@ -40,15 +44,18 @@ def mutate_(
     """Carry out an operator on a module itself, and return its arguments; those that are left out are drawn.
 
     Growth changes no output. After a removal what is left is refitted on `states`, a batch of what the module reads; on
-    standard normal numbers if there is none. `seed` names the draws.
+    standard normal numbers if there is none. `seed` names the draws. The parameters are new ones: an optimizer that
+    held the old has to be made anew.
 
     Raises:
         ConfigurationError: the operator is unknown or not legal now, or not with these arguments.
     """
+    if module.spec.fades and module.fade_left() <= 0:
+        module.settle_()
     rng = np.random.default_rng(seed)
     legal = [choice for choice in module.spec.choices(operator) if arguments.items() <= choice.items()]
     if not legal:
-        allowed = list(module.spec.choices(operator)) or "none, for it would leave a bound"
+        allowed = list(module.spec.choices(operator)) or _why_none(module)
         raise ConfigurationError(f"{operator} with {arguments} is not legal for {module.spec}; allowed are {allowed}")
     chosen = dict(legal[rng.integers(len(legal))])
     child = module.rebuilt(module.spec.apply(operator, **chosen)).to(next(module.parameters()))
@@ -61,8 +68,17 @@ def mutate_(
     return chosen
 
 
+def _why_none(module: EvolvableModule) -> str:
+    if not module.spec.fades:
+        return "none, for it would leave a bound"
+    return (
+        f"none while the last mutation is still fading in (left is {module.fade_left():.2f}); advance_fades_(share) "
+        "takes it onward, advance_fades_() to its end"
+    )
+
+
 def _imagined(module: EvolvableModule, generator: torch.Generator) -> Tensor:
-    shape = (module.inputs,) if isinstance(module.inputs, int) else module.inputs
+    shape = module.sample_shape
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) for size in shape):
         raise ConfigurationError(f"states=None, but {type(module).__name__} reads rows of observations; give some")
     return torch.randn(IMAGINED, *shape, generator=generator).to(next(module.parameters()))

@@ -86,6 +86,16 @@ def twin(module: ModuleT) -> ModuleT:
     return copied
 
 
+def detached(module: ModuleT) -> ModuleT:
+    """A copy of a module with tensors of its own, each by itself: what can be pickled without what lies beside it."""
+
+    def own(tensor: Tensor) -> Tensor:
+        alone = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return nn.Parameter(alone, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else alone
+
+    return rebodied(module, own)
+
+
 TORCH_S_OWN = {name: type(value) for name, value in vars(nn.Module()).items() if name != "training"}
 """What torch keeps in every module: its tensors, its submodules, and hooks, which stay where they were hung."""
 

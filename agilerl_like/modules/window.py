@@ -5,6 +5,7 @@ It forgets everything between two observations; what it says is what it remember
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -29,6 +30,10 @@ class EvolvableWindow(EvolvableLSTM):
     def __init__(self, spec: WindowSpec, inputs: Sequence[int]) -> None:
         super().__init__(spec, inputs[1])
         self.window = tuple(inputs)  # time, features
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        return (math.prod(self.window),)
 
     def rebuilt(self, spec: Any) -> EvolvableWindow:
         return EvolvableWindow(spec, self.window)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
-from agilerl_like.modules.layers import Activation, RunningNorm
+from agilerl_like.modules.layers import RunningNorm
 from agilerl_like.modules.lstm import LSTMSpec, carry_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.walk import walk
@@ -350,15 +350,6 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
             return TIMELESS
         return Course.beginning(x if x.dim() == 3 else x.unsqueeze(1), self.state_shape, self.dtype)
 
-    def advance_fades_(self, share: float) -> None:
-        """Move every mutation that fades in a step onward."""
-        for activation in fades(self):
-            activation.advance_(share)
-
-    def fade_left(self) -> float:
-        """How much of the latest mutation has still to fade in: 0 when nothing does (for one member)."""
-        return max((1.0 - float(activation.blend) for activation in fades(self)), default=0.0)
-
     def settle_(self) -> None:
         """Forget what was faded from, once it is gone (for one member)."""
         for module in self.parts.values():
@@ -421,8 +412,3 @@ def _owner_and_inner(name: str) -> tuple[str, str]:
 def _of(owner: str, maps: UnitMaps) -> UnitMaps:
     """The maps of one part's groups, by its own names."""
     return {name.removeprefix(f"{owner}."): unit_map for name, unit_map in maps.items() if name.startswith(f"{owner}.")}
-
-
-def fades(module: nn.Module) -> list[Activation]:
-    """The activations in a module that come from something else."""
-    return [layer for layer in walk(module).modules.values() if isinstance(layer, Activation) and layer.before]

@@ -1,8 +1,9 @@
 """Networks of the user's own as actor and critic: any `nn.Module`, or one that is evolvable itself.
 
-A module's weights are cloned, saved, perturbed and learned like any others; its architecture evolves if it is an
-`EvolvableModule`. The one subtlety: nobody knows how to stack what somebody else wrote, so members of a stack are
-computed one after the other, each with its rows of the stacked parameters.
+A module's weights are cloned, saved, perturbed and learned like any others, but for those that require no gradient when
+it is given, which stay as they are; its architecture evolves if it is an `EvolvableModule`. The one subtlety: nobody
+knows how to stack what somebody else wrote, so members of a stack are computed one after the other, each with its rows
+of the stacked parameters.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from agilerl_like.modules.base import (
     UnitMaps,
     check_mapping,
 )
+from agilerl_like.modules.walk import walk
 from agilerl_like.networks.passage import Absent
 
 Branch = Literal["actor", "critic"]
@@ -68,6 +70,15 @@ class Design(Spec):
         """The design of a module as it is given."""
         return cls(Prototype(module), module.spec if isinstance(module, EvolvableModule) else Absent())
 
+    def check(self, field: str) -> None:
+        """Raise ConfigurationError if it has parameters that must stay, and an architecture that does not."""
+        module = self.prototype.module
+        if isinstance(module, EvolvableModule) and _frozen(module):
+            raise ConfigurationError(
+                f"{field}={self.prototype} evolves, so all of its parameters are learned, but requires_grad=False is "
+                f"set for {', '.join(sorted(_frozen(module))):.200}; allowed is that in modules that do not evolve"
+            )
+
     def build(self) -> nn.Module:
         """A module of this architecture, with the weights that were given where they fit it."""
         module = self.prototype.module
@@ -88,14 +99,18 @@ class CustomSpec(Spec):
         """Take both networks as they are given.
 
         Raises:
-            ConfigurationError: one of them is missing, or is no `nn.Module`.
+            ConfigurationError: one of them is missing, is no `nn.Module`, or has both parameters that require no
+                gradient and an architecture that evolves.
         """
         for name, network in (("actor_network", actor_network), ("critic_network", critic_network)):
             if not isinstance(network, nn.Module):
                 raise ConfigurationError(
                     f"{name}={network!r} must be an nn.Module where the other network is one; allowed are both or none"
                 )
-        return cls(Design.of(actor_network), Design.of(critic_network))
+        spec = cls(Design.of(actor_network), Design.of(critic_network))
+        spec.actor.check("actor_network")
+        spec.critic.check("critic_network")
+        return spec
 
     def to_config(self) -> dict[str, Any]:
         return {branch: self._design(branch).spec.to_config() for branch in BRANCHES}
@@ -168,6 +183,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         self.encoding, self.branch = inputs
         self.net = getattr(spec, self.branch).build()
         self._dims = [parameter.dim() for parameter in self.net.parameters()][:1]
+        self._frozen = _frozen(self.net)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EvolvableCustom:
         """The network as it was given, with the tensors that this one has now; nobody knows what else is in it."""
@@ -183,9 +199,15 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
     def forward(self, x: Tensor) -> Tensor:
         if [parameter.dim() for parameter in self.net.parameters()][:1] == self._dims:
             return self.net(self._observed(x.reshape(-1, x.shape[-1]))).reshape(*x.shape[:-1], self.num_outputs)
-        tensors = [*self.net.named_parameters(), *self.net.named_buffers()]
+        tensors = _every_tensor(self.net)
+        tensors |= {name: tensors[name].detach() for name in self._frozen}
         members = (
-            functional_call(self.net, {name: tensor[row] for name, tensor in tensors}, (self._observed(x[row]),))
+            functional_call(
+                self.net,
+                {name: tensor[row] for name, tensor in tensors.items()},
+                (self._observed(x[row]),),
+                tie_weights=False,  # what is shared is told already
+            )
             for row in range(len(x))
         )
         return torch.stack([outputs.reshape(-1, self.num_outputs) for outputs in members])
@@ -194,16 +216,16 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         """What the space says that rows `[B, D]` are."""
         leaves = {leaf.path: leaf for leaf in self.encoding.leaves}
 
-        def walk(space: gymnasium.Space, path: tuple[str | int, ...]) -> Any:
+        def seen_as(space: gymnasium.Space, path: tuple[str | int, ...]) -> Any:
             if isinstance(space, gymnasium.spaces.Dict):
-                return {key: walk(part, (*path, key)) for key, part in space.spaces.items()}
+                return {key: seen_as(part, (*path, key)) for key, part in space.spaces.items()}
             if isinstance(space, gymnasium.spaces.Tuple):
-                return tuple(walk(part, (*path, place)) for place, part in enumerate(space.spaces))
+                return tuple(seen_as(part, (*path, place)) for place, part in enumerate(space.spaces))
             leaf = leaves[path]
             seen = leaf.read(rows)
             return seen.unflatten(-1, leaf.given_shape) if leaf.kind == "vector" and leaf.given_shape else seen
 
-        return walk(self.encoding.space, ())
+        return seen_as(self.encoding.space, ())
 
     def check(self) -> None:
         """Try the network on two observations.
@@ -231,6 +253,11 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
             )
 
     # -- mutations: what the user's own evolvable module says, behind the name "net"
+
+    @property
+    def is_evolvable(self) -> bool:
+        """Whether the user's own module is."""
+        return isinstance(self.net, EvolvableModule)
 
     def _evolvable(self, operator: str) -> tuple[EvolvableModule, str] | None:
         branch, _, inner = operator.partition(".")
@@ -277,3 +304,22 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         if isinstance(self.net, EvolvableModule):
             self.net.settle_()
         self.spec = self.spec.settled()
+
+
+def _every_tensor(net: nn.Module) -> dict[str, Tensor]:
+    """A network's tensors by name: one that several modules share once for each, those of a module used twice once.
+
+    Otherwise torch would exchange the latter's twice, and put back what it found the second time.
+    """
+    return {
+        f"{owner}.{name}".lstrip("."): tensor
+        for owner, module in walk(net).modules.items()
+        for name, tensor in (*module._parameters.items(), *module._buffers.items())
+        if tensor is not None
+    }
+
+
+def _frozen(net: nn.Module) -> frozenset[str]:
+    """Names of the parameters that require no gradient."""
+    tensors = _every_tensor(net).items()
+    return frozenset(name for name, x in tensors if isinstance(x, nn.Parameter) and not x.requires_grad)

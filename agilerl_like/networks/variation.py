@@ -22,6 +22,7 @@ from agilerl_like.modules.morphism import morph_
 from agilerl_like.modules.walk import switch, walk
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.custom import EvolvableCustom
 
 KL_LIMIT = 0.01
 """Largest mean KL(parent || child), in nats, that a removal may cost."""
@@ -179,8 +180,11 @@ def _policy_on(network: ActorCritic, observations: Tensor) -> Callable[[], Tenso
 
 def _policy_matrices(network: ActorCritic) -> list[Tensor]:
     owner = network.actor.head if network.share_encoders else network.actor
+    by_name = not isinstance(network.actor.encoder, EvolvableCustom) or network.actor.encoder.is_evolvable
     leaves = ((name.rpartition(".")[2], parameter) for name, parameter in walk(owner).parameters.items())
-    return [parameter for name, parameter in leaves if parameter.dim() > 1 and name.endswith("weight")]
+    matrices = [(name, parameter) for name, parameter in leaves if parameter.dim() > 1 and parameter.requires_grad]
+    # what somebody else wrote may call its matrices as it likes; ours have others that say how large noise is
+    return [matrix for name, matrix in matrices if not by_name or name.endswith("weight")]
 
 
 def _scale_for(

@@ -96,6 +96,27 @@ def test_a_child_has_the_hyperparameters_that_its_birth_names():
     assert child.genome_from_json(team.genome_to_json(genome)) == genome
 
 
+TRIO = ["agent_0", "agent_1", "agent_2"]
+
+
+@pytest.mark.parametrize("more", [{}, {"batch_size": RLParameter(32, 384)}])
+def test_a_minibatch_may_hold_what_all_agents_of_a_group_saw(more):
+    """128 steps of three agents are 384 rows, of which a minibatch of 256 stays as it is when another number moves."""
+    settings = {
+        "learn_step": 128,
+        "batch_size": 256,
+        "seed": 1,
+        "hp_config": HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), **more),
+    }
+    team = IPPO(dict.fromkeys(TRIO, SEES), dict.fromkeys(TRIO, Discrete(3)), **settings)
+    mended = team.repair({**team.genome.hyperparameters, "lr": 1e-3})
+    assert (mended["batch_size"], mended["learn_step"]) == (256, 128)
+    teams = IPPO.population(
+        2, dict.fromkeys(TRIO, SEES), dict.fromkeys(TRIO, Discrete(3)), sample_hyperparameters=True, **settings
+    )
+    assert teams[0].lr != teams[1].lr
+
+
 def test_a_team_is_saved_and_goes_on_to_the_same_bits(tmp_path):
     probe = TEAM_PROBES["OwnObservation"]
 

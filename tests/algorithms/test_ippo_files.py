@@ -61,6 +61,19 @@ def test_who_loads_a_team_must_be_of_the_same_agents(tmp_path):
         other.load_checkpoint(path)
 
 
+def test_a_team_that_loads_stays_who_it_is_in_its_population(tmp_path):
+    saved = a_team(index=5, lr=0.01)
+    path = saved.save_checkpoint(tmp_path / "team")
+    teams = Teams([a_team(index=0), a_team(index=1)])
+    teams[1].load_checkpoint(path)
+    assert (teams[1].lr, teams[1].index) == (0.01, 1)
+    for group, learner in teams[1].learners.items():
+        assert teams.by_group[group][1] is learner
+        assert (learner.lr, learner.index) == (0.01, 1)
+        its, theirs = (list(one.network.parameters()) for one in (learner, saved.learners[group]))
+        assert all(map(torch.equal, its, theirs))
+
+
 def test_a_section_of_stored_tensors_is_known_before_it_is_read(tmp_path):
     path = storage.write_folder(
         tmp_path / "x", "agent", {}, {"agent": {"a/x": torch.ones(2), "ab/x": torch.zeros(3), "a/b/x": torch.ones(4)}}

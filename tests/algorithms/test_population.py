@@ -294,6 +294,23 @@ def test_coupled_values_are_mended():
     assert grows.repair({**grows.genome.hyperparameters, "learn_step": 8})["learn_step"] == 16
 
 
+@pytest.mark.parametrize(
+    ("num_envs", "batch_size", "longest", "scale"), [(16, 112, 100, "linear"), (3, 65, 64, "power_of_two")]
+)
+def test_a_mended_rollout_is_no_longer_than_its_range_allows(tmp_path, num_envs, batch_size, longest, scale):
+    """The last step is taken in every env: of 16 envs 100 steps are 112, and of 3 envs 64 are 66."""
+    agent = population_of(
+        1,
+        num_envs=num_envs,
+        learn_step=longest,
+        batch_size=batch_size,
+        hp_config=HyperparameterConfig(learn_step=RLParameter(16, longest, dtype=int, scale=scale)),
+    )[0]
+    agent.mutate(Mutations(no_mutation=0, architecture=0, parameters=0, rl_hp=1), np.random.default_rng(0))
+    assert agent.learn_step == longest
+    assert PPO.load(agent.save_checkpoint(tmp_path / "agent")).learn_step == longest
+
+
 def test_a_sick_member_is_replaced_by_a_clone_of_the_best():
     population = train(population_of(3))
     for place, fitness in enumerate((1.0, 5.0, np.nan)):
@@ -324,6 +341,27 @@ def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
         Population.load(agent)
 
 
+def test_members_that_load_one_file_stay_who_they_are(tmp_path):
+    """Each has the saved weights and its own index, noise and hooks."""
+    saved = train(population_of(1))[0]
+    path = saved.save_checkpoint(tmp_path / "agent")
+    population, heard = population_of(3), []
+    for agent in population:
+        agent.register_mutation_hook(lambda agent: heard.append(agent.index))
+        agent.load_checkpoint(path)
+        assert torch.equal(flat(agent), flat(saved))
+        assert agent.updates == saved.updates > 0
+    assert [agent.index for agent in population] == [0, 1, 2]
+    obs = np.zeros((50, 4))
+    actions = [agent.get_action(obs)[0].tolist() for agent in population]
+    assert len({tuple(its) for its in actions}) == 3
+    train(population)
+    assert not torch.equal(flat(population[1]), flat(population[2]))
+    for agent in population:
+        agent.mutate(Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0), np.random.default_rng(0))
+    assert heard == [0, 1, 2]
+
+
 def test_population_test_agrees_with_each_agents_own():
     population = train(population_of(2))
     env = make_vect_envs("CartPole-v1", num_envs=3)
@@ -335,3 +373,17 @@ def test_population_test_agrees_with_each_agents_own():
 def test_drawn_values_need_no_legal_start():
     drawn = population_of(3, lr=0.5, sample_hyperparameters=True)
     assert all(1e-4 <= agent.lr <= 1e-2 for agent in drawn)
+
+
+@pytest.mark.parametrize("name", ["target_kl", "clip_coef_vf"])
+def test_what_is_off_by_default_may_be_drawn(name):
+    ranges = HyperparameterConfig(**{name: RLParameter(0.01, 0.1)})
+    drawn = population_of(3, hp_config=ranges, sample_hyperparameters=True, **{name: None})
+    assert len({getattr(agent, name) for agent in drawn}) == 3
+    for agent in drawn:
+        agent.check()
+
+
+def test_a_value_that_is_no_number_is_named_where_others_are_drawn():
+    with pytest.raises(ConfigurationError, match="lr"):
+        population_of(3, lr="fast", sample_hyperparameters=True)

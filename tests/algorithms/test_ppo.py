@@ -12,6 +12,7 @@ from agilerl_like import (
     ConfigurationError,
     HyperparameterConfig,
     NoHealthyMember,
+    Population,
     RLParameter,
     make_vect_envs,
 )
@@ -20,6 +21,7 @@ from agilerl_like.algorithms.experiences import as_rollout
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings
 from agilerl_like.learning.sequences import SINGLE
 from agilerl_like.learning.update import Update
+from agilerl_like.modules.layers import NoisyLinear
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
@@ -245,6 +247,24 @@ def test_noise_on_weights_is_new_after_every_update_wherever_it_is(part):
         seen.append(torch.cat(noise))
     assert not torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[1], seen[2])
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_agent_whose_cohort_was_made_in_evaluation_learns_how_large_its_noise_should_be(beside):
+    """That has a gradient only where there is noise: in training mode."""
+    noisy = {**SMALL, "encoder_config": {"hidden_size": [16], "noisy": True}}
+    agent = agent_of(net_config=noisy)
+    if beside:
+        Population([agent, agent.clone(index=1)]).set_training_mode(False)
+    for training in (False, True):
+        agent.set_training_mode(training)
+        for layer in agent.network.modules():
+            if isinstance(layer, NoisyLinear):
+                layer.resample_(torch.Generator().manual_seed(0))
+        before = {name: p.detach().clone() for name, p in agent.network.named_parameters() if "sigma" in name}
+        agent.learn(experiences_of(agent))
+        now = dict(agent.network.named_parameters())
+        assert any(not torch.equal(now[name], sigma) for name, sigma in before.items()) == training
 
 
 def test_who_lives_in_a_cohort_keeps_no_moments_besides():

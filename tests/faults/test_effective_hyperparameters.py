@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from tiny_runs import NIGHTLY, SMALL, flat, tier
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
+from agilerl_like.algorithms import IPPO
 from agilerl_like.algorithms.agent import values_of
 from agilerl_like.hpo import next_generation
 from agilerl_like.learning.rollout import LastObservations, Rollout
@@ -242,6 +243,52 @@ def test_from_every_legal_pair_evolution_can_reach_every_other(ranges, num_envs)
     assert set().union(*onwards.values()) <= pairs
     for ways in (onwards, backwards):
         assert reached(ways, (16, 4)) == pairs
+
+
+@st.composite
+def coupled(draw):
+    """A single agent or a team, whose rollout is at its longest and whose minibatch at its smallest, both legal."""
+    num_envs = draw(st.integers(1, 20))
+    crowds = draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
+    lengths = draw(ranges_of_counts(128))
+    most = math.ceil(lengths.max / num_envs) * num_envs * min(crowds)
+    sizes = draw(ranges_of_counts(most))
+    ranges = {"learn_step": lengths, "batch_size": sizes}
+    evolving = draw(st.sets(st.sampled_from(sorted(ranges)), min_size=1))
+    settings = {
+        "net_config": SMALL,
+        "num_envs": num_envs,
+        "learn_step": lengths.max,
+        "batch_size": sizes.min,
+        "hp_config": HyperparameterConfig(**{name: ranges[name] for name in sorted(evolving)}),
+        "seed": 1,
+    }
+    if crowds == [1]:
+        return PPO(SEEN, TWO, **settings)
+    ids = [f"{group}_{number}" for group, crowd in zip("ab", crowds, strict=False) for number in range(crowd)]
+    return IPPO(dict.fromkeys(ids, SEEN), dict.fromkeys(ids, TWO), **settings)
+
+
+@st.composite
+def ranges_of_counts(draw, most):
+    """A range within [2, most]."""
+    if draw(st.booleans()):
+        ends = st.integers(1, most.bit_length() - 1)
+        return RLParameter(*(2**end for end in sorted([draw(ends), draw(ends)])), dtype=int, scale="power_of_two")
+    ends = st.integers(2, most)
+    return RLParameter(*sorted([draw(ends), draw(ends)]), dtype=int)
+
+
+@given(coupled(), st.integers(0, 2**32 - 1))
+@settings(max_examples=tier(pr=60, nightly=2000), deadline=None)
+def test_however_it_is_mended_every_bound_holds_and_the_minibatch_fits(individual, seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(3):
+        drawn = individual.hp_config.sample(rng)
+        for name, value in individual.repair({**individual.genome.hyperparameters, **drawn}).items():
+            setattr(individual, name, value)
+        individual.check()
+        individual.hp_config.check(individual.hyperparameters)
 
 
 def legal(range_):

@@ -16,6 +16,7 @@ from agilerl_like.modules import (
     ResNetSpec,
     SimBaSpec,
 )
+from agilerl_like.modules.window import EvolvableWindow, WindowSpec
 
 IMAGE = (2, 7, 7)
 KINDS = {
@@ -90,6 +91,20 @@ def test_a_memory_grows_by_hand_and_its_hooks_stay():
     torch.testing.assert_close(after[:, :16], before)
 
 
+def test_a_reader_of_windows_is_narrowed_by_hand_without_states():
+    """Its samples are windows `[time * features]`; the units that go are the newborn ones, which nobody missed."""
+    window, stream = EvolvableWindow(WindowSpec(hidden_state_size=32, num_layers=2), (5, 3)), torch.Generator()
+    window.double().reset_(stream.manual_seed(0), output_gain=1.0)
+    with torch.no_grad():
+        for parameter in window.residuals.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=stream))
+    x = torch.randn(64, 5 * 3, dtype=torch.float64, generator=stream)
+    before = window(x)
+    window.add_node(nodes=16)
+    window.remove_node(nodes=16)
+    torch.testing.assert_close(window(x), before, rtol=0, atol=1e-9)
+
+
 def test_the_same_seed_draws_the_same_mutation():
     first, second, other = (made("mlp") for _ in range(3))
     assert first.add_node(seed=1) == second.add_node(seed=1)
@@ -106,3 +121,39 @@ def test_what_is_not_legal_is_refused():
     module.remove_layer()
     with pytest.raises(ConfigurationError, match="allowed are none, for it would leave a bound"):
         module.remove_layer()
+
+
+def test_a_layer_that_fades_in_learns_as_far_as_it_is_there():
+    """What it says is `(1 - blend) x + blend tanh(W x + b)`, so its weights have a gradient once the blend is not 0."""
+    module = EvolvableMLP(MLPSpec((20,), activation="Tanh"), 3, 4)
+    x = seen(module).float()
+    module.add_layer()
+    for left, steps in ((1.0, 0), (0.75, 1), (0.25, 2)):
+        for _ in range(steps):
+            module.advance_fades_(0.25)
+        assert module.fade_left() == left
+        (slope,) = torch.autograd.grad(module(x).square().sum(), module.linears[1].weight)
+        assert bool(slope.any()) == (left < 1)
+        with pytest.raises(
+            ConfigurationError,
+            match=rf"none while the last mutation is still fading in \(left is {left:.2f}\); advance_fades_\(share\)",
+        ):
+            module.add_node()
+    with pytest.raises(ConfigurationError, match=r"share=1.5 is outside its range \[0.0, 1.0\]"):
+        module.advance_fades_(1.5)
+    module.advance_fades_()
+    before = module(x)
+    inside = torch.tanh(module.linears[1](torch.tanh(module.linears[0](x))))
+    torch.testing.assert_close(before, module.linears[2](inside))
+    module.add_node(seed=3)  # which lets go of what is over
+    assert not module.spec.fades
+    torch.testing.assert_close(module(x), before)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn", "resnet"])
+def test_every_kind_can_be_mutated_again_once_it_has_faded(kind):
+    module = made(kind)
+    for activation in ("Tanh", "ELU"):
+        module.change_activation(activation=activation)
+        module.advance_fades_()
+    assert getattr(module, GROWTH[kind][1])()

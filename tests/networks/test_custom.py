@@ -12,6 +12,7 @@ from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Mutation
 from agilerl_like.modules import EvolvableMLP, MLPSpec
 from agilerl_like.networks.custom import CustomSpec
+from agilerl_like.networks.variation import NOISE_KL, NOISE_TOLERANCE
 
 SPACE = gymnasium.spaces.Box(-1.0, 1.0, (4,))
 ACTIONS = gymnasium.spaces.Discrete(3)
@@ -176,6 +177,24 @@ def test_one_that_cannot_grow_is_perturbed_and_has_its_numbers_evolved():
     assert agent.lr != lr
 
 
+def test_its_matrices_are_perturbed_whatever_they_are_called():
+    class Kernel(nn.Module):
+        def __init__(self, outputs):
+            super().__init__()
+            self.kernel = nn.Parameter(sequential(8)[0].weight[:outputs].T.contiguous())
+            self.shift = nn.Parameter(torch.ones(outputs))
+
+        def forward(self, x):
+            return x @ self.kernel + self.shift
+
+    agent = agent_of(Kernel)
+    noise = Mutation("parameters", "noise", {"sd": 0.1})
+    (done,) = agent.become(agent.genome, (noise,))
+    assert done.details["kl"] == pytest.approx(NOISE_KL, rel=NOISE_TOLERANCE)
+    assert not torch.equal(agent.actor.encoder.net.kernel, Kernel(3).kernel)
+    assert torch.equal(agent.actor.encoder.net.shift, Kernel(3).shift)
+
+
 def test_running_statistics_are_each_members_own():
     def normed(outputs):
         return nn.Sequential(nn.BatchNorm1d(4), *sequential(outputs))
@@ -190,7 +209,89 @@ def test_running_statistics_are_each_members_own():
     assert counts[1] == 0
 
 
+class Again(nn.Module):
+    """Uses one of its modules two times, and keeps it under one name."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.first, self.between, self.second, _, self.last = net
+
+    def forward(self, x):
+        return self.last(self.between(self.second(self.between(self.first(x)))))
+
+
+@pytest.mark.parametrize("between", [nn.PReLU, lambda: nn.LayerNorm(8), lambda: nn.BatchNorm1d(8)])
+def test_a_module_may_stand_in_two_places(between):
+    """By whatever names it is found, it learns the same."""
+
+    def under_two_names(outputs):
+        first, _, last = sequential(outputs)
+        shared, second = between(), nn.Linear(8, 8)
+        with torch.no_grad():
+            second.weight.copy_(torch.eye(8))
+            second.bias.zero_()
+        return nn.Sequential(first, shared, second, shared, last)
+
+    agents = [agent_of(make) for make in (under_two_names, lambda outputs: Again(under_two_names(outputs)))]
+    given = [parameter.detach().clone() for parameter in agents[0].actor.parameters()]
+    for agent in agents:
+        agent.learn(experiences(agent))
+    found, other = ([*agent.actor.parameters()] for agent in agents)
+    assert not any(torch.equal(now, before) for now, before in zip(found, given, strict=True))
+    assert all(torch.equal(one, another) for one, another in zip(found, other, strict=True))
+
+
+def test_two_modules_may_share_a_weight():
+    class Tied(nn.Module):
+        def __init__(self, outputs):
+            super().__init__()
+            (self.first, _, self.last), self.second = sequential(outputs), nn.Linear(8, 4)
+            self.third = nn.Linear(4, 8, bias=False)
+            self.third.weight = self.first.weight
+
+        def forward(self, x):
+            return self.last(self.third(torch.tanh(self.second(torch.tanh(self.first(x))))))
+
+    agent = agent_of(Tied)
+    agent.learn(experiences(agent))
+    net = agent.actor.encoder.net
+    assert net.third.weight is net.first.weight
+    learner = agent.cohort.ensemble.parts[0].stack.module.actor.encoder
+    x = torch.from_numpy(observations())
+    torch.testing.assert_close(learner(x.unsqueeze(0))[0], net(x))
+    assert not torch.equal(net.first.weight, sequential(3)[0].weight)
+
+
+def frozen(outputs):
+    net = sequential(outputs)
+    net[0].requires_grad_(False)
+    return net
+
+
+def test_what_requires_no_gradient_stays_as_it_was_given():
+    agent = agent_of(frozen)
+    population = PPO.population(2, SPACE, ACTIONS, actor_network=frozen(3), critic_network=frozen(1), seed=1)
+    for one in (agent, agent.clone(), agent.clone(index=1), *population):
+        one.learn(experiences(one))
+        one.mutate(Mutations(no_mutation=0, architecture=0, parameters=1, rl_hp=0), np.random.default_rng(0))
+        one.learn(experiences(one))
+        for branch, outputs in ((one.actor, 3), (one.critic, 1)):
+            now, given = branch.encoder.net.state_dict(), sequential(outputs).state_dict()
+            assert {name for name, tensor in now.items() if not torch.equal(tensor, given[name])} == {
+                "2.weight",
+                "2.bias",
+            }
+    judged = agent_of(lambda outputs: sequential(outputs).requires_grad_(outputs > 1))  # by a critic that never learns
+    judged.learn(experiences(judged))
+    assert not torch.equal(judged.actor.encoder.net[0].weight, sequential(3)[0].weight)
+
+
 WRONG = {
+    "frozen": (
+        {"actor_network": squashed(3), "critic_network": squashed(1).requires_grad_(False)},
+        r"critic_network=Squashed evolves, .* requires_grad=False is set for linears.0.bias, linears.0.weight, .*"
+        r"; allowed is that in modules that do not evolve",
+    ),
     "one alone": ({"actor_network": sequential(3)}, "critic_network=None must be an nn.Module"),
     "no module": ({"actor_network": 3, "critic_network": sequential(1)}, "actor_network=3 must be an nn.Module"),
     "inputs": (

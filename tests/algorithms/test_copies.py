@@ -1,0 +1,116 @@
+"""What `copy` and `pickle` make of agents and populations: twins that live, and learn, on their own."""
+
+import copy
+import pickle
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like import IPPO, PPO, Mutations
+
+SEEN, THREE = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(3)
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+SETTINGS = {"seed": 1, "net_config": SMALL, "num_envs": 2, "learn_step": 32, "batch_size": 8}
+WAYS = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda one: pickle.loads(pickle.dumps(one)),  # what it wrote itself a moment ago
+}
+KINDS = {
+    "plain": {},
+    "one encoder and a memory": {"share_encoders": True, "recurrent": True},
+    "noise on weights": {"net_config": {"encoder_config": {"noisy": True}}},
+    "a network of its own": {
+        "net_config": None,
+        "actor_network": torch.nn.Linear(4, 3),
+        "critic_network": torch.nn.Linear(4, 1),
+    },
+}
+
+
+def learn(agent, seed=0, steps=16):
+    rng = np.random.default_rng(seed)
+    states = [rng.uniform(-1, 1, (2, 4)) for _ in range(steps)]
+    actions, log_probs, _, values, *_ = zip(*(agent.get_action(state) for state in states), strict=True)
+    rewards, begins = list(rng.normal(size=(steps, 2))), [np.zeros(2)] * steps
+    return agent.learn((states, actions, log_probs, rewards, begins, values, states[0], begins[0]))
+
+
+def tensors(agent):
+    return {name: tensor.clone() for name, tensor in agent.to_documents()[1].items()}
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_the_copy_of_an_agent_that_has_learned_goes_on_by_itself_to_the_same_bits(kind, way):
+    agent = PPO(SEEN, THREE, **{**SETTINGS, **kind})
+    learn(agent)
+    agent.mutate(Mutations(no_mutation=0, architecture=1, parameters=0, rl_hp=0), np.random.default_rng(3))
+    learn(agent)
+    before = tensors(agent)
+    twin = way(agent)
+    assert twin.to_documents()[0] == agent.to_documents()[0]
+    assert equal(tensors(twin), before)
+    loss = learn(twin, seed=1)
+    assert not torch.equal(tensors(twin)["adam.exp_avg"], before["adam.exp_avg"])
+    assert not equal(tensors(twin), before)
+    assert equal(tensors(agent), before)
+    assert learn(agent, seed=1) == loss
+    assert equal(tensors(twin), tensors(agent))
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_an_agent_leaves_the_population_behind_from_which_it_is_copied(way):
+    population = PPO.population(8, SEEN, THREE, **SETTINGS)
+    learn(population[2], seed=2)
+    population.set_training_mode(True)  # which lets all live in one cohort
+    cohort, before = population.cohort, [tensors(agent) for agent in population]
+    twin = way(population[2])
+    assert learn(twin) == learn(population[2])
+    assert equal(tensors(twin), tensors(population[2]))
+    assert population.cohort is cohort
+    assert all(equal(tensors(population[i]), before[i]) for i in range(8) if i != 2)
+    alone = PPO(SEEN, THREE, **SETTINGS)
+    learn(alone)
+    assert len(pickle.dumps(population[2])) < 1.1 * len(pickle.dumps(alone))  # nobody else's weights go with it
+
+
+@pytest.mark.parametrize("way", [WAYS["deepcopy"], WAYS["pickle"]], ids=["deepcopy", "pickle"])
+def test_the_copy_of_a_population_is_one(way):
+    population = PPO.population(3, SEEN, THREE, **SETTINGS)
+    population.set_training_mode(True)
+    learn(population[0])
+    before = [tensors(agent) for agent in population]
+    twins = way(population)
+    twins.set_training_mode(True)
+    assert all(twins.cohort.networks[place] is twins[place].network for place in range(3))
+    losses = [learn(agent, seed=1) for agent in twins]
+    assert all(map(equal, map(tensors, population), before))
+    assert losses == [learn(agent, seed=1) for agent in population]
+    assert all(map(equal, map(tensors, population), map(tensors, twins)))
+
+
+@pytest.mark.parametrize("way", [WAYS["deepcopy"], WAYS["pickle"]], ids=["deepcopy", "pickle"])
+def test_the_copy_of_teams_keeps_its_learners_together(way):
+    ids = ["red_0", "red_1", "blue_0"]
+    teams = IPPO.population(2, dict.fromkeys(ids, SEEN), dict.fromkeys(ids, THREE), **SETTINGS)
+    for team in teams:
+        learn(team.learners["red"])
+    before = tensors(teams[0])
+    twins = way(teams)
+    twins[0].learn_step = 64
+    assert [team.learners["red"].learn_step for team in (*twins, *teams)] == [128, 64, 64, 64]
+    assert dict(twins[0].groups) == {"red": ("red_0", "red_1"), "blue": ("blue_0",)}
+    for group, learners in twins.by_group.items():
+        assert [*learners] == [team.learners[group] for team in twins]
+    twins[0].learn_step = 32
+    loss = learn(twins[0].learners["red"])
+    assert equal(tensors(teams[0]), before)
+    assert loss == learn(teams[0].learners["red"])
+    assert equal(tensors(twins[0]), tensors(teams[0]))
