@@ -75,9 +75,9 @@ def train_on_policy(
     members, and `eval_env` must say where they are tested. That one is copied likewise, to a row for each episode of a
     test, if it can be made again. It may be `env` itself, whose training episodes then begin anew after every test.
 
-    `pop` is a population, a list of agents of one run seed, or one agent. `swap_channels` says that the env's images have their
-    channels behind, though the agents were made for them in front. A `Stage` in the place of an env says itself how its
-    envs are made.
+    `pop` is a population, a list of agents of one run seed, or one agent. `swap_channels` says that the env's images
+    have their channels behind, though the agents were made for them in front. A `Stage` in the place of an env says
+    itself how its envs are made.
 
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
     it nothing is written but what `checkpoint_path` and `save_elite` ask for. The elite is saved to `elite_path`, which
