@@ -324,7 +324,9 @@ class Agent(Individual):
     def _carry_out(self, change: Mutation) -> Mutation:
         if change.kind not in ("architecture", "activation", "parameters"):
             return change
-        generator = torch_generator(torch.device("cpu"), self.seed, Purpose.MORPHISM, self.index, self.updates)
+        self.variations += 1  # for of two without an update between, one must not draw what the other did
+        keys = self.index, self.updates, self.variations
+        generator = torch_generator(torch.device("cpu"), self.seed, Purpose.MORPHISM, *keys)
         states = self._states(generator)
         if change.kind == "parameters":
             self._move_out()

@@ -68,6 +68,7 @@ class Individual(ABC):
         self.steps: list[int] = [0]
         self.updates = 0
         self.draws = 0
+        self.variations = 0
         self.training = True
         self._hooks: list[Callable[[Any], None]] = []
 
@@ -169,6 +170,7 @@ class Individual(ABC):
             "steps": self.steps,
             "updates": self.updates,
             "draws": self.draws,
+            "variations": self.variations,
             "num_envs": getattr(self, "num_envs", 1),
         }
 
@@ -176,6 +178,7 @@ class Individual(ABC):
         """Have lived through what a document says; ValueError if something is of another type."""
         self.mut = text_in(document, "mut")
         self.updates, self.draws = count_in(document, "updates"), count_in(document, "draws")
+        self.variations = count_in(document, "variations") if "variations" in document else 0  # of older files
         self.fitness, self.scores = numbers_in(document, "fitness"), numbers_in(document, "scores")
         self.steps = [whole("steps", entry) for entry in document["steps"]] or [0]
 
@@ -261,7 +264,7 @@ class Individual(ABC):
 
     def _inherit(self, other: Any) -> None:
         """Take over what the other one is and has lived through; the weights it may borrow for now."""
-        self.mut, self.updates, self.draws = other.mut, other.updates, other.draws
+        self.mut, self.updates, self.draws, self.variations = other.mut, other.updates, other.draws, other.variations
         self.fitness, self.scores, self.steps = list(other.fitness), list(other.scores), list(other.steps)
         self._hooks = list(other._hooks)
         self.training = other.training

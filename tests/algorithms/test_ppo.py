@@ -19,6 +19,7 @@ from agilerl_like import (
 from agilerl_like.algorithms.agent import values_of
 from agilerl_like.algorithms.experiences import as_rollout
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings
+from agilerl_like.hpo import Mutation
 from agilerl_like.learning.sequences import SINGLE
 from agilerl_like.learning.update import Update
 from agilerl_like.modules.layers import NoisyLinear
@@ -290,6 +291,25 @@ def test_a_clone_is_independent():
     other = agent.clone(index=7)
     assert other.index == 7
     assert not np.array_equal(agent.get_action(np.zeros((50, 4)))[0], other.get_action(np.zeros((50, 4)))[0])
+
+
+def grown(agent):
+    """Sixteen more units in the encoder, whose weights are returned."""
+    genome, arguments = agent.genome, {"layer": 0, "nodes": 16}
+    architecture = genome.architecture.apply("encoder.add_node", **arguments)
+    agent.become(genome.replace(architecture=architecture), (Mutation("architecture", "encoder.add_node", arguments),))
+    return agent.network.actor.encoder.linear(0).weight[-16:].detach().clone()
+
+
+def test_two_mutations_without_an_update_between_draw_other_numbers(tmp_path):
+    agent = agent_of()
+    first = grown(agent)
+    loaded = PPO.load(agent.save_checkpoint(tmp_path / "agent"))
+    second = grown(agent)
+    assert not torch.isclose(first, second).any()  # or the newborn would be twins for ever
+    assert torch.equal(grown(agent_of()), first)
+    for other in (loaded, loaded.clone()):
+        assert torch.equal(grown(other), second)
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
