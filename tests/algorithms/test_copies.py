@@ -34,8 +34,8 @@ def learn(agent, seed=0, steps=16):
     rng = np.random.default_rng(seed)
     states = [rng.uniform(-1, 1, (2, 4)) for _ in range(steps)]
     actions, log_probs, _, values, *_ = zip(*(agent.get_action(state) for state in states), strict=True)
-    rewards, begins = list(rng.normal(size=(steps, 2))), [np.zeros(2)] * steps
-    return agent.learn((states, actions, log_probs, rewards, begins, values, states[0], begins[0]))
+    rewards, begins = list(rng.normal(size=(steps, 2))), [np.ones(2), *[np.zeros(2)] * (steps - 1)]
+    return agent.learn((states, actions, log_probs, rewards, begins, values, states[0], begins[-1]))
 
 
 def tensors(agent):

@@ -208,5 +208,5 @@ def test_a_saved_document_says_nothing_twice_that_could_differ(tmp_path):
     document = json.loads((path / "agent.json").read_text())
     both = document.keys() & document["learners"]["blue"].keys()
     compared = {"index", "hp_config", "num_envs", "settings", "algorithm"}
-    each_ones_own = {"seed", "architecture", "mut", "fitness", "scores", "steps", "updates", "draws"}
+    each_ones_own = {"seed", "architecture", "mut", "fitness", "scores", "steps", "updates", "draws", "variations"}
     assert both == compared | each_ones_own
