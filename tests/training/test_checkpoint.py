@@ -304,7 +304,7 @@ def test_one_checkpoint_is_read_wherever_it_lies(checkpoints, tmp_path):
     path = write(checkpoints, 12)
     check(read(path), 12)
     check(read(shutil.copytree(path, tmp_path / "mine")), 12)
-    with pytest.raises(CheckpointError, match="holds a 'other'"):
+    with pytest.raises(CheckpointError, match="holds kind='other'"):
         read(storage.write_folder(tmp_path / "other", "other", {}, {}))
     with pytest.raises(CheckpointError, match="is not the checkpoint of a run"):
         read(storage.write_folder(tmp_path / "bare", "checkpoint", {"milestone": {"generation": -1}}, {}))
