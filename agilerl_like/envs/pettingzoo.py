@@ -191,6 +191,11 @@ class MultiAgentVectorEnv:
         """How it was made; `EnvRecipe.to_json` writes it down, if the env's factory has an import path."""
         return cast(Any, self.vector).recipe
 
+    @property
+    def agents(self) -> list[str]:
+        """All agents, as AgileRL's vector envs name them; who is there now, infos say."""
+        return list(self.possible_agents)
+
     def single_observation_space(self, agent: str) -> gym.Space:
         """What an agent's network sees of one env: without its action mask."""
         return self.single_observation_spaces[agent]

@@ -225,7 +225,7 @@ def test_what_is_handed_out_belongs_to_the_receiver():
 
 def test_steps_speak_as_agilerls_do():
     env = make_multi_agent_vect_envs(partial(worlds.Scripted, a="oT", b="ooX"), 2, backend="sync")
-    assert (env.num_envs, env.agent_ids, env.possible_agents) == (2, ("a", "b"), ("a", "b"))
+    assert (env.num_envs, env.agent_ids, env.possible_agents, env.agents) == (2, ("a", "b"), ("a", "b"), ["a", "b"])
     assert env.single_observation_space("a") == Box(-1e6, 1e6, (3,))
     assert env.single_action_space("b") == Discrete(8)
     observations, infos = env.reset(seed=1)
