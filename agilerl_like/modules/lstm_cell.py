@@ -46,22 +46,31 @@ class Tape:
         """tanh of what is kept."""
         self.goes_on = room(*by_step, 1)
         """0 where an episode begins and else 1."""
-        self.slopes = room(*by_step, 4, units)
-        """What the gradient of a gate's sum is times that of what it does; then that gradient."""
-        self.to_kept = room(*by_step, units)
-        """Likewise, from what is said to what is kept."""
-        self.gradient = room(*by_step, units)
-        self.heard = room(members, length, sequences, units)
-        self._make_views()
-
-    def _make_views(self) -> None:
         kept, said = self.kept.unbind(), self.said.unbind()
-        self.by_step = self.columns.view(*self.rows.shape[:3], 4, -1).transpose(0, 1)
+        self.by_step = self.columns.view(members, length, sequences, 4, units).transpose(0, 1)
         self.resets = self.goes_on.unbind()
         gates = (self.gates.flatten(3), self.output, self.write, self.keep, self.rest, self.bent)
         self.forth = [
             *zip(*(numbers.unbind() for numbers in gates), kept[:-1], kept[1:], said[:-1], said[1:], strict=True)
         ]
+
+    @property
+    def memory(self) -> Memory:
+        """What is said and kept after every step, `[P, L, S, H]`."""
+        return self.said[1:].transpose(0, 1), self.kept[1:].transpose(0, 1)
+
+
+class TwoWayTape(Tape):
+    """A tape with room for the way back."""
+
+    def __init__(self, owner: Tensor, shape: tuple[int, int, int, int], inputs: int) -> None:
+        super().__init__(owner, shape, inputs)
+        self.slopes = torch.empty_like(self.gates)
+        """What the gradient of a gate's sum is times that of what it does; then that gradient."""
+        self.to_kept = torch.empty_like(self.bent)
+        """Likewise, from what is said to what is kept."""
+        self.gradient = torch.empty_like(self.bent)
+        self.heard = self.bent.new_empty(*self.rows.shape[:3], shape[-1])
         slopes = (self.slopes.flatten(3), self.slopes[..., 0, :], self.slopes[..., 1:, :])
         back = (self.gradient, self.to_kept, self.keep, *slopes)
         self.back = [*zip(*(numbers.unbind() for numbers in back), strict=True)]
@@ -82,17 +91,12 @@ class Tape:
         )
         return self.owner is owner and alike
 
-    @property
-    def memory(self) -> Memory:
-        """What is said and kept after every step, `[P, L, S, H]`."""
-        return self.said[1:].transpose(0, 1), self.kept[1:].transpose(0, 1)
-
 
 class LSTMCell(Cell):
     """`c' = f c + i g` and `h' = o tanh(c')`, with the gates in the order o, i, f, g: one sigmoid for three of them."""
 
     GATES, VECTORS = 4, 2
-    _tapes: ClassVar[tuple[Tape, ...]] = ()  # each object's own, once it has some; replaced, never changed
+    _tapes: ClassVar[tuple[TwoWayTape, ...]] = ()  # each object's own, once it has some; replaced, never changed
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_tapes"}
@@ -145,13 +149,13 @@ class LSTMCell(Cell):
         members, length, sequences, inputs = x.shape
         return self.recurrent_weight, (members, length, sequences, self.recurrent_weight.shape[-1]), inputs
 
-    def _tape(self, x: Tensor) -> Tape:
+    def _tape(self, x: Tensor) -> TwoWayTape:
         """One that is kept, or a new one."""
         wanted = self._tape_of(x)
         mine = tuple(tape for tape in self._tapes if tape.owner is self.recurrent_weight)
         found = next((tape for tape in mine if tape.serves(*wanted)), None)
         if found is None:
-            found = Tape(*wanted)
+            found = TwoWayTape(*wanted)
             if found.size <= KEPT_NUMBERS:
                 self._tapes = (found, *mine[: KEPT_TAPES - 1])  # pyright: ignore[reportAttributeAccessIssue]
         return found
@@ -181,7 +185,7 @@ class LSTMCell(Cell):
             torch.tanh(kept, out=bent)
             torch.mul(output, bent, out=said)
 
-    def _go_back(self, tape: Tape, gradient: Tensor, resets: Resets) -> None:
+    def _go_back(self, tape: TwoWayTape, gradient: Tensor, resets: Resets) -> None:
         """From the gradient of what was said to that of what the gates read: five kernels a step."""
         torch.addcmul(tape.gates, tape.gates, tape.gates, value=-1.0, out=tape.slopes)  # of a sigmoid z: z (1 - z)
         of_output, of_write, of_keep, of_rest = tape.slopes.unbind(-2)
