@@ -241,7 +241,9 @@ class _ConfigWriter(Reporter):
 
     def __init__(self, config: Config, run_dir: Path) -> None:
         self.path = run_dir / CONFIG
-        self._text = f"# {PROGRAM} train {CONFIG} does this run again\n{config.to_yaml()}"
+        # a name is of one run alone, so the same run again needs another one
+        again = f"{PROGRAM} train {CONFIG}{' --run.name ANOTHER' if config.run.name else ''}"
+        self._text = f"# {again} does this run again\n{config.to_yaml()}"
 
     def start(self, run: RunRecord) -> None:
         if self.path.is_file() and self.path.read_text(encoding="utf-8") == self._text:

@@ -79,6 +79,8 @@ class TestTrain:
 
     def test_the_written_configuration_gives_the_same_run_again(self, run, tmp_path):
         assert main(["train", str(run / "config.yaml"), "--run.name", "again"]) == 0
+        header = (run.parent / "again" / "config.yaml").read_text().splitlines()[0]
+        assert header == "# agilerl-like train config.yaml --run.name ANOTHER does this run again"
         assert main(["train", str(run / "config.yaml"), "--run.name", "other", "--seed", "4"]) == 0
         first, again, other = (metrics(tmp_path / "runs" / name) for name in ("first", "again", "other"))
         assert first == again

@@ -23,7 +23,7 @@ KEPT_TAPES, KEPT_NUMBERS = 2, 2**22
 class Tape:
     """Room for what an LSTM computes along L steps of P members' S sequences, and views of every step in it.
 
-    Whoever runs along it next writes over what it holds. To make it anew would take a quarter of the time.
+    Whoever runs along it next writes over what it holds. To make it anew would take up to a quarter of the time.
     """
 
     def __init__(self, owner: Tensor, shape: tuple[int, int, int, int], inputs: int) -> None:
