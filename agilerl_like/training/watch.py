@@ -184,7 +184,8 @@ class Watch(Unwatched):
         self._rounds = 0
         self._error = ""
         self._leaving, self._over, self._ending = Event(), Event(), Lock()
-        self._awake = _Awake(interval, patience)
+        # the others count from its last sign, which may be older than what made it stand still
+        self._awake, self._telling = _Awake(interval, patience / 2), _Awake(interval, patience)
         self._threads = [Thread(target=work, daemon=True, name=work.__name__) for work in (self._talk, self._guard)]
 
     def __enter__(self) -> Watch:
@@ -238,6 +239,7 @@ class Watch(Unwatched):
 
     def _tell(self, **news: Any) -> None:
         self._sign = self._sign._replace(beat=self._sign.beat + 1, **news)
+        self._telling.seconds()
         self.store.set(_key(self.rank), json.dumps(self._sign))
 
     def _hear(self, seconds: float) -> None:
@@ -281,7 +283,8 @@ class Watch(Unwatched):
             others = [peer for peer in self.peers if peer.rank not in lost and not peer.sign.left]
             if not told:
                 others = [peer for peer in others if peer.is_here and not peer.is_gone()]
-            given_up = self.rank in lost or self._awake.was_away()  # by the others, for it stood still itself
+            stood_still = self._awake.was_away() and self._telling.was_away()
+            given_up = self.rank in lost or stood_still  # by the others
             speaks = not given_up and all(self.rank < peer.rank for peer in others)
             with contextlib.suppress(Exception):  # whatever a store or a stderr raises that has gone
                 if told:
@@ -311,24 +314,27 @@ class Watch(Unwatched):
 
 
 class _Awake:
-    """How long a thread has looked on: time in which its whole process stood still does not count."""
+    """How long a thread has looked on: time in which its whole process stood still does not count.
 
-    def __init__(self, interval: float, patience: float) -> None:
-        self.interval, self.patience = interval, patience
+    It was away if it has not looked for `absence` seconds, all at once.
+    """
+
+    def __init__(self, interval: float, absence: float) -> None:
+        self.interval, self.absence = interval, absence
         self._last, self._woke = time.monotonic(), -math.inf
 
     def seconds(self) -> float:
         """Return the seconds since the call before, two intervals at most."""
         now = time.monotonic()
         seconds, self._last = now - self._last, now
-        if seconds >= self.patience:
+        if seconds >= self.absence:
             self._woke = now
         return min(seconds, 2 * self.interval)
 
     def was_away(self) -> bool:
-        """Whether the process stood still so long, and so lately, that the others have given it up."""
+        """Whether it was away, until less than `absence` seconds ago."""
         self.seconds()
-        return time.monotonic() - self._woke < self.patience
+        return time.monotonic() - self._woke < self.absence
 
 
 def _key(rank: int) -> str:

@@ -70,6 +70,11 @@ def hold_the_interpreter(watch, folder):
     ctypes.PyDLL(None).usleep(int(0.6 * PATIENCE * 1e6))  # meanwhile no thread of this process runs any Python
 
 
+def speak_slowly(watch, folder):
+    tell = watch._tell
+    watch._tell = lambda **news: (threading.Event().wait(0.3 * PATIENCE), tell(**news))
+
+
 def join(watch, folder):
     size, name = len(watch.peers) + 1, f"file://{folder}/group"
     dist.init_process_group("gloo", name, rank=watch.rank, world_size=size, timeout=timedelta(seconds=LONG))
@@ -84,7 +89,9 @@ def barrier(watch, folder):
         raise
 
 
-ORDERS = {do.__name__: do for do in (meet, fail, ask, hear, see_0_leave, hold_the_interpreter, join, barrier)}
+ORDERS = {
+    do.__name__: do for do in (meet, fail, ask, hear, see_0_leave, hold_the_interpreter, speak_slowly, join, barrier)
+}
 
 
 def wait_until(true):
@@ -194,6 +201,16 @@ def test_a_stopped_rank_ends_the_others_when_their_patience_does_and_leaves_quie
     assert PATIENCE - 2 * INTERVAL < time.monotonic() - began < PATIENCE + SLACK
     assert ranks.codes(victim) == [CODE]  # it was woken, and sees that the others have given it up
     assert list(ranks.said()) == [(others[0], f"{ranks.name(victim)} {STOPPED}", ADVICE)]
+
+
+def test_a_rank_that_was_stopped_long_after_its_last_sign_leaves_quietly_too(start):
+    ranks = start(3)  # the others count from that sign, so it stands still for less than their patience
+    ranks.do("meet", 0, 1, 2)
+    ranks.do("speak_slowly", 1)
+    threading.Event().wait(PATIENCE)
+    ranks.signal(signal.SIGSTOP, 1)
+    assert ranks.codes(0, 1, 2) == [CODE, CODE, CODE]
+    assert list(ranks.said()) == [(0, f"{ranks.name(1)} {STOPPED}", ADVICE)]
 
 
 def test_a_rank_on_another_machine_is_missed_when_it_falls_silent(start):
