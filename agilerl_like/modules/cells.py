@@ -26,10 +26,11 @@ class Resets:
     """Where episodes begin within sequences; a step at which none does costs nothing."""
 
     def __init__(self, starts: Tensor) -> None:
-        self.at = starts.transpose(1, 2).unsqueeze(-1) != 0  # [P, L, S, 1]
+        begins = starts != 0
+        self.at = begins.transpose(1, 2).unsqueeze(-1)  # [P, L, S, 1]
         # elsewhere than on a CPU, looking takes longer than resetting
         self.looks = starts.device.type == "cpu" and not torch.compiler.is_compiling()
-        self.any = self.at.any(2).any(0).flatten().tolist() if self.looks else [True] * starts.shape[-1]
+        self.any = begins.flatten(0, 1).any(0).tolist() if self.looks else [True] * starts.shape[-1]
 
     def empty(self, t: int, vector: Tensor) -> Tensor:
         """A vector `[P, S, …]` with zeros where an episode begins at step `t`."""

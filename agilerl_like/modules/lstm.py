@@ -207,7 +207,7 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
         self, x: Tensor, starts: Tensor, state: Tensor, *, to_input: bool
     ) -> tuple[Tensor, Pull]:
         """As `unroll`, and the way back; no gradient flows into the state at the beginning."""
-        resets, pulls = self._resets(starts), list[Pull]()
+        resets, pulls = _resets(starts), list[Pull]()
 
         def run(cell: Cell, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
             after, pull_cell = cell.pullback(x, resets, memory, to_input=to_input or bool(pulls))
@@ -215,12 +215,12 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
             return after[0], after
 
         with _precisely(x), torch.no_grad():
-            layers = self._layers(self._by_time(x), state, run)
+            layers = self._layers(_by_time(x, state.dtype), state, run)
             outputs = self._by_sequence(self._thinned(layers.outputs), x)
 
         def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
             with _precisely(gradient), torch.no_grad():
-                found = self._pull_layers(layers.said, pulls, self._thinned(self._by_time(gradient)), into)
+                found = self._pull_layers(layers.said, pulls, self._thinned(_by_time(gradient, state.dtype)), into)
                 return None if found is None else self._by_sequence(found, x)
 
         return outputs, pull
@@ -256,7 +256,7 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
         self, x: Tensor, state: Tensor, run: Callable[[Cell, Tensor, Memory], tuple[Tensor, Memory]]
     ) -> _Layers:
         """Run all layers on `[P, …, in]` from a state."""
-        vectors = state.reshape(self._members, -1, *state.shape[-2:]).unbind(2)
+        vectors = state.reshape(len(x), -1, *state.shape[-2:]).unbind(2)
         said, after, count = [], [], CELLS[self.spec.cell].VECTORS
         for layer, cell in enumerate(self._cells):
             its, memory = run(cell, x, vectors[layer * count : (layer + 1) * count])
@@ -266,26 +266,19 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
         return _Layers(x, after, said)
 
     def _unrolled(self, x: Tensor, starts: Tensor, state: Tensor) -> _Layers:
-        resets = self._resets(starts)
+        resets = _resets(starts)
 
         def run(cell: Cell, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
             after = cell.unroll(x, resets, memory)
             return after[0], after
 
-        return self._layers(self._by_time(x), state, run)
+        return self._layers(_by_time(x, state.dtype), state, run)
 
     def _thinned(self, y: Tensor) -> Tensor:
         """Without those outputs `[P, …, H]` that are silent."""
         if not (self.spec.dropout and self.training):
             return y
         return y * self.kept.view(self._members, *(1,) * (y.dim() - 2), -1)
-
-    def _resets(self, starts: Tensor) -> Resets:
-        return Resets(starts.reshape(self._members, *starts.shape[-2:]))
-
-    def _by_time(self, x: Tensor) -> Tensor:
-        """`[…, S, L, D]` -> `[P, L, S, D]`, as precise as the weights."""
-        return x.reshape(self._members, *x.shape[-3:]).transpose(1, 2).to(self._cells[0].gates.bias.dtype)
 
     @staticmethod
     def _by_sequence(y: Tensor, like: Tensor) -> Tensor:
@@ -349,6 +342,15 @@ class _Layers(NamedTuple):
     def state(self) -> Tensor:
         """What is remembered then, `[P, …, K, H]`."""
         return torch.stack(list(self.after), -2)
+
+
+def _resets(starts: Tensor) -> Resets:
+    return Resets(starts.reshape(-1, *starts.shape[-2:]))
+
+
+def _by_time(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`[…, S, L, D]` -> `[P, L, S, D]`, as precise as what is remembered."""
+    return x.reshape(-1, *x.shape[-3:]).transpose(1, 2).to(dtype)
 
 
 def _precisely(x: Tensor) -> AbstractContextManager[Any]:
