@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agilerl_like.modules.base import Pull
 from agilerl_like.modules.cells import Cell, Memory, Resets
-from agilerl_like.modules.layers import pull_affine
+from agilerl_like.modules.layers import pull_bias, pull_weight
 
 KEPT_TAPES, KEPT_NUMBERS = 2, 2**22
 """How many tapes a layer keeps, for minibatches differ by one sequence; and how many numbers one may hold for that."""
@@ -134,10 +134,10 @@ class LSTMCell(Cell):
             _go_back(tape, gradient, resets, recurrent)
             torch.mul(tape.said[:-1], tape.goes_on, out=tape.heard.transpose(0, 1))
             slopes = tape.columns
-            of_recurrent, of_bias = pull_affine(tape.heard.flatten(1, 2), recurrent, slopes)
-            of_weight, _ = pull_affine(tape.rows.flatten(1, 2), matrices, slopes)
-            for whole, part in zip(into, (of_recurrent, of_weight, of_bias), strict=True):
-                whole.copy_(part.reshape(whole.shape))
+            of_recurrent, of_matrices, of_bias = into
+            pull_weight(tape.heard.flatten(1, 2), slopes, of_recurrent.view(recurrent.shape))
+            pull_weight(tape.rows.flatten(1, 2), slopes, of_matrices.view(matrices.shape))
+            pull_bias(slopes, of_bias.view(recurrent.shape[:2]))
             return torch.bmm(slopes, matrices).view(x.shape) if to_input else None
 
         return tape.memory, pull

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.modules.layers import Linear, affine, pull_affine
+from agilerl_like.modules.layers import Linear, affine, pull_bias, pull_weight
 
 
 class Residual(Linear):
@@ -29,7 +29,7 @@ class Residual(Linear):
     def pull(self, x: Tensor, gradient: Tensor, into: Sequence[Tensor]) -> Tensor:
         """From the gradient of the outputs `[P, B, out]` to those of weight, bias and inputs; alone, P is 1."""
         weight = self.weight.reshape(-1, *self.weight.shape[-2:])
-        of_weight, of_bias = pull_affine(x, weight, gradient)
-        into[0].copy_(of_weight.view(into[0].shape))
-        into[1].copy_(of_bias.view(into[1].shape) * self.present)
+        pull_weight(x, gradient, into[0].view(weight.shape))
+        pull_bias(gradient, into[1].view(weight.shape[:2]))
+        into[1].mul_(self.present)
         return torch.bmm(gradient, weight)
