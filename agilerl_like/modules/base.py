@@ -56,7 +56,10 @@ ModuleT = TypeVar("ModuleT", bound="EvolvableModule")
 
 
 Pull = Callable[[Tensor, Sequence[Tensor]], Tensor | None]
-"""(gradient of the outputs, where to write those of the parameters, in their order) -> gradient of the input."""
+"""(gradient of the outputs, where to write those of the parameters, in their order) -> gradient of the input.
+
+It may write over the gradient that it is given, and its caller over the one that it gives.
+"""
 
 
 @torch.enable_grad()

@@ -50,9 +50,9 @@ SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """(gradient of the output, output) -> gradient of the input, of the activations whose slope can be told from there."""
 
 SLOPES_IN_PLACE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "ReLU": lambda gradient, y: torch.ops.aten.threshold_backward(gradient, y, 0, grad_input=gradient),
-    "Tanh": lambda gradient, y: torch.ops.aten.tanh_backward(gradient, y, grad_input=gradient),
-    "Sigmoid": lambda gradient, y: torch.ops.aten.sigmoid_backward(gradient, y, grad_input=gradient),
+    "ReLU": lambda gradient, y: torch.ops.aten.threshold_backward.grad_input(gradient, y, 0, grad_input=gradient),
+    "Tanh": lambda gradient, y: torch.ops.aten.tanh_backward.grad_input(gradient, y, grad_input=gradient),
+    "Sigmoid": lambda gradient, y: torch.ops.aten.sigmoid_backward.grad_input(gradient, y, grad_input=gradient),
     "Identity": SLOPES["Identity"],
 }
 """The same where the gradient of the output may be overwritten: twice as fast where it is large."""
@@ -443,10 +443,10 @@ class Activation(nn.Module):
         name = self._after[0].name if self._after else self.activation
         return len(self._after) <= 1 and not self.before and self._live is None and name in SLOPES
 
-    def pull(self, y: Tensor, gradient: Tensor, *, in_place: bool) -> Tensor:
-        """Carry the gradient of the output back to what the function was applied to, where it lies if it may."""
-        slopes = SLOPES_IN_PLACE if in_place and not torch.compiler.is_compiling() else SLOPES
-        return slopes[self._after[0].name if self._after else self.activation](gradient, y)
+    def pull(self, y: Tensor, gradient: Tensor) -> Tensor:
+        """Carry the gradient of the output, which is lost, back to what the function was applied to."""
+        name = self._after[0].name if self._after else self.activation
+        return (SLOPES if torch.compiler.is_compiling() else SLOPES_IN_PLACE)[name](gradient, y)
 
     def advance_(self, share: float) -> None:
         """Move `share` of the way from before to after."""

@@ -7,7 +7,7 @@ is not idempotent) fades in. Its spec carries in `fading` what each layer comes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
@@ -290,15 +290,14 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         """As for every module; written out where that can be, for it takes half the time."""
         if not self.is_written_out:
             return super().pullback(x, to_input=to_input)
-        pulls: list[Callable[..., Tensor | None]] = []
+        pulls: list[Pull] = []
         for i, (linear, activation) in enumerate(zip(self.linears, self.activations, strict=True)):
             x, pull_layer = _dense(cast(Linear, linear), cast(Activation, activation), x, to_input=to_input or i > 0)
             pulls.append(pull_layer)
-        last = len(pulls) - 1
 
         def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
             for i in reversed(range(len(pulls))):  # each layer has a weight and a bias
-                pulled = pulls[i](gradient, into[2 * i : 2 * i + 2], in_place=i < last)  # the last one's is not ours
+                pulled = pulls[i](gradient, into[2 * i : 2 * i + 2])
                 if pulled is not None:
                     gradient = pulled
             return gradient if to_input else None
@@ -392,13 +391,8 @@ def _place(name: str) -> int:
     return int(name.rpartition(".")[2])
 
 
-def _dense(
-    linear: Linear, activation: Activation, x: Tensor, *, to_input: bool
-) -> tuple[Tensor, Callable[..., Tensor | None]]:
-    """One layer for those members of a stack that have it; the others' input passes by.
-
-    The way back takes a gradient, where to write those of weight and bias, and whether it may write over the first.
-    """
+def _dense(linear: Linear, activation: Activation, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
+    """One layer for those members of a stack that have it; the others' input passes by."""
     span, gaps = activation.span, activation.gaps
     bias, across, weight = linear.of_its_owners
     its_input = x if span is None else x[span]
@@ -406,9 +400,9 @@ def _dense(
     if gaps is not None:
         y = torch.where(gaps, y, its_input)
 
-    def pull(gradient: Tensor, into: Sequence[Tensor], *, in_place: bool) -> Tensor | None:
+    def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
         inner = (gradient if span is None else gradient[span]).to(y.dtype)
-        at_sum = activation.pull(y, inner if gaps is None else inner * gaps, in_place=in_place)
+        at_sum = activation.pull(y, inner if gaps is None else inner * gaps)
         of_weight, of_bias = into if span is None else (whole[span] for whole in into)  # others' rows are 0 for ever
         pull_weight(its_input, at_sum, of_weight)
         pull_bias(at_sum, of_bias)

@@ -226,7 +226,7 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
             from_head = cast(Tensor, pull_head(of_outputs, head))
             from_value = cast(Tensor, pull_value(slopes.values.unsqueeze(-1), critics_head))
             if self.share_encoders:
-                pull_trunk(from_head + from_value, encoder, memory)
+                pull_trunk(from_head.add_(from_value), encoder, memory)
             else:
                 pull_trunk(from_head, encoder, memory)
                 pull_other(from_value, *other)
