@@ -299,6 +299,14 @@ class TestMistakes:
             (["probe", "ActionSign", "--seed", "-1"], 2, "seed=-1 must be at least 0"),
             (["train", "soon_over.yaml", "--run.threads", "1e10"], 2, "run.threads=10000000000"),
             (["train", "soon_over.yaml", "--run.threads", "1025"], 2, "run.threads=1025: input should be less than"),
+            (["train", "soon_over.yaml", "--run.processes", "1e10"], 2, "run.processes=10000000000 needs at least"),
+            (
+                ["train", "soon_over.yaml", "--run.processes", "5"],
+                2,
+                "run.processes=5: num_envs=4 cannot be divided among 3 processes; allowed are multiples of 3 "
+                "(--run.processes)",
+            ),
+            (["train", "soon_over.yaml", "--training.eval-loop", "1e10"], 2, "eval_loop=10000000000 needs at least"),
             (["probe", "ActionSing"], 2, "did you mean 'ActionSign'"),
             (["probe", "ActionSign", "--teams"], 2, "probe='ActionSign'"),
             (["plot", "nowhere"], 2, "nowhere/metrics.csv does not exist"),
