@@ -510,6 +510,15 @@ class IPPO(Individual):
         return list(self.groups)
 
     @property
+    def grouped_agents(self) -> dict[str, list[str]]:
+        """The agents of each group."""
+        return {group: list(ids) for group, ids in self.groups.items()}
+
+    def has_grouped_agents(self) -> bool:
+        """Whether agents share a policy."""
+        return len(self.groups) < len(self.agent_ids)
+
+    @property
     def possible_observation_spaces(self) -> dict[str, gymnasium.Space]:
         """What each agent may observe."""
         return dict(self.observation_space.spaces)
