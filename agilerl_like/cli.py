@@ -144,8 +144,9 @@ class Train:
 class Resume:
     """Go on with a run that was interrupted, broke off or was killed, from its newest checkpoint, as if nothing was.
 
-    Settings may be given as to train: of environment (but for num-envs), selection, mutation, training (but for
-    fitness), and of run how it is computed and reported. What members are made of stays as it is. A larger
+    Settings may be given as to train: of selection, mutation, training (but for how fitness is measured: fitness,
+    eval-steps), of environment how it is stepped (backend, num-workers, step-timeout), and of run how it is computed
+    and reported. What members are made of, and the world that they live in, stay as they are. A larger
     --training.max-steps, or a higher --training.target, lets a run go on that has ended.
     """
 

@@ -167,6 +167,13 @@ class TestResume:
             (("--network.encoder-config", "{}"), "network.encoder_config.hidden_size=left out is [16] in this run"),
             (("--population.size", "3"), "population.size=3 is 2 in this run"),
             (("--environment.num-envs", "2"), "environment.num_envs=2 is 4 in this run"),
+            (("--environment.id", "CartPole-v0"), "environment.id='CartPole-v0' is 'CartPole-v1' in this run"),
+            (
+                ("--environment.kwargs.sutton-barto-reward", "true"),
+                "environment.kwargs.sutton_barto_reward=True is left out in this run",
+            ),
+            (("--environment.wrappers", "[]"), "environment.wrappers=[] is [{'name': 'TimeLimit', "),
+            (("--training.eval-steps", "3"), "training.eval_steps=3 is None in this run"),
             (("--run.name", "second"), "run.name='second' is 'first' in this run"),
             (("--run.dir", "elsewhere"), "run.dir='elsewhere' is 'runs' in this run"),
         ],
@@ -187,18 +194,14 @@ class TestResume:
         said = capsys.readouterr().err
         assert all(f"{name} in this run" in said for name in ("seed=4 is 3", "lr=0.001 is 0.0001", "size=3 is 2"))
 
-    def test_what_may_change_takes_effect_and_is_written_down(self, run):
+    def test_what_may_change_takes_effect_and_is_written_down(self, run, capsys):
         options = ("--training.max-steps", "512", "--training.evo-steps", "64", "--training.eval-loop", "3")
-        options += (
-            "--environment.wrappers",
-            "[{name: TimeLimit, max_episode_steps: 7}]",
-            "--environment.backend",
-            "sync",
-        )
-        options += ("--mutation", "none")
+        options += ("--environment.backend", "sync", "--mutation", "none")
         assert main(["resume", str(run), *options]) == 0
+        assert "envs: sync\n" in capsys.readouterr().out  # and no longer because it was the quickest
         rows = metrics(run)
-        assert [row["eval/mean_reward"] for row in rows] == ["5.0"] * 4 + ["7.0"] * 8
+        steps = [int(row["env_steps"]) for row in rows]
+        assert steps == [128, 128, 256, 256, 320, 320, 384, 384, 448, 448, 512, 512]
         assert len({row["uid"] for row in rows[-8:]}) == 2  # nobody was born any more
         assert load(run / "config.yaml") == load(run / "config.yaml", options)
 
@@ -296,6 +299,14 @@ class TestMistakes:
             (["probe", "ActionSign", "--seed", "-1"], 2, "seed=-1 must be at least 0"),
             (["train", "soon_over.yaml", "--run.threads", "1e10"], 2, "run.threads=10000000000"),
             (["train", "soon_over.yaml", "--run.threads", "1025"], 2, "run.threads=1025: input should be less than"),
+            (["train", "soon_over.yaml", "--run.processes", "1e10"], 2, "run.processes=10000000000 needs at least"),
+            (
+                ["train", "soon_over.yaml", "--run.processes", "5"],
+                2,
+                "run.processes=5: num_envs=4 cannot be divided among 3 processes; allowed are multiples of 3 "
+                "(--run.processes)",
+            ),
+            (["train", "soon_over.yaml", "--training.eval-loop", "1e10"], 2, "eval_loop=10000000000 needs at least"),
             (["probe", "ActionSing"], 2, "did you mean 'ActionSign'"),
             (["probe", "ActionSign", "--teams"], 2, "probe='ActionSign'"),
             (["plot", "nowhere"], 2, "nowhere/metrics.csv does not exist"),

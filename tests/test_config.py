@@ -249,7 +249,7 @@ class TestRefusing:
             ("hyperparameters: {lr: {min: 0.1, max: 1}}", "algorithm.lr=0.0001 lies outside its range [0.1, 1.0]"),
             (
                 "hyperparameters: {gamma: {min: 0.9, max: 2}}",
-                "hyperparameters.gamma=2.0: input should be less than or equal to 1",
+                "hyperparameters.gamma.max=2.0: input should be less than or equal to 1",
             ),
             ("network: {encoder_config: {hidden_sizes: [8]}}", "'hidden_sizes' is unknown; did you mean 'hidden_size'"),
             ("network: {encoder_config: {activation: Relu}}", "'Relu' is unknown; did you mean 'ReLU'"),
@@ -321,6 +321,41 @@ class TestRefusing:
     )
     def test_a_file_that_is_no_configuration(self, read, text, message):
         assert message in refusal(read, text)
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ("--hyperparameters.lr.min -1", "lr.min=-1.0: input should be greater than 0 (--hyperparameters.lr.min)"),
+            (
+                "--hyperparameters.lr.max 1e-6",
+                "lr.min=1e-05 must not be greater than max=1e-06 (--hyperparameters.lr.max)",
+            ),
+            (
+                "--hyperparameters.lr.min 1e-3",
+                "lr=0.0001 lies outside its range [0.001, 0.01] (--hyperparameters.lr.min)",
+            ),
+            ("--hyperparameters.gamma.min 0", "hyperparameters.gamma.max is missing (--hyperparameters.gamma.min)"),
+            ("--hyperparameters.lt {}", "key='lt' is unknown; did you mean 'lr'? (--hyperparameters.lt)"),
+            ("--hyperparameters.lt.min 1", "key='lt' is unknown; did you mean 'lr'? (--hyperparameters.lt.min)"),
+            ("--algorithm.learn-step 16", "allowed are at most 16 (--algorithm.learn-step)"),
+            ("--seed 1 --algorithm.learn-step=16", "allowed are at most 16 (--algorithm.learn-step)"),
+            (
+                "--algorithm.learn-step 16 --environment.num-envs 8",
+                "(2 steps of num_envs=8): allowed are at most 16 (--algorithm.learn-step, --environment.num-envs)",
+            ),
+        ],
+    )
+    def test_the_option_without_which_all_would_be_well_is_blamed_and_not_the_file(self, read, options, said):
+        text = (
+            "environment: {id: CartPole-v1, num_envs: 4}\nalgorithm: {learn_step: 64, batch_size: 32}\n"
+            "hyperparameters: {lr: {min: 1e-5, max: 1e-2}}"
+        )
+        assert said in refusal(read, text, *options.split())
+        assert "run.yaml" not in refusal(read, text, *options.split())
+
+    def test_a_line_of_the_file_is_blamed_whatever_options_are_given_besides(self, read):
+        text = CARTPOLE + "hyperparameters: {lr: {min: -1, max: 1e-2}}"
+        assert "run.yaml, line 2)" in refusal(read, text, "--hyperparameters.lr.grow-factor", "1.5", "--seed", "1")
 
     def test_a_file_that_is_no_file(self, read, tmp_path):
         (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")

@@ -285,7 +285,9 @@ class Agent(Individual):
     def _rows(self, observation: Any) -> tuple[Tensor, bool]:
         """Encoded observations, and whether it was a single one."""
         batch, single = self.encoding.batched(observation)
-        rows = torch.from_numpy(self.encoding.encode(batch))
+        found = self.encoding.encode(batch)
+        # an array without rows may have any strides, and bytes with such are no numbers to torch
+        rows = torch.from_numpy(found) if found.size else torch.empty(found.shape, dtype=self.encoding.dtype)
         finite = torch.isfinite(self.encoding.numbers(rows)).all(-1)
         if not bool(finite.all()):
             raise ConfigurationError(f"observation={self.encoding.numbers(rows)[~finite][0].tolist()} is not finite")

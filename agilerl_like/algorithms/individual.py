@@ -281,10 +281,11 @@ class Individual(ABC):
         return storage.write_folder(path, "agent", {"agent": document}, {"agent": tensors})
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Become the agent that was saved at a path, but for `index` and mutation hooks; the spaces must be the same.
+        """Become the agent that was saved at a path, but for `index`, `seed` and hooks; the spaces must be the same.
 
-        So members of a population that load the same file draw noise of their own. To go on exactly as the saved agent
-        would have gone on takes its index: `load` gives it.
+        So members of a population that load one file draw noise of their own and stay members of it, and who begins
+        from one file under several seeds gets several runs. To go on exactly as the saved agent would have gone on
+        takes its index and its seed: `load` gives them.
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or its spaces are others.
@@ -306,7 +307,7 @@ class Individual(ABC):
 
     def _take_after(self, other: Any) -> None:
         """Become what another one is, and stay who this is."""
-        vars(self).update(vars(other), index=self.index, _hooks=self._hooks)
+        vars(self).update(vars(other), index=self.index, seed=self.seed, _hooks=self._hooks)
 
     @classmethod
     def load(

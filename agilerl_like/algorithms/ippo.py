@@ -126,7 +126,7 @@ class IPPO(Individual):
                 net_config=configs[group],
                 num_envs=num_envs * len(members),
                 device=self.device,
-                seed=integer(self.seed, Purpose.GROUP, number),
+                seed=self._seed_of(number),
                 **{name: self._scaled(name, getattr(self, name), group) for name in SETTINGS},
             )
 
@@ -185,6 +185,10 @@ class IPPO(Individual):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, groups=MappingProxyType(state["groups"]))
+
+    def _seed_of(self, number: int) -> int:
+        """The run seed of a group's learner."""
+        return integer(self.seed, Purpose.GROUP, number)
 
     def _scaled(self, name: str, value: Any, group: str) -> Any:
         """A setting as a group's learner has it: what counts rows counts all of its agents'."""
@@ -444,8 +448,8 @@ class IPPO(Individual):
         learners = {group: self.learners.get(group, learner) for group, learner in other.learners.items()}
         super()._take_after(other)
         self.learners = learners
-        for group, learner in learners.items():
-            learner.index = self.index
+        for number, (group, learner) in enumerate(learners.items()):
+            learner.index, learner.seed = self.index, self._seed_of(number)
             learner._take_after(other.learners[group])
 
     @classmethod
@@ -504,6 +508,15 @@ class IPPO(Individual):
     def shared_agent_ids(self) -> list[str]:
         """The names of the groups."""
         return list(self.groups)
+
+    @property
+    def grouped_agents(self) -> dict[str, list[str]]:
+        """The agents of each group."""
+        return {group: list(ids) for group, ids in self.groups.items()}
+
+    def has_grouped_agents(self) -> bool:
+        """Whether agents share a policy."""
+        return len(self.groups) < len(self.agent_ids)
 
     @property
     def possible_observation_spaces(self) -> dict[str, gymnasium.Space]:

@@ -250,8 +250,9 @@ class PPO(Agent):
                 raise ConfigurationError(
                     f"hp_config {name!r} is not a number of PPO that can evolve; allowed are {', '.join(NUMERIC)}"
                 )
-            for value in (self.hp_config[name].min, self.hp_config[name].max):
-                validated(PPOSettings, {**self.settings(), name: value}, where="hp_config")
+            for bound in ("min", "max"):
+                changed = {**self.settings(), name: getattr(self.hp_config[name], bound)}
+                validated(PPOSettings, changed, named=f"hp_config.{name}.{bound}")
         self.hp_config.check(self.hyperparameters)
         check_rollout(self)
 

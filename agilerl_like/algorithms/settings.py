@@ -109,8 +109,8 @@ def _adapter(model: type[SettingsT]) -> TypeAdapter[SettingsT]:
     return TypeAdapter(model)
 
 
-def validated(model: type[SettingsT], settings: dict[str, Any], *, where: str = "") -> SettingsT:
-    """Build a settings object.
+def validated(model: type[SettingsT], settings: dict[str, Any], *, named: str = "") -> SettingsT:
+    """Build a settings object; `named` is what the one field is called that can be wrong, if not by its name.
 
     Raises:
         ConfigurationError: with every wrong field in one message: its name, its value, and what is allowed.
@@ -118,18 +118,16 @@ def validated(model: type[SettingsT], settings: dict[str, Any], *, where: str = 
     try:
         return _adapter(model).validate_python(settings)
     except ValidationError as error:
-        raise configuration_error(error, known=tuple(getattr(model, "__dataclass_fields__", ())), where=where) from None
+        raise configuration_error(error, known=tuple(getattr(model, "__dataclass_fields__", ())), named=named) from None
 
 
-def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), where: str = "") -> ConfigurationError:
+def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), named: str = "") -> ConfigurationError:
     """Say what pydantic found in this project's words."""
     problems = []
     for found in error.errors(include_url=False):
-        field = ".".join(
-            str(part) for part in ((where,) if where else ()) + found["loc"] if not str(part).startswith("function-")
-        )
+        field = named or ".".join(str(part) for part in found["loc"] if not str(part).startswith("function-"))
         if found["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            problems.append(str(unknown_name(where or "setting", found["loc"][-1], known or ("(see --help)",))))
+            problems.append(str(unknown_name("setting", found["loc"][-1], known or ("(see --help)",))))
         else:
             problems.append(f"{field}={found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}")
     return ConfigurationError("; ".join(problems))

@@ -15,8 +15,21 @@ from agilerl_like.errors import ConfigurationError
 
 MAY_CHANGE = ("environment", "selection", "mutation", "training", "run")
 """Sections that are read from the configuration whenever a run begins or goes on."""
-STAYS = (("environment", "num_envs"), ("training", "fitness"), ("run", "name"), ("run", "dir"))
-"""What stays nevertheless: by what steps are counted, what best fitness was found by, and where all is written."""
+STAYS = (
+    ("environment", "id"),
+    ("environment", "kwargs"),
+    ("environment", "wrappers"),
+    ("environment", "num_envs"),
+    ("training", "fitness"),
+    ("training", "eval_steps"),
+    ("run", "name"),
+    ("run", "dir"),
+)
+"""What stays nevertheless: the world, by what steps are counted, how fitness is measured, and where all is written.
+
+In another world, or measured otherwise, the best fitness so far would be of another kind than those to come: nobody
+might reach it again, or anybody, and the best agent would be the best at something else.
+"""
 
 
 def check_changes(before: Config, after: Config) -> None:
@@ -25,13 +38,17 @@ def check_changes(before: Config, after: Config) -> None:
     refused = [
         f"{'.'.join(place)}={_said(new, place)} is {_said(old, place)} in this run"
         for place in {**old, **new}
-        if (place[0] not in MAY_CHANGE or place in STAYS) and _said(old, place) != _said(new, place)
+        if _stays(place) and _said(old, place) != _said(new, place)
     ]
     if refused:
         raise ConfigurationError(
             f"{'; '.join(refused)}: a run keeps that; allowed are changes of {', '.join(MAY_CHANGE)}, but for "
             f"{', '.join('.'.join(place) for place in STAYS)}"
         )
+
+
+def _stays(place: Place) -> bool:
+    return place[0] not in MAY_CHANGE or place[:2] in STAYS  # also what stands inside it
 
 
 def _said(settings: Mapping[Place, Any], place: Place) -> str:

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
 from agilerl_like.config import notation
 from agilerl_like.config.model import Config
 from agilerl_like.config.notation import Place, Written
-from agilerl_like.config.problems import Wording
+from agilerl_like.config.problems import Problem, Wording
 from agilerl_like.config.teams import KINDS
 from agilerl_like.errors import ConfigurationError
 
@@ -31,6 +31,9 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     return Draft.read(path).override(overrides).judge()
 
 
+Option: TypeAlias = tuple[str, list[str]]
+"""What was typed: its name, and what follows it."""
+
 WANTS_TEXT = ("string_type", "path_type")
 """What pydantic calls it that a number or a flag stands where text is wanted."""
 
@@ -42,6 +45,9 @@ class Draft:
     data: dict[str, Any]
     places: dict[Place, str] = field(default_factory=dict)
     texts: dict[Place, str] = field(default_factory=dict)
+    options: tuple[Option, ...] = ()
+    """Those that were written over what there was before."""
+    before: Draft | None = None
 
     @classmethod
     def read(cls, path: Path | str) -> Draft:
@@ -54,8 +60,11 @@ class Draft:
 
     def override(self, arguments: Sequence[str]) -> Draft:
         """Write options over it: `--algorithm.clip-coef 0.1` is what `algorithm: {clip_coef: 0.1}` is in a file."""
+        return self._with(tuple(_options(arguments)))
+
+    def _with(self, options: tuple[Option, ...]) -> Draft:
         data, places, spelled = copy.deepcopy(self.data), dict(self.places), dict(self.texts)
-        for option, texts in _options(arguments):
+        for option, texts in options:
             path = tuple(option.removeprefix("--").replace("-", "_").split("."))
             section = data
             for part in path[:-1]:
@@ -67,7 +76,7 @@ class Draft:
             places = {place: where for place, where in places.items() if place[: len(path)] != path} | {path: option}
             spelled = {place: text for place, text in spelled.items() if place[: len(path)] != path}
             spelled |= {(*path, *place): text for place, text in written.texts.items()}
-        return Draft(data, places, spelled)
+        return Draft(data, places, spelled, options, self)
 
     @property
     def kind(self) -> type[Config]:
@@ -77,14 +86,36 @@ class Draft:
 
     def judge(self) -> Config:
         """Return the configuration, or raise ConfigurationError with every problem."""
+        judged = self._judged()
+        if isinstance(judged, Config):
+            return judged
+        raise ConfigurationError("; ".join(map(str, self._blamed(judged))))
+
+    def _judged(self) -> Config | list[Problem]:
+        wording = Wording(self.kind, self.places)
         try:
-            config, problems = self._validated(), []
+            config = self._validated()
         except ValidationError as error:
-            wording = Wording(self.kind, self.places)
-            config, problems = None, [wording.problem(found) for found in error.errors(include_url=False)]
-        if config is None or (problems := [*self._flags_for_numbers(config)]):
-            raise ConfigurationError("; ".join(problems))
-        return config
+            return [problem for found in error.errors(include_url=False) for problem in wording.problems(found)]
+        return [*self._flags_for_numbers(config, wording)] or config
+
+    def _blamed(self, problems: Sequence[Problem]) -> Iterator[Problem]:
+        """The problems, with the options without which they would not be in the place of the file's lines."""
+        without = self._problems_without_each()
+        for problem in problems:
+            guilty = [option for option, texts in without if problem.text not in texts]
+            is_told = not guilty or any(problem.place == option for option, _ in self.options)
+            yield problem if is_told else problem._replace(place=", ".join(guilty))
+
+    def _problems_without_each(self) -> list[tuple[str, set[str]]]:
+        """What would be wrong if an option had not been given, for each."""
+        if self.before is None:
+            return []
+        found = []
+        for number, (option, _) in enumerate(self.options):
+            judged = self.before._with((*self.options[:number], *self.options[number + 1 :]))._judged()
+            found.append((option, set() if isinstance(judged, Config) else {problem.text for problem in judged}))
+        return found
 
     def _validated(self) -> Config:
         """The configuration; where text was wanted and a number or a flag was read, it is what was written."""
@@ -101,16 +132,17 @@ class Draft:
                 section[place[-1]] = self.texts[place]
         return self.kind.model_validate(data)
 
-    def _flags_for_numbers(self, config: Config) -> Iterator[str]:
+    def _flags_for_numbers(self, config: Config, wording: Wording) -> Iterator[Problem]:
         """What pydantic lets pass, for to Python true is 1."""
-        read, wording = config.to_json(), Wording(self.kind, self.places)
+        read = config.to_json()
         for path in self.places:
             written, understood = (reduce(_entry, path, data) for data in (self.data, read))
             if isinstance(written, bool) and type(understood) in (int, float):
-                yield f"{'.'.join(path)}={written!r}: input should be a number, not a flag{wording.place(path)}"
+                text = f"{'.'.join(path)}={written!r}: input should be a number, not a flag"
+                yield Problem(text, wording.place(path))
 
 
-def _options(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def _options(arguments: Sequence[str]) -> Iterator[Option]:
     """Split `--a 1 --b=2 --c 3 4` into options and what follows each."""
     rest = list(arguments)
     while rest:

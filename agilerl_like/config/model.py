@@ -33,11 +33,12 @@ from agilerl_like.config.sections import (
     TrainingConfig,
     evolvable,
 )
+from agilerl_like.envs.vector import ENV
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutations, Selection
 from agilerl_like.room import check_room
 from agilerl_like.seeding import fresh_seed
-from agilerl_like.training.conduct import STILL, Plan
+from agilerl_like.training.conduct import STILL, Plan, check_processes
 from agilerl_like.training.schedule import Schedule
 from agilerl_like.training.stage import AgentStage, Stage
 
@@ -91,7 +92,13 @@ class Config(Section):
     @model_validator(mode="after")
     def _fit_together(self) -> Config:
         problems = []
-        for check in (self._check_selection, self._check_fitness, self._check_agent):
+        for check in (
+            self._check_selection,
+            self._check_fitness,
+            self._check_agent,
+            self._check_trials,
+            self._check_processes,
+        ):
             try:
                 check()
             except ConfigurationError as error:
@@ -111,6 +118,16 @@ class Config(Section):
     def _check_agent(self) -> None:
         size = self.population.size
         check_room(f"population.size={size}", size, self._blind_agent().footprint, "members")
+
+    def _check_trials(self) -> None:
+        episodes = self.training.eval_loop
+        check_room(f"training.eval_loop={episodes}", episodes, ENV * self.population.size, "episodes")
+
+    def _check_processes(self) -> None:
+        try:
+            check_processes(self.run.processes, self.population.size, self.environment.num_envs)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"run.{error}") from error
 
     def _blind_agent(self) -> Individual:
         """An agent that sees and does next to nothing: it needs no more room than any."""

@@ -21,7 +21,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from agilerl_like.envs import envpool
-from agilerl_like.envs.arrays import Array, Arrays, HostArrays, arrays_of
+from agilerl_like.envs.arrays import Array, Arrays, HostArrays, TensorArrays, arrays_of
 from agilerl_like.envs.cartpole import SeededCartPole
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.keeping import keep_last_observations
@@ -98,8 +98,9 @@ class TransitionEnv:
     observation unknown: then `next_obs` is the observation before the last step, and a warning says so once.
 
     An env of tensors is recognised by its first observations, and may be one of Isaac Lab, which is no VectorEnv by
-    birth and observes {"policy": …} or {"policy": …, "critic": …}, of which the policy's part is seen. In vector envs
-    that put single ones together such a key is one as any other. What is wrong with tensors is said by `check`.
+    birth and observes {"policy": …} or {"policy": …, "critic": …}, of which the policy's part is seen. In numpy such a
+    key is one as any other; an env that may be of either kind is reset once to find out. What is wrong with tensors is
+    said by `check`.
     """
 
     def __init__(self, env: VectorEnv) -> None:
@@ -385,7 +386,8 @@ def _seen_of(env: VectorEnv) -> gym.Space:
     space = env.single_observation_space
     if isinstance(getattr(env, "unwrapped", env), _OF_SINGLE_ENVS) or not isinstance(space, gym.spaces.Dict):
         return space
-    return space["policy"] if "policy" in space.spaces and space.keys() <= {"policy", "critic"} else space
+    looks_like_it = "policy" in space.spaces and space.keys() <= {"policy", "critic"}
+    return space["policy"] if looks_like_it and isinstance(arrays_of(env.reset()[0]), TensorArrays) else space
 
 
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:

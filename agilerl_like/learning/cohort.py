@@ -144,7 +144,13 @@ class Cohort:
         cut: Cut = SINGLE,
         measured: Experience | None = None,
     ) -> Report:
-        """Let some members learn from a rollout of theirs, in the same order; `cut` counts for those with a memory."""
+        """Let some members learn from a rollout of theirs, in the same order; `cut` counts for those with a memory.
+
+        Raises:
+            ConfigurationError: `requires_grad` was changed in one of their networks.
+        """
+        for place in places:
+            self.networks[place].check_learned()
         rows = [self._row[place] for place in places]
         order = sorted(range(len(rows)), key=rows.__getitem__)
         if order != list(range(len(rows))):

@@ -173,7 +173,7 @@ def whole(parts: Parts, members: int) -> Tensor:
     if len(parts) > 1:
         return torch.stack(parts)
     x = parts[0]
-    return x.view(len(x), members, -1, *x.shape[2:]).transpose(0, 1)
+    return x.unflatten(1, (members, x.shape[1] // members)).transpose(0, 1)
 
 
 def normalised(norm: nn.Module, parts: Parts, members: int) -> Parts:

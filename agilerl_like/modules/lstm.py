@@ -191,7 +191,9 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
         with _precisely(x):
             inputs = x.reshape(self._members, -1, self.inputs).to(state.dtype)
             layers = self._layers(inputs, state, lambda cell, x, memory: cell.step(x, memory))
-            return self._thinned(layers.outputs).view(*x.shape[:-1], -1), layers.state.view(state.shape)
+            return self._thinned(layers.outputs).view(*x.shape[:-1], layers.outputs.shape[-1]), layers.state.view(
+                state.shape
+            )
 
     def unroll(self, x: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The outputs `[…, S, L, H]` of sequences `[…, S, L, in]`, and the state `[…, S, L, K, H]` after every step.
@@ -283,7 +285,7 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
     @staticmethod
     def _by_sequence(y: Tensor, like: Tensor) -> Tensor:
         """`[P, L, S, D]` -> `[…, S, L, D]`, a copy."""
-        return y.transpose(1, 2).clone(memory_format=torch.contiguous_format).view(*like.shape[:-1], -1)
+        return y.transpose(1, 2).clone(memory_format=torch.contiguous_format).view(*like.shape[:-1], y.shape[-1])
 
     # -- mutations
 
@@ -345,12 +347,17 @@ class _Layers(NamedTuple):
 
 
 def _resets(starts: Tensor) -> Resets:
-    return Resets(starts.reshape(-1, *starts.shape[-2:]))
+    return Resets(_stacked(starts, 2))
 
 
 def _by_time(x: Tensor, dtype: torch.dtype) -> Tensor:
     """`[…, S, L, D]` -> `[P, L, S, D]`, as precise as what is remembered."""
-    return x.reshape(-1, *x.shape[-3:]).transpose(1, 2).to(dtype)
+    return _stacked(x, 3).transpose(1, 2).to(dtype)
+
+
+def _stacked(x: Tensor, axes: int) -> Tensor:
+    """`[…, *axes]` -> `[P, *axes]`, P = 1 for a member alone; also of no sequences at all."""
+    return x.reshape(x.shape[:-axes].numel(), *x.shape[-axes:])
 
 
 def _precisely(x: Tensor) -> AbstractContextManager[Any]:

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
 from agilerl_like.modules.layers import RunningNorm
 from agilerl_like.modules.lstm import LSTMSpec, carry_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.walk import walk
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
-from agilerl_like.networks.custom import Branch
+from agilerl_like.networks.custom import Branch, EvolvableCustom
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
 from agilerl_like.networks.memory import (
     TIMELESS,
@@ -139,6 +140,19 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         """What must be equal for members to be computed together, as far as members of a population can differ."""
         norms = type(self.observation_norm), type(self.value_norm)
         return self.spec.structure(), self.share_encoders, norms, getattr(self.actor.distribution, "squash", False)
+
+    def check_learned(self) -> None:
+        """Raise ConfigurationError if `requires_grad` was changed: what is learned was decided when this was built."""
+        found = walk(self)
+        customs = {name: one for name, one in found.modules.items() if isinstance(one, EvolvableCustom)}
+        frozen = {name for name, parameter in found.parameters.items() if not parameter.requires_grad}
+        given = {f"{name}.net.{inner}" for name, one in customs.items() for inner in one.frozen}
+        if changed := sorted((frozen ^ given) & found.parameters.keys()):
+            raise ConfigurationError(
+                f"requires_grad={changed[0] not in frozen} was set for {', '.join(changed):.200} of an agent that had "
+                "been made, and it would count for nothing; allowed is requires_grad=False in an actor_network and "
+                "critic_network of your own that do not evolve, before an agent is made of them"
+            )
 
     @property
     def state_shape(self) -> tuple[int, int, int]:

@@ -183,7 +183,8 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         self.encoding, self.branch = inputs
         self.net = getattr(spec, self.branch).build()
         self._dims = [parameter.dim() for parameter in self.net.parameters()][:1]
-        self._frozen = _frozen(self.net)
+        self.frozen = _frozen(self.net)
+        """Names of the parameters that stay as they were given."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EvolvableCustom:
         """The network as it was given, with the tensors that this one has now; nobody knows what else is in it."""
@@ -200,7 +201,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         if [parameter.dim() for parameter in self.net.parameters()][:1] == self._dims:
             return self.net(self._observed(x.reshape(-1, x.shape[-1]))).reshape(*x.shape[:-1], self.num_outputs)
         tensors = _every_tensor(self.net)
-        tensors |= {name: tensors[name].detach() for name in self._frozen}
+        tensors |= {name: tensors[name].detach() for name in self.frozen}
         members = (
             functional_call(
                 self.net,

@@ -230,11 +230,16 @@ class Gaussian(ActionDistribution):
     dimension with an infinite bound is left as it is). Either the action is clipped at the border, or `squash` sends it
     through tanh and its log-probability carries the Jacobian (Haarnoja et al. 2018). Log-probabilities are densities in
     the environment's units.
+
+    What was rounded to the very border of squashed actions has lost how far beyond it raw lay: read back, it is taken
+    for the last number before the border (raw 8.7 in float32), and its density is that one's.
     """
 
     LOG_STD_RANGE = (-20.0, 2.0)
     INFINITE = 1e30
     """Bounds from here on only mean that there is none: environments write the largest float32 for it."""
+    LAST_OF_TANH = 2.0**-24
+    """How far from 1 the last number before it lies, as tanh gives it in float32."""
 
     def __init__(self, space: gymnasium.spaces.Box, *, log_std: float, squash: bool) -> None:
         super().__init__()
@@ -250,6 +255,10 @@ class Gaussian(ActionDistribution):
         self.centre[finite] = low[finite] / 2 + high[finite] / 2
         spread = finite & (high > low)  # where there is one legal number, every action is clipped to it
         self.half_width[spread] = high[spread] / 2 - low[spread] / 2
+        largest = np.where(finite, np.maximum(np.abs(low), np.abs(high)), 1.0)
+        last = np.spacing(largest.astype(space.dtype)).astype(np.float64) / (2 * self.half_width)
+        self.border = 1 - np.maximum(last, self.LAST_OF_TANH)
+        """The last number before the border, in half-widths; without bounds there is no border."""
         self.log_width = float(np.log(self.half_width).sum())
         self.units = torch.from_numpy(np.stack([self.half_width, self.centre, low, high]))  # [4, size] float64
         self.log_std = nn.Parameter(torch.full((self.size,), float(log_std)))
@@ -322,7 +331,7 @@ class Gaussian(ActionDistribution):
     def from_env(self, action: np.ndarray) -> Tensor:
         unit = (np.asarray(action, dtype=np.float64).reshape(-1, self.size) - self.centre) / self.half_width
         if self.squash:
-            unit = np.arctanh(np.clip(unit, -1 + 1e-6, 1 - 1e-6))
+            unit = np.arctanh(np.clip(unit, -self.border, self.border))
         return torch.from_numpy(unit).float()
 
 

@@ -89,9 +89,7 @@ def evolve_on_policy(
     if not isinstance(processes, int) or processes < 1 or (world is not None and world.size > 1):
         allowed = "whole numbers from 1" if world is None else f"1, for this is one of {world.size} processes already"
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
-    check_room(f"processes={processes}", processes, PROCESS, "processes")
-    if population is not None:
-        share_of(stage.env.num_envs, max(share.parts for share in deal([None] * len(population), processes)))
+    check_processes(processes, None if population is None else len(population), stage.env.num_envs)
     cpu = population is None or population.device.type == "cpu"
     job = Job(
         plan,
@@ -103,6 +101,19 @@ def evolve_on_policy(
     )
     with launched(processes, assist, (job,)) as crew, joined(cpu=cpu, cause=crew.cause) as together:
         return replace(part, world=together).play(resume=resume)
+
+
+def check_processes(processes: int, members: int | None, num_envs: int) -> None:
+    """Raise ConfigurationError unless there is room for so many processes, and something to do for each.
+
+    `num_envs` are the envs of each member; None members: as many as a checkpoint says.
+    """
+    check_room(f"processes={processes}", processes, PROCESS, "processes")
+    if members is not None and processes > 1:
+        try:
+            share_of(num_envs, max(share.parts for share in deal([None] * members, processes)))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"processes={processes}: {error}") from error
 
 
 @dataclass(frozen=True)

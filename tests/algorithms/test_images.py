@@ -140,3 +140,32 @@ def test_only_vectors_are_normalised_by_running_statistics():
     torch.testing.assert_close(place.std(0, unbiased=False), torch.ones(4))
     image = slice(16, 16 + FRONT.low.size)  # behind four numbers of four bytes
     assert torch.equal(norm(rows)[:, image], rows[:, image])
+
+
+def shapes(results):
+    """Of the arrays that there are, also of those of what is remembered."""
+    each = [part for one in results for part in (one.values() if isinstance(one, dict) else [one])]
+    return [tuple(part.shape) for part in each if part is not None]
+
+
+@pytest.mark.parametrize(
+    ("space", "settings"),
+    [
+        (VECTOR, {}),
+        (VECTOR, {"recurrent": True}),
+        (VECTOR, {"recurrent": True, "net_config": {"memory_config": {"cell": "GRU"}}}),
+        (VECTOR, {"net_config": {"encoder": "simba"}}),
+        (FRONT, {"net_config": CNN}),
+        (FRONT, {"net_config": CNN, "recurrent": True}),
+        (FRONT, {"net_config": {"encoder": "resnet"}}),
+        (BEHIND, {"net_config": CNN, "swap_channels": True}),
+        (BOTH, {"net_config": {"encoder_config": {"cnn_config": CNN["encoder_config"]}}}),
+    ],
+)
+def test_whoever_sees_nobody_does_nothing(space, settings):
+    """A batch without rows, as of envs of which none is left, is answered by arrays without rows."""
+    agent = agent_of(space, **settings)
+    one, none = (gymnasium.vector.utils.create_empty_array(space, n=count, fn=np.zeros) for count in (1, 0))
+    for act in (agent.get_action, agent.predict):
+        assert shapes(act(none)) == [(0, *shape[1:]) for shape in shapes(act(one))]
+    assert shapes(agent.evaluate_actions(none, np.zeros(0, np.int64))) == [(0,)] * 3

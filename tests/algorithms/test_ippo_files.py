@@ -31,7 +31,7 @@ DOES = {"blue_1": Discrete(3), "red_0": MultiDiscrete([2, 3]), "blue_0": Discret
 
 
 def a_team(**more):
-    return IPPO(SEES, DOES, seed=3, num_envs=2, learn_step=64, net_config=SMALL, **more)
+    return IPPO(SEES, DOES, **{"seed": 3, "num_envs": 2, "learn_step": 64, "net_config": SMALL, **more})
 
 
 # -- files
@@ -64,12 +64,13 @@ def test_who_loads_a_team_must_be_of_the_same_agents(tmp_path):
 def test_a_team_that_loads_stays_who_it_is_in_its_population(tmp_path):
     saved = a_team(index=5, lr=0.01)
     path = saved.save_checkpoint(tmp_path / "team")
-    teams = Teams([a_team(index=0), a_team(index=1)])
+    teams = Teams([a_team(index=0, seed=6), a_team(index=1, seed=6)])
     teams[1].load_checkpoint(path)
-    assert (teams[1].lr, teams[1].index) == (0.01, 1)
+    assert (teams[1].lr, teams[1].index, teams[1].seed) == (0.01, 1, 6)
     for group, learner in teams[1].learners.items():
         assert teams.by_group[group][1] is learner
         assert (learner.lr, learner.index) == (0.01, 1)
+        assert learner.seed == teams[0].learners[group].seed != saved.learners[group].seed
         its, theirs = (list(one.network.parameters()) for one in (learner, saved.learners[group]))
         assert all(map(torch.equal, its, theirs))
 

@@ -343,15 +343,16 @@ def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
 
 def test_members_that_load_one_file_stay_who_they_are(tmp_path):
     """Each has the saved weights and its own index, noise and hooks."""
-    saved = train(population_of(1))[0]
+    saved = train(population_of(1, seed=5))[0]
     path = saved.save_checkpoint(tmp_path / "agent")
-    population, heard = population_of(3), []
+    population, heard = population_of(3, seed=6), []
     for agent in population:
         agent.register_mutation_hook(lambda agent: heard.append(agent.index))
         agent.load_checkpoint(path)
         assert torch.equal(flat(agent), flat(saved))
         assert agent.updates == saved.updates > 0
-    assert [agent.index for agent in population] == [0, 1, 2]
+    assert [(agent.index, agent.seed) for agent in population] == [(0, 6), (1, 6), (2, 6)]
+    assert len(Population(population)) == 3  # of one run seed still
     obs = np.zeros((50, 4))
     actions = [agent.get_action(obs)[0].tolist() for agent in population]
     assert len({tuple(its) for its in actions}) == 3
@@ -360,6 +361,19 @@ def test_members_that_load_one_file_stay_who_they_are(tmp_path):
     for agent in population:
         agent.mutate(Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0), np.random.default_rng(0))
     assert heard == [0, 1, 2]
+
+
+def test_runs_from_one_file_under_several_seeds_are_several_runs(tmp_path):
+    saved = train(population_of(1, seed=5))[0]
+    path = saved.save_checkpoint(tmp_path / "agent")
+
+    def drawn(seed):
+        agent = population_of(1, seed=seed)[0]
+        agent.load_checkpoint(path)
+        return agent.get_action(np.zeros((50, 4)))[0].tolist()
+
+    assert drawn(6) == drawn(6) != drawn(7)
+    assert drawn(5) == PPO.load(path).get_action(np.zeros((50, 4)))[0].tolist()
 
 
 def test_population_test_agrees_with_each_agents_own():

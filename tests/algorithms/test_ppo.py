@@ -364,7 +364,7 @@ WRONG = {
         "'learning_rate' is not a number of PPO that can evolve",
     ),
     "hp value": ({"hp_config": HyperparameterConfig(lr=RLParameter(1e-2, 1e-1))}, r"lr=0\.0001"),
-    "hp range": ({"hp_config": HyperparameterConfig(gamma=RLParameter(0.5, 1.5))}, r"gamma=1\.5"),
+    "hp range": ({"hp_config": HyperparameterConfig(gamma=RLParameter(0.5, 1.5))}, r"hp_config\.gamma\.max=1\.5"),
     "seed": ({"seed": -1}, "seed=-1 must be a non-negative integer"),
     "num_envs": ({"num_envs": 0}, "num_envs=0"),
     "index": ({"index": "a"}, "index='a' must be a non-negative integer"),

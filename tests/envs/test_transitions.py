@@ -317,34 +317,53 @@ def twice(tree):
     return tree_map(lambda leaf: np.stack([leaf] * 2), tree)
 
 
-class Isaac:
-    """Isaac Lab's envs are no vector envs of gymnasium; last observations come stacked, or one by one."""
+class Bare:
+    """No vector env of gymnasium by birth, as Isaac Lab's are none; last observations come stacked, or one by one."""
 
-    def __init__(self, worlds: Sequence[gym.Env], *, stacked: bool) -> None:
+    def __init__(self, worlds: Sequence[gym.Env], *, stacked: bool = True, tensors: bool = False) -> None:
         self.inner = SyncVectorEnv([lambda one=one: one for one in worlds], autoreset_mode=AutoresetMode.SAME_STEP)
-        self.num_envs, self.metadata, self.stacked = len(worlds), self.inner.metadata, stacked
+        self.num_envs, self.metadata = len(worlds), self.inner.metadata
+        self.stacked, self.of = stacked, torch.from_numpy if tensors else np.asarray
         self.single_observation_space = self.inner.single_observation_space
         self.single_action_space = self.inner.single_action_space
 
     def reset(self, **given):
-        return self.inner.reset(**given)
+        obs, info = self.inner.reset(**given)
+        return tree_map(self.of, obs), info
 
     def step(self, actions):
         obs, *rest, info = self.inner.step(actions)
         if self.stacked and "final_obs" in info:
-            info = {**info, "final_obs": tree_map(lambda *leaves: np.stack(leaves), *info["final_obs"])}
-        return obs, *rest, info
+            ended = info.pop("_final_obs")
+            first = info["final_obs"][ended][0]
+            final = [first if one is None else one for one in info["final_obs"]]
+            stacked = tree_map(lambda *leaves: self.of(np.stack(leaves)), *final)
+            info = {"final_obs": stacked, "_final_obs": self.of(ended)}
+        return tree_map(self.of, obs), *map(self.of, rest), info
+
+
+@pytest.mark.parametrize("space", ["vector", "dict"])
+def test_of_a_simulators_dictionary_of_tensors_the_policys_part_is_seen(space):
+    singles = [Scripted(row, script, space=space) for row, script in enumerate(scripts(3))]
+    env: Any = Bare([Named(single) for single in singles], tensors=True)
+    assert TransitionEnv(env).single_observation_space == singles[0].observation_space
+    journals = as_journals(*run(env, 9), worlds=3)
+    for journal, single in zip(journals, singles, strict=True):
+        assert_same(journal, single.journal)
 
 
 @pytest.mark.parametrize("space", ["vector", "dict"])
 @pytest.mark.parametrize("stacked", [True, False])
-def test_of_a_simulators_dictionary_the_policys_part_is_seen(space, stacked):
-    singles = [Scripted(row, [(2, False, True), (1, True, False)], space=space) for row in range(2)]
-    env = Isaac([Named(single) for single in singles], stacked=stacked)
-    journals = as_journals(*run(env, 6), worlds=2)  # pyright: ignore[reportArgumentType]
-    assert TransitionEnv(env).single_observation_space == singles[0].observation_space  # pyright: ignore[reportArgumentType]
+def test_policy_is_a_key_as_any_other_in_numpy(space, stacked):
+    singles = [Scripted(row, script, space=space) for row, script in enumerate(scripts(3))]
+    env: Any = Bare([Named(single) for single in singles], stacked=stacked)
+    assert TransitionEnv(env).single_observation_space == Dict({"policy": singles[0].observation_space})
+    journals = as_journals(*run(env, 9), worlds=3)
     for journal, single in zip(journals, singles, strict=True):
-        assert_same(journal, single.journal)
+        assert_same(
+            journal,
+            [({"policy": before}, *middle, {"policy": after}) for before, *middle, after in single.journal],
+        )
 
 
 def test_a_missing_autoreset_mode_is_taken_for_next_step_with_a_warning():

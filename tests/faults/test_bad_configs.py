@@ -199,7 +199,7 @@ AGENT = [
             "hyperparameters.gamma",
             {"min": 0.9, "max": 1.5},
             "less than or equal to 1",
-            "hyperparameters.gamma=1.5",
+            "hyperparameters.gamma.max=1.5",
         )
     ),
     st.integers(300, 400).map(

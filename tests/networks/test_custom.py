@@ -286,6 +286,33 @@ def test_what_requires_no_gradient_stays_as_it_was_given():
     assert not torch.equal(judged.actor.encoder.net[0].weight, sequential(3)[0].weight)
 
 
+@pytest.mark.parametrize("share_encoders", [False, True])
+def test_what_is_frozen_in_a_network_that_evolves_is_refused_before_anything_is_learned(share_encoders):
+    def flat(agent):
+        return torch.cat([parameter.detach().flatten() for parameter in agent.network.parameters()])
+
+    settings = {"seed": 1, "num_envs": 2, "learn_step": 16, "batch_size": 8, "share_encoders": share_encoders}
+    population = PPO.population(2, SPACE, ACTIONS, **settings)
+    agent = population[1]
+    agent.actor.encoder.requires_grad_(False)
+    before = flat(agent)
+    for one in (agent, agent.clone()):
+        with pytest.raises(ConfigurationError, match=r"requires_grad=False was set for actor\.encoder\..* allowed is"):
+            one.learn(experiences(one))
+    assert torch.equal(flat(agent), before)
+    population[0].learn(experiences(population[0]))
+    agent.actor.encoder.requires_grad_(True)
+    agent.learn(experiences(agent))
+    assert not torch.equal(flat(agent), before)
+
+
+def test_what_was_given_frozen_is_not_learned_for_being_freed():
+    agent = agent_of(frozen)
+    agent.actor.requires_grad_(True)
+    with pytest.raises(ConfigurationError, match=r"requires_grad=True was set for actor\.encoder\.net\.0\.bias, actor"):
+        agent.learn(experiences(agent))
+
+
 WRONG = {
     "frozen": (
         {"actor_network": squashed(3), "critic_network": squashed(1).requires_grad_(False)},

@@ -362,6 +362,31 @@ def test_raw_actions_come_back_from_the_unbounded_ones(dtype, tolerance, squash)
     np.testing.assert_allclose(distribution.from_env(distribution.unbounded(raw)), raw, atol=tolerance)
 
 
+@pytest.mark.parametrize(("low", "high", "tolerance"), [(-1, 1, 0.2), (-3, 5, 0.3), (1000, 1001, 1.0)])
+def test_squashed_actions_near_the_border_keep_their_density(low, high, tolerance):
+    """As exactly as float32 has them: 1 - 8e-8, raw 8.5, stands between two of its numbers, raw 8.3 and 8.7."""
+    distribution = make_distribution(Box(low, high, (1,), np.float32), squash=True)
+    largest = 8.5 if low > -10 and high < 10 else 4.0  # of 1000 to 1001 the last digit is 6e-5
+    raw = torch.linspace(-largest, largest, 101).unsqueeze(1)
+    back = distribution.from_env(distribution.unbounded(raw))
+    np.testing.assert_allclose(back, raw, atol=tolerance)
+    outputs = torch.zeros(101, 1, requires_grad=True)
+    mine, its = (distribution.evaluate(outputs, actions)[0] for actions in (back, raw))
+    slope = 2 + largest  # of 2 raw - raw^2 / 2, which is the density's logarithm but for a constant
+    np.testing.assert_allclose(mine.detach(), its.detach(), atol=slope * tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_border_of_a_squashed_space_is_its_last_number_before_it(dtype):
+    distribution = make_distribution(Box(-1, 1, (1,), dtype), squash=True)
+    before = np.nextafter(dtype(1), dtype(0)) if dtype != np.float64 else np.nextafter(np.float32(1), np.float32(0))
+    border = distribution.from_env(np.array([[1.0], [-1.0]], dtype))
+    torch.testing.assert_close(border, torch.tensor([[1.0], [-1.0]]) * float(np.arctanh(float(before))))
+    outputs = torch.zeros(2, 1, requires_grad=True)
+    (gradient,) = torch.autograd.grad(distribution.evaluate(outputs, border)[0].sum(), outputs)
+    torch.testing.assert_close(gradient, border)  # (raw - mean) / std^2
+
+
 def test_the_border_of_a_squashed_space_comes_back_finite():
     distribution = gaussian(squash=True)
     raw = distribution.from_env(np.stack([LOW, HIGH]))

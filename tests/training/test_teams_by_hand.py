@@ -60,6 +60,9 @@ def test_the_names_that_agilerls_loop_asks_for_are_there():
     env = make_multi_agent_vect_envs(TEAM_PROBES["OwnObservation"].make, 4, backend="sync")
     team = team_of(env)
     assert team.shared_agent_ids == list(team.groups)
+    assert team.grouped_agents == {"speaker": ["speaker_0"], "listener": ["listener_0", "listener_1"]}
+    assert team.has_grouped_agents()
+    assert not IPPO(*({"solo_0": one, "duo_0": one} for one in (Box(-1, 1, (2,)), Discrete(2)))).has_grouped_agents()
     assert team.possible_action_spaces == dict(env.single_action_spaces)
     assert team.possible_observation_spaces == dict(env.single_observation_spaces)
     for agent in team.agent_ids:

@@ -110,7 +110,8 @@ def test_numpy_costs_one_exchange_with_the_device_a_step(continuous):
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS.keys())
 def test_tensors_and_numpy_give_the_same_rollouts(world):
-    collectors = [collector_of(Beads(MEMBERS * ENVS, xp, **world)) for xp in (torch, np)]
+    in_numpy = {**world, "policy_key": False}  # where it would be a key as any other
+    collectors = [collector_of(Beads(MEMBERS * ENVS, xp, **given)) for xp, given in ((torch, world), (np, in_numpy))]
     rollouts = []
     for collector in collectors:
         with pytest.warns(UserWarning, match="final_obs") if not world.get("final", True) else nullcontext():
