@@ -191,9 +191,8 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
         with _precisely(x):
             inputs = x.reshape(self._members, -1, self.inputs).to(state.dtype)
             layers = self._layers(inputs, state, lambda cell, x, memory: cell.step(x, memory))
-            return self._thinned(layers.outputs).view(*x.shape[:-1], layers.outputs.shape[-1]), layers.state.view(
-                state.shape
-            )
+            said = self._thinned(layers.outputs)
+            return said.view(*x.shape[:-1], said.shape[-1]), layers.state.view(state.shape)
 
     def unroll(self, x: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The outputs `[…, S, L, H]` of sequences `[…, S, L, in]`, and the state `[…, S, L, K, H]` after every step.
