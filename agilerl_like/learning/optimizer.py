@@ -1,8 +1,9 @@
 """Adam for a stack of members: one flat row of parameters each, with a learning rate and a step count of its own.
 
 For one member it is `torch.optim.Adam` (Kingma and Ba 2015). On a CPU memory decides, and torch's fused kernel goes
-through it once, row by row. Elsewhere the number of kernels does, and half a dozen go through all rows, however many
-there are; the corrections for the early steps are folded into their denominator, and worked out for many steps at once.
+through it once, row by row, called once for all rows of one rate. Elsewhere the number of kernels does, and half a
+dozen go through all rows, however many there are; the corrections for the early steps are folded into their
+denominator, and worked out for many steps at once.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ class Pace(NamedTuple):
 
     rate: Tensor
     floor: Tensor
-    rows: tuple[tuple[float, Tensor], ...]
-    """Of each member, on a CPU: the learning rate, and how many steps there will have been."""
+    groups: tuple[tuple[float, list[int]], ...]
+    """On a CPU: each learning rate, and the rows that learn at it."""
+    steps: tuple[Tensor, ...]
+    """How many steps each row will have taken."""
 
 
 class Adam:
@@ -56,9 +59,12 @@ class Adam:
         self.steps += count
         root = (1 - beta2**steps).sqrt_()
         rate = lr * root / (1 - beta1**steps)
-        rates = lr.tolist() if lr.device.type == "cpu" else ()
-        rows = [tuple(zip(rates, its, strict=False)) for its in steps.unbind()]  # none of another device
-        return [Pace(*one) for one in zip(rate.unsqueeze(2), (self.epsilon * root).unsqueeze(2), rows, strict=True)]
+        groups: dict[float, list[int]] = {}
+        for row, its_rate in enumerate(lr.tolist() if lr.device.type == "cpu" else ()):
+            groups.setdefault(its_rate, []).append(row)
+        alike, floor = tuple(groups.items()), self.epsilon * root
+        told = zip(rate.unsqueeze(2), floor.unsqueeze(2), steps.unbind(), strict=True)
+        return [Pace(its_rate, its_floor, alike, its_steps.unbind()) for its_rate, its_floor, its_steps in told]
 
     @torch.no_grad()
     def step_(self, flat: Tensor, gradient: Tensor, pace: Pace) -> None:
@@ -73,14 +79,18 @@ class Adam:
         flat.addcdiv_(self.exp_avg, denominator, value=-1)
 
     def _step_by_row(self, flat: Tensor, gradient: Tensor, pace: Pace) -> None:
-        for row, (lr, steps) in enumerate(pace.rows):
+        everything = flat.unbind(), gradient.unbind(), self.exp_avg.unbind(), self.exp_avg_sq.unbind(), pace.steps
+        for lr, rows in pace.groups:
+            everybody = len(rows) == len(flat)
+            its = everything if everybody else [[numbers[row] for row in rows] for numbers in everything]
+            weights, slopes, first, second, steps = its
             torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]  # what torch.optim's fused Adam calls
-                [flat[row]],
-                [gradient[row]],
-                [self.exp_avg[row]],
-                [self.exp_avg_sq[row]],
+                weights,
+                slopes,
+                first,
+                second,
                 [],
-                [steps],
+                steps,
                 lr=lr,
                 beta1=BETAS[0],
                 beta2=BETAS[1],
