@@ -55,7 +55,7 @@ SLOPES_IN_PLACE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Sigmoid": lambda gradient, y: torch.ops.aten.sigmoid_backward.grad_input(gradient, y, grad_input=gradient),
     "Identity": SLOPES["Identity"],
 }
-"""The same where the gradient of the output may be overwritten: twice as fast where it is large."""
+"""The same where the gradient of the output may be overwritten: up to twice as fast where it is large."""
 
 SKIP = "Skip"
 """What a newborn layer fades from: the layer's own input, bypassing weights, normalisation and activation alike."""
@@ -223,8 +223,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def pull_weight(x: Tensor, gradient: Tensor, into: Tensor) -> None:
     """Write the gradient of weights `[P, out, in]` into a tensor, from that of `affine(x, weight, bias)`, for a stack.
 
-    Batched products with a short last side are slow: with few inputs they take up to three times as long as the other
-    way round, and else a tenth to a third less.
+    Batched products with a short last side are slow: with few inputs they take up to twice as long as the other way
+    round, and else up to a third less.
     """
     _, outputs, inputs = into.shape
     if inputs >= min(FEW_INPUTS, outputs):
