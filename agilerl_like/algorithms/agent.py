@@ -12,6 +12,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar, cast
 
@@ -329,15 +330,15 @@ class Agent(Individual):
         self.variations += 1  # for of two without an update between, one must not draw what the other did
         keys = self.index, self.updates, self.variations
         generator = torch_generator(torch.device("cpu"), self.seed, Purpose.MORPHISM, *keys)
-        states = self._states(generator)
         if change.kind == "parameters":
             self._move_out()
-            details = perturb_(self.network, states, float(change.details["sd"]), generator)
+            details = perturb_(self.network, self._states(generator), float(change.details["sd"]), generator)
             return Mutation(change.kind, change.operator, details)
 
         optimizer = self.optimizer
-        parent = Parent(self.network, (optimizer.exp_avg[0], optimizer.exp_avg_sq[0]), states)
-        result = vary(parent, change.operator, dict(change.details), self._unfilled, generator)
+        moments = optimizer.exp_avg[0], optimizer.exp_avg_sq[0]
+        parent = Parent(self.network, moments, partial(self._states, generator))
+        result = vary(parent, change.operator, dict(change.details), generator)
         if "refused" in result.arguments:
             return Mutation("none", change.operator, {"wanted": change.kind, **result.arguments})
         if change.operator.startswith("memory."):

@@ -16,10 +16,11 @@ removal, who read what was lost (`readers`, `reading`). `morphism.morph` does th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.layers import Activation, check_activation
-from agilerl_like.modules.walk import walk
+from agilerl_like.modules.walk import Layer, walk
 
 OperatorKind = Literal["layer", "node", "activation"]
 Arguments = dict[str, int | float | str]
@@ -93,8 +94,8 @@ class Spec:
     OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {}
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            check_kind(field.name, getattr(self, field.name), str(field.type))
+        for name, annotation in _annotations(type(self)):
+            check_kind(name, getattr(self, name), annotation)
 
     @classmethod
     def config_keys(cls) -> set[str]:
@@ -209,7 +210,7 @@ class Spec:
         return replace(self, **changes)
 
 
-class EvolvableModule(nn.Module, Generic[SpecT]):
+class EvolvableModule(Layer, Generic[SpecT]):
     """A module that was built from a spec: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
 
     spec: SpecT
@@ -224,7 +225,7 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
 
     def rebuilt(self: ModuleT, spec: Any) -> ModuleT:
         """A module of the same ends built from another spec, with the weights as they come."""
-        return type(self)(spec, self.inputs, self.num_outputs)
+        return cast(Any, type(self))(spec, self.inputs, self.num_outputs)
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
         """Draw initial weights; `output_gain` scales the last layer's."""
@@ -293,6 +294,11 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
         """The parent's name of one of this child's tensors; empty for one that nobody had before."""
         return name
 
+    def origins(self, names: Collection[str], operator: str, arguments: Arguments) -> dict[str, str]:
+        """The same of all of them, without the newborn."""
+        found = {name: self.origin(name, operator, arguments) for name in names}
+        return {name: origin for name, origin in found.items() if origin}
+
     def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
         """Let a newborn layer of this child's change nothing."""
 
@@ -308,6 +314,12 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
         return outputs
 
 
+@cache
+def _annotations(kind: type[Spec]) -> tuple[tuple[str, str], ...]:
+    """Name and annotation of those fields of a kind of spec that can be checked by the latter."""
+    return tuple((field.name, str(field.type)) for field in fields(kind) if str(field.type) in KINDS)
+
+
 def _fades(module: nn.Module) -> list[Activation]:
     """The activations in a module that come from something else."""
     return [layer for layer in walk(module).modules.values() if isinstance(layer, Activation) and layer.before]
@@ -315,8 +327,6 @@ def _fades(module: nn.Module) -> list[Activation]:
 
 def check_kind(field: str, value: object, annotation: str) -> None:
     """Raise ConfigurationError unless a value is of the kind that a spec's annotation says."""
-    if annotation not in KINDS:
-        return
     types, wanted = KINDS[annotation]
     is_list = annotation.startswith("tuple")
     entries = value if is_list and isinstance(value, tuple) else (value,)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from agilerl_like.modules.base import Pull, vjp
 from agilerl_like.modules.layers import affine, as_built
+from agilerl_like.modules.walk import Layer
 
 Memory = tuple[Tensor, ...]
 """What a layer remembers, each `[P, S, H]`; the first is also what it says."""
@@ -37,7 +38,7 @@ class Resets:
         return vector.masked_fill(self.at[:, t], 0.0) if self.any[t] else vector
 
 
-class GateMap(nn.Module):
+class GateMap(Layer):
     """What a layer's gates read of its input: `[P, B, in] -> [P, B, gates * H]`."""
 
     def __init__(self, gates: int, num_inputs: int, num_units: int) -> None:
@@ -60,7 +61,7 @@ class GateMap(nn.Module):
         return affine(x, matrices, self.bias.reshape(-1, matrices.shape[1]))
 
 
-class Cell(nn.Module):
+class Cell(Layer):
     """One recurrent layer."""
 
     GATES: ClassVar[int]

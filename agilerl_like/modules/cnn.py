@@ -43,6 +43,7 @@ from agilerl_like.modules.conv import (
 )
 from agilerl_like.modules.layers import SKIP, Activation, LayerNorm
 from agilerl_like.modules.mlp import IDEMPOTENT
+from agilerl_like.modules.walk import listed
 
 Extent = int | tuple[int, ...]
 """A length: the same on every axis of the image, or one for each."""
@@ -306,11 +307,9 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
         geometries = spec.geometries(len(size))
         fading = spec.fading or ("",) * (len(spec.channel_size) + 1)
         widths = pairwise((first, *spec.channel_size))
-        self.convs = nn.ModuleList(Conv(i, o, geometry) for (i, o), geometry in zip(widths, geometries, strict=True))
-        self.norms = nn.ModuleList(
-            LayerNorm(width) if spec.layer_norm else nn.Identity() for width in spec.channel_size
-        )
-        self.activations = nn.ModuleList(
+        self.convs = listed(Conv(i, o, geometry) for (i, o), geometry in zip(widths, geometries, strict=True))
+        self.norms = listed(LayerNorm(width) if spec.layer_norm else nn.Identity() for width in spec.channel_size)
+        self.activations = listed(
             Activation(width, spec.activation, before)
             for width, before in zip(spec.channel_size, fading[:-1], strict=True)
         )

@@ -29,6 +29,7 @@ from agilerl_like.modules.layers import (
     as_built,
     check_activation,
 )
+from agilerl_like.modules.walk import Layer
 
 CHANNEL_STEPS = (8, 16, 32)
 """How many channels a mutation adds or removes (AgileRL's choice)."""
@@ -97,7 +98,7 @@ def sizes_after(geometries: Iterable[Geometry], size: Sequence[int]) -> tuple[tu
     return tuple(sizes)
 
 
-class Conv(nn.Module):
+class Conv(Layer):
     """A convolution of parts: `[B, in, *size] -> [B, out, *size after]` each."""
 
     def __init__(self, num_inputs: int, num_outputs: int, geometry: Geometry) -> None:

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import unknown_name
+from agilerl_like.modules.walk import Layer
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "ReLU": torch.relu,
@@ -117,7 +118,7 @@ class _Kept(NamedTuple):
     of_owners: Factors  # of those from the first to the last member that has the layer
 
 
-class Linear(nn.Module):
+class Linear(Layer):
     """An affine map: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
 
     _span: slice | None = None  # from the first to the last member of a stack that has the layer, unless all have it
@@ -241,7 +242,7 @@ def pull_bias(gradient: Tensor, into: Tensor) -> None:
         torch.sum(gradient, 1, dtype=into.dtype, out=into)
 
 
-class LayerNorm(nn.Module):
+class LayerNorm(Layer):
     """Normalise over units (Ba et al. 2016), where a unit may be left out of the statistics that it is normalised by.
 
     `counted` is 1 for a unit that enters mean and variance. A newborn unit has 0: it is normalised by the statistics of
@@ -288,7 +289,7 @@ class LayerNorm(nn.Module):
         return torch.addcmul(bias, centred * (variance + self.EPSILON).rsqrt(), weight)
 
 
-class RunningNorm(nn.Module):
+class RunningNorm(Layer):
     """Centre and scale by the mean and variance of everything seen: `[..., size]`, or `[P, B, size]` when stacked.
 
     The statistics are buffers: cloned and saved with the member, and moved by `update_` alone, so that they stay frozen
@@ -360,7 +361,7 @@ class Run(NamedTuple):
     stop: int
 
 
-class Activation(nn.Module):
+class Activation(Layer):
     """A layer's activation, or the way from what stood there before to it.
 
     While a change fades in, the layer gives `(1 - blend) * before + blend * after`. `blend` is 0 at the mutation, so

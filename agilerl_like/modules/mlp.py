@@ -40,6 +40,7 @@ from agilerl_like.modules.layers import (
     pull_bias,
     pull_weight,
 )
+from agilerl_like.modules.walk import listed
 
 NODE_STEPS = (16, 32, 64)
 """How many nodes a mutation adds or removes (AgileRL's choice)."""
@@ -242,14 +243,12 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         fading = spec.fading or ("",) * (len(sizes) - 1)
         names = (spec.activation,) * len(spec.hidden_size) + (spec.output_activation,)
         normed = (spec.layer_norm,) * len(spec.hidden_size) + (spec.output_layernorm,)
-        self.linears = nn.ModuleList(
+        self.linears = listed(
             NoisyLinear(i, o, spec.noise_std) if spec.noisy else Linear(i, o) for i, o in pairwise(sizes)
         )
         none = nn.Identity()  # one for all layers: every module takes time in every birth
-        self.norms = nn.ModuleList(
-            LayerNorm(size) if norm else none for size, norm in zip(sizes[1:], normed, strict=True)
-        )
-        self.activations = nn.ModuleList(
+        self.norms = listed(LayerNorm(size) if norm else none for size, norm in zip(sizes[1:], normed, strict=True))
+        self.activations = listed(
             Activation(size, name, before) for size, name, before in zip(sizes[1:], names, fading, strict=True)
         )
 

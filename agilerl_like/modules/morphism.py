@@ -26,7 +26,7 @@ class Heritage(NamedTuple):
     sources: Mapping[str, str]
     """The parent's name of each of the child's tensors; one that is not named is newborn."""
     axes: Axes
-    """The child's."""
+    """The child's; none where no group has other units."""
     maps: UnitMaps
 
     def leaves_whole(self, name: str) -> bool:
@@ -53,20 +53,21 @@ def morph_(
     states: Any,
     generator: torch.Generator,
     moments: Sequence[Tensor] = (),
+    alteration: Alteration | None = None,
 ) -> Morphed:
     """Make a child, built from the mutated spec, as like its parent as can be; the parent keeps every bit.
 
     Growth changes nothing that the parent says. After a removal what read the lost units is refitted on `states`,
     something that the parent reads, both in evaluation mode. `generator` draws what newborn units compute. `moments`
     are Adam's first and second ones `[N]` of the parent's parameters in their order; the child gets its own. They and
-    its parameters lie in one flat row each.
+    its parameters lie in one flat row each. `alteration` is what the parent says of this, if it was asked already.
     """
-    alteration = parent.alteration(operator, arguments)
+    alteration = parent.alteration(operator, arguments) if alteration is None else alteration
     heard = {reader: _Heard.of(parent, reader, states) for reader, _ in alteration.readers}
     ours, theirs = walk(child), walk(parent)
-    origins = {name: child.origin(name, operator, arguments) for name in ours.tensors}
-    sources = {name: origin for name, origin in origins.items() if origin}
-    heritage = Heritage(sources, child.axes(), _unit_maps(parent, theirs.tensors, alteration, heard))
+    sources = child.origins(ours.tensors, operator, arguments)
+    maps = _unit_maps(parent, theirs.tensors, alteration, heard)
+    heritage = Heritage(sources, child.axes() if maps else {}, maps)
     rows, slots, old = torch.cat([*_flat(theirs), *moments]).view(1 + len(moments), -1), layout(ours), layout(theirs)
     its_rows = _settled(ours, slots, rows, old, heritage)
     changed = [slot for slot in slots if slot.name in sources and not heritage.leaves_whole(slot.name)]
@@ -205,7 +206,7 @@ def _columns(parent: EvolvableModule, group: str, width: int, groups: tuple[str,
 def _of_those_who_stay(outputs: Tensor, bias: Tensor, heritage: Heritage, heir: str) -> Tensor:
     """What a linear map of the parent's gives `[n, out]`, where its heir gives fewer numbers."""
     outputs = outputs.unflatten(1, bias.shape)
-    for axis, group in enumerate(heritage.axes[f"{heir}.bias"]):
+    for axis, group in enumerate(heritage.axes.get(f"{heir}.bias", ())):
         if group in heritage.maps:
             outputs = outputs.index_select(axis + 1, heritage.maps[group].to(outputs.device))
     return outputs.flatten(1)
@@ -248,19 +249,19 @@ class Way(NamedTuple):
         """The way of a unit map."""
         units = unit_map.tolist()
         new = [place for place, unit in enumerate(units) if unit < 0]
-        old, take = len(units) - len(new), unit_map.clamp(min=0).to(device)
+        old = len(units) - len(new)
         if new and units[:old] == list(range(old)):
-            return cls(take, slice(old, len(units)))
-        return cls(take, torch.tensor(new, device=device) if new else None)
+            return cls(unit_map, slice(old, len(units)))
+        return cls(unit_map.clamp(min=0).to(device), torch.tensor(new, device=device) if new else None)
 
 
 def carry_(
-    child: Tensor, old: Tensor, ways: Sequence[Way | None], *, new_outputs: Tensor | None, new_inputs: Sequence[float]
+    child: Tensor, old: Tensor, ways: Sequence[Way | None], *, new_outputs: Tensor | None, new_inputs: Tensor
 ) -> None:
     """Carry weights, and perhaps their moments, `[R, …]` along their axes' ways; an axis without one stays as it is.
 
     The first of these axes is that of the outputs. Entries of surviving units are the old ones; columns of new input
-    units are `new_inputs`, in each of the rows R; rows of new output units are `new_outputs` `[R, new, …]`.
+    units are `new_inputs` `[R]`; rows of new output units are `new_outputs` `[R, new, …]`.
     """
     taken = old
     for axis, way in enumerate(ways, 1):
@@ -275,8 +276,12 @@ def carry_(
         if axis == 1:
             child[:, way.new] = cast(Tensor, new_outputs)
         else:
-            for row, fill in enumerate(new_inputs):
-                child[(row, *(slice(None),) * (axis - 1), way.new)] = fill
+            child[(*(slice(None),) * axis, way.new)] = _column(new_inputs, child.dim())
+
+
+def _column(numbers: Tensor, dim: int) -> Tensor:
+    """One number for each row: `[R, 1, …]`."""
+    return numbers.view(-1, *(1,) * (dim - 1))
 
 
 def transplant_(
@@ -300,14 +305,14 @@ def transplant_(
             if group in heritage.maps and group not in ways:
                 ways[group] = Way.along(heritage.maps[group], tensor.device)
         ours, theirs, its_ways = _outputs_first(heritage.axes[name], ways, tensor, source)
-        fills = [0.0, 0.0, float(source[2].mean())] if len(source) > 1 else [0.0]
+        usual = source.new_zeros(len(source))
+        usual[2:] = source[2:].flatten(1).mean(1)
         newborn = None
         if its_ways[0] is not None and its_ways[0].new is not None:
             newborn = ours[:, its_ways[0].new]
             newborn[0] = _newborn(name, theirs[0], newborn[0], generator)
-            for row, fill in enumerate(fills[1:], 1):
-                newborn[row] = fill
-        carry_(ours, theirs, its_ways, new_outputs=newborn, new_inputs=fills)
+            newborn[1:] = _column(usual[1:], newborn.dim())
+        carry_(ours, theirs, its_ways, new_outputs=newborn, new_inputs=usual)
 
 
 def _outputs_first(
@@ -328,9 +333,9 @@ def _newborn(name: str, old: Tensor, fresh: Tensor, generator: torch.Generator) 
     if fresh.dim() < 2 or name.endswith("bias"):
         return fresh
     rows = torch.randn(fresh.shape, generator=generator).to(fresh) if name.endswith("weight") else fresh
-    usual = torch.linalg.vector_norm(old.flatten(1), dim=1).median()
-    length = torch.linalg.vector_norm(rows.flatten(1), dim=1).clamp(min=1e-12).view(-1, *(1,) * (rows.dim() - 1))
-    return rows * torch.where(usual > 0, usual, 2**0.5) / length
+    usual = float(torch.linalg.vector_norm(old.flatten(1), dim=1).median()) or 2**0.5
+    length = torch.linalg.vector_norm(rows.flatten(1), dim=1).clamp_(min=1e-12).view(-1, *(1,) * (rows.dim() - 1))
+    return rows * (usual / length)
 
 
 RIDGE = 1e-3

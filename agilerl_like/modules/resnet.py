@@ -28,6 +28,7 @@ from agilerl_like.modules.conv import (
     image_of,
 )
 from agilerl_like.modules.layers import SKIP, Activation
+from agilerl_like.modules.walk import listed
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class EvolvableResNet(ImageEncoder[ResNetSpec]):
         before = spec.fading[0] if spec.fading else ""
         after = geometry.after(0, size)
         self.stem = Conv(first, width, geometry)
-        self.blocks = nn.ModuleList(Block(spec, len(size), before) for _ in range(spec.num_blocks))
+        self.blocks = listed(Block(spec, len(size), before) for _ in range(spec.num_blocks))
         self.activation = Activation(width, spec.activation, before)
         self._end("stream", width, after, width * spec.scale_factor * prod(after))
 

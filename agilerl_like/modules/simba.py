@@ -21,6 +21,7 @@ from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModu
 from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.layers import Activation, LayerNorm, Linear, check_activation
 from agilerl_like.modules.residual import Residual
+from agilerl_like.modules.walk import listed
 
 NODE_STEPS = (16, 32, 64)
 """How many units of the stream a mutation adds or removes (AgileRL's choice)."""
@@ -145,7 +146,7 @@ class EvolvableSimBa(EvolvableModule[SimBaSpec]):
         self.spec, self.inputs, self.num_outputs = spec, inputs, num_outputs
         width = spec.hidden_size
         self.stem = Linear(inputs, width)
-        self.blocks = nn.ModuleList(Block(width, width * spec.scale_factor) for _ in range(spec.num_blocks))
+        self.blocks = listed(Block(width, width * spec.scale_factor) for _ in range(spec.num_blocks))
         self.norm = LayerNorm(width)
         self.output = Linear(width, num_outputs)
         self.activation = Activation(num_outputs, spec.output_activation)

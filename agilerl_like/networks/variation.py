@@ -11,17 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.modules.base import Arguments, UnitMaps
+from agilerl_like.modules.base import Alteration, Arguments, UnitMaps
 from agilerl_like.modules.morphism import morph_
 from agilerl_like.modules.walk import switch, walk
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
-from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import EvolvableCustom
 
 KL_LIMIT = 0.01
@@ -30,7 +31,7 @@ VALUE_LIMIT = 0.1
 """Largest root mean square change of the value, relative to its spread, that a removal may cost."""
 NOISE_KL = 0.01
 """Mean KL(before || after), in nats, to which parameter noise is scaled."""
-NOISE_TOLERANCE, ROUGHLY = 0.1, 0.5
+NOISE_TOLERANCE, ROUGHLY = 0.15, 0.5
 """How near to `NOISE_KL` is near enough, relative to it; and for the first guesses."""
 NOISE_TRIALS = 40
 LARGEST_NOISE, LARGEST_STEP = 1e3, math.log(16.0)
@@ -38,7 +39,7 @@ LARGEST_NOISE, LARGEST_STEP = 1e3, math.log(16.0)
 POWERS = 1.0, 5.0
 """Of the scale that the KL goes with: the least and the most that the search relies on."""
 FEW = 4
-"""Of so many states one serves for the first guesses."""
+"""Of so many states one serves for the first guesses; for the last one each counts, for a few move the KL most."""
 
 AMOUNTS = ("nodes", "channels")
 """What arguments call the number of units that come or go."""
@@ -56,48 +57,50 @@ class Variation(NamedTuple):
     """Which unit of the parent each unit of the child was, in every group that changed."""
 
 
-class Parent(NamedTuple):
+@dataclass(frozen=True)
+class Parent:
     """What a child is made from.
 
-    `moments` are Adam's first and second ones `[N]` of the network's parameters, in their order. `observations` are
-    normalised states of the last rollout, `[n, D]`, or for a network with memory sequences of them `[S, L, D]`.
+    `moments` are Adam's first and second ones `[N]` of the network's parameters, in their order.
     """
 
     network: ActorCritic
     moments: tuple[Tensor, ...]
-    observations: Tensor
+    observe: Callable[[], Tensor]
+    """Gives `observations`; growth never asks."""
 
-
-Builder = Callable[[NetworkSpec], ActorCritic]
-"""Builds a network of a spec, of the parent's dtype and device; its weight matrices need not be drawn."""
+    @cached_property
+    def observations(self) -> Tensor:
+        """Normalised states of the last rollout, `[n, D]`; for a network with memory sequences of them `[S, L, D]`."""
+        return self.observe()
 
 
 @torch.no_grad()
-def vary(parent: Parent, operator: str, arguments: Arguments, build: Builder, generator: torch.Generator) -> Variation:
+def vary(parent: Parent, operator: str, arguments: Arguments, generator: torch.Generator) -> Variation:
     """Carry out one architecture or activation mutation; the parent keeps every bit.
 
     `generator` draws what newborn units compute. A removal that moves policy or value too far is tried again with a
     half and a quarter of its nodes. If that is too far too, the parent's own network and moments come back, with
     "refused" among the arguments.
     """
-    if not parent.network.alteration(operator, arguments).readers:
-        child = _child(parent, operator, arguments, build, generator)
+    alteration = parent.network.alteration(operator, arguments)
+    if not alteration.readers:
+        child = _child(parent, operator, arguments, alteration, generator)
     else:
         with evaluating(parent.network):
-            child = _gated(parent, operator, arguments, build, generator)
+            child = _gated(parent, operator, arguments, generator)
     if child.network.training != parent.network.training:
         switch(child.network, parent.network.training)
     return child
 
 
-def _gated(
-    parent: Parent, operator: str, arguments: Arguments, build: Builder, generator: torch.Generator
-) -> Variation:
+def _gated(parent: Parent, operator: str, arguments: Arguments, generator: torch.Generator) -> Variation:
     """Carry out a removal, or less of it, or nothing."""
     attempt = dict(arguments)
     amount = next((name for name in AMOUNTS if name in arguments), "")
     while True:
-        child = _child(parent, operator, attempt, build, generator)
+        alteration = parent.network.alteration(operator, attempt)
+        child = _child(parent, operator, attempt, alteration, generator)
         kl, value_error = distance(parent.network, child.network, parent.observations)
         if kl <= KL_LIMIT and value_error <= VALUE_LIMIT:
             child.arguments.update(kl=kl, value_error=value_error)
@@ -188,7 +191,7 @@ def _policy_matrices(network: ActorCritic) -> list[Tensor]:
 
 
 def _scale_for(
-    kl: Callable[[float], float], start: float, tolerance: float, power: float = 2.0
+    kl: Callable[[float], float], start: float, tolerance: float, power: float = 2.5
 ) -> tuple[float, float, float]:
     """Find the scale at which `kl` is `NOISE_KL`, or else one at which it is less.
 
@@ -229,12 +232,18 @@ def _scale_for(
 
 
 def _child(
-    parent: Parent, operator: str, arguments: Arguments, build: Builder, generator: torch.Generator
+    parent: Parent, operator: str, arguments: Arguments, alteration: Alteration, generator: torch.Generator
 ) -> Variation:
     """Build the child, and carry weights and moments over."""
-    child = build(parent.network.spec.apply(operator, **arguments))
-    states = parent.observations
+    child = parent.network.rebuilt(parent.network.spec.apply(operator, **arguments))
     maps, moments = morph_(
-        child, parent.network, operator, arguments, states=states, generator=generator, moments=parent.moments
+        child,
+        parent.network,
+        operator,
+        arguments,
+        alteration=alteration,
+        states=parent.observations if alteration.readers else None,
+        generator=generator,
+        moments=parent.moments,
     )
     return Variation(child, moments, dict(arguments), maps)

@@ -69,7 +69,7 @@ def test_carry_copies_survivors_and_fills_the_new():
     old = torch.tensor([[[1.0, 2], [3, 4]], [[5, 6], [7, 8]]])  # weights, and as many numbers of another kind
     new = torch.tensor([[[13.0, 14, 15]], [[23, 24, 25]]])
     result = torch.full((2, 3, 3), torch.nan)
-    carry_(result, old, ways([1, -1, 0], [0, -1, 1]), new_outputs=new, new_inputs=[0.0, 9.0])
+    carry_(result, old, ways([1, -1, 0], [0, -1, 1]), new_outputs=new, new_inputs=torch.tensor([0.0, 9]))
     # rows come from 1, nowhere, 0; the middle column is new: in every row, the newborn row's too
     assert result.tolist() == [[[3, 0, 4], [13, 0, 15], [1, 0, 2]], [[7, 9, 8], [23, 9, 25], [5, 9, 6]]]
     assert old.tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
@@ -82,7 +82,7 @@ def test_carry_of_any_map_entry_by_entry(rows, columns):
     old = torch.arange(20.0).view(1, 4, 5) + 1
     new = torch.full((1, rows.count(-1), len(columns)), -7.0)
     result = torch.full((1, len(rows), len(columns)), torch.nan)
-    carry_(result, old, ways(rows, columns), new_outputs=new, new_inputs=[0.0])
+    carry_(result, old, ways(rows, columns), new_outputs=new, new_inputs=torch.zeros(1))
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
             expected = 0.0 if column < 0 else -7.0 if row < 0 else old[0, row, column]

@@ -1,4 +1,4 @@
-"""What a module consists of, and copies of it: as torch sees them."""
+"""What a module consists of, how it is made, and copies of it: as torch sees them."""
 
 import gc
 import weakref
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from agilerl_like.modules.stack import twin
-from agilerl_like.modules.walk import switch, walk
+from agilerl_like.modules.walk import Layer, listed, switch, walk
 
 
 class Tree(nn.Module):
@@ -37,6 +37,17 @@ def test_everything_is_found_once_in_torchs_order_and_by_its_names():
         assert list(mine) == list(expected)
         assert all(mine[name] is expected[name] for name in expected)
     assert list(found.tensors) == [*dict(tree.named_parameters()), *dict(tree.named_buffers())]
+
+
+def test_what_is_made_at_once_is_what_torch_makes():
+    assert vars(Layer()) == vars(nn.Module())
+    parts = [nn.Linear(2, 3), nn.Identity()]
+    mine, torchs = listed(parts), nn.ModuleList(parts)
+    assert type(mine) is nn.ModuleList
+    assert vars(mine) == vars(torchs)
+    assert all(vars(mine)[name] is not vars(torchs)[name] for name in ("_modules", "_parameters", "_forward_hooks"))
+    mine.append(nn.Tanh())
+    assert (len(mine), len(torchs)) == (3, 2)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Callable
 
 import gymnasium
 import numpy as np
@@ -15,12 +16,14 @@ from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.modules.stack import layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.variation import Builder, Parent, Variation
+from agilerl_like.networks.variation import Parent, Variation
 
 INPUTS = 4
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (INPUTS,))
 DISCRETE = gymnasium.spaces.Discrete(3)
 BOX = gymnasium.spaces.Box(-2.0, 2.0, (2,))
+
+Builder = Callable[[NetworkSpec], ActorCritic]
 
 
 def blank(
@@ -82,7 +85,7 @@ def random_parent(build: Builder, spec: NetworkSpec, *, inputs: int = INPUTS) ->
     named = dict(network.named_parameters())
     first = {name: torch.randn(p.shape, generator=generator).to(dtype) for name, p in named.items()}
     second = {name: torch.rand(p.shape, generator=generator).to(dtype) + 0.1 for name, p in named.items()}
-    return Parent(network, in_rows(first, second), states(128, dtype, inputs=inputs))
+    return Parent(network, in_rows(first, second), lambda: states(128, dtype, inputs=inputs))
 
 
 def wanted(x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
@@ -113,7 +116,7 @@ def _fitted(spec: NetworkSpec, discrete: bool, share: bool) -> Parent:
         {name: state[name][key] if name in state else torch.zeros_like(p) for name, p in network.named_parameters()}
         for key in ("exp_avg", "exp_avg_sq")
     )
-    return Parent(network, in_rows(first, second), states(512, torch.float32, seed=5))
+    return Parent(network, in_rows(first, second), lambda: states(512, torch.float32, seed=5))
 
 
 def fitted_parent(spec: NetworkSpec | None = None, *, discrete: bool = True, share: bool = False) -> Parent:

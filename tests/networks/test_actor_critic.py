@@ -1,6 +1,7 @@
 """Actor and critic: AgileRL's net_config, legal specs under any mutations, and what the pair computes."""
 
 import json
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -13,6 +14,7 @@ from network_examples import BOX, builder, outputs_of, random_parent, states, st
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules import MLPSpec, Stack
+from agilerl_like.modules.base import Spec
 from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.actor_critic import ActorCritic, NoNorm
 from agilerl_like.networks.architecture import NetworkSpec
@@ -169,7 +171,7 @@ def test_a_policys_output_may_fade_while_the_value_stays_plain():
     config = {"head_config": {"output_activation": "Tanh", "activation": "Tanh"}}
     build = builder()
     parent = random_parent(build, NetworkSpec.from_net_config(config))
-    child = vary(parent, "change_activation", {"activation": "ELU"}, build, stream()).network
+    child = vary(parent, "change_activation", {"activation": "ELU"}, stream()).network
     x = states(16)
     torch.testing.assert_close(outputs_of(child, x), outputs_of(parent.network, x), rtol=0, atol=1e-12)
     child.advance_fades_(1.0)
@@ -239,11 +241,47 @@ def test_a_mutated_network_is_rebuilt_from_json_and_a_state_dict(seed):
             break
         operator = str(rng.choice(legal))
         _, drawn = spec.mutate(operator, rng, activations=("ReLU", "GELU"))
-        child = vary(parent, operator, drawn, build, stream(seed))
+        child = vary(parent, operator, drawn, stream(seed))
         child.network.advance_fades_(0.3)
-        parent = parent._replace(network=child.network, moments=child.moments)
+        parent = replace(parent, network=child.network, moments=child.moments)
     twin = build(NetworkSpec.from_net_config(json.loads(json.dumps(parent.network.spec.to_config()))))
     twin.load_state_dict(parent.network.state_dict())
     x = states(16, seed=3)
     assert torch.equal(outputs_of(twin, x), outputs_of(parent.network, x))
     assert twin.spec == parent.network.spec
+
+
+def facts(network):
+    """All about a network but its numbers."""
+
+    def said_of(one):
+        plain = {key: value for key, value in vars(one).items() if isinstance(value, bool | int | float | str | Spec)}
+        return {key: value for key, value in plain.items() if value != getattr(type(one), key, None)}
+
+    modules = [(name, type(one), said_of(one)) for name, one in network.named_modules(remove_duplicate=False)]
+    tensors = [(name, x.shape, x.dtype) for name, x in network.state_dict(keep_vars=True).items()]
+    learned = [(name, x.requires_grad) for name, x in network.named_parameters()]
+    return modules, tensors, learned, network._bounds
+
+
+@given(recurrent=st.booleans(), share=st.booleans(), normed=st.booleans(), seed=st.integers(0, 2**31))
+@settings(max_examples=15)
+def test_a_rebuilt_network_is_one_that_was_built(recurrent, share, normed, seed):
+    rng = np.random.default_rng(seed)
+    part = {"hidden_size": [16], "activation": "Tanh", "layer_norm": normed, "output_activation": "Tanh"}
+    config = {"encoder_config": part, "head_config": part, "latent_dim": 8}
+    build = builder(BOX, share=share)
+    network = build(NetworkSpec.from_net_config(config, recurrent=recurrent)).train(bool(rng.integers(2)))
+    for _ in range(6):
+        spec = network.spec.settled()
+        legal = [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)]
+        spec, _ = spec.mutate(str(rng.choice(legal)), rng, activations=("ReLU", "Tanh", "GELU"))
+        network.settle_()
+        before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        rebuilt = network.rebuilt(spec)
+        assert facts(rebuilt) == facts(build(spec).train(network.training))
+        buffers = {id(buffer) for buffer in network.buffers()}
+        assert not any(id(module) in set(map(id, network.modules())) for module in rebuilt.modules())
+        assert not any(id(buffer) in buffers for buffer in rebuilt.buffers())
+        assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+        network = rebuilt

@@ -1,5 +1,7 @@
 """Law 4: growth is silent. No grow operator changes an output, whatever the network and whatever came before."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -66,13 +68,13 @@ def test_ten_grow_operators_change_no_output(config, seed, dtype, action, share,
             continue
         operator = str(rng.choice(operators))
         _, drawn = spec.mutate(operator, rng, activations=tuple(ACTIVATIONS))
-        child = vary(parent, operator, drawn, build, stream(seed))
+        child = vary(parent, operator, drawn, stream(seed))
         assert child.network.spec == spec.apply(operator, **drawn)
         assert child.network.training == training
         scale = max(1.0, float(before.abs().max()))
         after = outputs_of(child.network, x)
         assert (after - before).abs().max() <= TOLERANCE[dtype] * scale, (operator, drawn)
-        parent = parent._replace(network=child.network, moments=child.moments)
+        parent = replace(parent, network=child.network, moments=child.moments)
 
 
 NORMED = {"hidden_size": [16, 16], "activation": "GELU", "layer_norm": True, "noisy": True}
@@ -92,7 +94,7 @@ def test_growth_leaves_the_parent_alone_and_carries_everything_else(operator, ar
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": NORMED, "head_config": NORMED}))
     parent.network.observation_norm.update_(5 * states(20) + 1, torch.ones(20, dtype=torch.float64))
     state = {name: tensor.clone() for name, tensor in parent.network.state_dict().items()}
-    child = vary(parent, operator, arguments, build, stream()).network
+    child = vary(parent, operator, arguments, stream()).network
 
     for name, tensor in parent.network.state_dict().items():
         assert torch.equal(tensor, state[name])
@@ -111,7 +113,7 @@ def test_a_newborn_layer_is_silent_under_any_noise_drawn_later(activation, noisy
     config = {"hidden_size": [16], "activation": activation, "noisy": noisy}
     build = builder()
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
-    child = vary(parent, "encoder.add_layer", {"layer": 0}, build, stream()).network
+    child = vary(parent, "encoder.add_layer", {"layer": 0}, stream()).network
     x = states(32, seed=2)
     before = outputs_of(child, x)
     for branch in (child.actor, child.critic):
@@ -128,7 +130,7 @@ def test_a_newborn_unit_speaks_up_once_it_is_listened_to():
     with torch.no_grad():
         for p in parent.network.parameters():
             p.mul_(10.0)
-    child = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 16}, build, stream()).network
+    child = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 16}, stream()).network
     old, new = child.actor.encoder.linear(0).weight.norm(dim=1).split([32, 16])
     # all of the newborn's rows are as long as the (lower) median row of the others
     torch.testing.assert_close(new, old.median().expand(16))
@@ -145,7 +147,7 @@ def test_actor_and_critic_change_alike(share):
     build = builder(share=share)
     parent = random_parent(build, NetworkSpec())
     for operator, arguments in (("encoder.add_node", {"layer": 0, "nodes": 16}), ("head.add_layer", {"layer": 0})):
-        child = vary(parent, operator, arguments, build, stream()).network
+        child = vary(parent, operator, arguments, stream()).network
         for part in ("encoder", "head"):
             assert getattr(child.actor, part).spec.hidden_size == getattr(child.critic, part).spec.hidden_size
         assert (child.actor.encoder is child.critic.encoder) == share
@@ -155,12 +157,12 @@ def test_layers_of_an_encoder_may_grow_while_the_head_still_fades():
     build = builder()
     config = {"hidden_size": [16], "activation": "Tanh"}
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
-    fading = vary(parent, "head.add_layer", {"layer": 0}, build, stream())
+    fading = vary(parent, "head.add_layer", {"layer": 0}, stream())
     fading.network.advance_fades_(0.25)
     x = states(32, seed=2)
     before = outputs_of(fading.network, x)
-    parent = parent._replace(network=fading.network, moments=fading.moments)
-    child = vary(parent, "encoder.add_layer", {"layer": 0}, build, stream()).network
+    parent = replace(parent, network=fading.network, moments=fading.moments)
+    child = vary(parent, "encoder.add_layer", {"layer": 0}, stream()).network
     torch.testing.assert_close(outputs_of(child, x), before, rtol=0, atol=1e-12)
     assert child.fade_left() == 1.0  # the newer of the two
     child.advance_fades_(0.75)
@@ -172,5 +174,5 @@ def test_inputs_of_every_width_grow():
         build = builder(inputs=inputs)
         parent = random_parent(build, NetworkSpec(), inputs=inputs)
         x = states(32, inputs=inputs, seed=2)
-        child = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 64}, build, stream()).network
+        child = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 64}, stream()).network
         torch.testing.assert_close(outputs_of(child, x), outputs_of(parent.network, x), rtol=0, atol=1e-12)

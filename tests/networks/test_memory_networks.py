@@ -1,5 +1,7 @@
 """Networks that remember: what they say along sequences, and what mutations leave of it."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -31,7 +33,7 @@ def spec_of(cell="LSTM", layers=1, units=10, part=PART, latent=9, **encoder):
 def parent_of(spec, action_space=DISCRETE, *, share=False):
     """A network whose every number is its own, and sequences that it has seen."""
     parent = random_parent(builder(action_space, share=share), spec)
-    return parent._replace(observations=parent.observations.unflatten(0, (-1, 8)))
+    return replace(parent, observe=lambda: parent.observations.unflatten(0, (-1, 8)))
 
 
 def sequences(state_shape, seed=2):
@@ -106,7 +108,7 @@ def grow_operators(spec):
     seed=st.integers(0, 2**31),
 )
 def test_growth_keeps_whole_sequences_and_running_episodes(cell, layers, activation, share, action_space, seed):
-    rng, build = np.random.default_rng(seed), builder(action_space, share=share)
+    rng = np.random.default_rng(seed)
     parent = parent_of(spec_of(cell, layers, part={**PART, "activation": activation}), action_space, share=share)
     x, course = sequences(parent.network.state_shape)
     before = said(parent.network, x, course)
@@ -116,13 +118,13 @@ def test_growth_keeps_whole_sequences_and_running_episodes(cell, layers, activat
         memories = [name for name in operators if name.startswith("memory")]
         operator = str(rng.choice(memories if memories and rng.random() < 0.5 else operators))
         _, drawn = spec.mutate(operator, rng, activations=("ReLU", "Tanh", "ELU"))
-        child = vary(parent, operator, drawn, build, stream(seed))
+        child = vary(parent, operator, drawn, stream(seed))
         state = child.network.carry_state(course.state, spec.memory, child.network.spec.memory, child.maps)
         course = course._replace(state=state)
         assert state.shape[1:] == child.network.state_shape
         after = said(child.network, x, course)
         assert (after - before).abs().max() <= 1e-12 * max(1.0, float(before.abs().max())), (operator, drawn)
-        parent = parent._replace(network=child.network, moments=child.moments)
+        parent = replace(parent, network=child.network, moments=child.moments)
 
 
 @pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
@@ -150,7 +152,7 @@ def test_a_network_that_remembers_images_grows_silently_too(operator, arguments,
     network.reset_(stream(), output_gain=1.0)
     rows = torch.randint(256, (COUNT, STEPS, encoding.size), generator=stream(), dtype=torch.uint8)
     moments = torch.ones(2, layout(network)[-1].stop).unbind()
-    child = vary(Parent(network, moments, rows), operator, arguments, build, stream())
+    child = vary(Parent(network, moments, lambda: rows), operator, arguments, stream())
     courses = [each.course_of(rows) for each in (network, child.network)]
     before, after = (
         said(each, rows.flatten(0, 1), course) for each, course in zip((network, child.network), courses, strict=True)
@@ -188,13 +190,13 @@ def measured(parent, child, sequences):
 @pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
 @pytest.mark.parametrize(("operator", "arguments"), REMOVALS, ids=[operator for operator, _ in REMOVALS])
 def test_what_shrinks_stays_within_the_gate_or_as_it_is(operator, arguments, share, cell):
-    build, found = builder(share=share), []
+    found = []
     parent = parent_of(large_spec(cell), share=share)
     for softness in (1.0, 0.3):  # the smaller the weights, the more alike are units and the less is missed
         with torch.no_grad():
             for parameter in parent.network.parameters():
                 parameter.mul_(softness)
-        result = vary(parent, operator, dict(arguments), build, stream())
+        result = vary(parent, operator, dict(arguments), stream())
         found.append("refused" in result.arguments)
         if found[-1]:
             assert result.network is parent.network
@@ -217,7 +219,7 @@ def test_a_layer_that_has_a_say_does_not_just_vanish(cell, share):
     with torch.no_grad():
         for branch in (parent.network.actor, parent.network.critic):
             branch.memory.residuals["1"].weight.mul_(20.0)
-    result = vary(parent, "memory.remove_layer", {"layer": 1}, builder(share=share), stream())
+    result = vary(parent, "memory.remove_layer", {"layer": 1}, stream())
     assert "refused" in result.arguments
     assert result.network is parent.network
 
@@ -230,7 +232,7 @@ def test_units_that_nobody_hears_go_without_a_trace(cell, share):
         for branch in (parent.network.actor, parent.network.critic):
             branch.memory.cells[0].recurrent_weight[..., silent] = 0.0
             branch.head.linears[0].weight[:, silent] = 0.0
-    result = vary(parent, "memory.remove_node", {"nodes": 4}, builder(share=share), stream())
+    result = vary(parent, "memory.remove_node", {"nodes": 4}, stream())
     x, course = sequences(parent.network.state_shape)
     before = said(parent.network, x, course)
     old, new = parent.network.spec.memory, result.network.spec.memory
@@ -250,7 +252,7 @@ def mean(moment):
 @pytest.mark.parametrize("cell", CELLS)
 def test_moments_travel_gate_by_gate(cell):
     parent = parent_of(spec_of(cell, units=10))
-    child = vary(parent, "memory.add_node", {"nodes": 16}, builder(), stream())
+    child = vary(parent, "memory.add_node", {"nodes": 16}, stream())
     for branch in ("actor", "critic"):
         for name, corner in (
             ("memory.cells.0.gates.weight", (slice(None), slice(10))),
@@ -272,7 +274,7 @@ def test_moments_travel_gate_by_gate(cell):
 
 def test_a_newborn_layers_moments_are_nothing_and_the_mean_of_all():
     parent = parent_of(spec_of("GRU"))
-    child = vary(parent, "memory.add_layer", {"layer": 1}, builder(), stream())
+    child = vary(parent, "memory.add_layer", {"layer": 1}, stream())
     newborn = [name for name in first_of(child) if "cells.1" in name or "residuals.1" in name]
     assert len(newborn) == 2 * 5
     usual = mean(parent.moments[1])
@@ -287,7 +289,7 @@ def test_units_that_stay_keep_their_moments():
     with torch.no_grad():
         for branch in (parent.network.actor, parent.network.critic):
             branch.head.linears[0].weight.mul_(0.02)
-    child = vary(parent, "memory.remove_node", {"nodes": 4}, builder(), stream())
+    child = vary(parent, "memory.remove_node", {"nodes": 4}, stream())
     stay = child.maps["actor.memory.out"]
     assert len(stay) == child.network.spec.memory.hidden_state_size < 14
     for now, then in ((first_of(child), first_of(parent)), (second_of(child), second_of(parent))):

@@ -1,5 +1,7 @@
 """Removal is compensated and gated: on networks that were fitted to something, against a removal without a refit."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -72,7 +74,7 @@ def uncompensated(parent: Parent, result, discrete: bool):
 @pytest.mark.parametrize(("operator", "arguments"), REMOVALS)
 def test_a_removal_is_compensated(operator, arguments, discrete):
     parent = fitted_parent(discrete=discrete)
-    result = vary(parent, operator, arguments, builder(DISCRETE if discrete else BOX, torch.float32), stream())
+    result = vary(parent, operator, arguments, stream())
     done = result.arguments
     assert "refused" not in done
 
@@ -96,7 +98,7 @@ def test_removal_from_nets_of_every_kind_keeps_what_the_gate_promises(activation
     parent = fitted_parent(fitted_spec(activation=activation, layer_norm=layer_norm))
     refused = 0
     for operator, arguments in REMOVALS:
-        result = vary(parent, operator, arguments, builder(dtype=torch.float32), stream())
+        result = vary(parent, operator, arguments, stream())
         kl, error = measured(parent.network, result.network, parent.observations)
         assert kl <= 1.001 * KL_LIMIT
         assert error <= 1.001 * VALUE_LIMIT
@@ -106,9 +108,8 @@ def test_removal_from_nets_of_every_kind_keeps_what_the_gate_promises(activation
 
 def test_what_two_heads_read_is_refitted_in_both():
     parent = fitted_parent(share=True)
-    build = builder(dtype=torch.float32, share=True)
     for operator, arguments in (*REMOVALS[:2], REMOVALS[-1]):
-        result = vary(parent, operator, arguments, build, stream())
+        result = vary(parent, operator, arguments, stream())
         assert "refused" not in result.arguments
         kl, error = measured(parent.network, result.network, parent.observations)
         assert kl <= KL_LIMIT
@@ -124,9 +125,9 @@ def test_a_layer_that_does_nothing_is_removed_exactly(part, layer):
     build = builder()
     config = {"hidden_size": [24], "min_mlp_nodes": 8, "max_mlp_nodes": 64}
     single = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
-    double = vary(single, f"{part}.add_layer", {"layer": 0}, build, stream())
-    parent = Parent(double.network, double.moments, states(512))
-    result = vary(parent, f"{part}.remove_layer", {"layer": layer}, build, stream())
+    double = vary(single, f"{part}.add_layer", {"layer": 0}, stream())
+    parent = Parent(double.network, double.moments, lambda: states(512))
+    result = vary(parent, f"{part}.remove_layer", {"layer": layer}, stream())
     assert result.network.spec == single.network.spec
     x = states(64, seed=8)
     torch.testing.assert_close(outputs_of(result.network, x), outputs_of(single.network, x), rtol=0, atol=1e-9)
@@ -141,7 +142,7 @@ def test_units_that_nobody_listens_to_leave_without_a_trace():
     with torch.no_grad():
         for branch in (parent.network.actor, parent.network.critic):
             branch.encoder.linear(1).weight[:, mute] = 0.0
-    result = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 16}, build, stream())
+    result = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 16}, stream())
     stays = [unit for unit in range(40) if unit not in mute.tolist()]
     for branch in ("actor", "critic"):
         old, new = (getattr(network, branch).encoder.linear(0) for network in (parent.network, result.network))
@@ -158,23 +159,22 @@ WIDE = 64
 
 def indispensable(mute: int) -> Parent:
     """A net in which each hidden unit alone carries one independent input, but for `mute` units that say nothing."""
-    build = builder(inputs=WIDE)
     config = {"hidden_size": [WIDE], "activation": "Identity"}
     spec = NetworkSpec.from_net_config({"encoder_config": config, "latent_dim": WIDE})
-    parent = random_parent(build, spec, inputs=WIDE)
+    parent = random_parent(builder(inputs=WIDE), spec, inputs=WIDE)
     with torch.no_grad():
         for branch in (parent.network.actor, parent.network.critic):
             branch.encoder.linear(0).weight.copy_(torch.eye(WIDE))
             branch.encoder.linear(1).weight[:, :mute] = 0.0
             branch.head.linear(1).weight.mul_(30.0)
-    return parent._replace(observations=states(1024, inputs=WIDE))
+    return replace(parent, observe=lambda: states(1024, inputs=WIDE))
 
 
 def test_a_removal_that_costs_too_much_is_refused_and_leaves_everything_untouched():
     parent = indispensable(mute=0)
     parent.network.train()
     before, moments = tensors(parent.network), [moment.clone() for moment in parent.moments]
-    result = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, builder(inputs=WIDE), stream())
+    result = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, stream())
     assert set(result.arguments) == {"layer", "nodes", "refused"}
     assert result.network is parent.network
     assert result.moments is parent.moments
@@ -189,7 +189,7 @@ def test_a_removal_that_costs_too_much_is_refused_and_leaves_everything_untouche
 def test_a_refused_removal_is_halved_twice(mute, accepted):
     # of `mute` units 32, 16 or 8 can go at no cost, and no other one can; 4 are not tried
     parent = indispensable(mute)
-    result = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, builder(inputs=WIDE), stream())
+    result = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, stream())
     assert result.arguments.get("nodes") == (accepted or 32)
     assert ("refused" in result.arguments) == (accepted is None)
     assert result.network.spec.encoder.hidden_size == (WIDE - (accepted or 0),)
@@ -202,13 +202,12 @@ class Fold(Activation):
 
 def test_the_removal_of_a_layer_is_not_tried_by_halves():
     parent = indispensable(mute=0)
-    build = builder(inputs=WIDE)
-    double = vary(parent, "encoder.add_layer", {"layer": 0}, build, stream())
+    double = vary(parent, "encoder.add_layer", {"layer": 0}, stream())
     with torch.no_grad():  # a middle layer that folds its inputs cannot be replaced by a linear map
         for branch in (double.network.actor, double.network.critic):
             branch.encoder.activations[0] = Fold(0, "Identity")
-    parent = Parent(double.network, double.moments, parent.observations)
-    result = vary(parent, "encoder.remove_layer", {"layer": 0}, build, stream())
+    parent = Parent(double.network, double.moments, parent.observe)
+    result = vary(parent, "encoder.remove_layer", {"layer": 0}, stream())
     assert set(result.arguments) == {"layer", "refused"}
 
 
@@ -236,7 +235,7 @@ def test_a_noisy_net_is_measured_without_its_noise_and_stays_in_training(operato
             branch.head.linear(0).weight[:, :10] = 0.0
     parent.network.train()
     arguments = {"encoder.remove_layer": {"layer": 1}, "encoder.remove_node": {"layer": 1, "nodes": 8}}
-    result = vary(parent, operator, arguments.get(operator, {"nodes": 8}), build, stream())
+    result = vary(parent, operator, arguments.get(operator, {"nodes": 8}), stream())
     assert result.network.training
     assert parent.network.training
     if "refused" not in result.arguments:
@@ -249,11 +248,11 @@ def test_what_bridges_a_removed_noisy_layer_is_as_noisy_as_what_read_it():
     build = builder()
     spec = NetworkSpec.from_net_config({"encoder_config": {"hidden_size": [24], "noisy": True}})
     single = random_parent(build, spec)
-    double = vary(single, "encoder.add_layer", {"layer": 0}, build, stream())
-    parent = Parent(double.network, double.moments, states(512))
+    double = vary(single, "encoder.add_layer", {"layer": 0}, stream())
+    parent = Parent(double.network, double.moments, lambda: states(512))
     with torch.no_grad():
         parent.network.actor.encoder.linear(2).weight_sigma.fill_(0.125)
-    child = vary(parent, "encoder.remove_layer", {"layer": 1}, build, stream()).network
+    child = vary(parent, "encoder.remove_layer", {"layer": 1}, stream()).network
     assert child.spec == spec
     assert bool((child.actor.encoder.linear(1).weight_sigma == 0.125).all())
 
@@ -262,13 +261,13 @@ def test_a_norm_that_lost_all_it_counted_counts_who_is_left():
     build = builder()
     spec = NetworkSpec.from_net_config({"encoder_config": {"hidden_size": [32], "layer_norm": True}})
     parent = random_parent(build, spec)
-    grown = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 32}, build, stream())
+    grown = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 32}, stream())
     assert grown.network.actor.encoder.norms[0].counted.sum() == 32
     with torch.no_grad():  # nobody is heard, so that the first 32 go: all who are counted
         for branch in (grown.network.actor, grown.network.critic):
             branch.encoder.linear(1).weight.zero_()
-    parent = Parent(grown.network, grown.moments, states(256))
-    child = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, build, stream()).network
+    parent = Parent(grown.network, grown.moments, lambda: states(256))
+    child = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, stream()).network
     assert child.spec == spec
     for layer in child.modules():
         if isinstance(layer, LayerNorm):
