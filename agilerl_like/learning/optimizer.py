@@ -8,6 +8,7 @@ denominator, and worked out for many steps at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -34,6 +35,16 @@ class Pace(NamedTuple):
     """How many steps each row will have taken."""
 
 
+class _Kept(NamedTuple):
+    """Rows that were taken from tensors once, and which tensors these were: it takes longer than a small product."""
+
+    flat: Tensor
+    gradient: Tensor
+    groups: tuple[tuple[float, list[int]], ...]
+    rows: list[list[list[Tensor]]]
+    """Of each group, in the order in which the kernel takes them: weights, gradients, first and second moments."""
+
+
 class Adam:
     """First and second moments `[P, N]` and step counts `[P]`.
 
@@ -42,6 +53,7 @@ class Adam:
 
     def __init__(self, exp_avg: Tensor, exp_avg_sq: Tensor, steps: Tensor, *, epsilon: float = EPSILON) -> None:
         self.exp_avg, self.exp_avg_sq, self.steps, self.epsilon = exp_avg, exp_avg_sq, steps, epsilon
+        self._kept: _Kept | None = None
 
     @classmethod
     def fresh(cls, flat: Tensor, *, epsilon: float = EPSILON) -> Adam:
@@ -79,18 +91,19 @@ class Adam:
         flat.addcdiv_(self.exp_avg, denominator, value=-1)
 
     def _step_by_row(self, flat: Tensor, gradient: Tensor, pace: Pace) -> None:
-        everything = flat.unbind(), gradient.unbind(), self.exp_avg.unbind(), self.exp_avg_sq.unbind(), pace.steps
-        for lr, rows in pace.groups:
-            everybody = len(rows) == len(flat)
-            its = everything if everybody else [[numbers[row] for row in rows] for numbers in everything]
-            weights, slopes, first, second, steps = its
+        kept = self._kept
+        if kept is None or kept.flat is not flat or kept.gradient is not gradient or kept.groups is not pace.groups:
+            everything = [numbers.unbind() for numbers in (flat, gradient, self.exp_avg, self.exp_avg_sq)]
+            rows = [[[numbers[row] for row in rows] for numbers in everything] for _, rows in pace.groups]
+            self._kept = kept = _Kept(flat, gradient, pace.groups, rows)
+        for (lr, rows), (weights, slopes, first, second) in zip(kept.groups, kept.rows, strict=True):
             torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]  # what torch.optim's fused Adam calls
                 weights,
                 slopes,
                 first,
                 second,
                 [],
-                steps,
+                [pace.steps[row] for row in rows],
                 lr=lr,
                 beta1=BETAS[0],
                 beta2=BETAS[1],
@@ -114,8 +127,12 @@ class Adam:
         self.exp_avg[rows], self.exp_avg_sq[rows], self.steps[rows] = part.exp_avg, part.exp_avg_sq, part.steps
 
 
-def clip_(gradient: Tensor, max_norm: Tensor) -> Tensor:
-    """Scale each row of `[P, N]` down to a norm of at most `max_norm` `[P]`; return the norms before."""
-    norm = torch.linalg.vector_norm(gradient, dim=1)
-    gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0).unsqueeze(1))
-    return norm
+def clip_(parts: Sequence[Tensor], max_norm: Tensor) -> Tensor:
+    """Scale each row of G gradients `[P, n]` down to a norm of at most `max_norm` `[P]`; return norms before, `[G, P]`.
+
+    They are clipped apart, so that a large one cannot use up another's share.
+    """
+    norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in parts])
+    for part, scale in zip(parts, (max_norm / (norms + 1e-6)).clamp_(max=1.0).unsqueeze(2).unbind(), strict=True):
+        part.mul_(scale)
+    return norms

@@ -69,6 +69,7 @@ class Update:
             clips_values=bool(torch.isfinite(values.clip_coef_vf).any()),
         )
         self.gradient = torch.zeros_like(ensemble.flat)
+        self.halves = self.gradient.tensor_split((ensemble.critic_at,), 1)  # the policy's, and the value's
         self.gradients = [[*views(self.gradient[rows], stack.slots).values()] for rows, stack in ensemble.parts]
 
     def run(self, rollout: Rollout, batch_size: int, cut: Cut, shuffle: Shuffle, measured: Experience | None) -> Report:
@@ -205,11 +206,8 @@ def minibatch_step(update: Update, batch: Batch, weights: Tensor, pace: Pace) ->
     found = slopes(opinion, Weights(*weights), update.coefficients)
     with update.execution.autocast(ensemble.flat.device):
         for back, (rows, _), gradients in zip(ways_back, ensemble.parts, update.gradients, strict=True):
-            back(Slopes(*(slope[rows] for slope in found)), gradients)
+            back(found if len(ways_back) == 1 else Slopes(*(slope[rows] for slope in found)), gradients)
     update.team.sum_(update.gradient)
-    # apart, so that a large value loss cannot use up the policy's share
-    norms = [
-        clip_(part, update.values.max_grad_norm) for part in update.gradient.tensor_split((ensemble.critic_at,), 1)
-    ]
+    norms = clip_(update.halves, update.values.max_grad_norm)
     ensemble.optimizer.step_(ensemble.flat, update.gradient, pace)
-    return *opinion, norms[0] + norms[1]
+    return *opinion, norms.sum(0)

@@ -86,8 +86,29 @@ def test_moments_of_what_gets_no_gradient_any_more_become_0_and_never_subnormal(
     assert adam.exp_avg[0, 0].isnan()
 
 
-def test_clipping_scales_long_rows_and_leaves_short_ones():
-    gradient = torch.tensor([[3.0, 4.0], [0.3, 0.4]])  # norms 5 and 0.5
-    norms = clip_(gradient, torch.tensor([1.0, 1.0]))
-    torch.testing.assert_close(norms, torch.tensor([5.0, 0.5]))
-    torch.testing.assert_close(gradient, torch.tensor([[0.6, 0.8], [0.3, 0.4]]), rtol=1e-5, atol=1e-6)
+def test_clipping_scales_long_rows_of_each_part_and_leaves_short_ones():
+    gradient = torch.tensor([[3.0, 4.0, 30.0], [0.3, 0.4, 0.1]])  # norms 5 and 0.5, 30 and 0.1
+    norms = clip_((gradient[:, :2], gradient[:, 2:]), torch.tensor([1.0, 1.0]))
+    torch.testing.assert_close(norms, torch.tensor([[5.0, 0.5], [30.0, 0.1]]))
+    torch.testing.assert_close(gradient, torch.tensor([[0.6, 0.8, 1.0], [0.3, 0.4, 0.1]]), rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_moves_what_it_is_given_and_nothing_that_it_was_given_before():
+    """Rows are kept from step to step: never those of another tensor."""
+    flats, gradients = (torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
+    adam = Adam.fresh(flats[0])
+    for rates in ([0.1, 0.1], [0.1, 0.1, 0.2]):
+        lr = torch.tensor([*rates, *rates][:3])
+        for i, j in ((0, 0), (0, 1), (1, 1), (0, 0)):
+            others = flats[1 - i].clone(), gradients.clone()
+            alone = [
+                Adam(*(x[row : row + 1].clone() for x in (adam.exp_avg, adam.exp_avg_sq, adam.steps)))
+                for row in range(3)
+            ]
+            expected = flats[i].clone()
+            for row, its in enumerate(alone):
+                its.step_(expected[row : row + 1], gradients[j][row : row + 1], its.paces(lr[row : row + 1], 1)[0])
+            adam.step_(flats[i], gradients[j], adam.paces(lr, 1)[0])
+            assert torch.equal(flats[i], expected)
+            assert torch.equal(flats[1 - i], others[0])
+            assert torch.equal(gradients, others[1])
