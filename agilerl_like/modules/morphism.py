@@ -333,9 +333,9 @@ def _newborn(name: str, old: Tensor, fresh: Tensor, generator: torch.Generator) 
     if fresh.dim() < 2 or name.endswith("bias"):
         return fresh
     rows = torch.randn(fresh.shape, generator=generator).to(fresh) if name.endswith("weight") else fresh
-    usual = float(torch.linalg.vector_norm(old.flatten(1), dim=1).median()) or 2**0.5
+    usual = float(torch.linalg.vector_norm(old.flatten(1), dim=1).median())
     length = torch.linalg.vector_norm(rows.flatten(1), dim=1).clamp_(min=1e-12).view(-1, *(1,) * (rows.dim() - 1))
-    return rows * (usual / length)
+    return rows * ((usual if usual > 0 else 2**0.5) / length)
 
 
 RIDGE = 1e-3
