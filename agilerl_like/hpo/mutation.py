@@ -7,9 +7,11 @@ more numerous. Whether a network's outputs survive its change is decided by the 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -104,7 +106,8 @@ class Mutations:
         total = sum(weights.values())
         kind: MutationKind = "none"
         if total:
-            kind = list(weights)[rng.choice(len(weights), p=[weight / total for weight in weights.values()])]
+            reached = rng.random() * total  # as `rng.choice` does with chances, in a tenth of its time
+            kind = list(weights)[bisect_right([*accumulate(weights.values())], reached)]
         match kind:
             case "none":
                 return genome, (Mutation("none"),)

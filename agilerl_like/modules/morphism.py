@@ -66,8 +66,10 @@ def morph_(
     heard = {reader: _Heard.of(parent, reader, states) for reader, _ in alteration.readers}
     ours, theirs = walk(child), walk(parent)
     sources = child.origins(ours.tensors, operator, arguments)
-    maps = _unit_maps(parent, theirs.tensors, alteration, heard)
-    heritage = Heritage(sources, child.axes() if maps else {}, maps)
+    before = parent.axes() if alteration.units or alteration.taps else {}
+    maps = _unit_maps(parent, before, theirs.tensors, alteration, heard)
+    as_before = sources.keys() == theirs.tensors.keys() and all(name == source for name, source in sources.items())
+    heritage = Heritage(sources, before if as_before or not maps else child.axes(), maps)
     rows, slots, old = torch.cat([*_flat(theirs), *moments]).view(1 + len(moments), -1), layout(ours), layout(theirs)
     its_rows = _settled(ours, slots, rows, old, heritage)
     changed = [slot for slot in slots if slot.name in sources and not heritage.leaves_whole(slot.name)]
@@ -110,9 +112,10 @@ def _settled(ours: Walk, slots: Sequence[Slot], rows: Tensor, old: Sequence[Slot
             begins = runs.pop()[0] if runs and runs[-1][1:] == (slot.start, away) else slot.start
             runs.append((begins, slot.stop, away))
             continue
-        its_rows[0, slot.start : slot.stop] = parameter.reshape(-1)
         if source is None:
             newborn.append(slot)
+        if source is None or not _is_drawn(slot.name, parameter):
+            its_rows[0, slot.start : slot.stop] = parameter.reshape(-1)
     for start, stop, away in runs:
         its_rows[:, start:stop] = rows[:, start + away : stop + away]
     if newborn:
@@ -147,31 +150,31 @@ class _Heard(NamedTuple):
 
 
 def _unit_maps(
-    parent: EvolvableModule, tensors: Mapping[str, Tensor], alteration: Alteration, heard: Mapping[str, _Heard]
+    parent: EvolvableModule,
+    axes: Axes,
+    tensors: Mapping[str, Tensor],
+    alteration: Alteration,
+    heard: Mapping[str, _Heard],
 ) -> dict[str, Tensor]:
     """Which unit of the parent each unit of the child is, in every group that gets wider or narrower."""
-    maps = dict(alteration.taps)
-    if alteration.units:
-        axes = parent.axes()
-        widths = {
-            group: size
-            for name, tensor in tensors.items()
-            for group, size in zip(axes.get(name, ()), tensor.shape, strict=False)
-        }
-        for group, change in alteration.units.items():
-            if change > 0:
-                maps[group] = grown(widths[group], change)
-            elif change < 0:
-                maps[group] = _kept(parent, group, widths[group], -change, heard)
+    maps, widths = dict(alteration.taps), dict[str, int]()
+    for name, tensor in tensors.items() if alteration.units else ():
+        widths.update(zip(axes.get(name, ()), tensor.shape, strict=False))
+    for group, change in alteration.units.items():
+        if change > 0:
+            maps[group] = grown(widths[group], change)
+        elif change < 0:
+            maps[group] = _kept(parent, axes, group, widths[group], -change, heard)
     return {**maps, **parent.derived(maps)} if maps else {}
 
 
-def _kept(parent: EvolvableModule, group: str, width: int, removed: int, heard: Mapping[str, _Heard]) -> Tensor:
+def _kept(
+    parent: EvolvableModule, axes: Axes, group: str, width: int, removed: int, heard: Mapping[str, _Heard]
+) -> Tensor:
     """The map of a group that loses the units which its readers miss least.
 
     Several readers of one group read the same numbers: the two heads on a shared encoder.
     """
-    axes = parent.axes()
     found: list[tuple[_Heard, Tensor]] = []
     for name, its in heard.items():
         columns = _columns(parent, group, width, axes[f"{name}.weight"], its.inputs.shape[1])
@@ -305,8 +308,8 @@ def transplant_(
             if group in heritage.maps and group not in ways:
                 ways[group] = Way.along(heritage.maps[group], tensor.device)
         ours, theirs, its_ways = _outputs_first(heritage.axes[name], ways, tensor, source)
-        usual = source.new_zeros(len(source))
-        usual[2:] = source[2:].flatten(1).mean(1)
+        usual = source.mean(tuple(range(1, source.dim())))
+        usual[:2] = 0.0
         newborn = None
         if its_ways[0] is not None and its_ways[0].new is not None:
             newborn = ours[:, its_ways[0].new]
@@ -327,12 +330,17 @@ def _outputs_first(
     return child.movedim(axis + 1, 1), parent.movedim(axis + 1, 1), its_ways
 
 
+def _is_drawn(name: str, tensor: Tensor) -> bool:
+    """Whether what newborn outputs of a tensor compute is drawn."""
+    return tensor.dim() > 1 and name.endswith("weight")
+
+
 def _newborn(name: str, old: Tensor, fresh: Tensor, generator: torch.Generator) -> Tensor:
     if name.endswith("counted"):  # no say in the spread by which the others are normalised
         return torch.zeros_like(fresh)
     if fresh.dim() < 2 or name.endswith("bias"):
         return fresh
-    rows = torch.randn(fresh.shape, generator=generator).to(fresh) if name.endswith("weight") else fresh
+    rows = torch.randn(fresh.shape, generator=generator).to(fresh) if _is_drawn(name, fresh) else fresh
     usual = float(torch.linalg.vector_norm(old.flatten(1), dim=1).median())
     length = torch.linalg.vector_norm(rows.flatten(1), dim=1).clamp_(min=1e-12).view(-1, *(1,) * (rows.dim() - 1))
     return rows * ((usual if usual > 0 else 2**0.5) / length)
