@@ -129,12 +129,11 @@ class Cohort:
         `state` `[P, E, M, K, H]` is what is remembered of the episode so far; without noise the actions are the most
         likely ones.
         """
-        if self._order is not None:
-            observations, state = observations[self._order], state[self._order]
-            noise, mask = (x if x is None else x[self._order] for x in (noise, mask))
+        observations, state = _arranged(observations, self._order), _arranged(state, self._order)
+        noise, mask = (x if x is None else _arranged(x, self._order) for x in (noise, mask))
         with self.execution.autocast(observations.device):
             actions, state = self.ensemble.over(_act, observations, state, noise, mask)
-        return (actions, state) if self._back is None else (actions[self._back], state[self._back])
+        return _arranged(actions, self._back), _arranged(state, self._back)
 
     @torch.no_grad()
     def learn(
@@ -186,6 +185,11 @@ class Cohort:
         report = Update(part, values, self.execution, self.team).run(rollout, batch_size, cut, shuffle, measured)
         self.ensemble.put(index, part)
         return report
+
+
+def _arranged(x: Tensor, order: Tensor | None) -> Tensor:
+    """Members' rows in another order, if there is one and anything in them."""
+    return x.index_select(0, order) if order is not None and x.numel() else x
 
 
 def _act(

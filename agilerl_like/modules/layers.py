@@ -95,6 +95,34 @@ def as_built(*shape: int, fan_in: int) -> Tensor:
     )
 
 
+class Corner(NamedTuple):
+    """The part of a stack in which all is that a layer does whose members do not all have it.
+
+    Rows are those from the first to the last member that has it, columns as many as the widest of these has.
+    """
+
+    start: int
+    rows: int
+    width: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The part of samples `[P, B, W]`, or of biases `[P, out]`: a view."""
+        *samples, width = tensor.shape[1:]
+        return self._view(tensor, (self.rows, *samples, min(self.width, width)))
+
+    def of_weight(self, weight: Tensor) -> Tensor:
+        """The part of weights `[P, out, in]`: a view."""
+        _, outputs, inputs = weight.shape
+        return self._view(weight, (self.rows, min(self.width, outputs), min(self.width, inputs)))
+
+    def _view(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """In one call: to cut axis by axis takes as long as a small product."""
+        if torch.compiler.is_compiling():  # where nobody knows what lies where in memory
+            return tensor[(slice(self.start, self.start + self.rows), *map(slice, shape[1:]))]
+        strides = tensor.stride()
+        return tensor.as_strided(shape, strides, tensor.storage_offset() + self.start * strides[0])
+
+
 class Factors(NamedTuple):
     """A stack's affine map as products read it: views, which take as long to make as half of a small product."""
 
@@ -103,9 +131,9 @@ class Factors(NamedTuple):
     weight: Tensor  # [P, out, in]
 
     @classmethod
-    def of(cls, weight: Tensor, bias: Tensor, span: slice | None = None) -> Factors:
+    def of(cls, weight: Tensor, bias: Tensor, corner: Corner | None = None) -> Factors:
         """Those of some neighbours, or of all."""
-        weight, bias = (weight, bias) if span is None else (weight[span], bias[span])
+        weight, bias = (weight, bias) if corner is None else (corner.of_weight(weight), corner.of(bias))
         return cls(bias.unsqueeze(1), weight.transpose(1, 2), weight)
 
 
@@ -115,13 +143,14 @@ class _Kept(NamedTuple):
     weight: Tensor
     bias: Tensor
     everybodys: Factors
-    of_owners: Factors  # of those from the first to the last member that has the layer
+    of_owners: Factors  # of its corner
 
 
 class Linear(Layer):
     """An affine map: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
 
-    _span: slice | None = None  # from the first to the last member of a stack that has the layer, unless all have it
+    corner: Corner | None = None
+    """Where in a stack it does anything, unless all have it: what it reads and gives is equally wide there."""
     _factors: _Kept | None = None  # of a stack
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
@@ -146,16 +175,20 @@ class Linear(Layer):
 
     def attune(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
         """Learn who has this layer, and keep its views."""
-        weight, bias, self._span = self.weight.detach(), self.bias.detach(), span_of(members)
+        weight, bias, span = self.weight.detach(), self.bias.detach(), span_of(members)
+        self.corner = None
+        if span is not None:
+            width = max((max(member.weight.shape[-2:]) for member in members if isinstance(member, Linear)), default=0)
+            self.corner = Corner(span.start, span.stop - span.start, width)
         everybodys = Factors.of(weight, bias)
-        of_owners = everybodys if self._span is None else Factors.of(weight, bias, self._span)
+        of_owners = everybodys if self.corner is None else Factors.of(weight, bias, self.corner)
         self._factors = _Kept(self.weight, self.bias, everybodys, of_owners)
 
     @property
     def of_its_owners(self) -> Factors:
-        """The map of those members of a stack who have it."""
+        """The map of those members of a stack who have it: of its corner, if that is not everything."""
         kept = self._views()
-        return Factors.of(self.weight, self.bias, self._span) if kept is None else kept.of_owners
+        return Factors.of(self.weight, self.bias, self.corner) if kept is None else kept.of_owners
 
     def forward(self, x: Tensor) -> Tensor:
         kept = None if torch.is_grad_enabled() else self._views()
