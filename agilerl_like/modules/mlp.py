@@ -404,8 +404,9 @@ class _Passed(NamedTuple):
 
 
 def _passed(linear: Linear, activation: Activation, x: Tensor) -> _Passed:
-    """What passes by stays where it lies, and its owners' numbers are written over: the layer before, which everybody
-    has or which was written over so itself, gave it to nobody else.
+    """Compute one layer. What passes by, as it does behind the first layer only, stays where the layer before put it.
+
+    There the owners' numbers are written over: nobody else was given them.
     """
     corner, gaps = linear.corner, activation.gaps
     bias, across, _ = linear.of_its_owners
@@ -421,8 +422,9 @@ def _passed(linear: Linear, activation: Activation, x: Tensor) -> _Passed:
 
 
 def _dense(linear: Linear, activation: Activation, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
-    """One layer, and its way back: what was written over is put back before the layer that gave it is asked for its
-    slope.
+    """One layer, and its way back.
+
+    On the way, what was written over is put back, for the layer that gave it is asked for its slope next.
     """
     outputs, its_part, its_input, y = _passed(linear, activation, x)
     corner, gaps, weight = linear.corner, activation.gaps, linear.of_its_owners.weight
