@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from cohort_examples import (
     BOX,
@@ -27,13 +28,14 @@ from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.architecture import NetworkSpec
 
 NAMES = sorted(ACTIVATIONS)
+PLAIN = ("ReLU", "Tanh")  # of which the way back is written out, if there is nothing else in the way
 STACKS = st.sampled_from(["few", "some"])
 
 
 @st.composite
-def mlp_specs(draw, structure):
+def mlp_specs(draw, structure, plain):
     layers = draw(st.integers(1, 3))
-    name, output = (draw(st.sampled_from(NAMES)) for _ in range(2))
+    name, output = (plain, plain) if plain else (draw(st.sampled_from(NAMES)) for _ in range(2))
     spec = MLPSpec(
         hidden_size=tuple(draw(st.integers(2, 9)) for _ in range(layers)),
         activation=name,
@@ -41,22 +43,24 @@ def mlp_specs(draw, structure):
         min_mlp_nodes=2,
         **structure,
     )
-    operators = [name for name in ("add_layer", "change_activation") if spec.choices(name)]
+    operators = [name for name in ("add_layer", "change_activation") if not plain and spec.choices(name)]
     change = draw(st.sampled_from(["none", *operators]))
     return spec if change == "none" else spec.apply(change, **draw(st.sampled_from(spec.choices(change))))
 
 
 @st.composite
 def populations(draw):
-    """A few random specs of one structure."""
+    """A few random specs of one structure; every other time of one plain activation, with nothing else."""
+    plain = draw(st.sampled_from(["", "", *PLAIN]))
+    flags = st.just(False) if plain else st.booleans()
     structure = {
-        "encoder": {"layer_norm": draw(st.booleans()), "noisy": draw(st.booleans())},
-        "head": {"layer_norm": draw(st.booleans())},
+        "encoder": {"layer_norm": draw(flags), "noisy": draw(flags)},
+        "head": {"layer_norm": draw(flags)},
     }
     return [
         NetworkSpec(
-            encoder=draw(mlp_specs(structure["encoder"])),
-            head=draw(mlp_specs(structure["head"])),
+            encoder=draw(mlp_specs(structure["encoder"], plain)),
+            head=draw(mlp_specs(structure["head"], plain)),
             latent_dim=draw(st.integers(2, 9)),
             min_latent_dim=2,
         )
@@ -119,6 +123,34 @@ def check_together_equals_alone(specs, action_space, dtype, tolerance, *, share,
 @given(populations(), st.sampled_from([DISCRETE, BOX]), st.booleans(), STACKS)
 def test_unequal_members_learn_together_what_they_learn_alone(specs, action_space, share, stacks):
     check_together_equals_alone(specs, action_space, torch.float64, 1e-10, share=share, stacks=stacks)
+
+
+def plain_spec(encoder, head, latent=5):
+    sizes = {"min_mlp_nodes": 2, "output_activation": "ReLU"}
+    return NetworkSpec(
+        encoder=MLPSpec(hidden_size=encoder, **sizes),
+        head=MLPSpec(hidden_size=head, **sizes),
+        latent_dim=latent,
+        min_latent_dim=2,
+    )
+
+
+LAYERS_THAT_SOME_LACK = {
+    "narrower than what passes by": [plain_spec((9,), (8,)), plain_spec((3, 4), (2, 3)), plain_spec((7,), (3, 2))],
+    "between those who have it": [plain_spec((3, 3), (3,)), plain_spec((8,), (9,)), plain_spec((4, 2), (2, 2))],
+    "two of them": [plain_spec((4,), (3,)), plain_spec((2, 3, 4), (5, 5, 2)), plain_spec((6, 3), (2,))],
+}
+
+
+@pytest.mark.parametrize("share", [True, False], ids=["shared", "apart"])
+@pytest.mark.parametrize("name", LAYERS_THAT_SOME_LACK)
+def test_what_passes_a_layer_by_is_left_as_it_was(name, share):
+    specs = LAYERS_THAT_SOME_LACK[name]
+    members = [born(i, spec, DISCRETE, torch.float64, share=share) for i, spec in enumerate(specs)]
+    ((_, stack),) = cohort_of(members, DISCRETE, share=share, stacks="few").ensemble.parts
+    assert any(linear.corner is not None for linear in stack.module.actor.encoder.linears)
+    assert all(module.is_written_out for module in (stack.module.actor.encoder, stack.module.critic.head))
+    check_together_equals_alone(specs, DISCRETE, torch.float64, 1e-10, share=share, stacks="few")
 
 
 @settings(max_examples=10)
