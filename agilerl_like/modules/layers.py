@@ -96,7 +96,7 @@ def as_built(*shape: int, fan_in: int) -> Tensor:
 
 
 class Corner(NamedTuple):
-    """The part of a stack in which all is that a layer does whose members do not all have it.
+    """Where in a stack a layer that some members lack does all its work.
 
     Rows are those from the first to the last member that has it, columns as many as the widest of these has.
     """

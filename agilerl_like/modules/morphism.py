@@ -26,7 +26,7 @@ class Heritage(NamedTuple):
     sources: Mapping[str, str]
     """The parent's name of each of the child's tensors; one that is not named is newborn."""
     axes: Axes
-    """The child's; none where no group has other units."""
+    """The child's, where any group has other units."""
     maps: UnitMaps
 
     def leaves_whole(self, name: str) -> bool:
