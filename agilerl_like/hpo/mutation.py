@@ -105,7 +105,7 @@ class Mutations:
             weights["none"] = 0.0
         reached = [*accumulate(weights.values())]
         kind: MutationKind = "none"
-        if reached[-1]:  # `rng.choice` with chances takes ten times as long, and draws the same
+        if reached[-1]:  # `rng.choice` with chances takes seven times as long, and draws the same
             kind = list(weights)[bisect_right(reached, rng.random() * reached[-1])]
         match kind:
             case "none":
