@@ -4,6 +4,9 @@ One rule serves every kind of layer: along each axis a unit either comes from a 
 *outputs* get random weights as large as their neighbours', new *inputs* get zero, so that a newborn unit computes
 something and says nothing: growth changes no output. Removal cannot be exact: the units go that are missed least, and
 what reads them is refitted by ridge regression (closed form).
+
+Weights are carried on the host, by numpy, which cuts and writes them in a third of torch's time; of a device all of
+them are fetched at once, and brought back so.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,13 +74,16 @@ def morph_(
     maps = _unit_maps(parent, before, theirs.tensors, alteration, heard)
     as_before = sources.keys() == theirs.tensors.keys() and all(name == source for name, source in sources.items())
     heritage = Heritage(sources, before if as_before or not maps else child.axes(), maps)
-    rows, slots, old = torch.cat([*_flat(theirs), *moments]).view(1 + len(moments), -1), layout(ours), layout(theirs)
-    its_rows = _settled(ours, slots, rows, old, heritage)
+    rows, slots, old = _flat(theirs, moments), layout(ours), layout(theirs)
+    host, its_host = (held := _on_host(rows)).numpy(), held.new_empty(len(rows), slots[-1].stop)
+    _settle_(its_host.numpy(), ours, slots, host, old, heritage)
     changed = [slot for slot in slots if slot.name in sources and not heritage.leaves_whole(slot.name)]
     were = {sources[slot.name] for slot in changed}
-    its_parents = views(rows, [slot for slot in old if slot.name in were])
-    transplant_(views(its_rows, changed), its_parents, heritage, generator=generator)
-    transplant_(_alone(ours.buffers), _alone(theirs.buffers), heritage, generator=generator)
+    its_parents = _parts(host, [slot for slot in old if slot.name in were])
+    transplant_(_parts(its_host.numpy(), changed), its_parents, heritage, generator=generator)
+    its_rows = its_host.to(rows)
+    live_in_(its_rows[0], ours.parameters.values())
+    _carry_buffers_(ours.buffers, theirs.buffers, heritage, generator)
     child.begin_(operator, arguments, generator)
     inherited = Morphed(heritage.maps, its_rows[1:].unbind())
     if not alteration.readers:
@@ -96,13 +103,32 @@ def morph_(
     return inherited
 
 
-def _settled(ours: Walk, slots: Sequence[Slot], rows: Tensor, old: Sequence[Slot], heritage: Heritage) -> Tensor:
-    """Let a child live in rows `[R, N]` of weights and moments, and return them: whatever it has whole is filled in.
+def _flat(module: Walk, moments: Sequence[Tensor]) -> Tensor:
+    """A module's parameters in a row, and its moments `[N]` in others: `[R, N]`."""
+    parameters = (parameter.ravel() for parameter in module.parameters.values())
+    return torch.cat([*parameters, *moments]).view(1 + len(moments), -1)
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    """Numbers as numpy can read them: the tensor itself, if they are."""
+    tensor = tensor.detach().cpu()
+    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+
+
+def _parts(rows: np.ndarray, slots: Sequence[Slot]) -> dict[str, np.ndarray]:
+    """Name the parts of rows `[R, N]`, as views with each parameter's shape."""
+    return {slot.name: rows[:, slot.start : slot.stop].reshape(len(rows), *slot.shape) for slot in slots}
+
+
+def _settle_(
+    its_rows: np.ndarray, ours: Walk, slots: Sequence[Slot], rows: np.ndarray, old: Sequence[Slot], heritage: Heritage
+) -> None:
+    """Fill a child's rows `[R, N]` of weights and moments with whatever it has whole from its parent's.
 
     What is newborn, or has newborn units, is as it was built; a newborn tensor's moments are 0 and the mean of all, for
     with second ones of 0 its first steps would be long.
     """
-    its_rows, places = rows.new_empty(len(rows), slots[-1].stop), {slot.name: slot for slot in old}
+    places = {slot.name: slot for slot in old}
     runs: list[tuple[int, int, int]] = []  # neighbours, copied at once: from where to where, how far off in the parent
     newborn: list[Slot] = []
     for slot, parameter in zip(slots, ours.parameters.values(), strict=True):
@@ -114,26 +140,31 @@ def _settled(ours: Walk, slots: Sequence[Slot], rows: Tensor, old: Sequence[Slot
             continue
         if source is None:
             newborn.append(slot)
-        if source is None or not _is_drawn(slot.name, parameter):
-            its_rows[0, slot.start : slot.stop] = parameter.reshape(-1)
+        if source is None or not _is_drawn(slot.name, parameter.dim()):
+            its_rows[0, slot.start : slot.stop] = _on_host(parameter).reshape(-1).numpy()
     for start, stop, away in runs:
         its_rows[:, start:stop] = rows[:, start + away : stop + away]
     if newborn:
-        usual = rows[2:].mean(1, keepdim=True)
+        usual = rows[2:].mean(1, keepdims=True)
         for _, start, stop, _ in newborn:
             its_rows[1:2, start:stop], its_rows[2:, start:stop] = 0.0, usual
-    live_in_(its_rows[0], ours.parameters.values())
-    return its_rows
 
 
-def _flat(module: Walk) -> list[Tensor]:
-    """A module's parameters, each in a row."""
-    return [parameter.reshape(-1) for parameter in module.parameters.values()]
-
-
-def _alone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors `[1, …]` that have no moments."""
-    return {name: tensor.unsqueeze(0) for name, tensor in tensors.items()}
+def _carry_buffers_(
+    child: Mapping[str, Tensor], parent: Mapping[str, Tensor], heritage: Heritage, generator: torch.Generator
+) -> None:
+    """The same for buffers, which have no moments."""
+    for name, buffer in child.items():
+        source = heritage.sources.get(name, "")
+        if source not in parent:
+            continue
+        if heritage.leaves_whole(name):
+            buffer.copy_(parent[source])
+            continue
+        ours, theirs = _on_host(buffer), _on_host(parent[source])
+        its, where = {name: ours.numpy()[None]}, {source: theirs.numpy()[None]}
+        transplant_(its, where, heritage, generator=generator)
+        buffer.copy_(ours)
 
 
 class _Heard(NamedTuple):
@@ -242,24 +273,29 @@ def grown(width: int, added: int) -> Tensor:
 class Way(NamedTuple):
     """Where the units on an axis come from."""
 
-    take: Tensor
+    take: np.ndarray
     """The parent's unit of each; any for a new one."""
-    new: Tensor | slice | None
+    new: np.ndarray | slice | None
     """Those that are new, if any are: a slice where the parent's first ones stay where they are, in front of them."""
 
     @classmethod
-    def along(cls, unit_map: Tensor, device: torch.device) -> Way:
+    def along(cls, unit_map: Tensor) -> Way:
         """The way of a unit map."""
-        units = unit_map.tolist()
-        new = [place for place, unit in enumerate(units) if unit < 0]
-        old = len(units) - len(new)
-        if new and units[:old] == list(range(old)):
-            return cls(unit_map, slice(old, len(units)))
-        return cls(unit_map.clamp(min=0).to(device), torch.tensor(new, device=device) if new else None)
+        take = unit_map.numpy()
+        new = np.flatnonzero(take < 0)
+        old = len(take) - len(new)
+        if len(new) and np.array_equal(take[:old], np.arange(old)):
+            return cls(take, slice(old, len(take)))
+        return cls(take.clip(0), new if len(new) else None)
 
 
 def carry_(
-    child: Tensor, old: Tensor, ways: Sequence[Way | None], *, new_outputs: Tensor | None, new_inputs: Tensor
+    child: np.ndarray,
+    old: np.ndarray,
+    ways: Sequence[Way | None],
+    *,
+    new_outputs: np.ndarray | None,
+    new_inputs: np.ndarray,
 ) -> None:
     """Carry weights, and perhaps their moments, `[R, …]` along their axes' ways; an axis without one stays as it is.
 
@@ -269,26 +305,31 @@ def carry_(
     taken = old
     for axis, way in enumerate(ways, 1):
         if way is not None and isinstance(way.new, slice):  # to pick one by one what stays in its place takes long
-            taken = taken.narrow(axis, 0, way.new.start)
+            taken = taken[_along(axis, slice(way.new.start))]
         elif way is not None:
-            taken = taken.index_select(axis, way.take)
-    child[tuple(slice(size) for size in taken.shape)] = taken
+            taken = taken.take(way.take, axis)
+    child[tuple(map(slice, taken.shape))] = taken
     for axis, way in enumerate(ways, 1):
-        if way is None or way.new is None:
-            continue
-        if axis == 1:
-            child[:, way.new] = cast(Tensor, new_outputs)
-        else:
-            child[(*(slice(None),) * axis, way.new)] = _column(new_inputs, child.dim())
+        if way is not None and way.new is not None:
+            child[_along(axis, way.new)] = new_outputs if axis == 1 else _column(new_inputs, child.ndim)
 
 
-def _column(numbers: Tensor, dim: int) -> Tensor:
+def _along(axis: int, where: slice | np.ndarray) -> tuple[slice | np.ndarray, ...]:
+    """The index of some places on one axis."""
+    return *(slice(None),) * axis, where
+
+
+def _column(numbers: np.ndarray, ndim: int) -> np.ndarray:
     """One number for each row: `[R, 1, …]`."""
-    return numbers.view(-1, *(1,) * (dim - 1))
+    return numbers.reshape(-1, *(1,) * (ndim - 1))
 
 
 def transplant_(
-    child: Mapping[str, Tensor], parent: Mapping[str, Tensor], heritage: Heritage, *, generator: torch.Generator
+    child: Mapping[str, np.ndarray],
+    parent: Mapping[str, np.ndarray],
+    heritage: Heritage,
+    *,
+    generator: torch.Generator,
 ) -> None:
     """Fill the child's weights or buffers `[1, …]`, or weights and their moments `[3, …]`, from the parent's.
 
@@ -297,53 +338,55 @@ def transplant_(
     the mean of their tensor's: with 0 there, a newborn weight's first steps would be 3 to 6 learning rates.
     """
     ways: dict[str, Way] = {}
-    for name, tensor in child.items():
+    for name, its in child.items():
         source = parent.get(heritage.sources.get(name, ""))
         if source is None:
             continue
-        if heritage.leaves_whole(name):
-            tensor.copy_(source)
-            continue
         for group in heritage.axes[name]:
             if group in heritage.maps and group not in ways:
-                ways[group] = Way.along(heritage.maps[group], tensor.device)
-        ours, theirs, its_ways = _outputs_first(heritage.axes[name], ways, tensor, source)
-        usual = source.mean(tuple(range(1, source.dim())))
-        usual[:2] = 0.0
+                ways[group] = Way.along(heritage.maps[group])
+        ours, theirs, its_ways = _outputs_first(heritage.axes[name], ways, its, source)
+        usual = np.zeros(len(source), source.dtype)
+        usual[2:] = source[2:].mean(tuple(range(1, source.ndim)))
         newborn = None
         if its_ways[0] is not None and its_ways[0].new is not None:
             newborn = ours[:, its_ways[0].new]
             newborn[0] = _newborn(name, theirs[0], newborn[0], generator)
-            newborn[1:] = _column(usual[1:], newborn.dim())
+            newborn[1:] = _column(usual[1:], newborn.ndim)
         carry_(ours, theirs, its_ways, new_outputs=newborn, new_inputs=usual)
 
 
 def _outputs_first(
-    groups: Sequence[str], ways: Mapping[str, Way], child: Tensor, parent: Tensor
-) -> tuple[Tensor, Tensor, list[Way | None]]:
+    groups: Sequence[str], ways: Mapping[str, Way], child: np.ndarray, parent: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[Way | None]]:
     """Both tensors `[R, …]` as views with the axis of their outputs in front of the others, and all axes' ways then."""
     axis = next((axis for axis, group in enumerate(groups) if group), 0)
     its_ways = [ways.get(group) if group else None for group in groups]
     if axis == 0:
         return child, parent, its_ways
     its_ways.insert(0, its_ways.pop(axis))
-    return child.movedim(axis + 1, 1), parent.movedim(axis + 1, 1), its_ways
+    return np.moveaxis(child, axis + 1, 1), np.moveaxis(parent, axis + 1, 1), its_ways
 
 
-def _is_drawn(name: str, tensor: Tensor) -> bool:
+def _is_drawn(name: str, ndim: int) -> bool:
     """Whether what newborn outputs of a tensor compute is drawn."""
-    return tensor.dim() > 1 and name.endswith("weight")
+    return ndim > 1 and name.endswith("weight")
 
 
-def _newborn(name: str, old: Tensor, fresh: Tensor, generator: torch.Generator) -> Tensor:
+def _newborn(name: str, old: np.ndarray, fresh: np.ndarray, generator: torch.Generator) -> np.ndarray:
     if name.endswith("counted"):  # no say in the spread by which the others are normalised
-        return torch.zeros_like(fresh)
-    if fresh.dim() < 2 or name.endswith("bias"):
+        return np.zeros_like(fresh)
+    if fresh.ndim < 2 or name.endswith("bias"):
         return fresh
-    rows = torch.randn(fresh.shape, generator=generator).to(fresh) if _is_drawn(name, fresh) else fresh
-    usual = float(torch.linalg.vector_norm(old.flatten(1), dim=1).median())
-    length = torch.linalg.vector_norm(rows.flatten(1), dim=1).clamp_(min=1e-12).view(-1, *(1,) * (rows.dim() - 1))
-    return rows * ((usual if usual > 0 else 2**0.5) / length)
+    rows = torch.randn(fresh.shape, generator=generator).numpy() if _is_drawn(name, fresh.ndim) else fresh
+    lengths = np.sort(_lengths(old), axis=None)
+    usual = lengths[(len(lengths) - 1) // 2]
+    return rows * ((usual if usual > 0 else 2**0.5) / np.maximum(_lengths(rows), 1e-12))
+
+
+def _lengths(rows: np.ndarray) -> np.ndarray:
+    """The length of each row `[n, …]`: `[n, 1, …]`."""
+    return np.sqrt(np.square(rows).sum(tuple(range(1, rows.ndim)), keepdims=True))
 
 
 RIDGE = 1e-3

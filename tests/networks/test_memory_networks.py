@@ -267,7 +267,8 @@ def test_moments_travel_gate_by_gate(cell):
                 moment, old = (moments[f"{branch}.{name}"] for moments in (now, then))
                 expected = torch.full_like(moment, mean(old) if new is None else new)
                 expected[corner] = old
-                assert torch.equal(moment, expected)
+                assert torch.equal(moment[corner], old)
+                torch.testing.assert_close(moment, expected, rtol=1e-6, atol=0.0)  # of the mean, the last bits may vary
     elsewhere = [name for name in first_of(child) if "memory" not in name and "head.linears.0" not in name]
     assert all(torch.equal(first_of(child)[name], first_of(parent)[name]) for name in elsewhere)
 

@@ -47,8 +47,10 @@ def test_new_nodes_get_zero_and_the_mean_and_survivors_keep_theirs():
             ):
                 moment, old = (m[f"{branch}.encoder.{name}"] for m in (moments, old_moments))
                 expected = torch.full_like(moment, float(old.mean()) if new is None else new)
-                expected[tuple(slice(n) for n in ((rows, columns) if moment.dim() > 1 else (rows,)))] = old
-                assert torch.equal(moment, expected)
+                corner = tuple(slice(n) for n in ((rows, columns) if moment.dim() > 1 else (rows,)))
+                expected[corner] = old
+                assert torch.equal(moment[corner], old)
+                torch.testing.assert_close(moment, expected, rtol=1e-6, atol=0.0)  # of the mean, the last bits may vary
     for name, moment in first_of(child).items():
         if "encoder.linears.0" not in name and "encoder.norms.0" not in name and "encoder.linears.1.w" not in name:
             assert torch.equal(moment, first_of(parent)[name])
