@@ -27,6 +27,8 @@ ILLEGAL = -1e9
 
 Way = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
 """Gradients of log-probability and entropy -> of the outputs, and of the distribution's own parameters."""
+Divergence = Callable[["ActionDistribution", Tensor], Tensor]
+"""Another distribution, and its outputs -> how far it is from one that is known already."""
 
 
 class ActionDistribution(Layer):
@@ -64,8 +66,8 @@ class ActionDistribution(Layer):
         """
 
     @abstractmethod
-    def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
-        """KL(self || other) `[…]`, in nats."""
+    def kl_from(self, outputs: Tensor) -> Divergence:
+        """KL(self || other) `[…]` in nats, of others that are given one after the other."""
 
     @abstractmethod
     def in_env(self, raw: Tensor) -> Tensor:
@@ -140,12 +142,16 @@ class Categorical(ActionDistribution):
 
         return _total(log_probs), _total(entropies), pull
 
-    def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
-        total = torch.zeros(())
-        for ours, theirs in zip(self._parts(outputs, None), self._parts(other_outputs, None), strict=True):
-            logp, logq = F.log_softmax(ours, -1), F.log_softmax(theirs, -1)
-            total = total + (logp.exp() * (logp - logq)).sum(-1)
-        return total
+    def kl_from(self, outputs: Tensor) -> Divergence:
+        logs = [F.log_softmax(part, -1) for part in self._parts(outputs, None)]
+        chances = [logp.exp() for logp in logs]
+
+        def kl(other: ActionDistribution, other_outputs: Tensor) -> Tensor:
+            theirs = [F.log_softmax(part, -1) for part in self._parts(other_outputs, None)]
+            pairs = zip(chances, logs, theirs, strict=True)
+            return _total([(chance * (logp - logq)).sum(-1, keepdim=True) for chance, logp, logq in pairs])
+
+        return kl
 
     def in_env(self, raw: Tensor) -> Tensor:
         if self.is_shifted:
@@ -210,12 +216,16 @@ class Bernoulli(ActionDistribution):
 
         return *self.evaluate(outputs, raw, mask), pull
 
-    def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
-        total = torch.zeros(())
-        for sign in (1, -1):
-            logp, logq = F.logsigmoid(sign * outputs), F.logsigmoid(sign * other_outputs)
-            total = total + (logp.exp() * (logp - logq)).sum(-1)
-        return total
+    def kl_from(self, outputs: Tensor) -> Divergence:
+        logs = [F.logsigmoid(sign * outputs) for sign in (1, -1)]
+        chances = [logp.exp() for logp in logs]
+
+        def kl(other: ActionDistribution, other_outputs: Tensor) -> Tensor:
+            theirs = [F.logsigmoid(sign * other_outputs) for sign in (1, -1)]
+            pairs = zip(chances, logs, theirs, strict=True)
+            return torch.stack([(chance * (logp - logq)).sum(-1) for chance, logp, logq in pairs]).sum(0)
+
+        return kl
 
     def in_env(self, raw: Tensor) -> Tensor:
         return raw.reshape(-1, *self.shape).to(self.dtype)
@@ -305,10 +315,16 @@ class Gaussian(ActionDistribution):
 
         return log_prob, entropy, pull
 
-    def kl(self, outputs: Tensor, other: ActionDistribution, other_outputs: Tensor) -> Tensor:
-        ours, theirs = self._log_std(), other._log_std() if isinstance(other, Gaussian) else self._log_std()
-        spread = ((2 * ours).exp() + (outputs - other_outputs).square()) / (2 * (2 * theirs).exp())
-        return (theirs - ours + spread - 0.5).sum(-1)
+    def kl_from(self, outputs: Tensor) -> Divergence:
+        ours = self._log_std()
+        variance = (2 * ours).exp()
+
+        def kl(other: ActionDistribution, other_outputs: Tensor) -> Tensor:
+            theirs = other._log_std() if isinstance(other, Gaussian) else ours
+            spread = (variance + (outputs - other_outputs).square()) / (2 * (2 * theirs).exp())
+            return (theirs - ours + spread - 0.5).sum(-1)
+
+        return kl
 
     def in_env(self, raw: Tensor) -> Tensor:
         _, _, low, high = self._units_on(raw.device)

@@ -24,6 +24,7 @@ from agilerl_like.modules.morphism import morph_
 from agilerl_like.modules.walk import switch, walk
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.custom import EvolvableCustom
+from agilerl_like.networks.memory import Course
 
 KL_LIMIT = 0.01
 """Largest mean KL(parent || child), in nats, that a removal may cost."""
@@ -131,7 +132,7 @@ def distance(parent: ActorCritic, child: ActorCritic, observations: Tensor) -> t
     rows = observations.reshape(-1, observations.shape[-1])
     ours, value = parent.evaluate(rows, parent.course_of(observations))
     theirs, child_value = child.evaluate(rows, child.course_of(observations))
-    kl = parent.actor.distribution.kl(ours, child.actor.distribution, theirs).mean()
+    kl = parent.actor.distribution.kl_from(ours)(child.actor.distribution, theirs).mean()
     error = (value - child_value).square().mean().sqrt() / value.std(unbiased=False).clamp(min=1e-6)
     return float(kl), float(error)
 
@@ -153,18 +154,19 @@ def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: t
     distribution = network.actor.distribution
 
     def kl_on(before: Tensor, outputs: Callable[[], Tensor]) -> Callable[[float], float]:
+        moved = distribution.kl_from(before)
+
         def kl(scale: float) -> float:
             for matrix, start, direction in zip(matrices, original, noise, strict=True):
                 torch.add(start, direction, alpha=scale, out=matrix)
-            return float(distribution.kl(before, distribution, outputs()).mean())
+            return float(moved(distribution, outputs()).mean())
 
         return kl
 
     with evaluating(network):
-        outputs = _policy_on(network, observations)
+        outputs, its_few = _policy_on(network, observations)
         before = outputs().clone()
-        its_few = before.unflatten(0, observations.shape[:-1])[::FEW].reshape(-1, before.shape[-1])
-        few = kl_on(its_few, _policy_on(network, observations[::FEW]))
+        few = kl_on(_few_of(before, observations), its_few)
         rough, moved, power = _scale_for(few, sd, ROUGHLY)
         is_near = moved >= (1 - ROUGHLY) * NOISE_KL
         start = rough * (NOISE_KL / moved) ** (1 / power) if is_near else rough or sd
@@ -172,13 +174,24 @@ def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: t
         return {"sd": scale, "kl": moved}
 
 
-def _policy_on(network: ActorCritic, observations: Tensor) -> Callable[[], Tensor]:
-    """What the policy says of some states, with the weights that it has when it is asked."""
-    rows, course = observations.reshape(-1, observations.shape[-1]), network.course_of(observations)
-    if not network.share_encoders:
-        return lambda: network.actor(rows, course, ACTOR)
-    said = network.actor.remembered(rows, course, ACTOR)  # only the head is perturbed
-    return lambda: network.actor.head(said)
+def _policy_on(network: ActorCritic, observations: Tensor) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+    """What the policy says of states, and of a few of them, with the weights that it has when it is asked."""
+    actor = network.actor
+
+    def read(x: Tensor) -> tuple[Tensor, Course]:
+        return x.reshape(-1, x.shape[-1]), network.course_of(x)
+
+    if network.share_encoders:  # only the head is perturbed
+        said = actor.remembered(*read(observations), ACTOR)
+        of_few = _few_of(said, observations)
+        return lambda: actor.head(said), lambda: actor.head(of_few)
+    everything, few = read(observations), read(observations[::FEW])
+    return lambda: actor(*everything, ACTOR), lambda: actor(*few, ACTOR)
+
+
+def _few_of(rows: Tensor, observations: Tensor) -> Tensor:
+    """The rows `[n, …]` of a few of the states, or of a few sequences."""
+    return rows.unflatten(0, observations.shape[:-1])[::FEW].reshape(-1, rows.shape[-1])
 
 
 def _policy_matrices(network: ActorCritic) -> list[Tensor]:
