@@ -187,9 +187,14 @@ class Agent(Individual):
         self._cohort, self.row, self._optimizer = cohort, row, None  # which has them now
 
     @property
+    def moments(self) -> Adam:
+        """Adam's moments `[1, N]` as they are now: to be read, for in a cohort they may be views of everybody's."""
+        return cast(Adam, self._optimizer) if self._cohort is None else self._cohort.moments(self.row)
+
+    @property
     def optimizer(self) -> Adam:
         """Adam's moments `[1, N]` as they are now; in a cohort a copy of them."""
-        return cast(Adam, self._optimizer) if self._cohort is None else self._cohort.moments(self.row)
+        return self.moments if self._cohort is None else self.moments.copy()
 
     def lives_in(self, cohort: Cohort) -> bool:
         """Whether a cohort computes this agent as it is now."""
@@ -199,7 +204,7 @@ class Agent(Individual):
     def cohort(self) -> Cohort:
         """What this agent learns through: shared with others in a population, otherwise one of its own."""
         if self._cohort is None:
-            self.join(Cohort([self.network], [self.optimizer], execution=self.execution), 0)
+            self.join(Cohort([self.network], [self.moments], execution=self.execution), 0)
         return cast(Cohort, self._cohort)
 
     def initial_network(self) -> ActorCritic:
@@ -335,8 +340,8 @@ class Agent(Individual):
             details = perturb_(self.network, self._states(generator), float(change.details["sd"]), generator)
             return Mutation(change.kind, change.operator, details)
 
-        optimizer = self.optimizer
-        moments = optimizer.exp_avg[0], optimizer.exp_avg_sq[0]
+        adam = self.moments
+        moments = adam.exp_avg[0], adam.exp_avg_sq[0]
         parent = Parent(self.network, moments, partial(self._states, generator))
         result = vary(parent, change.operator, dict(change.details), generator)
         if "refused" in result.arguments:
@@ -344,7 +349,7 @@ class Agent(Individual):
         if change.operator.startswith("memory."):
             self._pasts.append((self.architecture, result.maps))
         first, second = (moment.unsqueeze(0) for moment in result.moments)
-        self._move_into(result.network, Adam(first, second, optimizer.steps.clone(), epsilon=optimizer.epsilon))
+        self._move_into(result.network, Adam(first, second, adam.steps.clone(), epsilon=adam.epsilon))
         return Mutation(change.kind, change.operator, result.arguments)
 
     def _states(self, generator: torch.Generator) -> Tensor:
@@ -377,13 +382,13 @@ class Agent(Individual):
     # -- copies
 
     def _move_out(self) -> None:
-        """Get a network of its own, if it uses its parent's."""
+        """Get a network and moments of its own, if it uses its parent's."""
         if self._borrows:
-            self._move_into(twin(self.network), self.optimizer)
+            self._move_into(twin(self.network), self.moments.copy())
 
     def __getstate__(self) -> dict[str, Any]:
         """What `copy` and `pickle` take of it: a twin, that lives in no cohort and has weights of its own."""
-        optimizer = self.optimizer.copy()
+        optimizer = self.moments.copy()
         network = detached(self.network)
         return {**vars(self), "network": network, "_optimizer": optimizer, "_cohort": None, "row": 0, "_borrows": False}
 
@@ -400,7 +405,7 @@ class Agent(Individual):
     def _inherit(self, other: Agent) -> None:
         super()._inherit(other)
         self.network, self._borrows, self._cohort, self.row = other.network, True, None, 0
-        self._optimizer = other.optimizer.copy() if other._cohort is None else other.optimizer
+        self._optimizer = other.moments
         self.recent_observations = other.recent_observations
 
     # -- testing

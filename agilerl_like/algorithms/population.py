@@ -201,7 +201,7 @@ def _home(agents: Sequence[Agent], team: Team) -> Cohort:
     first = agents[0]
     cohort = Cohort(
         [agent.network for agent in agents],
-        [agent.optimizer for agent in agents],
+        [agent.moments for agent in agents],
         build=lambda place, spec: agents[place].build(spec),
         execution=first.execution,
         batch_size=sum(agent.batch_size for agent in agents) / len(agents),

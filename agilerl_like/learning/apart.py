@@ -56,7 +56,7 @@ class Apart:
             cohort.train(training)
 
     def moments(self, place: int) -> Adam:
-        """One member's moments, `[1, N]`: a copy."""
+        """One member's moments, `[1, N]`: to be read, for they may be views."""
         return self.homes[place].moments(0)
 
     def keep(self, place: int) -> Ensemble:

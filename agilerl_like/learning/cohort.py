@@ -91,14 +91,13 @@ class Cohort:
         raise IndexError(place)
 
     def moments(self, place: int) -> Adam:
-        """One member's own part of the moments, `[1, N]` as it would be alone: a copy."""
+        """One member's own part of the moments, `[1, N]` as it would be alone: to be read, for they may be views."""
         adam, row, its = self.ensemble.optimizer, self._row[place], self._places(place)
         here, fills_it = slice(row, row + 1), len(its) == adam.exp_avg.shape[1]
         first, second = (
-            rows[here].clone() if fills_it else rows[here].index_select(1, its)
-            for rows in (adam.exp_avg, adam.exp_avg_sq)
+            rows[here] if fills_it else rows[here].index_select(1, its) for rows in (adam.exp_avg, adam.exp_avg_sq)
         )
-        return Adam(first, second, adam.steps[here].clone(), epsilon=adam.epsilon)
+        return Adam(first, second, adam.steps[here], epsilon=adam.epsilon)
 
     def _move_in(self, place: int, optimizer: Adam) -> None:
         adam, row, its = self.ensemble.optimizer, self._row[place], self._places(place)
