@@ -94,8 +94,10 @@ class Spec:
     OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {}
 
     def __post_init__(self) -> None:
-        for name, annotation in _annotations(type(self)):
-            check_kind(name, getattr(self, name), annotation)
+        own = vars(self)
+        for name, annotation, plainly in _annotations(type(self)):
+            if type(own[name]) not in plainly:
+                check_kind(name, own[name], annotation)
 
     @classmethod
     def config_keys(cls) -> set[str]:
@@ -315,9 +317,10 @@ class EvolvableModule(Layer, Generic[SpecT]):
 
 
 @cache
-def _annotations(kind: type[Spec]) -> tuple[tuple[str, str], ...]:
-    """Name and annotation of those fields of a kind of spec that can be checked by the latter."""
-    return tuple((field.name, str(field.type)) for field in fields(kind) if str(field.type) in KINDS)
+def _annotations(kind: type[Spec]) -> tuple[tuple[str, str, tuple[type, ...]], ...]:
+    """Name and annotation of those fields of a kind of spec that can be checked by it, and types that need no check."""
+    annotated = [(field.name, str(field.type)) for field in fields(kind) if str(field.type) in KINDS]
+    return tuple((name, its, () if its.startswith("tuple") else KINDS[its][0]) for name, its in annotated)
 
 
 def _fades(module: nn.Module) -> list[Activation]:

@@ -289,10 +289,13 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
     @property
     def parts(self) -> dict[str, EvolvableModule]:
         """Its evolvable modules by name; what actor and critic share is the actor's."""
-        branches = {"actor": self.actor, "critic": self.critic}
         shared = ("critic.encoder", "critic.memory") if self.share_encoders else ()
-        everything = {f"{name}.{part}": getattr(branch, part) for name, branch in branches.items() for part in PARTS}
-        return {name: module for name, module in everything.items() if name not in shared}
+        everything = {
+            f"{name}.{part}": branch._modules[part]  # sooner found than as an attribute, and asked for in every birth
+            for name, branch in (("actor", self.actor), ("critic", self.critic))
+            for part in PARTS
+        }
+        return {name: cast(EvolvableModule, module) for name, module in everything.items() if name not in shared}
 
     def axes(self) -> Axes:
         axes: Axes = {}
