@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import torch
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.room import cores
 
 STARTUP = 120.0
 """Seconds that a process has for its imports."""
@@ -71,10 +72,11 @@ class Crew:
         """Say how this rank ended, for a `Watch`; "" if it lives, or has finished its work."""
         return next((str(fallen) for fallen in self.fallen() if fallen.rank == rank), "")
 
-    def start(self, processes: int, target: Callable[..., object], arguments: Sequence[Any], port: int) -> None:
-        """Start them, and return when each has imported what it needs."""
+    def start(
+        self, processes: int, target: Callable[..., object], arguments: Sequence[Any], port: int, threads: int
+    ) -> None:
+        """Start them with so many threads each, and return when each has imported what it needs."""
         context = multiprocessing.get_context("spawn")
-        threads = torch.get_num_threads()
         arrivals: dict[int, Connection] = {}
         for rank in range(1, processes):
             arrivals[rank], its_end = context.Pipe(duplex=False)
@@ -133,7 +135,8 @@ def launched(processes: int, target: Callable[..., object], arguments: Sequence[
     """Run `target(rank, *arguments)` in new processes for the ranks from 1 on, while the caller is rank 0.
 
     As long as the block lasts, the caller's environment variables are those of rank 0, as torchrun sets them. When it
-    ends, so have the processes.
+    ends, so have the processes. Torch has as many threads in each as the caller has, but all together no more than there
+    are cores: threads that wait for each other on too few take ten times as long.
 
     Raises:
         ConfigurationError: the target or an argument cannot be sent to another process, or one could not start.
@@ -143,15 +146,18 @@ def launched(processes: int, target: Callable[..., object], arguments: Sequence[
     if processes == 1:
         yield crew
         return
-    port, threads = _free_port(), torch.get_num_threads()
+    port, asked = _free_port(), torch.get_num_threads()
+    threads = min(asked, max(1, cores() // processes))
     patience = 0.0
     try:
-        crew.start(processes, target, arguments, port)
+        crew.start(processes, target, arguments, port, threads)
         patience = GRACE
+        torch.set_num_threads(threads)
         with _environment(0, processes, port, threads):
             yield crew
         patience = JOIN
     finally:
+        torch.set_num_threads(asked)
         crew.dismiss(patience)
 
 

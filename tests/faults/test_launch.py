@@ -92,6 +92,21 @@ def test_each_rank_has_its_variables_and_arguments_and_the_parent_gets_its_own_b
     }
 
 
+@pytest.mark.parametrize(("cores", "each"), [(8, 3), (5, 2), (1, 1)])
+def test_processes_have_no_more_threads_than_there_are_cores(tmp_path, monkeypatch, cores, each):
+    monkeypatch.setattr(launch, "cores", lambda: cores)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with launched(2, report, (tmp_path, torch.arange(2))):
+            assert torch.get_num_threads() == each
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    theirs = json.loads((tmp_path / "1.json").read_text())
+    assert (theirs["threads"], theirs["OMP_NUM_THREADS"]) == (each, str(each))
+
+
 def test_who_falls_is_named_and_nobody_is_left_when_the_parent_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "GRACE", 0.5)
     with pytest.raises(ZeroDivisionError), launched(3, fall_or_stay_for_ever, (tmp_path / "stays",)) as crew:
