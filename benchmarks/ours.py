@@ -14,6 +14,7 @@ from agilerl_like.algorithms.agent import Agent
 from agilerl_like.envs import EnvRecipe, TransitionEnv, flat_size
 from agilerl_like.hpo import next_generation
 from agilerl_like.reporting import GenerationRecord, Reporter
+from agilerl_like.training import train_on_policy
 from agilerl_like.training.collector import Clock, Collector
 from benchmarks import measurement as m
 
@@ -120,6 +121,27 @@ def train(collector: Collector, steps_per_member: int) -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter() - start
+
+
+def train_spread(population: Population, world: World, work: m.Work) -> float:
+    """Train in many processes; return the seconds of what follows a first generation, in which they start."""
+    env, ear = make_envs(world, m.ENVS_PER_MEMBER), Ear()
+    train_on_policy(
+        env,
+        pop=population,
+        max_steps=m.GENERATION_STEPS + work.steps_per_member,
+        evo_steps=min(m.GENERATION_STEPS, work.steps_per_member),
+        eval_loop=1,
+        eval_steps=1,
+        processes=work.processes,
+        verbose=False,
+        reporters=[ear],
+    )
+    env.close()
+    steps, seconds = ear.after_first()
+    if steps != work.members * work.steps_per_member:
+        raise RuntimeError(f"{steps:,} steps were timed, not {work.members} x {work.steps_per_member:,}")
+    return seconds
 
 
 def evolve(

@@ -10,11 +10,9 @@ from typing import Any
 
 import torch
 
-from agilerl_like import Population
 from agilerl_like.envs import EnvRecipe
-from agilerl_like.training import train_on_policy
 from benchmarks import measurement as m
-from benchmarks.ours import Ear, World, build_population, collecting, make_envs, net_config, train
+from benchmarks.ours import World, build_population, collecting, net_config, train, train_spread
 from benchmarks.worlds import make
 
 
@@ -42,27 +40,6 @@ def world_of(env_name: str) -> World:
         places = {"name": "agilerl_like.envs.views:KeepEntries", "entries": [0, 2]}
         return EnvRecipe("CartPole-v1", wrappers=(places,))
     return partial(make, env_name)
-
-
-def train_spread(population: Population, world: World, work: m.Work) -> float:
-    """Train in many processes; return the seconds of what follows a first generation, in which they start."""
-    env, ear = make_envs(world, m.ENVS_PER_MEMBER), Ear()
-    train_on_policy(
-        env,
-        pop=population,
-        max_steps=m.GENERATION_STEPS + work.steps_per_member,
-        evo_steps=min(m.GENERATION_STEPS, work.steps_per_member),
-        eval_loop=1,
-        eval_steps=1,
-        processes=work.processes,
-        verbose=False,
-        reporters=[ear],
-    )
-    env.close()
-    steps, seconds = ear.after_first()
-    if steps != work.members * work.steps_per_member:
-        raise RuntimeError(f"{steps:,} steps were timed, not {work.members} x {work.steps_per_member:,}")
-    return seconds
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from benchmarks.harness import (
     Run,
@@ -28,8 +29,14 @@ from benchmarks.measurement import ENVS, EPOCHS, MINIBATCH, UPDATE_STEPS, WIDTH,
 from benchmarks.tables import Goal, markdown, spread
 from benchmarks.venvs import PEERS, interpreter, is_ready
 
-OURS = "ours"
-HEADINGS = {"agilerl": "AgileRL", "sb3": "Stable-Baselines3", OURS: "agilerl_like"}
+OURS, SPREAD = "ours", "spread"
+HEADINGS = {
+    "agilerl": "AgileRL",
+    "sb3": "Stable-Baselines3",
+    OURS: "agilerl_like",
+    SPREAD: "agilerl_like, two processes",
+}
+MINE = OURS, SPREAD
 ALONE = 4
 """How many times longer one agent trains."""
 
@@ -40,15 +47,15 @@ class Case:
 
     env: str
     members: int
-    sides: tuple[str, ...] = ("agilerl", OURS)
+    sides: tuple[str, ...] = ("agilerl", OURS, SPREAD)
 
     @classmethod
     def parse(cls, text: str) -> "Case":
-        """Read ``ENV:P``; all sides take part."""
+        """Read ``ENV:P``; all sides take part that can."""
         env, _, members = text.partition(":")
         if env not in ENVS or not members.isdigit() or int(members) < 1:
             raise argparse.ArgumentTypeError(f"{text!r} is not ENV:P with ENV one of {', '.join(ENVS)} and P >= 1")
-        return cls(env, int(members), tuple(HEADINGS))
+        return cls(env, int(members), tuple(side for side in HEADINGS if side != SPREAD or int(members) > 1))
 
     def __str__(self) -> str:
         return f"{self.env}:{self.members}"
@@ -61,11 +68,13 @@ CASES = (  # SB3 has no population: it stands beside one agent
     Case("LunarLander-v3", 8),
 )
 
-PROMISES = (  # case, the side that is compared with, how many times its speed
-    ("CartPole-v1:8", "agilerl", 10.0),
-    ("CartPole-v1:16", "agilerl", 15.0),
-    ("LunarLander-v3:8", "agilerl", 6.0),
-    ("CartPole-v1:1", "sb3", 2.0),
+PROMISES = (  # case, our side, the one that it is compared with, how many times its speed
+    ("CartPole-v1:8", OURS, "agilerl", 10.0),
+    ("CartPole-v1:16", OURS, "agilerl", 15.0),
+    ("CartPole-v1:16", SPREAD, "agilerl", 15.0),
+    ("LunarLander-v3:8", OURS, "agilerl", 6.0),
+    ("LunarLander-v3:8", SPREAD, "agilerl", 6.0),
+    ("CartPole-v1:1", OURS, "sb3", 2.0),
 )
 
 Results = Mapping[Case, Sequence[Run[Measurement]]]
@@ -73,8 +82,8 @@ Results = Mapping[Case, Sequence[Run[Measurement]]]
 
 def script(side: str, python: str | None) -> list[str]:
     """Return the command of a side's script; the environment of a peer is made here, before anything is timed."""
-    if side == OURS:
-        return [sys.executable, "-m", "benchmarks.ours_throughput"]
+    if side in MINE:
+        return [sys.executable, "-m", "benchmarks.ours_throughput", *(["--processes", "2"] if side == SPREAD else [])]
     return [str(interpreter(side, python)), "-m", f"benchmarks.peers.{side}_throughput"]
 
 
@@ -105,14 +114,17 @@ def growth(results: Results, case: Case, side: str) -> str:
 
 def table(results: Results, sides: Sequence[str]) -> list[str]:
     """Return the lines of the table."""
-    last = sides[-1]  # ours, when it takes part: it is the side that the others are compared with
-    others = [side for side in sides if side != last]
-    populations = [side for side in sides if side != "sb3"]
+    pairs = [
+        (above, below)
+        for above, below in product(MINE, HEADINGS)
+        if below not in MINE and any({above, below} <= {*sides} & {*case.sides} for case in results)
+    ]
+    populations = [side for side in sides if side not in ("sb3", SPREAD)]
     head = [
         "env",
         "P",
         *(HEADINGS[side] for side in sides),
-        *(f"{HEADINGS[last]} / {HEADINGS[side]}" for side in others),
+        *(f"{HEADINGS[above]} / {HEADINGS[below]}" for above, below in pairs),
         *(f"time of P / time of 1, {HEADINGS[side]}" for side in populations),
     ]
     rows = [
@@ -120,7 +132,7 @@ def table(results: Results, sides: Sequence[str]) -> list[str]:
             case.env,
             str(case.members),
             *(spread(values(runs, side, steps_per_second), "{:,.0f}".format) for side in sides),
-            *(ratio_cell(runs, last, side) for side in others),
+            *(ratio_cell(runs, above, below) for above, below in pairs),
             *(growth(results, case, side) for side in populations),
         ]
         for case, runs in results.items()
@@ -137,8 +149,10 @@ def section(results: Results, sides: Sequence[str], options: argparse.Namespace)
         f"Env steps per second, summed over P members, {options.steps_per_member:,} timed steps a member "
         f"({ALONE * options.steps_per_member:,} where P is 1) after one warm-up update; PPO with 16 envs a member, "
         f"{UPDATE_STEPS:,} steps an update, minibatch {MINIBATCH}, {EPOCHS} epochs, encoder {WIDTH} + latent {WIDTH} "
-        f"shared by heads of {WIDTH}, ReLU, no LayerNorm; no evaluation, no evolution. AgileRL's members take turns, "
-        f"as in its own loop. Median (minimum to maximum) of {options.repetitions}; ratios are taken within a round.",
+        f"shared by heads of {WIDTH}, ReLU, no LayerNorm; no evaluation, no evolution. AgileRL's members take turns in "
+        "one process, as in its own loop; ours are in one, or with `processes=2` in two of half as many threads (the "
+        "clock starts after their first generation). Median (minimum to maximum) of "
+        f"{options.repetitions}; ratios are taken within a round.",
         "",
         conditions(runs, options),
         "",
@@ -167,12 +181,12 @@ def reproduction(results: Results, sides: Sequence[str], options: argparse.Names
 def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
     """Return the promises that these runs speak of."""
     found = []
-    for case, side, wanted in PROMISES:
-        got = ratios([run for run in runs if run.case == case], OURS, side, steps_per_second)
+    for case, ours, peer, wanted in PROMISES:
+        got = ratios([run for run in runs if run.case == case], ours, peer, steps_per_second)
         if got:
             env, _, members = case.partition(":")
             measured = spread(got, "{:.1f}x".format)
-            what = f"{env}, P={members}: steps/s against {HEADINGS[side]}"
+            what = f"{env}, P={members}{', two processes' * (ours == SPREAD)}: steps/s against {HEADINGS[peer]}"
             found.append(Goal(what, f">= {wanted:g}x", measured, statistics.median(got) >= wanted))
     return found
 
@@ -184,7 +198,7 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps-per-member", type=int, default=5 * UPDATE_STEPS, metavar="N")
     for peer in PEERS.values():
         parser.add_argument(f"--{peer.name}-python", help=f"an interpreter that has it; also ${peer.override}")
-    here = [side for side in HEADINGS if side == OURS or is_ready(side)]
+    here = [side for side in HEADINGS if side in MINE or is_ready(side)]
     quick = {"cases": [Case.parse("CartPole-v1:2")], "sides": here, "steps_per_member": UPDATE_STEPS}
     return options_of(parser, argv, repetitions=3, quick=quick)
 

@@ -135,8 +135,8 @@ def launched(processes: int, target: Callable[..., object], arguments: Sequence[
     """Run `target(rank, *arguments)` in new processes for the ranks from 1 on, while the caller is rank 0.
 
     As long as the block lasts, the caller's environment variables are those of rank 0, as torchrun sets them. When it
-    ends, so have the processes. Torch has as many threads in each as the caller has, but all together no more than there
-    are cores: threads that wait for each other on too few take ten times as long.
+    ends, so have the processes. Torch has as many threads in each as it has here, but together no more than there are
+    cores: threads that wait for each other on too few take ten times as long.
 
     Raises:
         ConfigurationError: the target or an argument cannot be sent to another process, or one could not start.
