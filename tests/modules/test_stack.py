@@ -66,8 +66,8 @@ def test_a_stack_multiplies_by_the_weights_it_has_now_or_is_given(members):
         others = {name: 2 * parameter for name, parameter in stack.module.named_parameters()}
         given = torch.func.functional_call(stack.module, others, (x,))
         stack.flat.mul_(2.0)
-        assert torch.equal(given, stack.module(x))
-    assert torch.equal(given, stack.module(x).detach())  # where gradients are wanted
+        torch.testing.assert_close(stack.module(x), given, rtol=0, atol=1e-12)
+    torch.testing.assert_close(stack.module(x).detach(), given, rtol=0, atol=1e-12)  # where gradients are wanted
 
 
 def test_permuting_members_permutes_rows(members):
