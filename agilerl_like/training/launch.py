@@ -136,7 +136,7 @@ def launched(processes: int, target: Callable[..., object], arguments: Sequence[
 
     As long as the block lasts, the caller's environment variables are those of rank 0, as torchrun sets them. When it
     ends, so have the processes. Torch has as many threads in each as it has here, but together no more than there are
-    cores: threads that wait for each other on too few take ten times as long.
+    cores: threads that wait for each other on too few take up to ten times as long.
 
     Raises:
         ConfigurationError: the target or an argument cannot be sent to another process, or one could not start.

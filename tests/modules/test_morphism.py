@@ -107,6 +107,13 @@ def test_a_newborn_row_is_as_long_as_the_median_of_the_others():
     assert child["a.bias"].tolist() == [[1, 3, 9]]
 
 
+def test_a_newborn_row_among_huge_ones_is_as_long_as_they_are():
+    parent = {"a.weight": np.array([[[3e25, 4e25], [6e25, 8e25]]], np.float32)}  # their squares are no float32
+    child = {"a.weight": np.zeros((1, 3, 2), np.float32)}
+    transplant_(child, parent, Heritage(**WAYS), generator=stream())
+    np.testing.assert_allclose(np.linalg.norm(child["a.weight"][0, 2].astype(float)), 5e25, rtol=1e-6)
+
+
 def test_a_newborn_row_among_dead_ones_is_not_dead():
     child, parent = {"a.weight": np.zeros((1, 3, 2))}, {"a.weight": np.zeros((1, 2, 2))}
     transplant_(child, parent, Heritage(**WAYS), generator=stream())
