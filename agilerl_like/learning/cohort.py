@@ -60,6 +60,7 @@ class Cohort:
             else:
                 with undrawn():
                     cover = build(places[0], NetworkSpec.covering(its_specs))
+                cover.trim_([networks[i] for i in places])
             stacked.append(([networks[i] for i in places], cover))
         self.ensemble = Ensemble.of(stacked, optimizers[0].epsilon)
         order = [place for places in self.stacks for place in places]

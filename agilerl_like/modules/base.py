@@ -255,6 +255,9 @@ class EvolvableModule(Layer, Generic[SpecT]):
         """Where its layers stand in a module built from a covering spec, for those that stand elsewhere there."""
         return {}
 
+    def trim_(self, members: Sequence[EvolvableModule]) -> None:
+        """In a cover: let go of room for parameters that none of these members needs."""
+
     def advance_fades_(self, share: float = 1.0) -> None:
         """Move every mutation that fades in by a share of its way onward: between updates, never within one.
 

@@ -98,7 +98,8 @@ def as_built(*shape: int, fan_in: int) -> Tensor:
 class Corner(NamedTuple):
     """Where in a stack a layer that some members lack does all its work.
 
-    Rows are those from the first to the last member that has it, columns as many as the widest of these has.
+    Rows are those from the first to the last member that has it, columns as many as the widest of these has. What lies
+    there of a single member comes without the axis of members, for products of two matrices have less to ask.
     """
 
     start: int
@@ -108,25 +109,29 @@ class Corner(NamedTuple):
     def of(self, tensor: Tensor) -> Tensor:
         """The part of samples `[P, B, W]`, or of biases `[P, out]`: a view."""
         *samples, width = tensor.shape[1:]
-        return self._view(tensor, (self.rows, *samples, min(self.width, width)))
+        return self._view(tensor, (*samples, min(self.width, width)))
 
     def of_weight(self, weight: Tensor) -> Tensor:
         """The part of weights `[P, out, in]`: a view."""
         _, outputs, inputs = weight.shape
-        return self._view(weight, (self.rows, min(self.width, outputs), min(self.width, inputs)))
+        return self._view(weight, (min(self.width, outputs), min(self.width, inputs)))
 
     def _view(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         """In one call: to cut axis by axis takes as long as a small product."""
         if torch.compiler.is_compiling():  # where nobody knows what lies where in memory
-            return tensor[(slice(self.start, self.start + self.rows), *map(slice, shape[1:]))]
-        strides = tensor.stride()
-        return tensor.as_strided(shape, strides, tensor.storage_offset() + self.start * strides[0])
+            here = self.start if self.rows == 1 else slice(self.start, self.start + self.rows)
+            return tensor[(here, *map(slice, shape))]
+        across, *strides = tensor.stride()
+        start = tensor.storage_offset() + self.start * across
+        if self.rows == 1:
+            return tensor.as_strided(shape, strides, start)
+        return tensor.as_strided((self.rows, *shape), (across, *strides), start)
 
 
 class Factors(NamedTuple):
     """A stack's affine map as products read it: views, which take as long to make as half of a small product."""
 
-    bias: Tensor  # [P, 1, out]
+    bias: Tensor  # [P, 1, out], as the others without P of a single neighbour
     across: Tensor  # [P, in, out]
     weight: Tensor  # [P, out, in]
 
@@ -134,7 +139,7 @@ class Factors(NamedTuple):
     def of(cls, weight: Tensor, bias: Tensor, corner: Corner | None = None) -> Factors:
         """Those of some neighbours, or of all."""
         weight, bias = (weight, bias) if corner is None else (corner.of_weight(weight), corner.of(bias))
-        return cls(bias.unsqueeze(1), weight.transpose(1, 2), weight)
+        return cls(bias.unsqueeze(-2), weight.transpose(-2, -1), weight)
 
 
 class _Kept(NamedTuple):
@@ -150,7 +155,9 @@ class Linear(Layer):
     """An affine map: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
 
     corner: Corner | None = None
-    """Where in a stack it does anything, unless all have it: what it reads and gives is equally wide there."""
+    """Where in a stack it does anything, unless that is everywhere: what it reads and gives is equally wide there."""
+    is_trimmed = False
+    """Whether it is narrower than what it reads in a stack, where it gives 0 for the rest."""
     _factors: _Kept | None = None  # of a stack
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
@@ -169,13 +176,20 @@ class Linear(Layer):
         nn.init.uniform_(self.weight, -bound, bound, generator=generator)
         nn.init.zeros_(self.bias)
 
+    def trim_(self, width: int) -> None:
+        """In a cover, whose numbers play no part: have room for no more than `width` units to read and to give."""
+        weight, bias = self.weight.detach()[:width, :width], self.bias.detach()[:width]
+        self.weight, self.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
+        self.is_trimmed = True
+
     def matrix(self) -> Tensor:
         """The weights `[out, columns]` (of one member): a view."""
         return self.weight
 
     def attune(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
         """Learn who has this layer, and keep its views."""
-        weight, bias, span = self.weight.detach(), self.bias.detach(), span_of(members)
+        weight, bias = self.weight.detach(), self.bias.detach()
+        span = span_of(members) or (slice(0, len(members)) if self.is_trimmed else None)
         self.corner = None
         if span is not None:
             width = max((max(member.weight.shape[-2:]) for member in members if isinstance(member, Linear)), default=0)
@@ -191,6 +205,9 @@ class Linear(Layer):
         return Factors.of(self.weight, self.bias, self.corner) if kept is None else kept.of_owners
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.is_trimmed:
+            inside = affine(x[..., : self.weight.shape[-1]], self.weight, self.bias)
+            return F.pad(inside, (0, x.shape[-1] - inside.shape[-1]))
         kept = None if torch.is_grad_enabled() else self._views()
         if kept is None:
             return affine(x, self.weight, self.bias)
@@ -254,25 +271,46 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
 
 
+def write_affine_(into: Tensor, x: Tensor, factors: Factors) -> None:
+    """Write an affine map's outputs somewhere: those of one member at once, those of many by way of fresh memory."""
+    if _is_written_at_once(into, x, factors.across):
+        torch.addmm(factors.bias, x, factors.across, out=into)
+    else:
+        into.copy_(matrices_product(x, factors.across).add_(factors.bias))
+
+
+def matrices_product(a: Tensor, b: Tensor) -> Tensor:
+    """The product of two matrices, or of as many as there are."""
+    return torch.mm(a, b) if a.dim() == 2 else torch.bmm(a, b)
+
+
+def _is_written_at_once(into: Tensor, a: Tensor, b: Tensor) -> bool:
+    """Whether torch multiplies matrices right where they belong: not where it chooses how precisely they are stored."""
+    return into.dim() == 2 and into.dtype == a.dtype == b.dtype and not torch.compiler.is_compiling()
+
+
 def pull_weight(x: Tensor, gradient: Tensor, into: Tensor) -> None:
     """Write the gradient of weights `[P, out, in]` into a tensor, from that of `affine(x, weight, bias)`, for a stack.
 
     Batched products with a short last side are slow: with few inputs they take up to twice as long as the other way
-    round, and else up to a third less.
+    round, and else up to a third less. Of one member all come without P.
     """
-    _, outputs, inputs = into.shape
-    if inputs >= min(FEW_INPUTS, outputs):
-        into.copy_(torch.bmm(gradient.transpose(1, 2), x))
+    outputs, inputs = into.shape[-2:]
+    across = gradient.transpose(-2, -1)
+    if _is_written_at_once(into, across, x):
+        torch.mm(across, x, out=into)
+    elif inputs >= min(FEW_INPUTS, outputs):
+        into.copy_(matrices_product(across, x))
     else:
-        into.copy_(torch.bmm(x.transpose(1, 2), gradient).transpose(1, 2))
+        into.copy_(matrices_product(x.transpose(-2, -1), gradient).transpose(-2, -1))
 
 
 def pull_bias(gradient: Tensor, into: Tensor) -> None:
     """Write the gradient of biases `[P, out]` into a tensor, which takes half as long as to copy it there."""
     if torch.compiler.is_compiling():  # knows better itself
-        into.copy_(gradient.sum(1))
+        into.copy_(gradient.sum(-2))
     else:
-        torch.sum(gradient, 1, dtype=into.dtype, out=into)
+        torch.sum(gradient, -2, dtype=into.dtype, out=into)
 
 
 class LayerNorm(Layer):

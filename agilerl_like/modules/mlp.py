@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,12 +33,15 @@ from agilerl_like.modules.layers import (
     ACTIVATIONS,
     SKIP,
     Activation,
+    Corner,
     LayerNorm,
     Linear,
     NoisyLinear,
     check_activation,
+    matrices_product,
     pull_bias,
     pull_weight,
+    write_affine_,
 )
 from agilerl_like.modules.walk import listed
 
@@ -270,7 +273,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         layers = zip(cast(Any, self.linears), self.norms, cast(Any, self.activations), strict=True)
         for linear, norm, activation in layers:
             if linear.corner is not None and not torch.is_grad_enabled() and self.is_written_out:
-                x = _passed(linear, activation, x).outputs
+                _pass_(linear, activation, x, linear.corner)
                 continue
             y = linear.forward(x)
             if not isinstance(norm, nn.Identity):
@@ -311,6 +314,14 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         """The output layer is the last one here and there."""
         here, there = len(self.linears) - 1, len(cast(EvolvableMLP, cover).linears) - 1
         return {f"{kind}.{here}": f"{kind}.{there}" for kind in ("linears", "norms", "activations")}
+
+    def trim_(self, members: Sequence[EvolvableModule]) -> None:
+        """A layer that some lack is as wide as what passes it by, but its matrix as wide as those who have it need."""
+        theirs = [cast(EvolvableMLP, member) for member in members]
+        for i in range(len(self.linears) - 1):
+            having = [one.linear(i) for one in theirs if i < len(one.spec.hidden_size)]
+            if len(having) < len(theirs) and not self.spec.noisy:
+                self.linear(i).trim_(max(size for linear in having for size in linear.weight.shape))
 
     # -- mutations
 
@@ -394,59 +405,56 @@ def _place(name: str) -> int:
     return int(name.rpartition(".")[2])
 
 
-class _Passed(NamedTuple):
-    """What came of one layer for those members of a stack that have it; the others' input passes by."""
-
-    outputs: Tensor  # [P, B, out], of everybody
-    its_part: Tensor  # of these, where they are the layer's own
-    its_input: Tensor
-    its_output: Tensor
-
-
-def _passed(linear: Linear, activation: Activation, x: Tensor) -> _Passed:
-    """Compute one layer. What passes by, as it does behind the first layer only, stays where the layer before put it.
-
-    There the owners' numbers are written over: nobody else was given them.
-    """
-    corner, gaps = linear.corner, activation.gaps
-    bias, across, _ = linear.of_its_owners
-    its_part = x if corner is None else corner.of(x)
-    its_input = x if corner is None else its_part.clone()
-    y = activation.apply_(torch.bmm(its_input, across).add_(bias))  # from 8 members on up to a fifth faster than as one
-    if corner is None:
-        return _Passed(y, y, x, y)
-    if gaps is not None:
-        y = torch.where(gaps, y, its_input)
-    its_part.copy_(y)
-    return _Passed(x, its_part, its_input, y)
-
-
 def _dense(linear: Linear, activation: Activation, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
-    """One layer, and its way back.
+    """One layer, and its way back."""
+    if linear.corner is not None:
+        return _detour(linear, activation, x, linear.corner)
+    bias, across, weight = linear.of_its_owners
+    y = activation.apply_(torch.bmm(x, across).add_(bias))  # from 8 members on up to a fifth faster than as one
+
+    def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
+        at_sum = activation.pull(y, gradient.to(y.dtype))
+        pull_weight(x, at_sum, into[0])
+        pull_bias(at_sum, into[1])
+        return torch.bmm(at_sum, weight) if to_input else None
+
+    return y, pull
+
+
+def _pass_(linear: Linear, activation: Activation, x: Tensor, corner: Corner) -> tuple[Tensor, Tensor]:
+    """Compute a layer that some members of a stack lack, and write over what its owners read: nobody else was given it.
+
+    What passes by, as it does behind the first layer only, stays where the layer before put it. Returns the owners'
+    part, and what stood there.
+    """
+    its_part = corner.of(x)
+    its_input = its_part.clone()
+    write_affine_(its_part, its_input, linear.of_its_owners)
+    activation.apply_(its_part)
+    if activation.gaps is not None:
+        its_part.copy_(torch.where(activation.gaps, its_part, its_input))
+    return its_part, its_input
+
+
+def _detour(linear: Linear, activation: Activation, x: Tensor, corner: Corner) -> tuple[Tensor, Pull]:
+    """A layer that some members of a stack lack, and its way back.
 
     On the way, what was written over is put back, for the layer that gave it is asked for its slope next.
     """
-    outputs, its_part, its_input, y = _passed(linear, activation, x)
-    corner, gaps, weight = linear.corner, activation.gaps, linear.of_its_owners.weight
+    its_part, its_input = _pass_(linear, activation, x, corner)
+    gaps, weight = activation.gaps, linear.of_its_owners.weight
 
-    def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-        of_weight, of_bias = into
-        its_gradient = gradient if corner is None else corner.of(gradient)
-        inner = its_gradient.to(y.dtype)
-        at_sum = activation.pull(y, inner if gaps is None else inner * gaps)
-        if corner is not None:
-            of_weight, of_bias = corner.of_weight(of_weight), corner.of(of_bias)  # the rest is 0 for ever
-        pull_weight(its_input, at_sum, of_weight)
-        pull_bias(at_sum, of_bias)
-        if not to_input:
-            return None
-        of_input = torch.bmm(at_sum, weight)
-        if corner is None:
-            return of_input
+    def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor:
+        its_gradient = corner.of(gradient)
+        inner = its_gradient.to(its_part.dtype)
+        at_sum = activation.pull(its_part, inner if gaps is None else inner * gaps)
+        pull_weight(its_input, at_sum, corner.of_weight(into[0]))  # the rest is 0 for ever
+        pull_bias(at_sum, corner.of(into[1]))
+        of_input = matrices_product(at_sum, weight)
         if gaps is not None:
             of_input = torch.where(gaps, of_input, inner)
         its_part.copy_(its_input)
         its_gradient.copy_(of_input)
         return gradient
 
-    return outputs, pull
+    return x, pull

@@ -178,6 +178,11 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         norms = type(self.observation_norm), type(self.value_norm)
         return self.spec.structure(), self.share_encoders, norms, getattr(self.actor.distribution, "squash", False)
 
+    def trim_(self, members: Sequence[EvolvableModule]) -> None:
+        theirs = [cast(ActorCritic, member).parts for member in members]
+        for name, part in self.parts.items():
+            part.trim_([its[name] for its in theirs])
+
     def check_learned(self) -> None:
         """Raise ConfigurationError if `requires_grad` was changed: what is learned was decided when this was built."""
         found = walk(self)
