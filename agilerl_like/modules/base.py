@@ -236,7 +236,8 @@ class EvolvableModule(Layer, Generic[SpecT]):
     def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
         """The outputs, and how to carry their gradient back to the parameters and, if asked for, to the input.
 
-        By autograd, unless a kind of module knows a faster way.
+        By autograd, unless a kind of module knows a faster way. What it gives, there and back, lasts until it is asked
+        again.
         """
         with torch.enable_grad():
             x = x.detach().requires_grad_(to_input)

@@ -264,6 +264,15 @@ FEW_INPUTS = 16
 """Fewer than that are few in a batched product (measured on a CPU)."""
 
 
+def reads_few(inputs: int, outputs: int) -> bool:
+    """Whether the gradient of weights is multiplied the other way round, and then turned.
+
+    Batched products with a short last side are slow: with few inputs they take up to twice as long as the other way
+    round, and else up to a third less.
+    """
+    return inputs < min(FEW_INPUTS, outputs)
+
+
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`x @ weight.T + bias`, with or without a leading member axis on all three."""
     if weight.dim() == 2:
@@ -271,42 +280,17 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
 
 
-def write_affine_(into: Tensor, x: Tensor, factors: Factors) -> None:
-    """Write an affine map's outputs somewhere: those of one member at once, those of many by way of fresh memory."""
-    if _is_written_at_once(into, x, factors.across):
-        torch.addmm(factors.bias, x, factors.across, out=into)
-    else:
-        into.copy_(matrices_product(x, factors.across).add_(factors.bias))
-
-
-def matrices_product(a: Tensor, b: Tensor) -> Tensor:
-    """The product of two matrices, or of as many as there are."""
-    return torch.mm(a, b) if a.dim() == 2 else torch.bmm(a, b)
-
-
-def _is_written_at_once(into: Tensor, a: Tensor, b: Tensor) -> bool:
-    """Whether torch multiplies matrices right where they belong: not where it chooses how precisely they are stored."""
-    return into.dim() == 2 and into.dtype == a.dtype == b.dtype and not torch.compiler.is_compiling()
-
-
 def pull_weight(x: Tensor, gradient: Tensor, into: Tensor) -> None:
-    """Write the gradient of weights `[P, out, in]` into a tensor, from that of `affine(x, weight, bias)`, for a stack.
-
-    Batched products with a short last side are slow: with few inputs they take up to twice as long as the other way
-    round, and else up to a third less. Of one member all come without P.
-    """
-    outputs, inputs = into.shape[-2:]
-    across = gradient.transpose(-2, -1)
-    if _is_written_at_once(into, across, x):
-        torch.mm(across, x, out=into)
-    elif inputs >= min(FEW_INPUTS, outputs):
-        into.copy_(matrices_product(across, x))
+    """Write the gradient of weights `[P, out, in]` into a tensor, from that of `affine(x, weight, bias)`."""
+    _, outputs, inputs = into.shape
+    if reads_few(inputs, outputs):
+        into.copy_(torch.bmm(x.transpose(1, 2), gradient).transpose(1, 2))
     else:
-        into.copy_(matrices_product(x.transpose(-2, -1), gradient).transpose(-2, -1))
+        into.copy_(torch.bmm(gradient.transpose(1, 2), x))
 
 
 def pull_bias(gradient: Tensor, into: Tensor) -> None:
-    """Write the gradient of biases `[P, out]` into a tensor, which takes half as long as to copy it there."""
+    """Write the gradient of biases `[…, out]` into a tensor, which takes half as long as to copy it there."""
     if torch.compiler.is_compiling():  # knows better itself
         into.copy_(gradient.sum(-2))
     else:
@@ -494,10 +478,23 @@ class Activation(Layer):
             y = y * self._live
         return y if self._present is None else torch.where(self._present, y, layer_input)
 
+    @property
+    def _common(self) -> str:
+        """The name of the one function of all members."""
+        return self._after[0].name if self._after else self.activation
+
     def apply_(self, x: Tensor) -> Tensor:
         """The one function of all members; x is the layer's own and nobody else's."""
-        name = self._after[0].name if self._after else self.activation
+        name = self._common
         return IN_PLACE.get(name, ACTIVATIONS[name])(x)
+
+    def written_out(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
+        """The one function of all members, and (gradient of the output, output) -> gradient of the input.
+
+        Both may write over what they are given first.
+        """
+        name, slopes = self._common, SLOPES if torch.compiler.is_compiling() else SLOPES_IN_PLACE
+        return IN_PLACE.get(name, ACTIVATIONS[name]), slopes[name]
 
     def _plain(self, x: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation](x)
@@ -512,13 +509,7 @@ class Activation(Layer):
     @property
     def is_plain(self) -> bool:
         """Whether it is one function for all, whose slope can be told from its output."""
-        name = self._after[0].name if self._after else self.activation
-        return len(self._after) <= 1 and not self.before and self._live is None and name in SLOPES
-
-    def pull(self, y: Tensor, gradient: Tensor) -> Tensor:
-        """Carry the gradient of the output, which is lost, back to what the function was applied to."""
-        name = self._after[0].name if self._after else self.activation
-        return (SLOPES if torch.compiler.is_compiling() else SLOPES_IN_PLACE)[name](gradient, y)
+        return len(self._after) <= 1 and not self.before and self._live is None and self._common in SLOPES
 
     def advance_(self, share: float) -> None:
         """Move `share` of the way from before to after."""
