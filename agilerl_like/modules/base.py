@@ -5,9 +5,10 @@ its parameters, which is all that `morphism` needs to carry weights and optimize
 
 So that members of unequal shape can be computed together, a kind of module says four things more. Its spec says what
 members must have in common (`structure`), which spec has room for all of some (`covering`) and how much work one sample
-is (`multiply_adds`); the module says where its layers stand in a deeper one (`lodging`). Every tensor then fills the
-leading corner of the larger one, so an axis must hold units of one group (four gates of an LSTM are an axis of their
-own), and zeros fill the rest. Layers that need to know more of their members have `attune` (see `layers`).
+is (`multiply_adds`); the module says where its layers stand in a deeper one (`lodging`), and may give up room that none
+of its members needs (`trim_`). Every tensor then fills the leading corner of the larger one, so an axis must hold units
+of one group (four gates of an LSTM are an axis of their own), and zeros fill the rest. Layers that need to know more of
+their members have `attune` (see `layers`).
 
 So that a mutation can be carried out on it, a kind of module says which groups an operator widens or narrows
 (`alteration`), which of its tensors are newborn (`origin`) and how a newborn layer keeps silent (`begin_`); after a
