@@ -237,8 +237,8 @@ class EvolvableModule(Layer, Generic[SpecT]):
     def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
         """The outputs, and how to carry their gradient back to the parameters and, if asked for, to the input.
 
-        By autograd, unless a kind of module knows a faster way. What it gives, there and back, lasts until it is asked
-        again.
+        By autograd, unless a kind of module knows a faster way. The way back lasts until it is asked again, or computes
+        anything else of samples of the same shape.
         """
         with torch.enable_grad():
             x = x.detach().requires_grad_(to_input)

@@ -7,7 +7,7 @@ between them). So layers have room for what they compute, and keep the views tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -64,17 +64,23 @@ class Room:
 class Dense:
     """A layer that all members of a stack have, on samples `[P, B, in]`."""
 
-    def __init__(self, linear: Linear, activation: Activation, samples: int, room: Room) -> None:
+    def __init__(self, linear: Linear, activation: Activation, samples: int, room: Room, *, is_last: bool) -> None:
         self._factors = linear.of_its_owners
         self._function, self._slope = activation.written_out()
         members, outputs, inputs = self._factors.weight.shape
         self._at_once, self._reads_few = members == 1 and room.is_kept, reads_few(inputs, outputs)
-        self._outputs, self._of_input = room.of(members, samples, outputs), room.of(members, samples, inputs)
+        self._outputs = None if is_last else room.of(members, samples, outputs)  # the last ones are the caller's
+        self._of_input = room.of(members, samples, inputs)
         self._of_weight = room.of(members, *((inputs, outputs) if self._reads_few else (outputs, inputs)))
         self._input_turned, self._slope_turned, self._weight_turned = (room.view(turned) for _ in range(3))
 
+    def ahead(self, x: Tensor) -> Tensor:
+        """The outputs `[P, B, out]` alone."""
+        bias, across, _ = self._factors
+        return self._function(torch.baddbmm(bias, x, across, out=self._outputs))
+
     def forward(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
-        """The outputs `[P, B, out]`, and the way back."""
+        """The outputs, and the way back."""
         bias, across, weight = self._factors
         y = torch.bmm(x, across, out=self._outputs).add_(bias)  # from 8 members on up to a fifth faster than as one
         y = self._function(y)
@@ -102,8 +108,8 @@ def pass_by_(linear: Linear, activation: Activation, x: Tensor, corner: Corner) 
     That is behind the first layer only: what passes by stays where the layer before put it, and what the owners read is
     written over, for nobody else was given it.
     """
-    part, (bias, across, _), (function, _) = corner.of(x), linear.of_its_owners, activation.written_out()
-    y = function((torch.addmm if part.dim() == 2 else torch.baddbmm)(bias, part, across))
+    part, (bias, across, _) = corner.of(x), linear.of_its_owners
+    y = activation.apply_((torch.addmm if part.dim() == 2 else torch.baddbmm)(bias, part, across))
     part.copy_(y if activation.gaps is None else torch.where(activation.gaps, y, part))
 
 
@@ -122,8 +128,15 @@ class Detour:
         self._part, self._part_of_gradient, self._part_of_bias = (room.view(corner.of) for _ in range(3))
         self._part_of_weight, self._slope_turned = room.view(corner.of_weight), room.view(turned)
 
+    def ahead(self, x: Tensor) -> Tensor:
+        """The outputs `[P, B, W]` alone, where the input was."""
+        part, gaps, (bias, across, _) = self._part(x), self._gaps, self._factors
+        y = self._function((torch.addmm if part.dim() == 2 else torch.baddbmm)(bias, part, across, out=self._input))
+        part.copy_(y if gaps is None else torch.where(gaps, y, part))
+        return x
+
     def forward(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
-        """The outputs `[P, B, W]`, where the input was, and the way back."""
+        """The outputs, and the way back."""
         del to_input  # which belongs to the layer before, and that wants its gradient
         part, gaps, (bias, across, weight) = self._part(x), self._gaps, self._factors
         its_input = part.clone() if self._input is None else self._input.copy_(part)
@@ -154,39 +167,45 @@ class Detour:
         return x, pull
 
 
-def layer_of(linear: Linear, activation: Activation, samples: int, room: Room) -> Dense | Detour:
-    """One layer of a stack, for so many samples of each member."""
-    if linear.corner is None:
-        return Dense(linear, activation, samples, room)
-    return Detour(linear, activation, linear.corner, samples, room)
+def can_keep(x: Tensor, weight: Tensor, widest: int) -> bool:
+    """Whether room for samples `[P, B, in]` would be kept."""
+    return (
+        x.device.type == "cpu"
+        and x.dtype == weight.dtype
+        and x.shape[:2].numel() * widest <= MOST_NUMBERS
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+    )
 
 
 class DenseLayers:
     """Layers behind each other, on samples `[P, B, in]` like these."""
 
-    def __init__(self, layers: Iterable[tuple[Linear, Activation]], x: Tensor) -> None:
-        layers = list(layers)
+    def __init__(self, layers: Sequence[tuple[Linear, Activation]], x: Tensor, *, kept: bool) -> None:
         self._weight, self._shape, self._dtype = layers[0][0].weight, x.shape, x.dtype
-        widest = max(linear.bias.shape[-1] for linear, _ in layers)
-        self.are_kept = (
-            x.device.type == "cpu"
-            and x.dtype == self._weight.dtype
-            and x.shape[:2].numel() * widest <= MOST_NUMBERS
-            and not torch.is_grad_enabled()
-            and not torch.compiler.is_compiling()
-            and not torch.is_autocast_enabled("cpu")
-        )
-        """Whether they may be asked again, for samples that they suit."""
-        room = Room(x, kept=self.are_kept)
-        self._layers = [layer_of(*layer, x.shape[1], room) for layer in layers]
+        room, samples = Room(x, kept=kept), x.shape[1]
+        self._layers: list[Dense | Detour] = [
+            Dense(linear, activation, samples, room, is_last=i == len(layers) - 1)
+            if linear.corner is None
+            else Detour(linear, activation, linear.corner, samples, room)
+            for i, (linear, activation) in enumerate(layers)
+        ]
         self._calls = 0
 
     def suit(self, x: Tensor, weight: Tensor) -> bool:
         """Whether they are those that begin with these weights, and for samples like these."""
         return weight is self._weight and x.shape == self._shape and x.dtype == self._dtype
 
+    def ahead(self, x: Tensor) -> Tensor:
+        """The outputs `[P, B, out]` alone."""
+        self._calls += 1
+        for layer in self._layers:
+            x = layer.ahead(x)
+        return x
+
     def forward(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
-        """The outputs `[P, B, out]` and the way back, both until the next call."""
+        """The outputs, and the way back, which lasts until the next call; so does the gradient that it gives."""
         self._calls += 1
         call = self._calls
         pulls: list[Pull] = []

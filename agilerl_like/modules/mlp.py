@@ -29,7 +29,7 @@ from agilerl_like.modules.base import (
     check_range,
 )
 from agilerl_like.modules.by_hand import by_hand
-from agilerl_like.modules.dense import DenseLayers, pass_by_
+from agilerl_like.modules.dense import DenseLayers, can_keep, pass_by_
 from agilerl_like.modules.layers import (
     ACTIVATIONS,
     SKIP,
@@ -44,8 +44,8 @@ from agilerl_like.modules.walk import listed
 NODE_STEPS = (16, 32, 64)
 """How many nodes a mutation adds or removes (AgileRL's choice)."""
 
-KINDS_OF_MINIBATCH = 2
-"""How many shapes of minibatches room is kept for: where a rollout is cut into unequal ones, they differ by one."""
+KINDS_OF_SAMPLES = 8
+"""How many shapes of samples room is kept for: one to act on, minibatches of one or two sizes, parts of a rollout."""
 
 IDEMPOTENT = frozenset({"ReLU", "Identity"})
 """Activations with f(f(x)) = f(x): an identity layer in front of one changes nothing (Net2Net, Chen et al. 2016)."""
@@ -230,7 +230,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         ConfigurationError: `output_layernorm` is asked for one output, of which normalisation would leave nothing.
     """
 
-    _served: tuple[DenseLayers, ...] = ()
+    _served: tuple[DenseLayers, ...] = ()  # the kinds of samples that came last, in a stack
 
     add_layer = by_hand("add_layer")
     remove_layer = by_hand("remove_layer")
@@ -271,6 +271,9 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
 
     def forward(self, x: Tensor) -> Tensor:
         """Layer by layer, past `Module.__call__`, which takes as long as a small product: layers' hooks do not run."""
+        kept = None if torch.is_grad_enabled() else self._kept_for(x)
+        if kept is not None:
+            return kept.ahead(x)
         layers = zip(cast(Any, self.linears), self.norms, cast(Any, self.activations), strict=True)
         for linear, norm, activation in layers:
             if linear.corner is not None and not torch.is_grad_enabled() and self.is_written_out:
@@ -295,21 +298,33 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
 
     def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
         """As for every module; written out where that can be, for it takes half the time."""
-        if not self.is_written_out:
+        layers = self._kept_for(x)
+        if layers is None and not self.is_written_out:
             return super().pullback(x, to_input=to_input)
-        return self._written_out(x).forward(x, to_input=to_input)
+        return (layers or DenseLayers(self._pairs, x, kept=False)).forward(x, to_input=to_input)
 
-    def _written_out(self, x: Tensor) -> DenseLayers:
-        """Its layers for samples like these: those that served before, if any did."""
-        weight = self.linear(0).weight
+    def _kept_for(self, x: Tensor) -> DenseLayers | None:
+        """Layers that are written out and have room for samples like these, if they can be kept for a stack."""
+        first = cast(
+            nn.Module, cast(nn.Module, self._modules["linears"])._modules["0"]
+        )  # sooner found than as `linear`
+        weight = cast(Tensor, first._parameters["weight"])
         for layers in self._served:
             if layers.suit(x, weight):
                 return layers
-        pairs = zip(cast(Iterable[Linear], self.linears), cast(Iterable[Activation], self.activations), strict=True)
-        layers = DenseLayers(pairs, x)
-        if layers.are_kept:
-            self._served = (layers, *self._served[: KINDS_OF_MINIBATCH - 1])
+        if (
+            weight.dim() == 2
+            or not can_keep(x, weight, max(self.num_outputs, *self.spec.hidden_size))
+            or not self.is_written_out
+        ):
+            return None
+        layers = DenseLayers(self._pairs, x, kept=True)
+        self._served = (layers, *self._served[: KINDS_OF_SAMPLES - 1])
         return layers
+
+    @property
+    def _pairs(self) -> list[tuple[Linear, Activation]]:
+        return [*zip(cast(Iterable[Linear], self.linears), cast(Iterable[Activation], self.activations), strict=True)]
 
     def lodging(self, cover: EvolvableModule) -> dict[str, str]:
         """The output layer is the last one here and there."""

@@ -271,7 +271,7 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         if not self.share_encoders:
             said, pull_other = critic.pull_remembered(x, course, CRITIC)
         values, pull_value = critic.head.pullback(said, to_input=True)
-        outputs, values = outputs.to(self.dtype), values.to(self.dtype, copy=True)  # the critic's own do not last
+        outputs, values = outputs.to(self.dtype), values.to(self.dtype)
         log_probs, entropy, pull_distribution = actor.distribution.pullback(outputs, raw, mask)
 
         def back(slopes: Slopes, into: Sequence[Tensor]) -> None:

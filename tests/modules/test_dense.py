@@ -75,26 +75,49 @@ def test_minibatch_after_minibatch_is_what_autograd_makes_of_it(name, activation
         with torch.no_grad():
             torch.testing.assert_close(stack.module(x), expected[0], rtol=0, atol=1e-12)
             stack.flat.mul_(0.9)  # as a step would, in place
-    assert len(stack.module._served) == 2
+    assert len(stack.module._served) == 3
 
 
-def outputs_of(stack, samples):
+def of_input(stack, samples):
+    """The gradient of the input, as it is given."""
+    into = [*dense_views(torch.zeros_like(stack.flat), stack).values()]
     with torch.no_grad():
-        return stack.module.pullback(drawn(len(stack.flat), samples, INPUTS, seed=0), to_input=True)[0]
+        _, pull = stack.module.pullback(drawn(len(stack.flat), samples, INPUTS, seed=0), to_input=True)
+        return pull(drawn(len(stack.flat), samples, OUTPUTS, seed=0), into)
 
 
 def test_equal_minibatches_use_the_same_memory():
     _, stack = stack_of(SIZES["equal"], "ReLU")
-    first, other, second = outputs_of(stack, 6), outputs_of(stack, 5), outputs_of(stack, 6)
+    first, other, second = of_input(stack, 6), of_input(stack, 5), of_input(stack, 6)
     assert first is second
     assert other is not first
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_outputs_are_the_callers(name):
+    _, stack = stack_of(SIZES[name], "Identity")
+    x = drawn(len(stack.flat), 6, INPUTS, seed=0)
+    with torch.no_grad():
+        first = stack.module(x)
+        before = first.clone()
+        stack.module(-x)
+        stack.module.pullback(2 * x, to_input=True)
+    assert torch.equal(first, before)
+
+
+def test_room_is_kept_for_a_few_shapes():
+    _, stack = stack_of(SIZES["equal"], "ReLU")
+    with torch.no_grad():
+        for samples in range(1, 20):
+            stack.module(drawn(3, samples, INPUTS, seed=0))
+    assert len(stack.module._served) == 8
 
 
 def test_what_is_large_uses_fresh_memory(monkeypatch):
     _, stack = stack_of(SIZES["equal"], "ReLU")
     monkeypatch.setattr(dense, "MOST_NUMBERS", 3 * 5 * 6)
-    assert outputs_of(stack, 6) is not outputs_of(stack, 6)
-    assert outputs_of(stack, 5) is outputs_of(stack, 5)
+    assert of_input(stack, 6) is not of_input(stack, 6)
+    assert of_input(stack, 5) is of_input(stack, 5)
 
 
 def test_a_way_back_that_was_overtaken_is_refused():
@@ -111,9 +134,9 @@ def test_a_way_back_that_was_overtaken_is_refused():
 
 def test_a_copy_has_room_of_its_own():
     members, stack = stack_of(SIZES["equal"], "ReLU")
-    before = outputs_of(stack, 6)
+    before = of_input(stack, 6)
     other = Stack.of(members)
-    assert outputs_of(other, 6) is not before
+    assert of_input(other, 6) is not before
 
 
 def test_a_layer_that_some_lack_is_stored_as_wide_as_its_owners_need():
