@@ -168,13 +168,12 @@ class Detour:
 
 
 def can_keep(x: Tensor, weight: Tensor, widest: int) -> bool:
-    """Whether room for samples `[P, B, in]` would be kept."""
+    """Whether room for samples `[P, B, in]` may be kept: on a CPU, without autograd and autocast."""
     return (
         x.device.type == "cpu"
         and x.dtype == weight.dtype
         and x.shape[:2].numel() * widest <= MOST_NUMBERS
         and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
     )
 
@@ -183,8 +182,7 @@ class DenseLayers:
     """Layers behind each other, on samples `[P, B, in]` like these."""
 
     def __init__(self, layers: Sequence[tuple[Linear, Activation]], x: Tensor, *, kept: bool) -> None:
-        self._weight, self._shape, self._dtype = layers[0][0].weight, x.shape, x.dtype
-        room, samples = Room(x, kept=kept), x.shape[1]
+        self.weight, room, samples = layers[0][0].weight, Room(x, kept=kept), x.shape[1]
         self._layers: list[Dense | Detour] = [
             Dense(linear, activation, samples, room, is_last=i == len(layers) - 1)
             if linear.corner is None
@@ -192,10 +190,6 @@ class DenseLayers:
             for i, (linear, activation) in enumerate(layers)
         ]
         self._calls = 0
-
-    def suit(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether they are those that begin with these weights, and for samples like these."""
-        return weight is self._weight and x.shape == self._shape and x.dtype == self._dtype
 
     def ahead(self, x: Tensor) -> Tensor:
         """The outputs `[P, B, out]` alone."""

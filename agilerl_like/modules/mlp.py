@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
+from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 import torch
@@ -230,7 +231,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         ConfigurationError: `output_layernorm` is asked for one output, of which normalisation would leave nothing.
     """
 
-    _served: tuple[DenseLayers, ...] = ()  # the kinds of samples that came last, in a stack
+    _served: Mapping[Any, DenseLayers] = MappingProxyType({})  # the kinds of samples that came last, in a stack
 
     add_layer = by_hand("add_layer")
     remove_layer = by_hand("remove_layer")
@@ -305,21 +306,18 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
 
     def _kept_for(self, x: Tensor) -> DenseLayers | None:
         """Layers that are written out and have room for samples like these, if they can be kept for a stack."""
-        first = cast(
-            nn.Module, cast(nn.Module, self._modules["linears"])._modules["0"]
-        )  # sooner found than as `linear`
-        weight = cast(Tensor, first._parameters["weight"])
-        for layers in self._served:
-            if layers.suit(x, weight):
-                return layers
-        if (
-            weight.dim() == 2
-            or not can_keep(x, weight, max(self.num_outputs, *self.spec.hidden_size))
-            or not self.is_written_out
-        ):
+        if torch.compiler.is_compiling():
+            return None
+        weight: Tensor = cast(Any, self._modules["linears"])._modules["0"]._parameters["weight"]  # the soonest found
+        kind = x.shape, x.dtype
+        layers = self._served.get(kind)
+        if layers is not None and layers.weight is weight:
+            return layers
+        widest = max(self.num_outputs, *self.spec.hidden_size)
+        if weight.dim() == 2 or not can_keep(x, weight, widest) or not self.is_written_out:
             return None
         layers = DenseLayers(self._pairs, x, kept=True)
-        self._served = (layers, *self._served[: KINDS_OF_SAMPLES - 1])
+        self._served = {**dict([*self._served.items()][1 - KINDS_OF_SAMPLES :]), kind: layers}
         return layers
 
     @property
