@@ -168,12 +168,16 @@ class Detour:
 
 
 def can_keep(x: Tensor, weight: Tensor, widest: int) -> bool:
-    """Whether room for samples `[P, B, in]` may be kept: on a CPU, without autograd and autocast."""
+    """Whether room for samples `[P, B, in]` may be kept: on a CPU, without autograd and autocast.
+
+    Memory that was found in inference mode may not be written outside of it.
+    """
     return (
         x.device.type == "cpu"
         and x.dtype == weight.dtype
         and x.shape[:2].numel() * widest <= MOST_NUMBERS
         and not torch.is_grad_enabled()
+        and not torch.is_inference_mode_enabled()
         and not torch.is_autocast_enabled("cpu")
     )
 

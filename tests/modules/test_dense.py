@@ -105,6 +105,18 @@ def test_outputs_are_the_callers(name):
     assert torch.equal(first, before)
 
 
+@pytest.mark.parametrize("name", SIZES)
+def test_who_acts_in_inference_mode_may_learn_afterwards(name):
+    members, stack = stack_of(SIZES[name], "Tanh")
+    x, gradient = (drawn(len(members), 6, size, seed=3) for size in (INPUTS, OUTPUTS))
+    expected = by_autograd(members, stack, x, gradient)
+    for _ in range(2):
+        with torch.inference_mode():
+            torch.testing.assert_close(stack.module(x), expected[0], rtol=0, atol=1e-12)
+        for found, its in zip(there_and_back(stack, x, gradient), expected, strict=True):
+            torch.testing.assert_close(found, its, rtol=0, atol=1e-12)
+
+
 def test_room_is_kept_for_a_few_shapes():
     _, stack = stack_of(SIZES["equal"], "ReLU")
     with torch.no_grad():
