@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.modules.base import Pull
-from agilerl_like.modules.layers import Activation, Corner, Linear, pull_bias, reads_few
+from agilerl_like.modules.layers import Activation, Corner, Factors, Linear, pull_bias, reads_few
 
 View = Callable[[Tensor], Tensor]
 
@@ -108,9 +108,14 @@ def pass_by_(linear: Linear, activation: Activation, x: Tensor, corner: Corner) 
     That is behind the first layer only: what passes by stays where the layer before put it, and what the owners read is
     written over, for nobody else was given it.
     """
-    part, (bias, across, _) = corner.of(x), linear.of_its_owners
-    y = activation.apply_((torch.addmm if part.dim() == 2 else torch.baddbmm)(bias, part, across))
-    part.copy_(y if activation.gaps is None else torch.where(activation.gaps, y, part))
+    _write_over_(corner.of(x), linear.of_its_owners, activation.apply_, activation.gaps)
+
+
+def _write_over_(
+    part: Tensor, factors: Factors, function: View, gaps: Tensor | None, room: Tensor | None = None
+) -> None:
+    y = function((torch.addmm if part.dim() == 2 else torch.baddbmm)(factors.bias, part, factors.across, out=room))
+    part.copy_(y if gaps is None else torch.where(gaps, y, part))
 
 
 class Detour:
@@ -130,9 +135,7 @@ class Detour:
 
     def ahead(self, x: Tensor) -> Tensor:
         """The outputs `[P, B, W]` alone, where the input was."""
-        part, gaps, (bias, across, _) = self._part(x), self._gaps, self._factors
-        y = self._function((torch.addmm if part.dim() == 2 else torch.baddbmm)(bias, part, across, out=self._input))
-        part.copy_(y if gaps is None else torch.where(gaps, y, part))
+        _write_over_(self._part(x), self._factors, self._function, self._gaps, self._input)
         return x
 
     def forward(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
