@@ -10,9 +10,11 @@ from dataclasses import fields, replace
 import pytest
 import yaml
 
-from agilerl_like import PPO, Population, cli
+import agilerl_like
+from agilerl_like import PPO, Population
 from agilerl_like.algorithms.settings import PPOSettings
 from agilerl_like.cli import main
+from agilerl_like.cli.train import _make_run_dir
 from agilerl_like.config import Config, load
 from agilerl_like.envs.probes import PROBES, KnownValue
 from agilerl_like.training.schedule import Schedule
@@ -88,7 +90,7 @@ class TestTrain:
 
     def test_two_runs_never_share_a_folder(self, file, tmp_path, monkeypatch):
         config = load(file)
-        names = [cli._make_run_dir(config).name for _ in range(3)]
+        names = [_make_run_dir(config).name for _ in range(3)]
         assert len(set(names)) == 3
         assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(names)
 
@@ -262,7 +264,10 @@ class TestProbe:
 
     def test_exit_code_1_says_that_one_is_not_solved(self, capsys, monkeypatch):
         right = PROBES["ConstantReward"]
-        monkeypatch.setattr(cli, "PROBES", {"Right": right, "Wrong": replace(right, values=(KnownValue((0.0,), 2.0),))})
+        monkeypatch.setattr(
+            "agilerl_like.cli.probe.PROBES",
+            {"Right": right, "Wrong": replace(right, values=(KnownValue((0.0,), 2.0),))},
+        )
         assert main(["probe"]) == 1
         rows = [row for row in capsys.readouterr().out.splitlines() if "V(0)" in row]
         assert [answer in row for row in rows for answer in (" yes ", " no ")] == [True, False, False, True]
@@ -280,6 +285,23 @@ class TestPlot:
         assert main(["plot", str(run)]) == 0
         assert capsys.readouterr().out.strip() == str(run / "evolution.png")
         assert (run / "evolution.png").read_bytes().startswith(b"\x89PNG")
+
+
+class TestProgram:
+    def test_help_has_one_line_for_each_command(self, capsys):
+        assert main(["--help"]) == main([]) == 0
+        page = capsys.readouterr().out
+        for command in ("train", "resume", "eval", "plot", "probe"):
+            assert sum(line.startswith(f"  {command} ") for line in page.splitlines()) == 2  # asked for twice
+        assert max(map(len, page.splitlines())) <= 120
+
+    def test_version(self, capsys):
+        assert main(["--version"]) == 0
+        assert capsys.readouterr().out == f"agilerl-like {agilerl_like.__version__}\n"
+
+    def test_an_unknown_command_is_told_the_nearest_one(self, capsys):
+        assert main(["trian", "cartpole.yaml"]) == 2
+        assert capsys.readouterr().err == "agilerl-like: command='trian' is unknown; did you mean 'train'?\n"
 
 
 class TestMistakes:

@@ -20,7 +20,7 @@ from itertools import count
 import agilerl_like.cli
 
 PLACES = {
-    "settings": "agilerl_like.cli:build",
+    "settings": "agilerl_like.cli.train:build",
     "begin": "agilerl_like.training.collector:Collector.begin",
     "tick": "agilerl_like.training.collector:Collector.step",
     "epoch": "agilerl_like.learning.update:Update.epoch",
@@ -43,7 +43,7 @@ PLACES = {
     "remove": "agilerl_like.storage:remove_folder",
     "deal": "agilerl_like.training.members:Members.deal_again",
     "finish": "agilerl_like.reporting.reporter:Reporters.finish",
-    "plot": "agilerl_like.cli:_exit_code",
+    "plot": "agilerl_like.cli.train:_exit_code",
 }
 """Where a fault can be; with "+" behind the name it comes when that is done."""
 

@@ -1,0 +1,113 @@
+"""The command `agilerl-like`: each of its commands is a file here, and this one chooses among them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import torch
+import tyro
+from tyro.conf import PositionalMetavarFromFieldName
+
+from agilerl_like.cli import evaluate, plot, probe, train
+from agilerl_like.cli.output import PROGRAM, write_error, write_line
+from agilerl_like.errors import (
+    CheckpointError,
+    ConfigurationError,
+    EnvironmentFault,
+    ExitCode,
+    NoHealthyMember,
+    unknown_name,
+)
+
+DESCRIPTION = "Populations of PPO agents and teams that find their hyperparameters and architectures while they train."
+
+
+class Command(NamedTuple):
+    """A command: what runs it, given its arguments, and what its docstring is read from."""
+
+    run: Callable[[Sequence[str]], int]
+    documented: Any
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of its docstring, in one line."""
+        text = " ".join((inspect.getdoc(self.documented) or "").split("\n\n")[0].split())
+        return text.partition(". ")[0].removesuffix(".")
+
+
+def _parsed(name: str, function: Callable[..., int]) -> Command:
+    """A command whose arguments tyro reads from a function's signature."""
+
+    def run(arguments: Sequence[str]) -> int:
+        torch.set_num_threads(1)
+        markers = (PositionalMetavarFromFieldName,)
+        return tyro.cli(function, prog=f"{PROGRAM} {name}", args=list(arguments), config=markers)
+
+    return Command(run, function)
+
+
+COMMANDS: Mapping[str, Command] = {
+    "train": Command(train.train, train.Train),
+    "resume": Command(train.resume, train.Resume),
+    **{
+        name: _parsed(name, f) for name, f in (("eval", evaluate.evaluate), ("plot", plot.plot), ("probe", probe.probe))
+    },
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; an error that a user can act on is printed in one line."""
+    try:
+        return _command(list(sys.argv[1:] if arguments is None else arguments))
+    except ConfigurationError as error:
+        return write_error(error, ExitCode.MISTAKE)
+    except (CheckpointError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains as it ends
+            return 128 + signal.SIGPIPE
+        return write_error(error, ExitCode.DISK)
+    except (EnvironmentFault, NoHealthyMember) as error:
+        return write_error(error, ExitCode.FAULT)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _command(arguments: list[str]) -> int:
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if name in ("-h", "--help"):
+        return _help()
+    if name == "--version":
+        write_line(f"{PROGRAM} {version(PROGRAM)}")
+        return ExitCode.DONE
+    if name not in COMMANDS:
+        raise unknown_name("command", name, COMMANDS)
+    return COMMANDS[name].run(rest)
+
+
+def _help() -> int:
+    """Print one line for each command."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    write_line(
+        f"{PROGRAM} COMMAND ...\n\n{DESCRIPTION}\n\n"
+        + "\n".join(lines)
+        + f"\n\n{PROGRAM} COMMAND --help says more of one; {PROGRAM} --version prints the version."
+    )
+    return ExitCode.DONE
+
+
+def _reader_is_gone() -> bool:
+    """Whether the standard output is a pipe whose reader has closed it, as `head` does when it has read enough."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)  # errors are reported without being asked for
+    except OSError:  # it is not a file, in a notebook for instance
+        return False
+    return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -1,0 +1,85 @@
+"""`agilerl-like eval`: play fresh episodes with a saved agent or team."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from tyro.conf import Positional
+
+from agilerl_like import storage
+from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.cli.output import checked_seed, write_line
+from agilerl_like.cli.train import CONFIG
+from agilerl_like.config import Config, Draft, load
+from agilerl_like.errors import ConfigurationError, ExitCode
+from agilerl_like.room import check_room
+from agilerl_like.seeding import Purpose, fresh_seed, integers
+
+EVALUATION_ENVS = 32
+EPISODE = 64
+"""Bytes that an episode takes at least: its seed, its return and its length, and they are copied."""
+
+
+def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = None, env: str = "") -> int:
+    """Play fresh episodes with the best agent or team of a run, without exploration.
+
+    What a team's agents earn together is its return; what each of them earns stands below it.
+
+    Args:
+        run: Folder of a run, or of a saved agent or team.
+        episodes: How many episodes.
+        seed: Names the episodes; none: new ones.
+        env: Another env than the run's, as `environment.id` would name it.
+    """
+    if episodes < 1:
+        raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
+    check_room(f"episodes={episodes}", episodes, EPISODE, "episodes")
+    seed = fresh_seed() if seed is None else checked_seed(seed)
+    agent = _saved(run / "best" if (run / "best").is_dir() else run)
+    config = _config_of(run, env, agent.algo)
+    stage = config.stage(num_envs=1)
+    with contextlib.closing(stage.env):
+        spaces = tuple(map(_as_one, config.spaces(stage.env)))
+        if spaces != (agent.observation_space, agent.action_space):
+            raise ConfigurationError(
+                f"env={config.environment.id!r} has {spaces[0]} and {spaces[1]}; "
+                f"the agent was made for {agent.observation_space} and {agent.action_space}"
+            )
+        with contextlib.closing(stage.for_trials(min(episodes, EVALUATION_ENVS))) as trials:
+            env_and_seeds = stage.stepped(trials), integers(episodes, seed, Purpose.CONFIRMATION_ENVS)
+            by_agent = agent.perform(*env_and_seeds) if isinstance(agent, IPPO) else None
+            played = agent.play(*env_and_seeds) if by_agent is None else by_agent.together
+    scores = played.returns[0]
+    write_line(
+        f"mean return {scores.mean():.2f} ± {scores.std():.2f} over {episodes} episodes "
+        f"(from {scores.min():.2f} to {scores.max():.2f}, {played.lengths.mean():.0f} steps on average, seed {seed})"
+    )
+    if by_agent is not None:
+        write_line(", ".join(f"{name}: {earned.mean():.2f}" for name, earned in by_agent.returns.items()))
+    return ExitCode.DONE
+
+
+def _saved(path: Path) -> Individual:
+    """An agent or a team, as its file says."""
+    document = storage.read_folder(path, "agent")[0].get("agent")
+    algorithm = document.get("algorithm") if isinstance(document, dict) else None
+    return Individual.kind_named(algorithm, str(path)).load(path)
+
+
+def _as_one(space: Any) -> gymnasium.Space:
+    """A space, or those of a team by agent."""
+    return gymnasium.spaces.Dict(space) if isinstance(space, dict) else space
+
+
+def _config_of(run: Path, env: str, algorithm: str) -> Config:
+    """The configuration of a run; if another env is named, one that says nothing but this."""
+    if env:
+        return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).judge()
+    for folder in (run, run.parent):
+        if (folder / CONFIG).is_file():
+            return load(folder / CONFIG)
+    raise ConfigurationError(f"env is missing: {run} has no {CONFIG} that names it; allowed is --env ID")
