@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from agilerl_like import storage
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.algorithms.individual import Individual
-from agilerl_like.algorithms.stored import Outline
+from agilerl_like.algorithms.stored import Outline, flag_in
 from agilerl_like.envs.spaces import (
     ObservationEncoding,
     check_action_space,
@@ -104,6 +104,9 @@ class Agent(Individual):
         self.architecture, self.encoding = architecture, encoding
         self.recent_observations = torch.zeros(0, 0)  # encoded states of the last rollout, see `networks.variation`
         self._pasts: list[tuple[NetworkSpec, UnitMaps]] = []  # memories it had, and what became of their units
+        self.learned_with_masks = False
+        """Whether a rollout that it learned from had action masks."""
+        self._warned_of_masks = False
 
     # -- what differs between algorithms
 
@@ -407,6 +410,7 @@ class Agent(Individual):
         self.network, self._borrows, self._cohort, self.row = other.network, True, None, 0
         self._optimizer = other.moments
         self.recent_observations = other.recent_observations
+        self.learned_with_masks, self._warned_of_masks = other.learned_with_masks, False
 
     # -- testing
 
@@ -489,7 +493,8 @@ class Agent(Individual):
             "adam.exp_avg_sq": optimizer.exp_avg_sq,
             "adam.steps": optimizer.steps,
         }
-        return {**self.facts(), **spaces}, {**tensors, "recent_observations": self.recent_observations}
+        document = {**self.facts(), **spaces, "learned_with_masks": self.learned_with_masks}
+        return document, {**tensors, "recent_observations": self.recent_observations}
 
     @classmethod
     def load(
@@ -524,6 +529,7 @@ class Agent(Individual):
 
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.recall(document)
+        self.learned_with_masks = flag_in(document, "learned_with_masks", older=False)
         network = self._unfilled(self.architecture)
         self._check_stored(storage.facts_of(tensors), network)
         moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in ("exp_avg", "exp_avg_sq", "steps")]

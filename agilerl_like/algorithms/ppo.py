@@ -327,13 +327,25 @@ class PPO(Agent):
             return (*found, self._named(self.network.step(x, course.state)[1])) if self.recurrent else found
 
     def predict(
-        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+        self,
+        obs: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, Any]:
-        """Return `(action, state)` as Stable-Baselines3 does, for a batch or a single observation.
+        """Return `(action, state)` for a batch or a single observation, as SB3 and SB3-contrib's MaskablePPO do.
 
         The actions are those that the env takes. `state` is what `predict` returned before, None at first;
-        `episode_start` [B] says where an episode begins, so that nothing is remembered from before.
+        `episode_start` `[B]` is True where an episode begins, so that the hidden state is reset there. `action_masks`
+        `[B, choices]` (or `[choices]`) is True where an action is legal. An agent that learned with masks and is asked
+        without them warns once: its unmasked policy was never trained.
+
+        Raises:
+            ConfigurationError: an observation, mask or `episode_start` does not fit.
         """
+        if action_masks is None and self.learned_with_masks:
+            self._warn_of_missing_masks()
         with torch.no_grad():
             encoded, single = self._rows(obs)
             x = self.network.observation_norm(encoded)
@@ -346,13 +358,23 @@ class PPO(Agent):
                     )
                 before = before * (1 - starts).view(-1, 1, 1, 1)
             outputs, after = self.network.step(x, before)
+            mask = self._mask(action_masks, len(x))
             raw = (
-                self.distribution.mode(outputs)
+                self.distribution.mode(outputs, mask)
                 if deterministic
-                else self.distribution.sample(outputs, self.noise((len(x),)))
+                else self.distribution.sample(outputs, self.noise((len(x),)), mask)
             )
             action = self.distribution.to_env(raw)
         return (action[0] if single else action), self._named(after) if self.recurrent else state
+
+    def _warn_of_missing_masks(self) -> None:
+        if not self._warned_of_masks:
+            self._warned_of_masks = True
+            warnings.warn(
+                f"agent {self.index} learned with action masks, and predict was called without action_masks: it may "
+                "choose illegal actions; pass the environment's masks (info['action_mask'])",
+                stacklevel=3,
+            )
 
     @torch.no_grad()
     def best_actions(self, encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[np.ndarray, Tensor]:
@@ -421,8 +443,7 @@ class PPO(Agent):
             return None
         mask = np.asarray(action_mask, dtype=bool)
         size = mask_size(self.action_space)
-        if mask.shape == (size,):
-            mask = mask[None]
+        mask = mask[None] if mask.ndim == 1 else mask
         if mask.shape != (batch, size):
             raise ConfigurationError(f"action_mask has shape {mask.shape}; allowed is {(batch, size)}")
         for choice in choices_of(self.action_space):
@@ -502,6 +523,7 @@ class PPO(Agent):
 
     def learned(self, rollout: Rollout) -> None:
         self.updates += 1
+        self.learned_with_masks |= rollout.masks is not None
         recent = rollout.observations[:, 0]  # [T, E, D]
         if self.recurrent:
             length = min(SAMPLE_STEPS, len(recent))

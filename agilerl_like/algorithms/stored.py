@@ -49,6 +49,14 @@ def text_in(document: Mapping[str, Any], name: str) -> str:
     return document[name]
 
 
+def flag_in(document: Mapping[str, Any], name: str, *, older: bool) -> bool:
+    """A flag of a saved document, `older` where the file is from before it existed; ValueError if it is no flag."""
+    flag = document.get(name, older)
+    if not isinstance(flag, bool):
+        raise ValueError(f"{name}={flag!r:.100} must be true or false")
+    return flag
+
+
 def count_in(document: Mapping[str, Any], name: str) -> int:
     """A counter of a saved document; ValueError if it is something else."""
     return whole(name, document[name])

@@ -1,0 +1,125 @@
+"""`predict` takes action masks as MaskablePPO does, and warns where an agent that learned with masks is asked without."""
+
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_on_policy
+from agilerl_like.algorithms.stored import flag_in
+
+STEPS = 5
+LEGAL = np.array([True, True, False])
+
+
+class Trapped(gymnasium.Env):
+    """Pays 1 for a legal action and -10 for action 2, which its mask forbids; an episode has 5 steps."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = STEPS
+        return np.zeros(2, np.float32), {"action_mask": LEGAL}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(2, np.float32), 1.0 if LEGAL[action] else -10.0, self.left == 0, False, {"action_mask": LEGAL}
+
+
+def lured_agent(**kwargs):
+    """An agent whose policy prefers the illegal action, as a masked one may: nothing ever taught it otherwise."""
+    agent = PPO(
+        Trapped.observation_space, Trapped.action_space, seed=0, num_envs=2, learn_step=8, batch_size=8, **kwargs
+    )
+    with torch.no_grad():
+        bias = [parameter for parameter in agent.actor.parameters() if parameter.shape == (3,)][-1]
+        bias.copy_(torch.tensor([0.0, 0.0, 20.0]))
+    return agent
+
+
+def learn_a_rollout(agent, masks):
+    states = [np.zeros((2, 2), np.float32)] * 4
+    acted = [agent.get_action(state, action_mask=masks) for state in states]
+    actions, log_probs, _, values = (list(column) for column in zip(*(result[:4] for result in acted), strict=True))
+    flags = [np.ones(2), *[np.zeros(2)] * 3]
+    action_masks = None if masks is None else [masks] * 4
+    agent.learn(
+        (states, actions, log_probs, [np.ones(2)] * 4, flags, values, states[0], np.zeros(2)), action_masks=action_masks
+    )
+
+
+def score(agent, **given):
+    """The return of an episode played by `predict`."""
+    env = Trapped()
+    obs, _ = env.reset()
+    total, ended = 0.0, False
+    while not ended:
+        action, _ = agent.predict(obs, deterministic=True, **given)
+        obs, reward, ended, _, _ = env.step(int(action))
+        total += reward
+    return total
+
+
+def test_a_masked_agent_scores_the_same_by_predict_as_by_its_own_test():
+    agent = lured_agent()
+    assert agent.test(Trapped(), loop=1) == STEPS
+    assert score(agent, action_masks=LEGAL) == STEPS
+    assert score(agent) == -10 * STEPS  # no warning: it has not learned with masks
+    batch = np.tile(LEGAL, (50, 1))
+    sampled, _ = agent.predict(np.zeros((50, 2)), action_masks=batch)
+    assert set(sampled.tolist()) == {0, 1}
+
+
+def test_a_mask_of_another_size_is_named():
+    with pytest.raises(ConfigurationError, match=r"action_mask has shape \(1, 2\); allowed is \(1, 3\)"):
+        lured_agent().predict(np.zeros(2), action_masks=LEGAL[:2])
+
+
+def test_an_agent_that_learned_with_masks_warns_once_without_them(tmp_path):
+    agent = lured_agent()
+    learn_a_rollout(agent, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agent.predict(np.zeros(2))  # it never saw a mask
+    learn_a_rollout(agent, np.tile(LEGAL, (2, 1)))
+    for one in (agent, agent.clone(index=1), PPO.load(agent.save_checkpoint(tmp_path / "agent"))):
+        with pytest.warns(UserWarning, match="agent [01] learned with action masks, .* without action_masks"):
+            one.predict(np.zeros(2))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            one.predict(np.zeros(2))
+            one.predict(np.zeros(2), action_masks=LEGAL)
+
+
+def test_files_from_before_the_flag_are_read():
+    agent = lured_agent()
+    document, tensors = agent.to_documents()
+    assert document.pop("learned_with_masks") is False
+    assert PPO.from_documents(document, tensors, device="cpu", where="older").learned_with_masks is False
+    with pytest.raises(ValueError, match="learned_with_masks=1 must be true or false"):
+        flag_in({"learned_with_masks": 1}, "learned_with_masks", older=False)
+
+
+def test_members_of_a_run_learn_with_masks():
+    env = make_vect_envs(Trapped, num_envs=2, backend="sync")
+    pop = PPO.population(2, env.single_observation_space, env.single_action_space, seed=0, learn_step=8, batch_size=8)
+    pop, _ = train_on_policy(env, pop=pop, max_steps=16, evo_steps=16, eval_loop=1, verbose=False)
+    assert [agent.learned_with_masks for agent in pop] == [True, True]
+
+
+def test_a_recurrent_agent_predicts_with_masks():
+    agent = lured_agent(recurrent=True)
+    action, state = agent.predict(np.zeros(2), deterministic=True, action_masks=LEGAL)
+    assert action in (0, 1)
+    assert set(state) == {"actor", "critic"}
+
+
+def test_learners_of_a_team_take_masks():
+    space = {"a_0": Trapped.observation_space}
+    team = IPPO(space, {"a_0": Trapped.action_space}, seed=0, num_envs=2, learn_step=8, batch_size=8)
+    actions, _ = team.learner_of("a_0").predict(np.zeros((40, 2)), action_masks=np.tile(LEGAL, (40, 1)))
+    assert set(actions.tolist()) == {0, 1}
