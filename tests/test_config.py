@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -418,6 +419,39 @@ class TestBuilding:
         setup = build(read(self.text + only_steps, "--population.pre-training-mutation", "true"))
         setup.env.close()
         assert all(agent.lr != 0.002 and agent.mut == "lr" for agent in setup.population)
+
+    @pytest.mark.parametrize("more", ["", "algorithm: {recurrent: true}\nmutation: none\n"])
+    def test_the_device_that_is_configured_holds_every_number_of_every_member(self, read, more):
+        text = "environment: {id: CartPole-v1}\nrun: {device: meta}\nhyperparameters: {lr: {min: 1e-4, max: 1e-2}}\n"
+        setup = build(read(text + more))
+        setup.env.close()
+        for agent in setup.population:
+            tensors = [*agent.network.parameters(), *agent.network.buffers(), agent.optimizer.exp_avg]
+            assert agent.device.type == "meta"
+            assert len(tensors) > 10
+            assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+    def test_a_process_of_several_is_given_the_device_of_its_rank(self, read):
+        setup = build(read("environment: {id: CartPole-v1}\nrun: {device: cuda}"), torch.device("meta"))
+        setup.env.close()
+        assert setup.population.device.type == "meta"
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device that is missing")
+    def test_a_device_that_is_missing_is_one_error_that_names_what_there_is(self, read):
+        config = read("environment: {id: CartPole-v1}\nrun: {device: cuda}")  # legal, for it may run elsewhere
+        with pytest.raises(ConfigurationError, match=r"^run.device='cuda' cannot be used: .*; allowed here: 'cpu'"):
+            build(config)
+        assert read("environment: {id: CartPole-v1}\nrun: {device: auto}").run.torch_device == torch.device("cpu")
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--run.device", "gpu"), "run.device='gpu'; allowed are 'cpu', 'cuda', 'cuda:1', ..., and 'auto'"),
+            (("--run.device", "cuda:1", "--run.processes", "2"), "run.device='cuda:1' is a single GPU; allowed for"),
+        ],
+    )
+    def test_a_device_that_nothing_has_is_refused(self, read, options, message):
+        assert message in refusal(read, CARTPOLE, *options)
 
     def test_an_unknown_env_is_refused_with_near_names(self, read):
         with pytest.raises(

@@ -396,6 +396,6 @@ def usable(device: Any) -> torch.device:
         others = [name for name, kind in (("cuda", torch.cuda), ("mps", torch.backends.mps)) if kind.is_available()]
         allowed = ", ".join(map(repr, ["cpu", *others]))
         raise ConfigurationError(
-            f"device={device!r} cannot be used: {str(error).splitlines()[0]:.100}; allowed here: {allowed}"
+            f"device={str(device)!r} cannot be used: {str(error).splitlines()[0]:.100}; allowed here: {allowed}"
         ) from error
     return found

@@ -133,12 +133,13 @@ def _help(command: str, kind: type[Train] | type[Resume], file: str, overrides: 
 def _launched(config: Config) -> contextlib.AbstractContextManager[World]:
     """The processes that somebody started together with this one; mostly there are none."""
     torch.set_num_threads(config.run.threads)
-    return joined(cpu=not torch.cuda.is_available()) if is_launched() else contextlib.nullcontext(Alone())
+    cpu = config.run.torch_device.type == "cpu" or not torch.cuda.is_available()
+    return joined(cpu=cpu) if is_launched() else contextlib.nullcontext(Alone())
 
 
 def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, resume: bool) -> int:
     """Train, from the beginning or from the newest checkpoint; only the main process has a folder."""
-    setup = build(config)
+    setup = build(config, world.device(config.run.torch_device))
     with contextlib.closing(setup.env):
         run_dir = find_folder() if world.is_main else None
         command = world.agree(f"{PROGRAM} resume {shlex.quote(str(run_dir))}")  # who says it may be another one

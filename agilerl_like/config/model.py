@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import gymnasium
+import torch
 import yaml
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.individual import Individual, usable
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
@@ -39,6 +40,7 @@ from agilerl_like.hpo import HyperparameterConfig, Mutations, Selection
 from agilerl_like.room import check_room
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.training.conduct import STILL, Plan, check_processes
+from agilerl_like.training.distributed import check_shared_device
 from agilerl_like.training.schedule import Schedule
 from agilerl_like.training.stage import AgentStage, Stage
 
@@ -126,6 +128,8 @@ class Config(Section):
     def _check_processes(self) -> None:
         try:
             check_processes(self.run.processes, self.population.size, self.environment.num_envs)
+            if self.run.processes > 1:
+                check_shared_device(self.run.torch_device)
         except ConfigurationError as error:
             raise ConfigurationError(f"run.{error}") from error
 
@@ -188,13 +192,17 @@ class Setup(NamedTuple):
         return Plan(self.schedule, self.selection, self.mutations or STILL, name, self.settings, resume)
 
 
-def build(config: Config) -> Setup:
+def build(config: Config, device: torch.device | None = None) -> Setup:
     """Make the envs and the population that a configuration describes; the caller closes `env`.
 
+    The population is on `device`; left out, on the one that `run.device` names.
+
     Raises:
-        ConfigurationError: the env is unknown or lacks a package, or its spaces do not suit the algorithm.
+        ConfigurationError: this machine lacks the device, the env is unknown or lacks a package, or its spaces do not
+            suit the algorithm.
     """
     config = config.seeded()
+    device = _usable(config.run.torch_device if device is None else device)
     try:
         stage = config.stage()
     except ConfigurationError as error:
@@ -205,6 +213,7 @@ def build(config: Config) -> Setup:
             start.size,
             *config.spaces(stage.env),
             sample_hyperparameters=start.sample_hyperparameters,
+            device=device,
             **config.agent_arguments(),
         )
         if config.mutation is None:
@@ -216,3 +225,10 @@ def build(config: Config) -> Setup:
     except BaseException:
         stage.env.close()
         raise
+
+
+def _usable(device: torch.device) -> torch.device:
+    try:
+        return usable(device)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"run.{error}") from error

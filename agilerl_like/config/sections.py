@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic.dataclasses
+import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from agilerl_like.algorithms.settings import NUMERIC, Count, Positive, PPOSettings
@@ -24,6 +25,8 @@ from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder
 from agilerl_like.training.schedule import Schedule
 
+AUTO = "auto"
+"""The name of whichever device this machine has."""
 MOST_THREADS = 1024
 """More than any machine has work for; where there is no room for more, they end the process without a word."""
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
@@ -265,7 +268,27 @@ class RunConfig(Section):
     """Send curves to Weights & Biases."""
     plot: bool = True
     """Draw the run as evolution.png at its end, if matplotlib is installed."""
+    device: str = "cpu"
+    """Where networks are computed: cpu, cuda, cuda:1, ..., or auto: cuda where there is one, else cpu. With several
+    processes, cuda means one GPU for each of them."""
     threads: Annotated[Count, Field(le=MOST_THREADS)] = 1
     """Threads of torch in each process; nets of this size are slower on more."""
     processes: Count = 1
     """Processes on this machine among which the members are divided; not for `accelerate launch`, which says it."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device, with "auto" resolved on this machine; whether it can be used is found out by `build`."""
+        if self.device == AUTO:
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self.device)
+
+    @model_validator(mode="after")
+    def _check(self) -> RunConfig:
+        try:
+            _ = self.torch_device
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"device={self.device!r}; allowed are 'cpu', 'cuda', 'cuda:1', ..., and 'auto'"
+            ) from error
+        return self

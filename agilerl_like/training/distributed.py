@@ -183,9 +183,7 @@ class Together(World):
         return mine
 
     def device(self, wanted: torch.device) -> torch.device:
-        if wanted.type != "cuda":
-            return wanted
-        return torch.device("cuda", self._local_rank % torch.cuda.device_count())
+        return device_of_rank(wanted, self._local_rank, torch.cuda.device_count())
 
     def gather(self, document: Any) -> list[Any]:
         with self._mourning():
@@ -302,6 +300,32 @@ def _room_for(shapes: Mapping[str, tuple[str, list[int]]], device: torch.device)
 def _bytes_of(tensor: Tensor) -> Tensor:
     """A tensor's bytes, in place if it is contiguous: not every backend carries every dtype."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def check_shared_device(wanted: torch.device) -> None:
+    """Raise ConfigurationError if several processes cannot divide such a device: "cuda:1" is one GPU."""
+    if wanted.type == "cuda" and wanted.index is not None:
+        raise ConfigurationError(
+            f"device={str(wanted)!r} is a single GPU; allowed for several processes are 'cpu', and 'cuda': process r "
+            "of a machine then computes on cuda:r"
+        )
+
+
+def device_of_rank(wanted: torch.device, local_rank: int, gpus: int) -> torch.device:
+    """Return the device of one of the processes of a machine with so many GPUs: of "cuda", process r has cuda:r.
+
+    Raises:
+        ConfigurationError: one GPU is named for all of them, or there are fewer GPUs than processes.
+    """
+    if wanted.type != "cuda":
+        return wanted
+    check_shared_device(wanted)
+    if local_rank >= gpus:
+        raise ConfigurationError(
+            f"device='cuda' for process {local_rank} of this machine, which has {gpus} GPUs; allowed are as many "
+            "processes as GPUs, and 'cpu'"
+        )
+    return torch.device("cuda", local_rank)
 
 
 def world_of(accelerator: Accelerator | None) -> World:

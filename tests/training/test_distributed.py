@@ -9,7 +9,7 @@ from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, Tour
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import Reporter
 from agilerl_like.training import train_on_policy
-from agilerl_like.training.distributed import Route, Share, deal, routes
+from agilerl_like.training.distributed import Route, Share, deal, device_of_rank, routes
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation=0.1, rl_hp=0.2)
@@ -155,3 +155,16 @@ def test_hooks_are_called_on_every_process():
 def test_a_hook_that_cannot_be_sent_is_named_before_anything_starts():
     with pytest.raises(ConfigurationError, match="lambda"):
         lived(2, hook=lambda agent: None)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_each_process_of_a_machine_computes_on_a_gpu_of_its_own(rank):
+    assert device_of_rank(torch.device("cuda"), rank, gpus=4) == torch.device("cuda", rank)
+    assert device_of_rank(torch.device("cpu"), rank, gpus=4) == torch.device("cpu")
+
+
+def test_processes_without_a_gpu_of_their_own_are_refused():
+    with pytest.raises(ConfigurationError, match="process 2 of this machine, which has 2 GPUs; allowed are"):
+        device_of_rank(torch.device("cuda"), 2, gpus=2)
+    with pytest.raises(ConfigurationError, match="'cuda:1' is a single GPU"):
+        device_of_rank(torch.device("cuda:1"), 0, gpus=2)
