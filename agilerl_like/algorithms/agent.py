@@ -32,7 +32,7 @@ from agilerl_like.envs.spaces import (
 )
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
+from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Adam
@@ -61,6 +61,8 @@ WEIGHT = 4 * 4
 """Bytes of a weight, its gradient and its two moments."""
 MAX_TENSORS = 1000
 """About as many as a network can have."""
+NOISE = {"sd": Mutations.mutation_sd, "kl": Mutations.mutation_kl}
+"""Bound and target of parameter noise where a mutation does not give them."""
 RECENT = 1024
 """States of the last rollout that are kept to measure mutations on."""
 
@@ -340,7 +342,8 @@ class Agent(Individual):
         generator = torch_generator(torch.device("cpu"), self.seed, Purpose.MORPHISM, *keys)
         if change.kind == "parameters":
             self._move_out()
-            details = perturb_(self.network, self._states(generator), float(change.details["sd"]), generator)
+            sd, target_kl = (float(change.details.get(name, default)) for name, default in NOISE.items())
+            details = perturb_(self.network, self._states(generator), sd, generator, target_kl=target_kl)
             return Mutation(change.kind, change.operator, details)
 
         adam = self.moments

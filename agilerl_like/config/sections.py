@@ -228,8 +228,11 @@ class MutationConfig(Section):
     """Weight of another activation."""
     rl_hp: float = Mutations.rl_hp
     """Weight of a step of some of the `hyperparameters`."""
+    mutation_kl: float = Mutations.mutation_kl
+    """How far the noise moves the policy: mean KL(parent || child) in nats, over states of the last rollout."""
     mutation_sd: float = Mutations.mutation_sd
-    """Size of the noise."""
+    """Largest standard deviation of the noise, relative to that of each weight matrix; no matrix is turned to a cosine
+    below 0.9, whatever this is."""
     activation_selection: tuple[str, ...] = Mutations.activation_selection
     """Activations to choose from."""
     mutate_elite: bool = Mutations.mutate_elite

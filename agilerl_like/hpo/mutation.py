@@ -33,8 +33,11 @@ def unchanged(hyperparameters: dict[str, Number]) -> Mapping[str, Number]:
 class Mutations:
     """The relative weights of each kind of change, and how large they are.
 
-    An architecture mutation adds or removes a layer with probability `new_layer_prob`, else nodes. `mutation_sd` is the
-    size of noise on weights. `mutate_elite` and `mutate_survivors` say whether the best member, and the others that
+    An architecture mutation adds or removes a layer with probability `new_layer_prob`, else nodes. Noise on weights is
+    scaled until the policy has moved by `mutation_kl`, the mean KL(parent || child) in nats over states of the last
+    rollout. `mutation_sd`, AgileRL's name, bounds it: the largest standard deviation of the noise, relative to that of
+    each weight matrix; where it binds, the policy moves by less. Whatever it is, every matrix keeps a cosine of 0.9
+    with its parent. `mutate_elite` and `mutate_survivors` say whether the best member, and the others that
     keep their slots, may change too; by default only clones do. `rand_seed` is for mutation by hand alone, and drawn
     from the operating system if left out; a run has its own. `device` and `accelerator` are accepted, as AgileRL has
     them, and unused: nothing here touches a tensor.
@@ -46,13 +49,14 @@ class Mutations:
     parameters: float = 0.2
     activation: float = 0.0
     rl_hp: float = 0.2
-    mutation_sd: float = 0.1
+    mutation_sd: float = 0.5
     activation_selection: tuple[str, ...] = ("ReLU", "ELU", "GELU")
     mutate_elite: bool = False
     rand_seed: int | None = None
     device: Any = field(default="cpu", compare=False)
     accelerator: Any = field(default=None, repr=False, compare=False)
     mutate_survivors: bool = field(default=False, kw_only=True)
+    mutation_kl: float = field(default=0.01, kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse weights that are none, and lists where a value is meant."""
@@ -65,8 +69,9 @@ class Mutations:
             raise ConfigurationError("no_mutation, architecture, parameters, activation and rl_hp must not all be 0")
         if not 0 <= self.new_layer_prob <= 1:
             raise ConfigurationError(f"new_layer_prob={self.new_layer_prob!r} must lie between 0 and 1")
-        if not 0 <= self.mutation_sd < math.inf:
-            raise ConfigurationError(f"mutation_sd={self.mutation_sd!r} must be finite and not negative")
+        for name in ("mutation_sd", "mutation_kl"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigurationError(f"{name}={getattr(self, name)!r} must be finite and not negative")
         if self.activation and not self.activation_selection:
             raise ConfigurationError("activation_selection=() must name an activation while activation is above 0")
 
@@ -111,7 +116,7 @@ class Mutations:
             case "none":
                 return genome, (Mutation("none"),)
             case "parameters":
-                return genome, (Mutation(kind, "noise", {"sd": self.mutation_sd}),)
+                return genome, (Mutation(kind, "noise", {"sd": self.mutation_sd, "kl": self.mutation_kl}),)
             case "rl_hp":
                 child, mutation = change_hyperparameters(genome, hp_config, rng, repair)
             case "architecture":

@@ -2,8 +2,9 @@
 
 Growth is exact. Removal drops the units that are missed least on the states of the last rollout, refits what reads
 them, and is only accepted if the policy and the value stay near (`KL_LIMIT`, `VALUE_LIMIT`); otherwise fewer units are
-removed, and at last none. Parameter noise is scaled until it moves the policy by `NOISE_KL` (Lehman et al. 2018 scale
-by sensitivity to the same end). All is measured in evaluation mode: what a policy means, not what noise makes of it.
+removed, and at last none. Parameter noise is scaled until the policy has moved by a given KL (Lehman et al. 2018 scale
+by sensitivity to the same end), within a bound relative to the weights themselves. All KL divergences are measured in
+evaluation mode, so that noisy layers do not add to them.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ KL_LIMIT = 0.01
 """Largest mean KL(parent || child), in nats, that a removal may cost."""
 VALUE_LIMIT = 0.1
 """Largest root mean square change of the value, relative to its spread, that a removal may cost."""
-NOISE_KL = 0.01
-"""Mean KL(before || after), in nats, to which parameter noise is scaled."""
 NOISE_TOLERANCE, ROUGHLY = 0.15, 0.5
-"""How near to `NOISE_KL` is near enough, relative to it; and for the first guesses."""
+"""Relative error of the noise's KL that is accepted; and that of the first guesses."""
 NOISE_TRIALS = 40
-LARGEST_NOISE, LARGEST_STEP = 1e3, math.log(16.0)
-"""How far the search for the noise's scale may go up, relative to where it began; and by what factor at once."""
+FIRST_NOISE, LARGEST_STEP = 0.1, math.log(16.0)
+"""Scale at which the search for the noise's scale begins; and the largest factor between two guesses."""
+LEAST_COSINE = 0.901
+"""Cosine that a matrix with noise keeps at least with the matrix before: 0.9, with room for rounding."""
 POWERS = 1.0, 5.0
 """Of the scale that the KL goes with: the least and the most that the search relies on."""
 FEW = 4
@@ -141,16 +142,23 @@ def distance(parent: ActorCritic, child: ActorCritic, observations: Tensor) -> t
 
 
 @torch.no_grad()
-def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: torch.Generator) -> Arguments:
-    """Add noise to the policy's weight matrices, each scaled by its own spread, until the policy moved by `NOISE_KL`.
+def perturb_(
+    network: ActorCritic, observations: Tensor, sd: float, generator: torch.Generator, *, target_kl: float
+) -> Arguments:
+    """Add noise to the policy's weight matrices until the mean KL(before || after) over the states is `target_kl`.
 
-    `sd` is where the search for the scale begins, relative to each matrix's standard deviation; 0 changes nothing. The
-    value never moves: of a network whose critic uses the actor's encoder, only the head is perturbed. Where no scale
-    moves the policy by so much, it is moved by less.
+    The noise of a matrix is Gaussian, in proportion to the matrix's standard deviation and orthogonal to the matrix.
+    `sd` is the largest factor of that proportion, and below it every matrix keeps a cosine of `LEAST_COSINE` with what
+    it was. Where that bounds the noise the KL is smaller: a new policy, whose last layer is near zero, would lose its
+    encoder before it moved by as much. `sd` or `target_kl` of 0 change nothing, and neither does noise without effect.
+    The value never moves: of a network whose critic uses the actor's encoder, only the head is perturbed.
+
+    Returns the factor and the KL that were reached, as "sd" and "kl".
     """
     matrices = _policy_matrices(network)
     original = [matrix.clone() for matrix in matrices]
-    noise = [torch.randn(m.shape, generator=generator).to(m) * m.std(unbiased=False) for m in matrices]
+    noise = [_noise_for(matrix, generator) for matrix in matrices]
+    limit = min([sd, *map(_largest_scale, matrices, noise)])
     distribution = network.actor.distribution
 
     def kl_on(before: Tensor, outputs: Callable[[], Tensor]) -> Callable[[float], float]:
@@ -164,14 +172,26 @@ def perturb_(network: ActorCritic, observations: Tensor, sd: float, generator: t
         return kl
 
     with evaluating(network):
-        outputs, its_few = _policy_on(network, observations)
+        outputs, few_outputs = _policy_on(network, observations)
         before = outputs().clone()
-        few = kl_on(_few_of(before, observations), its_few)
-        rough, moved, power = _scale_for(few, sd, ROUGHLY)
-        is_near = moved >= (1 - ROUGHLY) * NOISE_KL
-        start = rough * (NOISE_KL / moved) ** (1 / power) if is_near else rough or sd
-        scale, moved, _ = _scale_for(kl_on(before, outputs), start, NOISE_TOLERANCE, power)
+        on_few = _ScaleSearch(kl_on(_few_of(before, observations), few_outputs), target_kl, limit)
+        rough, moved, power = on_few.run(FIRST_NOISE, ROUGHLY)
+        is_near = moved >= (1 - ROUGHLY) * target_kl > 0
+        start = rough * (target_kl / moved) ** (1 / power) if is_near else rough or FIRST_NOISE
+        scale, moved, _ = _ScaleSearch(kl_on(before, outputs), target_kl, limit).run(start, NOISE_TOLERANCE, power)
         return {"sd": scale, "kl": moved}
+
+
+def _noise_for(matrix: Tensor, generator: torch.Generator) -> Tensor:
+    """Gaussian noise of the matrix's standard deviation, without the part that would only scale the matrix."""
+    noise = torch.randn(matrix.shape, generator=generator).to(matrix) * matrix.std(unbiased=False)
+    return noise - matrix * ((noise * matrix).sum() / matrix.square().sum().clamp(min=1e-30))
+
+
+def _largest_scale(matrix: Tensor, noise: Tensor) -> float:
+    """The scale of orthogonal noise at which its matrix keeps a cosine of `LEAST_COSINE` with what it was."""
+    size = float(noise.norm())
+    return math.tan(math.acos(LEAST_COSINE)) * float(matrix.norm()) / size if size else math.inf
 
 
 def _policy_on(network: ActorCritic, observations: Tensor) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
@@ -203,42 +223,61 @@ def _policy_matrices(network: ActorCritic) -> list[Tensor]:
     return [matrix for name, matrix in matrices if not by_name or name.endswith("weight")]
 
 
-def _scale_for(
-    kl: Callable[[float], float], start: float, tolerance: float, power: float = 2.5
-) -> tuple[float, float, float]:
-    """Find the scale at which `kl` is `NOISE_KL`, or else one at which it is less.
+@dataclass(frozen=True)
+class _ScaleSearch:
+    """A search for the scale at most `limit` at which `kl` is `target`, or else for one at which it is less.
 
-    Return it, what `kl` said last, and the power of the scale that the KL goes with near it; `power` is what to think
-    of that at first. It is the square of a small scale, and up to the fifth of a large one, so over the scale's
-    logarithm its own is nearly a straight line. The next guess is where the line through the nearest points on either
-    side hits; after two guesses on one side the other's point counts half as much (the Illinois method: Dowell and
-    Jarratt 1971).
+    The KL goes with the square of a small scale, and up to the fifth power of a large one, so its logarithm over the
+    scale's is nearly a straight line. The next guess is where the line through the nearest points on either side hits;
+    after two guesses on one side the other's point counts half as much (the Illinois method: Dowell and Jarratt 1971).
     """
-    if start <= 0:
-        return 0.0, 0.0, power
-    ends: dict[bool, tuple[float, float]] = {}  # by whether it is too far: log scale, log of the KL over what is wanted
-    scale, last = start, None
-    for _ in range(NOISE_TRIALS):
-        moved = kl(scale)
-        here, miss = math.log(scale), math.log(min(max(moved / NOISE_KL, 1e-9), 1e9) if moved == moved else 1e9)
-        is_far = miss > 0  # and so is nan
-        if last is not None and here != last[0]:
-            power = min(max((miss - last[1]) / (here - last[0]), POWERS[0]), POWERS[1])
-        if abs(moved - NOISE_KL) <= tolerance * NOISE_KL:
-            return scale, moved, power
-        if last is not None and is_far == (last[1] > 0) and (not is_far) in ends:
-            ends[not is_far] = ends[not is_far][0], ends[not is_far][1] / 2
-        ends[is_far] = last = here, miss
+
+    kl: Callable[[float], float]
+    """Sets the weights for a scale and measures the KL."""
+    target: float
+    limit: float
+
+    def run(self, start: float, tolerance: float, power: float = 2.5) -> tuple[float, float, float]:
+        """Return the scale, its KL, which the weights are left at, and the power of the scale that the KL goes with.
+
+        `power` is the first guess of the last of them; `tolerance` is relative.
+        """
+        scale = min(start, self.limit)
+        if scale <= 0 or self.target <= 0:
+            return 0.0, self.kl(0.0), power
+        ends: dict[bool, tuple[float, float]] = {}  # by whether it is too far: log scale, log of KL over the target
+        last = None
+        for _ in range(NOISE_TRIALS):
+            moved = self.kl(scale)
+            is_bounded = scale == self.limit and moved < self.target and moved != 0
+            if is_bounded or abs(moved - self.target) <= tolerance * self.target:
+                return scale, moved, power
+            here, miss = math.log(scale), self._miss(moved)
+            is_far = miss > 0
+            if last is not None and here != last[0]:
+                power = min(max((miss - last[1]) / (here - last[0]), POWERS[0]), POWERS[1])
+            if last is not None and is_far == (last[1] > 0) and (not is_far) in ends:
+                ends[not is_far] = ends[not is_far][0], ends[not is_far][1] / 2
+            ends[is_far] = last = here, miss
+            following = min(math.exp(self._guess(ends, last, power)), self.limit)
+            if following == scale:
+                break
+            scale = following
+        scale = math.exp(ends[False][0]) if len(ends) == 2 else 0.0
+        return scale, self.kl(scale), power
+
+    def _miss(self, moved: float) -> float:
+        """Logarithm of the KL over the target; a KL of nan is much too large."""
+        return math.log(min(max(moved / self.target, 1e-9), 1e9) if moved == moved else 1e9)
+
+    @staticmethod
+    def _guess(ends: dict[bool, tuple[float, float]], last: tuple[float, float], power: float) -> float:
+        """Logarithm of the next scale to try."""
         if len(ends) == 2:
             (low, under), (high, over) = ends[False], ends[True]
-            guess = low - under * (high - low) / (over - under)
-        else:
-            guess = here - min(max(miss / power, -LARGEST_STEP), LARGEST_STEP)
-        if guess > math.log(LARGEST_NOISE * start) or guess in (low for low, _ in ends.values()):
-            break
-        scale = math.exp(guess)
-    scale = math.exp(ends[False][0]) if len(ends) == 2 else 0.0
-    return scale, kl(scale), power
+            return low - under * (high - low) / (over - under)
+        here, miss = last
+        return here - min(max(miss / power, -LARGEST_STEP), LARGEST_STEP)
 
 
 # -- architecture

@@ -150,8 +150,10 @@ def test_an_activation_without_alternative_is_no_mutation(layers) -> None:
 
 def test_noise_leaves_the_genome_and_says_how_much(layers) -> None:
     genome = Genome(VALUES, layers())
-    noise = Mutation("parameters", "noise", {"sd": 0.05})
-    assert draws(Mutations(**ONLY | {"parameters": 1, "mutation_sd": 0.05}), genome, 1) == [(genome, noise)]
+    noise = Mutation("parameters", "noise", {"sd": 0.05, "kl": 0.02})
+    assert draws(Mutations(**ONLY | {"parameters": 1, "mutation_sd": 0.05}, mutation_kl=0.02), genome, 1) == [
+        (genome, noise)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +165,7 @@ def test_noise_leaves_the_genome_and_says_how_much(layers) -> None:
         (ONLY, "must not all be 0"),
         ({"new_layer_prob": 1.1}, r"new_layer_prob=1\.1 must lie between 0 and 1"),
         ({"mutation_sd": -1}, "mutation_sd=-1 must be finite and not negative"),
+        ({"mutation_kl": inf}, "mutation_kl=inf must be finite and not negative"),
         ({"activation": 0.1, "activation_selection": ()}, r"activation_selection=\(\) must name an activation"),
     ],
 )
