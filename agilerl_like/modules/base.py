@@ -17,7 +17,7 @@ removal, who read what was lost (`readers`, `reading`). `morphism.morph` does th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from types import MappingProxyType
@@ -93,6 +93,8 @@ class Spec:
     """A validated, hashable description of an evolvable module."""
 
     OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {}
+    BOUNDS: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Fields whose least and greatest value, where a configuration does not name these, make room for what it names."""
 
     def __post_init__(self) -> None:
         own = vars(self)
@@ -106,8 +108,27 @@ class Spec:
         return {field.name for field in fields(cls) if field.init}
 
     @classmethod
-    def from_config(cls: type[SpecT], field: str, config: Mapping[str, Any]) -> SpecT:
+    def defaults_for(cls, inputs: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Defaults that follow from what the module reads and from what its configuration names.
+
+        `inputs` is what the module is built for, as in its constructor; None where that is not known yet.
+        """
+        return dict(bound for field in cls.BOUNDS if field in given for bound in cls._bounds_of(field, given[field]))
+
+    @classmethod
+    def _bounds_of(cls, field: str, value: Any) -> Iterator[tuple[str, int]]:
+        """Bounds of a field that include a value (or all of a list), by their names; none for what is no number."""
+        numbers = value if isinstance(value, (list, tuple)) else (value,)
+        if numbers and all(type(number) is int and number > 0 for number in numbers):
+            low, high = cls.BOUNDS[field]
+            yield low, min(getattr(cls, low), *numbers)
+            yield high, max(getattr(cls, high), *numbers)
+
+    @classmethod
+    def from_config(cls: type[SpecT], field: str, config: Mapping[str, Any], inputs: Any = None) -> SpecT:
         """Build a spec from a plain mapping: lists become tuples, and None stands for the default, as in AgileRL.
+
+        `inputs` is what the module will be built for, on which defaults may depend (see `defaults_for`).
 
         Raises:
             ConfigurationError: `config` is no mapping, has an unknown key (near ones are named) or an illegal value.
@@ -117,6 +138,7 @@ class Spec:
             if key not in cls.config_keys():
                 raise unknown_name(f"{field} key", key, cls.config_keys())
         given = {key: value for key, value in config.items() if value is not None}
+        given = {**cls.defaults_for(inputs, given), **given}
         try:
             return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
         except ConfigurationError as error:
@@ -343,6 +365,18 @@ def check_kind(field: str, value: object, annotation: str) -> None:
     flags_misplaced = bool not in types and any(isinstance(entry, bool) for entry in entries)
     if is_list != isinstance(value, tuple) or flags_misplaced or not all(isinstance(entry, types) for entry in entries):
         raise ConfigurationError(f"{field}={value!r} must be {wanted}")
+
+
+def num_numbers(inputs: Any) -> int:
+    """How many numbers a module of vectors is built for: as it is, or as leaves of an observation."""
+    return inputs if isinstance(inputs, int) else sum(leaf.size for leaf in inputs)
+
+
+def check_ends(inputs: int, num_outputs: int) -> None:
+    """Raise ConfigurationError unless a module has something to read and something to say."""
+    for name, count in (("num_inputs", inputs), ("num_outputs", num_outputs)):
+        if count < 1:
+            raise ConfigurationError(f"{name}={count!r} must be at least 1")
 
 
 def check_mapping(field: str, value: object) -> None:

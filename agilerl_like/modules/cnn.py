@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from agilerl_like.modules.base import (
     EvolvableModule,
     OperatorKind,
     UnitMaps,
+    check_kind,
     check_limits,
     check_range,
 )
@@ -41,6 +42,7 @@ from agilerl_like.modules.conv import (
     normalised,
     sizes_after,
 )
+from agilerl_like.modules.default_convs import LIMITS, convs_for
 from agilerl_like.modules.layers import SKIP, Activation, LayerNorm
 from agilerl_like.modules.mlp import IDEMPOTENT
 from agilerl_like.modules.walk import listed
@@ -50,12 +52,16 @@ Extent = int | tuple[int, ...]
 
 NEWBORN_KERNEL = 3
 
+LISTS = ("channel_size", "kernel_size", "stride_size", "padding")
+"""Fields of a `CNNSpec` with an entry for each convolution."""
+
 
 @dataclass(frozen=True)
 class CNNSpec(ImageSpec):
     """The architecture of an `EvolvableCNN`; the four lists have an entry for each convolution.
 
     An entry of `kernel_size`, `stride_size` or `padding` is one number, or a list of one for each axis of the image.
+    A configuration that gives none of the four lists gets the convolutions that suit the image (`default_convs`).
     """
 
     channel_size: tuple[int, ...] = (32, 32)
@@ -111,6 +117,15 @@ class CNNSpec(ImageSpec):
                     f"fading={self.fading!r}: only a convolution that gives an image like the one it reads "
                     "can be skipped"
                 )
+
+    @classmethod
+    def defaults_for(cls, inputs: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        if inputs is None or not given.keys().isdisjoint(LISTS):
+            return super().defaults_for(inputs, given)
+        limits = {name: given.get(name, getattr(cls, name)) for name in LIMITS}
+        for name, limit in limits.items():
+            check_kind(name, limit, "int")
+        return convs_for(image_of(inputs).shape[1:], **limits)
 
     @property
     def num_activations(self) -> int:
@@ -179,8 +194,7 @@ class CNNSpec(ImageSpec):
         if operator == "add_layer":
             return self._with_layer_behind(layer)
         if operator == "remove_layer":
-            names = ("channel_size", "kernel_size", "stride_size", "padding")
-            return self.evolve(**{name: _without(getattr(self, name), layer) for name in names})
+            return self.evolve(**{name: _without(getattr(self, name), layer) for name in LISTS})
         if operator == "change_kernel":
             by = int(arguments["by"])
             return self.evolve(

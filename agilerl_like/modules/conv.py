@@ -8,17 +8,17 @@ or one for each member. A member by itself is one part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import Arguments, EvolvableModule, Spec, UnitMaps, check_limits
+from agilerl_like.modules.base import Arguments, EvolvableModule, Spec, UnitMaps, check_ends, check_limits
 from agilerl_like.modules.layers import (
     ACTIVATIONS,
     AT_REST,
@@ -242,6 +242,8 @@ def image_of(inputs: ImageLeaf | Sequence[int]) -> ImageLeaf:
 class ImageSpec(Spec):
     """What the specs of all encoders of images have in common."""
 
+    BOUNDS: ClassVar[Mapping[str, tuple[str, str]]] = {"channel_size": ("min_channel_size", "max_channel_size")}
+
     activation: str = "ReLU"
     """Activation of the convolutions."""
     output_activation: str = "Identity"
@@ -322,6 +324,7 @@ class ImageEncoder(EvolvableModule[ImageSpecT]):
         super().__init__()
         self.spec, self.inputs, self.num_outputs = spec, inputs, num_outputs
         self.image = image_of(inputs)
+        check_ends(prod(self.image.shape), num_outputs)
 
     def _end(self, last_group: str, channels: int, size: Sequence[int], widest: int) -> None:
         """Add the output layer, which reads a group of so many channels; `widest` is the most that a layer gives."""

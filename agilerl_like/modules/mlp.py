@@ -26,8 +26,10 @@ from agilerl_like.modules.base import (
     OperatorKind,
     Pull,
     Spec,
+    check_ends,
     check_limits,
     check_range,
+    num_numbers,
 )
 from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.dense import DenseLayers, can_keep, pass_by_
@@ -218,9 +220,9 @@ class MLPSpec(Spec):
         """Whether the layer's input passes it by."""
         return layer >= len(self.hidden_size) or self._fades_from(layer) == SKIP
 
-    def multiply_adds(self, cover: MLPSpec, inputs: int, num_outputs: int) -> int:
+    def multiply_adds(self, cover: MLPSpec, inputs: Any, num_outputs: int) -> int:
         """It has its own number of layers, each as wide as the cover's."""
-        sizes = (inputs, *cover.hidden_size[: len(self.hidden_size)], num_outputs)
+        sizes = (num_numbers(inputs), *cover.hidden_size[: len(self.hidden_size)], num_outputs)
         return sum(i * o for i, o in pairwise(sizes))
 
 
@@ -228,7 +230,8 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
     """Linear layers of `spec.hidden_size` units and an output layer: `[..., num_inputs] -> [..., num_outputs]`.
 
     Raises:
-        ConfigurationError: `output_layernorm` is asked for one output, of which normalisation would leave nothing.
+        ConfigurationError: there are no inputs or no outputs, or `output_layernorm` is asked for one output, of which
+            normalisation would leave nothing.
     """
 
     _served: Mapping[Any, DenseLayers] = MappingProxyType({})  # the kinds of samples that came last, in a stack
@@ -241,6 +244,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
 
     def __init__(self, spec: MLPSpec, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
+        check_ends(num_inputs, num_outputs)
         if spec.output_layernorm and num_outputs < 2:
             raise ConfigurationError("output_layernorm=True needs at least 2 outputs, but there is 1")
         self.spec, self.inputs, self.num_outputs = spec, num_inputs, num_outputs

@@ -34,6 +34,7 @@ from agilerl_like.modules.base import (
 )
 from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
+from agilerl_like.modules.conv import ImageEncoder
 from agilerl_like.modules.layers import Activation, Linear, check_activation
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
@@ -115,7 +116,7 @@ class MultiInputSpec(Spec):
         return super().config_keys() | {"vector_space_mlp", "init_dicts", *(f"{kind}_config" for kind in USUAL)}
 
     @classmethod
-    def from_config(cls, field: str, config: Mapping[str, Any], leaves: Sequence[Leaf] = ()) -> MultiInputSpec:
+    def from_config(cls, field: str, config: Mapping[str, Any], inputs: Sequence[Leaf] | None = None) -> MultiInputSpec:
         """Build a spec from a plain mapping, for observations of these leaves.
 
         Beside the fields of the spec it takes AgileRL's keys, which say what parts without an entry in `extractors`
@@ -135,7 +136,8 @@ class MultiInputSpec(Spec):
             raise ConfigurationError(f"{field}: vector_space_mlp={mlp_for_vectors!r} must be True or False")
         named = given.pop("extractors", given.pop("init_dicts", {}))
         check_mapping(f"{field}.extractors", named)
-        kinds = {leaf.name: _usual_kind(leaf, windows="lstm" in usual) for leaf in leaves}
+        leaves = {leaf.name: leaf for leaf in inputs or ()}
+        kinds = {name: _usual_kind(leaf, windows="lstm" in usual) for name, leaf in leaves.items()}
         for name in named if kinds else ():
             if name not in kinds:
                 raise unknown_name(f"{field}.extractors key", name, kinds)
@@ -143,8 +145,11 @@ class MultiInputSpec(Spec):
         wanted |= named
         defaults = {key: given.get(key, getattr(cls, key)) for key in ("activation", "init_layers")}
         extractors = tuple(
-            (name, _extractor_spec(f"{field}.extractors[{name!r}]", wanted[name], kinds.get(name, "mlp"), defaults))
-            for name in (kinds or wanted)
+            (
+                name,
+                _extractor_spec(f"{field}.extractors[{name!r}]", wanted[name], usual_kind, leaves.get(name), defaults),
+            )
+            for name, usual_kind in (kinds or dict.fromkeys(wanted, "mlp")).items()
             if name in wanted
         )
         return super().from_config(field, {**given, "extractors": extractors})
@@ -256,17 +261,17 @@ class MultiInputSpec(Spec):
         return f"{parts} > {self.latent_dim}" if parts else "linear"
 
 
-def _extractor_spec(field: str, config: Any, usual: str, defaults: Mapping[str, Any]) -> Spec:
-    """Read an extractor's configuration; its output's activation is that of its layers."""
+def _extractor_spec(field: str, config: Any, usual: str, leaf: Leaf | None, defaults: Mapping[str, Any]) -> Spec:
+    """Read an extractor's configuration for a leaf, if it is known; its output's activation is that of its layers."""
     check_mapping(field, config)
     given = {key: value for key, value in config.items() if value is not None}
     name = given.pop("encoder", usual)
     if name not in EXTRACTORS:
         raise unknown_name(f"{field}: encoder", name, EXTRACTORS)
-    spec = EXTRACTORS[name].spec
+    spec, inputs = EXTRACTORS[name].spec, _forms(leaf).get(EXTRACTORS[name].reads) if leaf else None
     known = {entry.name for entry in fields(spec)}
     defaults = {**defaults, "output_activation": given.get("activation", defaults["activation"])}
-    return spec.from_config(field, {**{key: value for key, value in defaults.items() if key in known}, **given})
+    return spec.from_config(field, {**{key: value for key, value in defaults.items() if key in known}, **given}, inputs)
 
 
 def _activation_choices(spec: Spec) -> tuple[Arguments, ...]:
@@ -282,7 +287,7 @@ def _usual_kind(leaf: Leaf, *, windows: bool) -> str:
 def _forms(leaf: Leaf) -> dict[str, Any]:
     """What kinds of extractors may take a part of an observation for, and how large it is then."""
     if leaf.kind == "image":
-        return {"image": leaf.shape}
+        return {"image": leaf.shape, "numbers": leaf.size}
     is_window = leaf.kind == "vector" and len(leaf.given_shape) == 2
     return {"numbers": leaf.size, **({"window": leaf.given_shape} if is_window else {})}
 
@@ -376,7 +381,14 @@ class EvolvableMultiInput(EvolvableModule[MultiInputSpec]):
         """What one of the linear layer's maps reads, of rows `[…, D]`."""
         if name == "raw":
             return torch.cat([self._given(leaf, x) for leaf in self.raw], -1)
-        return self.extractors[name](self._given(self.inputs[int(name)], x))
+        return self.extractors[name](self._given_to(name, x))
+
+    def _given_to(self, place: str, x: Tensor) -> Tensor:
+        """What an extractor reads of rows `[…, D]`: images as such, or flattened for an extractor of vectors."""
+        leaf = self.inputs[int(place)]
+        given = self._given(leaf, x)
+        as_it_is = leaf.kind != "image" or isinstance(self.extractors[place], ImageEncoder)
+        return given if as_it_is else given.flatten(-len(leaf.shape))
 
     def _given(self, leaf: Leaf, x: Tensor) -> Tensor:
         return leaf.read(x).to(self._dtype)
@@ -466,7 +478,7 @@ class EvolvableMultiInput(EvolvableModule[MultiInputSpec]):
         kind, place, *inner = name.split(".", 2)
         if kind == "fusion":
             return self._features(place, x)
-        return self._extractors[place].reading(inner[0], self._given(self.inputs[int(place)], x))
+        return self._extractors[place].reading(inner[0], self._given_to(place, x))
 
     def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         kind, place, *inner = name.split(".", 2)

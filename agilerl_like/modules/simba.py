@@ -11,13 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, OperatorKind, Spec, check_range
+from agilerl_like.modules.base import (
+    Alteration,
+    Arguments,
+    Axes,
+    EvolvableModule,
+    OperatorKind,
+    Spec,
+    check_ends,
+    check_range,
+    num_numbers,
+)
 from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.layers import Activation, LayerNorm, Linear, check_activation
 from agilerl_like.modules.residual import Residual
@@ -99,10 +109,10 @@ class SimBaSpec(Spec):
         names = ("hidden_size", "num_blocks", "max_blocks", "max_mlp_nodes")
         return specs[0].evolve(**{name: max(getattr(spec, name) for spec in specs) for name in names})
 
-    def multiply_adds(self, cover: SimBaSpec, inputs: int, num_outputs: int) -> int:
+    def multiply_adds(self, cover: SimBaSpec, inputs: Any, num_outputs: int) -> int:
         """Members that lack a block compute it all the same."""
         width = cover.hidden_size
-        return width * (inputs + 2 * cover.num_blocks * self.scale_factor * width + num_outputs)
+        return width * (num_numbers(inputs) + 2 * cover.num_blocks * self.scale_factor * width + num_outputs)
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -143,6 +153,7 @@ class EvolvableSimBa(EvolvableModule[SimBaSpec]):
 
     def __init__(self, spec: SimBaSpec, inputs: int, num_outputs: int) -> None:
         super().__init__()
+        check_ends(inputs, num_outputs)
         self.spec, self.inputs, self.num_outputs = spec, inputs, num_outputs
         width = spec.hidden_size
         self.stem = Linear(inputs, width)

@@ -23,6 +23,7 @@ from agilerl_like.modules.base import (
     check_range,
 )
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
+from agilerl_like.modules.flat import FlatMLP, FlatSimBa
 from agilerl_like.modules.lstm import LSTMSpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
@@ -47,11 +48,13 @@ class Kind(NamedTuple):
     spec: type[Spec]
     module: Callable[..., EvolvableModule]
     reads: Literal["vectors", "image", "parts"]
+    flat: Callable[..., EvolvableModule] | None = None
+    """What is built of the same spec where there are images among what a kind for vectors is to read."""
 
 
 ENCODERS = {
-    "mlp": Kind(MLPSpec, EvolvableMLP, "vectors"),
-    "simba": Kind(SimBaSpec, EvolvableSimBa, "vectors"),
+    "mlp": Kind(MLPSpec, EvolvableMLP, "vectors", FlatMLP),
+    "simba": Kind(SimBaSpec, EvolvableSimBa, "vectors", FlatSimBa),
     "cnn": Kind(CNNSpec, EvolvableCNN, "image"),
     "resnet": Kind(ResNetSpec, EvolvableResNet, "image"),
     "multi_input": Kind(MultiInputSpec, EvolvableMultiInput, "parts"),
@@ -221,7 +224,8 @@ class NetworkSpec(Spec):
 
         Its keys are `encoder` (a name of `ENCODERS`; left out, the kind that suits the observations), `encoder_config`,
         `memory_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`; None stands for the default.
-        The encoder's output activation is its hidden one unless given.
+        The encoder's output activation is its hidden one unless given. Convolutions of which nothing is given are those
+        that suit the image (see `modules.default_convs`).
 
         Raises:
             ConfigurationError: a key is unknown (near ones are named) or a value illegal.
@@ -246,12 +250,11 @@ class NetworkSpec(Spec):
             memory = {**{key: encoder.pop(key) for key in sorted(remembered)}, **memory}
         if memory and not recurrent:
             raise ConfigurationError(f"memory_config={memory!r} has no meaning without recurrent=True; leave it out")
-        spec = ENCODERS[name].spec
+        spec, inputs = ENCODERS[name].spec, _forms(leaves).get(ENCODERS[name].reads)
         if encoder.get("output_activation") is None and hasattr(spec, "output_activation"):
             encoder["output_activation"] = encoder.get("activation") or getattr(spec, "activation", "ReLU")
-        parts = {"leaves": leaves} if spec is MultiInputSpec else {}
         return cls(
-            encoder=spec.from_config("encoder_config", encoder, **parts),
+            encoder=spec.from_config("encoder_config", encoder, inputs),
             memory=(LSTMSpec if recurrent else Absent).from_config("memory_config", memory),
             head=MLPSpec.from_config("head_config", head),
             **config,
@@ -330,17 +333,23 @@ def make_encoder(spec: NetworkSpec, encoding: ObservationEncoding, branch: Branc
     if isinstance(spec.encoder, CustomSpec):
         return EvolvableCustom(spec.encoder, (encoding, branch), num_outputs)
     name, kind = next((name, kind) for name, kind in ENCODERS.items() if kind.spec is type(spec.encoder))
-    leaves = encoding.leaves
-    readable = {
-        "vectors": all(leaf.kind != "image" for leaf in leaves),
-        "image": len(leaves) == 1 and leaves[0].kind == "image",
-        "parts": all(leaf.path for leaf in leaves),
-    }
-    if not readable[kind.reads]:
-        allowed = [name for name, kind in ENCODERS.items() if readable[kind.reads]]
+    forms = _forms(encoding.leaves)
+    if kind.reads not in forms:
+        allowed = [name for name, kind in ENCODERS.items() if kind.reads in forms]
         raise ConfigurationError(f"encoder={name!r} cannot read {encoding.space}; allowed are {', '.join(allowed)}")
-    inputs = {"vectors": encoding.size, "image": leaves[0], "parts": leaves}
-    return kind.module(spec.encoder, inputs[kind.reads], spec.latent_dim)
+    module = kind.flat if kind.flat and any(leaf.kind == "image" for leaf in encoding.leaves) else kind.module
+    return module(spec.encoder, forms[kind.reads], spec.latent_dim)
+
+
+def _forms(leaves: Sequence[Leaf]) -> dict[str, Any]:
+    """The forms in which an observation of these leaves can be read, and what an encoder is built for then."""
+    images = [leaf for leaf in leaves if leaf.kind == "image"]
+    forms: dict[str, Any] = {"vectors": leaves if images else sum(leaf.size for leaf in leaves)}
+    if len(images) == len(leaves) == 1:
+        forms["image"] = leaves[0]
+    if all(leaf.path for leaf in leaves):
+        forms["parts"] = leaves
+    return forms
 
 
 def usual_encoder(leaves: Sequence[Leaf]) -> str:

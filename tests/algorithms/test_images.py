@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl_like import PPO
+from agilerl_like import PPO, Mutations, train_on_policy
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules import EvolvableCNN, EvolvableMLP, EvolvableMultiInput, EvolvableResNet, EvolvableSimBa
 
@@ -65,11 +65,61 @@ def test_the_encoder_is_the_kind_that_suits_and_may_be_named():
 
 @pytest.mark.parametrize(
     ("space", "encoder", "allowed"),
-    [(FRONT, "mlp", "cnn, resnet"), (VECTOR, "cnn", "mlp, simba"), (BOTH, "cnn", "multi_input")],
+    [(VECTOR, "cnn", "mlp, simba"), (BOTH, "cnn", "mlp, simba, multi_input"), (FRONT, "multi_input", "mlp, .*resnet")],
 )
 def test_an_encoder_that_cannot_read_them_is_refused(space, encoder, allowed):
     with pytest.raises(ConfigurationError, match=f"encoder='{encoder}' cannot read .*; allowed are {allowed}$"):
         agent_of(space, net_config={"encoder": encoder})
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 2), (6, 7, 2), (7, 7, 3), (2, 3, 3)])
+@pytest.mark.parametrize("swap_channels", [False, True])
+def test_a_board_has_a_network_by_default(shape, swap_channels):
+    agent = agent_of(gymnasium.spaces.Box(0, 1, shape, np.uint8), swap_channels=swap_channels)
+    assert agent.get_action(np.ones((2, *shape), np.uint8))[0].shape == (2,)
+    assert agent.actor.encoder.image.shape == ((shape[2], *shape[:2]) if swap_channels else shape)
+
+
+@pytest.mark.parametrize(("encoder", "first"), [("mlp", "linears.0"), ("simba", "stem")])
+def test_an_encoder_of_vectors_reads_flattened_images(encoder, first):
+    agent = agent_of(FRONT, net_config={"encoder": encoder})
+    scaled = torch.from_numpy(pictures()).float().flatten(1) / 255  # between 0 and 1, as an image's bounds have it
+    rows = agent.encode(pictures())
+    torch.testing.assert_close(agent.actor.encoder.reading(first, rows), scaled)
+    inner = super(type(agent.actor.encoder).__mro__[1], agent.actor.encoder)
+    torch.testing.assert_close(agent.actor.encoder(rows), inner.forward(scaled))
+    both = agent_of(BOTH, net_config={"encoder": encoder})
+    place = np.arange(20, dtype=np.float32).reshape(5, 4)
+    read = both.actor.encoder.reading(first, both.encode({"image": pictures(), "place": place}))
+    torch.testing.assert_close(read[:, :90], scaled)
+    torch.testing.assert_close(read[:, 90:], torch.from_numpy(place))
+
+
+def test_a_part_that_is_an_image_may_be_flattened_for_its_extractor():
+    config = {"encoder_config": {"extractors": {"image": {"encoder": "mlp"}}}}
+    agent = agent_of(BOTH, net_config=config)
+    rows = agent.encode({"image": pictures(), "place": np.zeros((5, 4), np.float32)})
+    scaled = torch.from_numpy(pictures()).float().flatten(1) / 255
+    torch.testing.assert_close(agent.actor.encoder.reading("extractors.0.linears.0", rows), scaled)
+
+
+@pytest.mark.parametrize("encoder", ["mlp", "simba", None])
+def test_members_that_read_images_learn_and_evolve_together(encoder):
+    env = gymnasium.vector.SyncVectorEnv([Pictures] * 4)
+    population = PPO.population(
+        2, FRONT, ACTIONS, seed=1, num_envs=2, learn_step=16, batch_size=8, net_config={"encoder": encoder}
+    )
+    before = [agent.actor.encoder(agent.encode(pictures())).detach().clone() for agent in population]
+    train_on_policy(
+        env,
+        pop=population,
+        max_steps=64,
+        evo_steps=32,
+        mutation=Mutations(no_mutation=0.0, architecture=1.0, parameters=0.0, activation=0.0, rl_hp=0.0),
+        verbose=False,
+    )
+    after = [agent.actor.encoder(agent.encode(pictures())) for agent in population]
+    assert not any(old.shape == new.shape and torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
 def test_a_kernel_larger_than_its_input_is_refused():

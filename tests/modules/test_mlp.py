@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules import EvolvableMLP, MLPSpec
+from agilerl_like.modules import EvolvableMLP, EvolvableSimBa, MLPSpec, SimBaSpec
 
 
 def made(spec, num_inputs=4, num_outputs=3, *, gain=1.0, seed=0):
@@ -93,3 +93,14 @@ def test_settling_keeps_the_outputs():
     mlp.settle_()
     assert mlp.spec == MLPSpec(hidden_size=(16,), activation="ReLU", output_activation="ReLU")
     assert torch.equal(mlp(normal(5, 4)), before)
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda *ends: EvolvableMLP(MLPSpec(), *ends), lambda *ends: EvolvableSimBa(SimBaSpec(), *ends)]
+)
+@pytest.mark.parametrize(
+    ("ends", "message"), [((0, 3), "num_inputs=0 must be at least 1"), ((4, 0), "num_outputs=0 must")]
+)
+def test_a_network_of_no_inputs_or_outputs_is_refused(kind, ends, message):
+    with pytest.raises(ConfigurationError, match=message):
+        kind(*ends)

@@ -199,7 +199,7 @@ def test_a_wrong_config_is_told_what_is_wrong(changes, message):
     ("spec", "message"),
     [
         (MultiInputSpec(), "extractors has no entry for 'eye', which is an image"),
-        (spec_of(extractors={"eye": {"encoder": "mlp"}}), r"\['eye'\]=MLPSpec does not suit .*allowed.* cnn, resnet"),
+        (spec_of(extractors={"eye": {"encoder": "lstm"}}), r"\['eye'\]=WindowSpec does not suit .*allowed.* mlp, cnn"),
         (
             spec_of(extractors={"body.0": {"encoder": "cnn"}}),
             r"\['body.0'\]=CNNSpec does not suit .*allowed.* mlp, simba$",

@@ -160,7 +160,7 @@ def test_every_choice_is_one_step_that_can_be_undone():
         ({"stride_size": 0}, "stride_size=0 must be at least 1"),
         ({"scale_factor": 0}, "scale_factor=0 must be at least 1"),
         ({"num_blocks": 5}, r"num_blocks=5 is outside its range \[1, 4\]"),
-        ({"channel_size": 8}, r"channel_size=8 is outside its range \[16, 256\]"),
+        ({"channel_size": 8, "min_channel_size": 16}, r"channel_size=8 is outside its range \[16, 256\]"),
         ({"channel_size": [32]}, r"channel_size=\(32,\) must be an integer"),
         ({"min_blocks": 3, "max_blocks": 2}, "min_blocks=3 must be at least 1 and at most max_blocks=2"),
         ({"activation": "Rulu"}, "activation='Rulu' is unknown; did you mean 'ReLU'"),
