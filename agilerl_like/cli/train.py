@@ -55,7 +55,7 @@ class Train:
     """Train a population as a YAML file and the options behind it say.
 
     Values are YAML: 1e5, 100_000, [64, 64], none. What has no entry yet is given alike, though it is not listed below:
-    --hyperparameters.lr.min 1e-5 --hyperparameters.lr.max 1e-2, --environment.wrappers [NormalizeReward],
+    --hyperparameters.lr.min 1e-5 --hyperparameters.lr.max 1e-2, --environment.training-wrappers [NormalizeReward],
     --environment.kwargs.gravity -9, --mutation.rl-hp 0.5.
     """
 

@@ -19,6 +19,7 @@ STAYS = (
     ("environment", "id"),
     ("environment", "kwargs"),
     ("environment", "wrappers"),
+    ("environment", "training_wrappers"),
     ("environment", "num_envs"),
     ("training", "fitness"),
     ("training", "eval_steps"),

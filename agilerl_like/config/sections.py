@@ -66,6 +66,9 @@ class EnvironmentConfig(Section):
     """Seconds after which a worker that does not answer counts as dead."""
     wrappers: tuple[str | dict[str, Any], ...] = ()
     """Around each env: names from gymnasium.wrappers, import paths, or {name: ..., its arguments}."""
+    training_wrappers: tuple[str | dict[str, Any], ...] = ()
+    """Around those in training alone, such as NormalizeReward: fitness, target and eval go by the environment's own
+    reward. They keep the spaces."""
     kwargs: dict[str, Any] = {}
     """Arguments of the env itself."""
 
@@ -80,6 +83,7 @@ class EnvironmentConfig(Section):
             env_kwargs=self.kwargs,
             num_workers=self.num_workers,
             step_timeout=self.step_timeout,
+            training_wrappers=self.training_wrappers,
         )
 
     @model_validator(mode="after")

@@ -55,6 +55,9 @@ class TeamEnvironmentConfig(EnvironmentConfig):
     """Who steps them: one process (sync), or many envs in each of a few (workers); auto: the quicker."""
     wrappers: tuple[str | dict[str, Any], ...] = ()
     """Around each env: import paths, or {name: ..., its arguments}."""
+    training_wrappers: tuple[str | dict[str, Any], ...] = ()
+    """Around those in training alone: fitness, target and eval go by the environment's own rewards. They keep the
+    spaces."""
 
     @property
     def recipe(self) -> EnvRecipe:
@@ -63,6 +66,7 @@ class TeamEnvironmentConfig(EnvironmentConfig):
             self.num_envs,
             backend=self.backend,
             extra_wrappers=self.wrappers,
+            training_wrappers=self.training_wrappers,
             num_workers=self.num_workers,
             step_timeout=self.step_timeout,
             with_state=False,

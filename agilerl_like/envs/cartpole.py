@@ -72,8 +72,10 @@ def is_cartpole(env: VectorEnv) -> bool:
     return type(core_of(env)) in (CartPoleVectorEnv, SeededCartPole)
 
 
-def seeded_env(env: VectorEnv, num_envs: int) -> VectorEnv:
-    """Make a fresh env like this one with another number of copies, each of which lives by a seed of its own.
+def seeded_env(env: VectorEnv, num_envs: int, *, training: bool = True) -> VectorEnv:
+    """Make a fresh env like this one with another number of copies, each of which has a seed of its own.
+
+    It is without training wrappers unless `training`.
 
     That can be promised for all that is made of single envs, for EnvPool, and for gymnasium's native CartPole. In any
     other native vector env, like one of a factory of yours, rows may draw from one generator: what happens in one then
@@ -82,7 +84,7 @@ def seeded_env(env: VectorEnv, num_envs: int) -> VectorEnv:
     Raises:
         ConfigurationError: as `widen`.
     """
-    wide = widen(env, num_envs)
+    wide = widen(env, num_envs, training=training)
     core = core_of(wide)
     if type(core) is not CartPoleVectorEnv:
         return wide

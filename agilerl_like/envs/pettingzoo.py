@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, cast, get_args
 
@@ -42,7 +43,7 @@ TeamBackend = Literal["auto", "sync", "workers"]
 TeamSource = str | Callable[..., Any]
 TeamWrapper = str | Mapping[str, Any] | Callable[[Any], Any]
 
-_MAKER = f"{__name__}:team_env"
+_MAKER, _REWRAPPER = f"{__name__}:team_env", f"{__name__}:rewrapped"
 
 
 def make_multi_agent_vect_envs(
@@ -51,6 +52,7 @@ def make_multi_agent_vect_envs(
     *,
     backend: TeamBackend = "auto",
     extra_wrappers: TeamWrapper | Iterable[TeamWrapper] = (),
+    training_wrappers: TeamWrapper | Iterable[TeamWrapper] = (),
     num_workers: int | None = None,
     step_timeout: float = TIMEOUT,
     with_state: bool = False,
@@ -64,6 +66,8 @@ def make_multi_agent_vect_envs(
     act in every cycle, which PettingZoo converts; or where there is one: "package.module:factory", "package.module"
     with a `parallel_env` in it, or an id of PettingZoo's registry ("butterfly/pistonball-v6"). `extra_wrappers` go
     around each parallel env: callables, import paths, or {"name": import path, **kwargs}; one may stand alone.
+    `training_wrappers` go around those in training alone, so that fitness is the environment's own reward; they keep
+    all spaces.
 
     Backends are those of `make_vect_envs` for single envs, and their results are the same bits. "auto" times random
     actions, which a world that forbids some may not bear: then it takes sync. `should_async_vector` is AgileRL's way to
@@ -82,14 +86,13 @@ def make_multi_agent_vect_envs(
         backend = named
     if backend not in get_args(TeamBackend):
         raise unknown_name("backend", backend, get_args(TeamBackend))
-    one = isinstance(extra_wrappers, (str, Mapping)) or callable(extra_wrappers)
-    wrappers = (cast(TeamWrapper, extra_wrappers),) if one else tuple(cast(Iterable[TeamWrapper], extra_wrappers))
     return MultiAgentVectorEnv.made(
         team_recipe(
             env if isinstance(env, str) else _path_of(env),
             num_envs,
             backend=backend,
-            extra_wrappers=wrappers,
+            extra_wrappers=_each(extra_wrappers),
+            training_wrappers=_each(training_wrappers),
             num_workers=num_workers,
             step_timeout=step_timeout,
             with_state=with_state,
@@ -104,6 +107,7 @@ def team_recipe(
     *,
     backend: TeamBackend,
     extra_wrappers: Iterable[TeamWrapper],
+    training_wrappers: Iterable[TeamWrapper],
     num_workers: int | None,
     step_timeout: float,
     with_state: bool,
@@ -118,6 +122,7 @@ def team_recipe(
         env_kwargs=made_by,
         num_workers=num_workers,
         step_timeout=step_timeout,
+        training_wrappers=tuple({"name": _REWRAPPER, "wrapper": wrapper} for wrapper in training_wrappers),
     )
 
 
@@ -132,15 +137,7 @@ def widen_team(env: MultiAgentVectorEnv, num_envs: int, *, with_state: bool | No
     recipe = env.recipe
     kwargs = {**recipe.env_kwargs, "with_state": with_state}
     asked = cast(Any, env.vector).choice.asked
-    changed = EnvRecipe(
-        recipe.env,
-        num_envs,
-        asked,
-        env_kwargs=kwargs,
-        num_workers=recipe.num_workers,
-        step_timeout=recipe.step_timeout,
-    )
-    return MultiAgentVectorEnv.made(changed)
+    return MultiAgentVectorEnv.made(replace(recipe, num_envs=num_envs, backend=asked, env_kwargs=kwargs))
 
 
 def team_trial_env(env: MultiAgentVectorEnv, num_envs: int) -> MultiAgentVectorEnv:
@@ -294,8 +291,17 @@ def team_env(
     if not all(callable(getattr(made, name, None)) for name in ("reset", "step", "observation_space", "action_space")):
         raise ConfigurationError(f"env={source!r} returned {made!r}; allowed are PettingZoo's parallel and AEC envs")
     for wrapper in extra_wrappers:
-        made = _around(made, wrapper)
+        made = _around(made, wrapper, "extra_wrappers")
     return TeamEnv(made, with_state=with_state)
+
+
+def rewrapped(team: TeamEnv, wrapper: TeamWrapper) -> TeamEnv:
+    """Put one more wrapper around the parallel env of a team.
+
+    Raises:
+        ConfigurationError: it is no wrapper, or does not suit the env.
+    """
+    return TeamEnv(_around(team.env, wrapper, "training_wrappers"), with_state=team.with_state)
 
 
 def alone(env: ParallelEnv) -> MultiAgentVectorEnv:
@@ -379,22 +385,27 @@ def _imported(field: str, path: str) -> Callable[..., Any]:
     raise unknown_name(f"{field} (in {module_name})", names[0], [one for one in dir(module) if one[0] != "_"])
 
 
-def _around(env: Any, wrapper: TeamWrapper) -> Any:
+def _each(wrappers: TeamWrapper | Iterable[TeamWrapper]) -> tuple[TeamWrapper, ...]:
+    one = isinstance(wrappers, (str, Mapping)) or callable(wrappers)
+    return (cast(TeamWrapper, wrappers),) if one else tuple(cast(Iterable[TeamWrapper], wrappers))
+
+
+def _around(env: Any, wrapper: TeamWrapper, field: str) -> Any:
     kwargs: dict[str, Any] = {}
     wrap = wrapper
     if isinstance(wrap, Mapping):
         kwargs = {key: value for key, value in wrap.items() if key != "name"}
         wrap = wrap.get("name")
     if isinstance(wrap, str):
-        wrap = _imported("extra_wrappers", wrap)
+        wrap = _imported(field, wrap)
     if not callable(wrap):
         raise ConfigurationError(
-            f"extra_wrappers: {wrapper!r}; allowed are callables, 'package.module:Wrapper', {{'name': …, **kwargs}}"
+            f"{field}: {wrapper!r}; allowed are callables, 'package.module:Wrapper', {{'name': …, **kwargs}}"
         )
     try:
         return wrap(env, **kwargs)
     except (TypeError, ValueError, AssertionError) as fault:
-        raise ConfigurationError(f"extra_wrappers: {wrapper!r} cannot go around {env}: {fault}") from fault
+        raise ConfigurationError(f"{field}: {wrapper!r} cannot go around {env}: {fault}") from fault
 
 
 def _path_of(factory: Callable[..., Any]) -> TeamSource:

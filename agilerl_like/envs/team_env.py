@@ -124,7 +124,7 @@ class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
         actions = [(agent, _space(env, "action_space", agent)) for agent in self.agents]
         self.action_space = Packed(actions)
         self.observation_space = Packed(_parts(observed, actions, state_space if with_state else None))
-        self._with_state = with_state
+        self.with_state = with_state
         self._wrapped = {agent for agent, space in observed if _has_mask(space)}
         self._row, self._places = self._open(self.observation_space)
         self._given, self._actions = self._open(self.action_space)
@@ -209,7 +209,7 @@ class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
             masked.append(mask is not None and agent in acting and self._hide(agent, mask))
         places["masked"][...] = masked
         places["acting"][...] = [agent in acting for agent in self.agents]
-        if self._with_state:
+        if self.with_state:
             self._check("state()", _write(places["state"], self.state()))
         return self._row.copy(), _other_infos(infos)
 

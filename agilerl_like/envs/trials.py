@@ -20,14 +20,15 @@ from agilerl_like.envs.workers import WorkerVectorEnv
 def trial_env(env: VectorEnv, num_envs: int) -> VectorEnv:
     """Make a fresh env like this one for counted episodes, each of which begins from a seed of its own.
 
-    Its results are those of `evaluation_env`, sooner: envs of which one process or worker steps many stand still when
-    their episode has ended. (EnvPool answers in whole batches; smaller ones cost as much as they saved.)
+    It is without training wrappers: fitness is the environment's own reward. Its results are those of
+    `evaluation_env`, sooner: envs of which one process or worker steps many stand still when their episode has ended.
+    (EnvPool answers in whole batches; smaller ones cost as much as they saved.)
 
     Raises:
         ConfigurationError: as `evaluation_env`.
     """
     if is_cartpole(env):
-        return seeded_env(env, num_envs)
+        return seeded_env(env, num_envs, training=False)
     trial = evaluation_env(env, num_envs)
     if isinstance(trial, SyncVectorEnv):
         trial.envs = [OneEpisode(single) for single in trial.envs]

@@ -29,7 +29,16 @@ from agilerl_like.envs.keeping import KeepingSyncVectorEnv, keeping
 from agilerl_like.envs.pace import prefer_workers
 from agilerl_like.envs.paths import import_path, module_of, plain
 from agilerl_like.envs.workers import TIMEOUT, WorkerVectorEnv, number_of_workers
-from agilerl_like.envs.wrapping import SeenThrough, Wrapper, around, reads_rows, refuse_twins, resolved, to_json
+from agilerl_like.envs.wrapping import (
+    SeenThrough,
+    Wrapper,
+    around,
+    reads_rows,
+    refuse_twins,
+    resolved,
+    to_json,
+    with_same_spaces,
+)
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.room import check_room
 
@@ -51,6 +60,9 @@ class EnvRecipe:
     called with `num_envs` and returns a VectorEnv, otherwise it returns one single env. `autoreset` holds for "sync",
     "async" and "workers"; native vector envs and EnvPool have their own. `num_workers` (if left out, one for each core,
     divided among the processes of a run) and `step_timeout` [s] hold for "workers".
+
+    `training_wrappers` go around the outside of `wrappers` and are left out where `training` is False, so that members
+    are judged by the environment's own reward; the backend is chosen alike in both cases.
     """
 
     env: EnvSource
@@ -61,6 +73,8 @@ class EnvRecipe:
     autoreset: AutoresetMode = AutoresetMode.SAME_STEP
     num_workers: int | None = None
     step_timeout: float = TIMEOUT
+    training_wrappers: tuple[Wrapper, ...] = ()
+    training: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.env, str) and not callable(self.env):
@@ -75,7 +89,7 @@ class EnvRecipe:
         number_of_workers(self.num_workers, self.num_envs)
         if not isinstance(self.step_timeout, (int, float)) or not 0 < self.step_timeout < math.inf:
             raise ConfigurationError(f"step_timeout={self.step_timeout!r}; allowed are seconds above 0")
-        for wrapper in self.wrappers:
+        for wrapper in (*self.wrappers, *self.training_wrappers):
             resolved(wrapper)
 
     def make(self, num_envs: int | None = None, backend: Backend | None = None) -> VectorEnv:
@@ -113,6 +127,8 @@ class EnvRecipe:
             "autoreset": self.autoreset.value,
             "num_workers": self.num_workers,
             "step_timeout": self.step_timeout,
+            "training_wrappers": [to_json(wrapper) for wrapper in self.training_wrappers],
+            "training": self.training,
         }
 
     @classmethod
@@ -127,11 +143,13 @@ class EnvRecipe:
             autoreset=_autoreset(data["autoreset"]),
             num_workers=data.get("num_workers"),
             step_timeout=data.get("step_timeout", TIMEOUT),
+            training_wrappers=tuple(data.get("training_wrappers", ())),
+            training=data.get("training", True),
         )
 
     def _choose(self) -> tuple[Backend, str]:
         """Pick what runs this env fastest among what runs it unchanged, and say why."""
-        if isinstance(self.env, str) and all(map(reads_rows, self.wrappers)):
+        if isinstance(self.env, str) and all(map(reads_rows, (*self.wrappers, *self.training_wrappers))):
             spec = _spec(self.env)
             if _has_native(spec, self.env_kwargs):
                 return "vector", "gymnasium has one for this env"
@@ -149,7 +167,7 @@ class EnvRecipe:
             return WorkerVectorEnv(
                 singles, num_workers=self.num_workers, autoreset_mode=self.autoreset, timeout=self.step_timeout
             )
-        for wrapper in self.wrappers:
+        for wrapper in (*self.wrappers, *self.training_wrappers):
             if not reads_rows(wrapper):
                 raise ConfigurationError(
                     f"wrappers: {wrapper!r} wraps single envs; allowed with backend='sync', 'workers' or 'async', and "
@@ -158,7 +176,14 @@ class EnvRecipe:
         env = self._build_pool() if self.backend == "envpool" else self._build_native()
         for wrapper in self.wrappers:
             env = SeenThrough(env, wrapper)
+        for wrapper in self._worn_in_training:
+            env = with_same_spaces(env, SeenThrough(env, wrapper), wrapper)
         return env
+
+    @property
+    def _worn_in_training(self) -> tuple[Wrapper, ...]:
+        """The training wrappers that this env has."""
+        return self.training_wrappers if self.training else ()
 
     def _build_pool(self) -> VectorEnv:
         if not isinstance(self.env, str):
@@ -175,7 +200,8 @@ class EnvRecipe:
 
     def _single(self, env: EnvSource | EnvSpec, row: int) -> Callable[[], gym.Env]:
         # the checker looks at the first steps only, but its call costs every step: one env of all is watched
-        return partial(_make_single, env, dict(self.env_kwargs), self.wrappers, watched=row == 0)
+        worn = self._worn_in_training
+        return partial(_make_single, env, dict(self.env_kwargs), self.wrappers, worn, watched=row == 0)
 
     def _portable(self) -> EnvSource | EnvSpec:
         """Return the env so that it can be made where nobody has registered its id."""
@@ -209,6 +235,7 @@ def make_vect_envs(
     make_env: Callable[..., Any] | None = None,
     backend: Backend = "auto",
     wrappers: Wrapper | Iterable[Wrapper] = (),
+    training_wrappers: Wrapper | Iterable[Wrapper] = (),
     env_kwargs: Mapping[str, Any] | None = None,
     autoreset: AutoresetMode | str = AutoresetMode.SAME_STEP,
     num_workers: int | None = None,
@@ -222,6 +249,11 @@ def make_vect_envs(
     factory; `make_env` is another name for a factory. `wrappers` go around each single env, the first inside: a name
     from `gymnasium.wrappers` or an import path, {"name": …, **kwargs}, or a callable; one may stand alone. Those that
     read rows (see `envs.wrapping`) go around native vector envs and EnvPool, too.
+
+    `training_wrappers` are given alike and go around those, in training alone: evaluation never has them, so fitness
+    and `target` count the environment's own reward. They are the place for wrappers that change the reward, such as
+    NormalizeReward and ClipReward; the scores of training episodes are then sums of the changed rewards. A wrapper that
+    changes a space belongs in `wrappers`.
 
     Backends: "vector" is gymnasium's native vector env (or a factory of `num_envs` that returns a VectorEnv), "envpool"
     is EnvPool, "sync" steps one env after the other in this process, "workers" does the same in `num_workers` processes
@@ -245,7 +277,8 @@ def make_vect_envs(
         env=cast(EnvSource, make_env if env_name is None else env_name),
         num_envs=num_envs,
         backend=backend,
-        wrappers=(cast(Wrapper, wrappers),) if _is_one(wrappers) else tuple(cast(Iterable[Wrapper], wrappers)),
+        wrappers=_each(wrappers),
+        training_wrappers=_each(training_wrappers),
         env_kwargs={**(env_kwargs or {}), **more_env_kwargs},
         autoreset=_autoreset(autoreset),
         num_workers=num_workers,
@@ -277,8 +310,8 @@ def recipe_of(env: VectorEnv) -> EnvRecipe:
     return recipe
 
 
-def widen(env: VectorEnv, num_envs: int, *, backend: Backend | None = None) -> VectorEnv:
-    """Make a fresh env like this one with another number of copies.
+def widen(env: VectorEnv, num_envs: int, *, backend: Backend | None = None, training: bool = True) -> VectorEnv:
+    """Make a fresh env like this one with another number of copies, without its training wrappers unless `training`.
 
     What made it is known for envs from `make_vect_envs` and `gymnasium.make_vec`, and for `SyncVectorEnv`,
     `AsyncVectorEnv` and `WorkerVectorEnv` built by hand, whose functions are used in turn. Where "auto" had to choose
@@ -292,7 +325,7 @@ def widen(env: VectorEnv, num_envs: int, *, backend: Backend | None = None) -> V
         chosen = getattr(env, "choice", None)
         if backend is None and recipe.backend in ("sync", "workers") and isinstance(chosen, Choice):
             backend = chosen.asked
-        return recipe.make(num_envs, backend)
+        return replace(recipe, training=recipe.training and training).make(num_envs, backend)
     if type(env) in _FROM_FUNCTIONS:  # a subclass may be made otherwise
         return _widen_by_functions(env, num_envs, backend)
     raise ConfigurationError(
@@ -303,7 +336,7 @@ def widen(env: VectorEnv, num_envs: int, *, backend: Backend | None = None) -> V
 
 
 def evaluation_env(env: VectorEnv, num_envs: int) -> VectorEnv:
-    """Make a fresh env like this one in which every copy can be seeded on its own.
+    """Make a fresh env like this one, without its training wrappers, in which every copy can be seeded on its own.
 
     That excludes native vector envs, whose copies share one generator, wherever the same env exists as a single one:
     then the single ones step in turn. EnvPool seeds each env, and stays EnvPool (`widen(…, backend="sync")` makes
@@ -313,7 +346,12 @@ def evaluation_env(env: VectorEnv, num_envs: int) -> VectorEnv:
         ConfigurationError: as `widen`.
     """
     recipe = _recipe(env)
-    return widen(env, num_envs, backend="sync" if recipe is not None and _shares_generator(recipe) else None)
+    backend: Backend | None = "sync" if recipe is not None and _shares_generator(recipe) else None
+    return widen(env, num_envs, backend=backend, training=False)
+
+
+def _each(wrappers: Wrapper | Iterable[Wrapper]) -> tuple[Wrapper, ...]:
+    return (cast(Wrapper, wrappers),) if _is_one(wrappers) else tuple(cast(Iterable[Wrapper], wrappers))
 
 
 def _is_one(wrappers: Wrapper | Iterable[Wrapper]) -> bool:
@@ -346,7 +384,12 @@ class _Remembering(VectorEnv):
 
 
 def _make_single(
-    env: EnvSource | EnvSpec, kwargs: Mapping[str, Any], wrappers: Sequence[Wrapper], *, watched: bool
+    env: EnvSource | EnvSpec,
+    kwargs: Mapping[str, Any],
+    wrappers: Sequence[Wrapper],
+    training_wrappers: Sequence[Wrapper],
+    *,
+    watched: bool,
 ) -> gym.Env:
     with _explained(env, kwargs), warnings.catch_warnings():
         # Box2D is built with SWIG, and crashes the interpreter if this warning of its import is made an error
@@ -361,6 +404,8 @@ def _make_single(
         )
     for wrapper in wrappers:
         made = around(made, wrapper)
+    for wrapper in training_wrappers:
+        made = with_same_spaces(made, around(made, wrapper), wrapper)
     return made
 
 

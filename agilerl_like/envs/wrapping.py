@@ -61,8 +61,27 @@ def around(env: gym.Env, wrapper: Wrapper) -> gym.Env:
     """Put a wrapper around a single env; a ConfigurationError says if they do not suit each other."""
     try:
         return resolved(wrapper)(env)
+    except ConfigurationError:
+        raise
     except (TypeError, ValueError, AssertionError, gym.error.Error) as fault:
         raise ConfigurationError(f"wrappers: {wrapper!r} cannot go around {env}: {fault}") from fault
+
+
+def with_same_spaces(bare: Any, wrapped: Any, wrapper: Wrapper) -> Any:
+    """Return a single or vector env that is wrapped for training; its spaces must be those of the bare one.
+
+    Raises:
+        ConfigurationError: the wrapper changed a space, so what is learned could not act in evaluation.
+    """
+    prefix = "single_" if hasattr(bare, "single_observation_space") else ""
+    for name in ("observation_space", "action_space"):
+        before, after = getattr(bare, prefix + name), getattr(wrapped, prefix + name)
+        if before != after:
+            raise ConfigurationError(
+                f"training_wrappers: {wrapper!r} changes the {name} from {before} to {after}; evaluation goes without "
+                "training_wrappers, so allowed are wrappers that keep both spaces, and any in wrappers"
+            )
+    return wrapped
 
 
 class SeenThrough(VectorWrapper):

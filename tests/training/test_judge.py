@@ -1,0 +1,98 @@
+"""What fitness is made of: the environment's own reward, and the same environments for every member."""
+
+import gymnasium
+import numpy as np
+import pytest
+import steady_teams
+from gymnasium.spaces import Box, Discrete
+
+from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_multi_agent_on_policy, train_on_policy
+from agilerl_like.envs import TransitionEnv, make_multi_agent_vect_envs
+from agilerl_like.envs.trials import trial_env
+from agilerl_like.seeding import Purpose, integers
+
+TINY = {
+    "net_config": {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8},
+    "learn_step": 32,
+    "batch_size": 16,
+    "seed": 1,
+}
+
+
+def population_of(env, size=2):
+    spaces = env.single_observation_space, env.single_action_space
+    return PPO.population(size, *spaces, num_envs=env.num_envs, **TINY)
+
+
+# ---- training wrappers
+
+
+@pytest.mark.parametrize("backend", ["auto", "sync"])
+def test_fitness_is_the_return_of_the_env_without_its_training_wrappers(backend):
+    env = make_vect_envs("Pendulum-v1", 2, backend=backend, training_wrappers=["NormalizeReward"])
+    population, fitness = train_on_policy(
+        env, pop=population_of(env), max_steps=128, evo_steps=64, eval_loop=2, verbose=False
+    )
+    bare = TransitionEnv(trial_env(make_vect_envs("Pendulum-v1", backend="sync"), 4))
+    played = population.play(bare, integers(2, 1, Purpose.EVALUATION_ENVS, 2))
+    np.testing.assert_allclose(fitness, played.means, rtol=1e-5)
+    assert max(fitness) < -500  # a normalised return is above -200: 200 steps of about -1
+    env.close()
+
+
+class Fixed(gymnasium.Env):
+    """Five steps, each of which pays the same."""
+
+    observation_space, action_space = Box(0, 5, (1,)), Discrete(2)
+
+    def __init__(self, pays=1.0):
+        self.pays = pays
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 5
+        return np.full(1, self.left, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.full(1, self.left, np.float32), self.pays, self.left == 0, False, {}
+
+
+class Tenfold(gymnasium.RewardWrapper):
+    def reward(self, reward):
+        return 10.0 * float(reward)
+
+
+def test_scores_of_training_are_in_wrapped_rewards_and_fitness_is_not():
+    env = make_vect_envs(Fixed, 2, backend="sync", wrappers=[Tenfold], training_wrappers=Tenfold)
+    population, fitness = train_on_policy(env, pop=population_of(env), max_steps=64, evo_steps=64, verbose=False)
+    assert fitness == [50.0, 50.0]
+    assert [agent.scores[-1] for agent in population] == [500.0, 500.0]
+
+
+def test_a_teams_training_wrappers_do_not_change_its_fitness():
+    env = make_multi_agent_vect_envs(
+        "steady_teams:Steady", 2, backend="sync", training_wrappers={"name": "steady_teams:Louder", "by": 10.0}
+    )
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    teams = IPPO.population(2, *spaces, num_envs=2, **TINY)
+    teams, fitness = train_multi_agent_on_policy(env, pop=teams, max_steps=64, evo_steps=64, verbose=False)
+    earned = 3 * sum(steady_teams.EARNED.values())
+    assert fitness == [earned, earned]
+    assert [team.scores[-1] for team in teams] == [10 * earned, 10 * earned]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "wrapper", "space"),
+    [
+        ("Blackjack-v1", "FlattenObservation", "observation_space from Tuple"),
+        (
+            "Pendulum-v1",
+            ("RescaleAction", {"min_action": np.float32(-1), "max_action": np.float32(1)}),
+            "action_space from Box",
+        ),
+    ],
+)
+def test_a_training_wrapper_that_changes_a_space_is_refused(env_id, wrapper, space):
+    with pytest.raises(ConfigurationError, match=f"training_wrappers: .* changes the {space}"):
+        make_vect_envs(env_id, backend="sync", training_wrappers=[wrapper])
