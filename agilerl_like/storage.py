@@ -69,16 +69,25 @@ DTYPES = {
 }
 """What weights, moments, buffers and observations are made of, by safetensors's names."""
 
+MAX_TEXT_BYTES = 2**28
+"""Of a text file that is read line by line: four million rows of metrics.csv would be more than any run writes."""
+MAX_LINE_BYTES = 2**20
+"""Of one line of such a file."""
+
 CHUNK = 2**20
 FILE_NAME = re.compile(r"[\w-]+\.(json|safetensors)")
-STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
-"""One without an end goes to the last byte: else every quote in it would be tried as a beginning, in quadratic time."""
+STRINGS = re.compile(rb'"[^"]*(?:"|\Z)')
+"""Of JSON without escapes. One without an end goes to the last byte: else every quote in it would be tried as a
+beginning, in quadratic time."""
 NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 LEVELS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 UNSYNCABLE = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
 """Errors that say that this file system does not sync folders, rather than that syncing one has failed."""
 
-READ_PLAIN = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+REGULAR = "allowed is a regular file"
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+READ_AT_ONCE = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+"""How files are opened for reading: a FIFO must not keep its reader waiting for a writer."""
 
 
 class UnknownSchema(CheckpointError):
@@ -239,6 +248,68 @@ def _sync_folder(path: Path) -> None:
 # -- reading
 
 
+def open_regular(path: str | os.PathLike[str], *, follow_links: bool = False) -> BinaryIO:
+    """Open a regular file for reading, and nothing else: a FIFO would block, and a device may have no end.
+
+    A symbolic link is refused as well, unless `follow_links`; then its target must be a regular file.
+
+    Raises:
+        CheckpointError: the file is missing, unreadable, or not a regular file.
+    """
+    try:
+        handle = os.open(path, READ_AT_ONCE | (0 if follow_links else NOFOLLOW))
+    except (OSError, ValueError) as error:  # ValueError: the path holds a NUL byte
+        if getattr(error, "errno", None) == errno.ELOOP:
+            raise CheckpointError(f"path={os.fspath(path)!r} is a symbolic link; {REGULAR}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"path={os.fspath(path)!r} is missing, or cannot be read: {reason}") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise CheckpointError(f"path={os.fspath(path)!r} is a folder, a FIFO or a device; {REGULAR}")
+    return os.fdopen(handle, "rb")
+
+
+def read_regular(path: str | os.PathLike[str], limit: int, *, follow_links: bool = False) -> bytes:
+    """Return the bytes of a regular file of at most `limit` bytes; a larger one is refused before it is read.
+
+    Raises:
+        CheckpointError: as `open_regular`; or the file is larger.
+    """
+    with open_regular(path, follow_links=follow_links) as file:
+        data = b"" if _size(file) > limit else file.read(limit + 1)
+        if max(_size(file), len(data)) > limit:
+            raise CheckpointError(f"path={os.fspath(path)!r} has {_size(file)} bytes; allowed are at most {limit}")
+    return data
+
+
+def read_lines(path: str | os.PathLike[str], *, follow_links: bool = True) -> Iterator[str]:
+    """Yield the lines of a text file without their newlines; only one line is in memory at a time.
+
+    The last line is left out if it does not end in a newline: the process that wrote it was killed, or the disk was
+    full. Bytes that are not UTF-8 become U+FFFD.
+
+    Raises:
+        CheckpointError: as `open_regular`; or the file has more than `MAX_TEXT_BYTES`, or a line more than
+            `MAX_LINE_BYTES`.
+    """
+    with open_regular(path, follow_links=follow_links) as file:
+        if _size(file) > MAX_TEXT_BYTES:
+            raise CheckpointError(
+                f"path={os.fspath(path)!r} has {_size(file)} bytes; allowed are at most {MAX_TEXT_BYTES}"
+            )
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
+            if len(line) > MAX_LINE_BYTES:
+                raise CheckpointError(
+                    f"path={os.fspath(path)!r}: line {number} has more than the {MAX_LINE_BYTES} bytes that are allowed"
+                )
+            if line.endswith(b"\n"):
+                yield line[:-1].decode("utf-8", errors="replace")
+
+
+def _size(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
 def read_folder(
     path: str | os.PathLike[str], kind: str
 ) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Tensor]]]:
@@ -296,15 +367,14 @@ class StoredFile(NamedTuple):
         """Its bytes, if they are as they were written."""
         if self.path.suffix == ".json" and self.size > MAX_JSON_BYTES:
             raise CheckpointError(f"path={str(self.path)!r} is larger than {MAX_JSON_BYTES} bytes")
-        with _open(self.path) as handle:
-            data = handle.read(self.size + 1)
+        data = read_regular(self.path, self.size)
         self._compare(hashlib.sha256(data).hexdigest())
         return data
 
     def verify(self) -> None:
         """Raise CheckpointError unless its bytes are as they were written; only a few are in memory at a time."""
         digest = hashlib.sha256()
-        with _open(self.path) as handle:
+        with open_regular(self.path) as handle:
             while data := handle.read(CHUNK):
                 digest.update(data)
         self._compare(digest.hexdigest())
@@ -324,7 +394,7 @@ class StoredDocuments(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._known:
             file = self._files[name]
-            self._known[name] = _from_json(file.path, file.read())
+            self._known[name] = parse_json(file.read(), f"path={str(file.path)!r}")
         return self._known[name]
 
     def __contains__(self, name: object) -> bool:
@@ -346,11 +416,11 @@ class StoredTensors(Mapping[str, Tensor]):
     @cached_property
     def facts(self) -> dict[str, TensorFacts]:
         """Shape and dtype of each tensor."""
-        with _open(self._file.path) as handle:
+        with open_regular(self._file.path) as handle:
             size = int.from_bytes(handle.read(8), "little")
             if size > min(MAX_HEADER_BYTES, self._file.size - 8):
                 raise self._invalid(f"its header would have {size} bytes")
-            header = _from_json(self._file.path, handle.read(size))
+            header = parse_json(handle.read(size), f"path={str(self._file.path)!r}")
         try:
             return _facts(header, self._file.size - 8 - size)
         except ValueError as error:
@@ -456,8 +526,8 @@ def _file(folder: Path, name: str, facts: Any) -> StoredFile:
             "only plain .json and .safetensors are read"
         )
     file = folder / name
-    with _open(file) as handle:
-        size = os.fstat(handle.fileno()).st_size
+    with open_regular(file) as handle:
+        size = _size(handle)
     match facts:
         case {"bytes": int(written), "sha256": str(sha256)}:
             if size != written:
@@ -470,8 +540,7 @@ def _manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST
     if not os.path.lexists(file):
         raise CheckpointError(f"path={str(path)!r} is not a checkpoint: it has no {MANIFEST}")
-    with _open(file) as handle:
-        manifest = _from_json(file, handle.read(MAX_JSON_BYTES + 1))
+    manifest = parse_json(read_regular(file, MAX_JSON_BYTES), f"path={str(file)!r}")
     if not isinstance(manifest, dict):
         raise CheckpointError(f"path={str(file)!r} does not hold a manifest")
     return manifest
@@ -486,18 +555,6 @@ def _found(path: Path) -> Path:
     raise CheckpointError(f"path={str(path)!r} does not exist")
 
 
-def _open(file: Path) -> BinaryIO:
-    """Open a plain file to read: no link that leads elsewhere, no pipe that keeps its reader waiting."""
-    try:
-        handle = os.open(file, READ_PLAIN)
-    except OSError as error:
-        raise CheckpointError(f"path={str(file)!r} is missing, or cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise CheckpointError(f"path={str(file)!r} is missing: what is there is not a plain file")
-    return os.fdopen(handle, "rb")
-
-
 # -- JSON
 
 
@@ -510,14 +567,19 @@ def _to_json(name: str, document: Any) -> bytes:
     return data
 
 
-def _from_json(file: Path, data: bytes) -> Any:
+def parse_json(data: bytes, where: str) -> Any:
+    """Return what JSON describes, after a check that its size and depth are safe to parse.
+
+    Raises:
+        CheckpointError: it is not JSON, too large, nested too deep, or gives a key twice; `where` says whose it is.
+    """
     try:
         _refuse_excess(data)
         text = data.decode()
-        del data  # a large document should not lie here three times
+        del data  # so that a large document is not in memory three times
         return json.loads(text, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"path={str(file)!r} is not valid JSON: {error!s:.200}") from error
+        raise CheckpointError(f"{where} is not valid JSON: {error!s:.200}") from error
 
 
 def _refuse_excess(data: bytes) -> None:
@@ -526,7 +588,8 @@ def _refuse_excess(data: bytes) -> None:
         raise ValueError(f"it is larger than {MAX_JSON_BYTES} bytes")
     if data.count(b",") > MAX_JSON_COMMAS or data.count(b"[") + data.count(b"{") > MAX_JSON_CONTAINERS:
         raise ValueError(f"it has more than {MAX_JSON_COMMAS} values, or than {MAX_JSON_CONTAINERS} lists and tables")
-    brackets = STRINGS.sub(b"", data).translate(None, NOT_BRACKETS)
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # a pattern that knows escapes takes 60 bytes for each
+    brackets = STRINGS.sub(b"", plain).translate(None, NOT_BRACKETS)
     if max(accumulate(map(LEVELS.__getitem__, brackets)), default=0) > MAX_JSON_DEPTH:
         raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels")
 

@@ -10,6 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "agilerl_like"
 FLOORS = {
     "errors": 0,
+    "documents": 0,
     "lazy": 0,
     "room": 0,
     "seeding": 0,

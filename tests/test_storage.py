@@ -1,5 +1,6 @@
 """A stored folder is whole or not there, and every damage is one clear error."""
 
+import contextlib
 import errno
 import json
 import os
@@ -7,6 +8,7 @@ import resource
 import shutil
 import stat
 import time
+import tracemalloc
 from contextlib import contextmanager
 
 import pytest
@@ -265,3 +267,62 @@ def test_strings_without_an_end_are_refused_in_no_time(folder, text, fault):
     with pytest.raises(CheckpointError, match=fault):
         storage.read_folder(folder, "test")
     assert time.process_time() - start < 1
+
+
+# -- single files
+
+
+def peak_of(function):
+    """Megabytes that Python allocated at most while a function ran, and what it returned or raised."""
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(CheckpointError):
+            function()
+        return tracemalloc.get_traced_memory()[1] / 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: os.mkfifo(path), "is a folder, a FIFO or a device; allowed is a regular file"),
+        (lambda path: path.mkdir(), "is a folder, a FIFO or a device"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a symbolic link; allowed is a regular file"),
+        (lambda path: path.symlink_to("nowhere"), "is a symbolic link"),
+        (lambda path: None, "is missing, or cannot be read: No such file"),
+    ],
+)
+def test_only_regular_files_are_opened_and_nothing_blocks(tmp_path, make, said):
+    make(tmp_path / "thing")
+    with pytest.raises(CheckpointError, match=said):
+        storage.open_regular(tmp_path / "thing")
+
+
+def test_a_link_is_followed_where_it_is_allowed_and_its_target_must_be_regular(tmp_path):
+    (tmp_path / "target").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("target")
+    assert storage.read_regular(tmp_path / "link", 5, follow_links=True) == b"12345"
+    with pytest.raises(CheckpointError, match="has 5 bytes; allowed are at most 4"):
+        storage.read_regular(tmp_path / "target", 4)
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    with pytest.raises(CheckpointError, match="is a folder, a FIFO or a device"):
+        storage.read_regular(tmp_path / "zero", 5, follow_links=True)
+
+
+def test_lines_are_read_one_at_a_time_and_the_last_one_only_if_it_is_whole(tmp_path):
+    (tmp_path / "text").write_bytes(b"a\n\xff\n\nlost")
+    assert [*storage.read_lines(tmp_path / "text")] == ["a", "\ufffd", ""]
+    (tmp_path / "long").write_bytes(b"a\n")
+    os.truncate(tmp_path / "long", 2**27)  # 128 MB of NUL bytes without a newline
+    assert peak_of(lambda: [*storage.read_lines(tmp_path / "long")]) < 4
+    with pytest.raises(CheckpointError, match="line 2 has more than the 1048576 bytes"):
+        list(storage.read_lines(tmp_path / "long"))
+    os.truncate(tmp_path / "long", storage.MAX_TEXT_BYTES + 1)
+    with pytest.raises(CheckpointError, match="allowed are at most 268435456"):
+        list(storage.read_lines(tmp_path / "long"))
+
+
+def test_backslashes_cost_no_more_memory_than_other_bytes():
+    data = b'"' + b"\\" * (storage.MAX_JSON_BYTES - 1)
+    assert peak_of(lambda: storage.parse_json(data, "it")) < 33  # it was 495

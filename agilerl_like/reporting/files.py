@@ -14,7 +14,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like import storage
+from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting.measures import member_measures, population_measures
 from agilerl_like.reporting.records import BirthRecord, GenerationRecord, MemberRecord, RunRecord
 from agilerl_like.reporting.reporter import Reporter
@@ -23,6 +24,9 @@ METRICS = "metrics.csv"
 LINEAGE = "lineage.jsonl"
 _IDENTITY = ("generation", "slot", "uid", "parent_uid", "env_steps", "mutation", "architecture", "parameters")
 _TEXT = frozenset({"mutation", "architecture"})
+_WHOLE = tuple(name for name in _IDENTITY if name not in _TEXT)
+MAX_COLUMNS = 1000
+"""Of `metrics.csv`."""
 
 
 class CsvReporter(Reporter):
@@ -42,6 +46,7 @@ class CsvReporter(Reporter):
         """Make the folder; refuse a file of that name that is not one of ours."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._columns = ()
+        _refuse_irregular(self.path)
         if self.path.is_file():
             header = _header(self.path)
             if header and header[: len(_IDENTITY)] != _IDENTITY:
@@ -90,6 +95,7 @@ class LineageReporter(Reporter):
     def start(self, run: RunRecord) -> None:
         """Make the folder."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_irregular(self.path)
         self._fresh = True
 
     def births(self, births: tuple[BirthRecord, ...]) -> None:
@@ -110,22 +116,44 @@ class LineageReporter(Reporter):
 
 
 def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
-    """Return the rows of a run's `metrics.csv`: `mutation` and `architecture` as text, all else as float (or nan)."""
+    """Return the rows of a run's `metrics.csv`: `mutation` and `architecture` as text, all else as float (or nan).
+
+    Raises:
+        ConfigurationError: there is no such file, or it is not that of a run.
+        CheckpointError: the file is damaged: names the line, the column, the value and what is allowed.
+    """
     path = _existing(Path(run_dir) / METRICS)
-    if _header(path)[: len(_IDENTITY)] != _IDENTITY:
-        raise ConfigurationError(
-            f"{path} is no metrics file of a run: its first columns must be {', '.join(_IDENTITY)}"
-        )
-    return [{name: text if name in _TEXT else _number(text) for name, text in row.items()} for row in _rows(path)]
+    table = csv.reader(storage.read_lines(path))
+    try:
+        columns = tuple(next(table, ()))
+        if columns[: len(_IDENTITY)] == _IDENTITY and len(set(columns)) == len(columns) <= MAX_COLUMNS:
+            return [_read_row(columns, fields) for fields in table]
+    except (csv.Error, ValueError) as error:
+        raise CheckpointError(f"path={str(path)!r}, line {table.line_num}: {error!s:.300}") from error
+    raise ConfigurationError(
+        f"{path} is no metrics file of a run: its first columns must be {', '.join(_IDENTITY)}, and its columns at "
+        f"most {MAX_COLUMNS} different ones"
+    )
 
 
 def read_lineage(run_dir: Path | str) -> tuple[BirthRecord, ...]:
-    """Return the births of a run's `lineage.jsonl`, oldest first."""
-    return tuple(BirthRecord.from_json(json.loads(line)) for line in _lines(_existing(Path(run_dir) / LINEAGE)))
+    """Return the births of a run's `lineage.jsonl`, oldest first.
+
+    Raises:
+        ConfigurationError: there is no such file.
+        CheckpointError: the file is damaged: names the line, the field, the value and what is allowed.
+    """
+    path = _existing(Path(run_dir) / LINEAGE)
+    return tuple(read_birth(line, f"path={str(path)!r}, line {n}") for n, line in enumerate(_lines(path), start=1))
+
+
+def read_birth(line: str, where: str) -> BirthRecord:
+    """Return the birth that a line of `lineage.jsonl` describes; `where` is what a CheckpointError calls the line."""
+    return BirthRecord.from_json(storage.parse_json(line.encode(), where), where)
 
 
 def _existing(path: Path) -> Path:
-    if not path.is_file():
+    if not path.exists():
         raise ConfigurationError(
             f"{path} does not exist; give the folder of a run, which holds {METRICS} and {LINEAGE}"
         )
@@ -152,13 +180,21 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return list(csv.DictReader(_lines(path)))
 
 
+def _refuse_irregular(path: Path) -> None:
+    """Raise CheckpointError if a folder or a FIFO is where a file is to be written: to open a FIFO would block."""
+    if path.is_dir() or path.is_fifo():
+        raise CheckpointError(f"path={str(path)!r} is a folder or a FIFO; {storage.REGULAR}")
+
+
 def _lines(path: Path) -> list[str]:
     # A process that is killed, or a disk that fills, leaves a last line without its end: that line was never written.
-    return path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    return [*storage.read_lines(path)]
 
 
 def _ends_with_newline(path: Path) -> bool:
-    return path.read_bytes()[-1:] in (b"", b"\n")
+    with storage.open_regular(path, follow_links=True) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 1))
+        return file.read(1) in (b"", b"\n")
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -175,5 +211,21 @@ def _line(birth: BirthRecord) -> str:
     return json.dumps(birth.to_json(), ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _number(text: str | None) -> float:
-    return float(text) if text else math.nan
+def _read_row(columns: tuple[str, ...], fields: list[str]) -> dict[str, Any]:
+    """A row of `metrics.csv` by column; ValueError says which field cannot be one."""
+    if len(fields) != len(columns):
+        raise ValueError(f"it has {len(fields)} fields; allowed is one for each of {len(columns)} columns")
+    row: dict[str, Any] = {
+        name: text if name in _TEXT else _number(name, text) for name, text in zip(columns, fields, strict=True)
+    }
+    for name in _WHOLE:
+        if not row[name].is_integer():
+            raise ValueError(f"{name}={row[name]!r}; allowed are whole numbers")
+    return row
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text) if text else math.nan
+    except ValueError:
+        raise ValueError(f"{name}={text!r:.100}; allowed are numbers") from None

@@ -10,10 +10,33 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from agilerl_like.documents import Flag, Natural, Number, Score, Text, as_record
+from agilerl_like.errors import CheckpointError
 
 FOUNDER = -1
 """The `parent_uid` of a member that nobody begot: the first population."""
+
+
+MUTATION_KEYS = {"kind", "operator", "details"}
+
+
+def _checked_mutation(change: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a mutation of a birth; ValueError unless it can be printed."""
+    kind, operator, details = change.get("kind"), change.get("operator", ""), change.get("details", {})
+    if not (isinstance(kind, str) and isinstance(operator, str) and isinstance(details, Mapping)):
+        raise ValueError("allowed is a mapping of kind (text), operator (text) and details (a mapping)")
+    if change.keys() - MUTATION_KEYS:
+        raise ValueError(f"allowed keys are {', '.join(sorted(MUTATION_KEYS))}")
+    pairs = details.values() if kind == "rl_hp" else ()
+    if not all(
+        isinstance(pair, list | tuple) and [type(n) in (int, float) for n in pair] == [True] * 2 for pair in pairs
+    ):
+        raise ValueError("allowed are details of [value before, value after] for each hyperparameter")
+    return change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,29 +96,41 @@ class BirthRecord:
     `reason` is said when selection had no choice ("replaced: fitness is nan").
     """
 
-    generation: int
-    slot: int
-    uid: int
-    parent_uid: int
-    survives: bool
-    mutations: tuple[Mapping[str, Any], ...]
-    hyperparameters: Mapping[str, float | int]
-    architecture: str
-    parent_hyperparameters: Mapping[str, float | int]
-    parent_architecture: str
-    parent_fitness: float
-    reason: str = ""
+    generation: Natural
+    slot: Natural
+    uid: Natural
+    parent_uid: Annotated[int, Field(strict=True, ge=FOUNDER, lt=2**63)]
+    survives: Flag
+    mutations: tuple[Annotated[Mapping[str, Any], AfterValidator(_checked_mutation)], ...]
+    hyperparameters: Mapping[str, Number]
+    architecture: Text
+    parent_hyperparameters: Mapping[str, Number]
+    parent_architecture: Text
+    parent_fitness: Score
+    reason: Text = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads; a number that is not finite is null."""
         return _plain({field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> BirthRecord:
-        """Read what `to_json` wrote."""
-        fitness = data["parent_fitness"]
-        numbers = {"parent_fitness": math.nan if fitness is None else fitness}
-        return cls(**{**data, "mutations": tuple(data["mutations"]), **numbers})
+    def from_json(cls, data: Any, where: str = "birth") -> BirthRecord:
+        """Read what `to_json` wrote.
+
+        Raises:
+            CheckpointError: a field is missing, unknown or of no meaning; `where` says what it was read from.
+        """
+        if isinstance(data, Mapping):
+            fitness, mutations = data.get("parent_fitness"), data.get("mutations")
+            data = {**data, "parent_fitness": math.nan if fitness is None else fitness}
+            data["mutations"] = tuple(mutations) if isinstance(mutations, list) else mutations
+        birth = as_record(cls, data, where)
+        if not (birth.parent_uid == birth.uid if birth.survives else birth.parent_uid < birth.uid):
+            raise CheckpointError(
+                f"{where}: parent_uid={birth.parent_uid} of uid={birth.uid}; allowed is "
+                f"{'the same' if birth.survives else 'a smaller'} one, because survives={birth.survives}"
+            )
+        return birth
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,13 @@
 import dataclasses
 import json
 import math
+import os
 
 import numpy as np
 import pytest
 from reporting_examples import a_birth, a_founder, a_generation, a_member, a_run
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting import CsvReporter, LineageReporter, Reporter, Reporters, read_lineage, read_metrics
 from agilerl_like.reporting.measures import scalars
 
@@ -174,3 +175,62 @@ def test_scalars_are_tagged_by_slot_and_finite():
     assert tags["time/fps"] == 9876.0
     assert "member/1/eval/mean_reward" not in tags
     assert "member/3/rollout/ep_rew_mean" not in tags
+
+
+NARROW = (
+    "generation,slot,uid,parent_uid,env_steps,mutation,architecture,parameters,hp/lr\n1,0,0,-1,64,None,64,100,1e-3\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("nan,0,0,-1,64,None,64,100,1e-3", r"line 3: generation=nan; allowed are whole numbers"),
+        ("1,0,0,-1,64,None,64,100,high", r"line 3: hp/lr='high'; allowed are numbers"),
+        ("1,0,0,-1,64,None,64,100,1\0", r"line 3: "),
+        ("1,0,0,-1,64", r"line 3: it has 5 fields; allowed is one for each of 9 columns"),
+        ("x" * 2**18, r"line 3: field larger than field limit"),
+        ("x" * 2**21, r"line 3 has more than the 1048576 bytes"),
+        ("\0" * 100, r"line 3: "),
+    ],
+)
+def test_a_damaged_row_of_metrics_is_named(tmp_path, row, said):
+    (tmp_path / "metrics.csv").write_text(f"{NARROW}{row}\n")
+    with pytest.raises(CheckpointError, match=said):
+        read_metrics(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"generation": -1}, "generation=-1: Input should be greater than or equal to 0"),
+        ({"uid": "1"}, "uid='1': Input should be a valid integer"),
+        ({"mutations": None}, "mutations=None: Input should be a valid tuple"),
+        ({"mutations": [1]}, "mutations.0=1: Input should be a valid dictionary"),
+        ({"mutations": [{}]}, r"mutations.0=\{\}: .*allowed is a mapping of kind"),
+        ({"parent_uid": 7}, r"parent_uid=7 of uid=\d+; allowed is a smaller one"),
+        ({"colour": 1}, "'colour' is unknown; allowed is what BirthRecord has"),
+    ],
+)
+def test_a_damaged_line_of_lineage_is_named(tmp_path, change, said):
+    reporter = LineageReporter(tmp_path)
+    reporter.births((a_birth(uid=5, parent_uid=2),))
+    line = json.loads((tmp_path / "lineage.jsonl").read_text())
+    (tmp_path / "lineage.jsonl").write_text(json.dumps(line | change) + "\n")
+    with pytest.raises(CheckpointError, match=f"lineage.jsonl', line 1: {said}"):
+        read_lineage(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 10**5, "\0\0", "\x80", "[]", '{"a": 1}', "x" * 2**21])
+def test_what_is_no_birth_is_refused(tmp_path, text):
+    (tmp_path / "lineage.jsonl").write_text(text + "\n")
+    with pytest.raises(CheckpointError, match=r"line 1"):
+        read_lineage(tmp_path)
+
+
+@pytest.mark.parametrize("sink", [CsvReporter, LineageReporter])
+def test_a_fifo_in_place_of_a_file_is_refused_and_nobody_waits_for_a_reader(tmp_path, sink):
+    reporter = sink(tmp_path)
+    os.mkfifo(reporter.path)
+    with pytest.raises(CheckpointError, match="is a folder or a FIFO; allowed is a regular file"):
+        reporter.start(a_run())
