@@ -1,4 +1,4 @@
-"""`predict` takes action masks as MaskablePPO does, and warns where an agent that learned with masks is asked without."""
+"""`predict` takes action masks, as MaskablePPO does, and warns where an agent that learned with them gets none."""
 
 import warnings
 
