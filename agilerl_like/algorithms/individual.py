@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from agilerl_like import storage
 from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.algorithms.stored import count_in, numbers_in, text_in, whole
+from agilerl_like.algorithms.stored import history_in, plain
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Birth, Genome, HyperparameterConfig, Mutation, Mutations
 from agilerl_like.networks.custom import CustomSpec
@@ -30,10 +30,20 @@ ANOTHER = 2**32
 IndividualT = TypeVar("IndividualT", bound="Individual")
 
 
+class StepCounts(list[int]):
+    """Counts of env steps, one for each test; adding a whole number adds it to the last."""
+
+    def __iadd__(self, steps: Any) -> StepCounts:
+        if isinstance(steps, Iterable):
+            return super().__iadd__(steps)
+        self[-1] += steps
+        return self
+
+
 class Individual(ABC):
     """One member: attributes `fitness`, `scores` and `steps` are lists with an entry for each test, as in AgileRL.
 
-    `steps` begins with 0 and counts what it trained in all its runs.
+    `steps` begins with 0 and counts the env steps of all runs that trained it.
     """
 
     algo: ClassVar[str]
@@ -59,18 +69,39 @@ class Individual(ABC):
         self.index = identity(index)
         self.hp_config = hp_config or HyperparameterConfig()
         self.device = usable(device)
-        self.seed = fresh_seed() if seed is None else seed
+        self.seed = fresh_seed() if seed is None else plain(seed)
         if not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigurationError(f"seed={seed!r} must be a non-negative integer")
         self.mut: str = "None"
         self.fitness: list[float] = []
         self.scores: list[float] = []
-        self.steps: list[int] = [0]
+        self.steps = [0]
         self.updates = 0
         self.draws = 0
         self.variations = 0
         self.training = True
         self._hooks: list[Callable[[Any], None]] = []
+
+    @property
+    def steps(self) -> StepCounts:
+        """Env steps trained so far, an entry for each test.
+
+        A whole number may be assigned and added (`agent.steps += n`), as AgileRL counts since 2.8: the last entry is
+        meant.
+        """
+        return self._steps
+
+    @steps.setter
+    def steps(self, counts: Any) -> None:
+        self._steps = StepCounts(counts if isinstance(counts, Iterable) and np.ndim(cast(Any, counts)) else [counts])
+
+    def __repr__(self) -> str:
+        tested = bool(self.fitness) and np.ndim(self.fitness[-1]) == 0
+        fitness = f"{self.fitness[-1]:.4g}" if tested else "None"
+        return (
+            f"{self.algo}(index={self.index}, fitness={fitness}, lr={self.settings()['lr']:.4g}, "
+            f"networks={self.architecture.describe()!r}, {self.parameter_count:,} parameters)"
+        )
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -156,31 +187,40 @@ class Individual(ABC):
         """Everything about this agent, as JSON data and as tensors."""
 
     def facts(self) -> dict[str, Any]:
-        """What every kind's document says: who this is, what it is like, and what it has lived through."""
-        return {
-            "algorithm": self.algo,
-            "index": self.index,
-            "seed": self.seed,
-            "settings": self.settings(),
-            "hp_config": self.hp_config.to_json(),
-            "architecture": self.architecture.to_config(),
-            "mut": self.mut,
-            "fitness": self.fitness,
-            "scores": self.scores,
-            "steps": self.steps,
-            "updates": self.updates,
-            "draws": self.draws,
-            "variations": self.variations,
-            "num_envs": getattr(self, "num_envs", 1),
-        }
+        """The document of every kind: identity, settings, architecture and history, in plain data.
+
+        Raises:
+            ConfigurationError: an attribute was set to a value that `load` would refuse.
+        """
+        document = plain(
+            {
+                "algorithm": self.algo,
+                "index": self.index,
+                "seed": self.seed,
+                "settings": self.settings(),
+                "hp_config": self.hp_config.to_json(),
+                "architecture": self.architecture.to_config(),
+                "mut": self.mut or "None",
+                "fitness": self.fitness,
+                "scores": self.scores,
+                "steps": self.steps,
+                "updates": self.updates,
+                "draws": self.draws,
+                "variations": self.variations,
+                "num_envs": getattr(self, "num_envs", 1),
+            }
+        )
+        try:
+            self.check()
+            history_in(document)
+        except ValueError as error:
+            raise ConfigurationError(f"agent {self.index} cannot be saved as it is: {error}") from error
+        return document
 
     def recall(self, document: Mapping[str, Any]) -> None:
-        """Have lived through what a document says; ValueError if something is of another type."""
-        self.mut = text_in(document, "mut")
-        self.updates, self.draws = count_in(document, "updates"), count_in(document, "draws")
-        self.variations = count_in(document, "variations") if "variations" in document else 0  # of older files
-        self.fitness, self.scores = numbers_in(document, "fitness"), numbers_in(document, "scores")
-        self.steps = [whole("steps", entry) for entry in document["steps"]] or [0]
+        """Take over the history in a document; ValueError if an entry is of another type."""
+        vars(self).update({name: value for name, value in history_in(document)._asdict().items() if name != "steps"})
+        self.steps = history_in(document).steps
 
     # -- genome and mutation
 

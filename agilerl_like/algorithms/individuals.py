@@ -31,6 +31,9 @@ from agilerl_like.seeding import Purpose, generator
 
 IndividualsT = TypeVar("IndividualsT", bound="Individuals")
 
+MEMBERS_SHOWN = 16
+"""Members that `repr` shows."""
+
 
 class Individuals(Sequence[IndividualT], Generic[IndividualT]):
     """P agents of one kind, spaces and run seed."""
@@ -66,6 +69,13 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         """Last evaluation of each member, in their order; empty before the first."""
         self.team: Team = SOLO
         """With whom its members learn: several processes may share the envs of one."""
+
+    def __repr__(self) -> str:
+        tested = [agent.fitness[-1] for agent in self.agents if agent.fitness and np.ndim(agent.fitness[-1]) == 0]
+        best = f"best fitness {max(map(rank_of, tested)):.4g}" if tested else "not tested yet"
+        members = "".join(f"\n  {agent!r}," for agent in self.agents[:MEMBERS_SHOWN])
+        more = f"\n  … {len(self) - MEMBERS_SHOWN} more" if len(self) > MEMBERS_SHOWN else ""
+        return f"{type(self).__name__}({len(self)} x {self.agents[0].algo}, {best}:{members}{more}\n)"
 
     # -- a sequence
 

@@ -27,7 +27,7 @@ from agilerl_like.algorithms.individuals import Individuals, siblings
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO, check_rollout, repaired, typed
 from agilerl_like.algorithms.settings import PPOSettings, validated
-from agilerl_like.algorithms.stored import count_in, team_in, whole
+from agilerl_like.algorithms.stored import count_in, plain, team_in, whole
 from agilerl_like.algorithms.team_evaluation import Brain, Policy, TeamEpisodes, evaluate_teams, unexploring
 from agilerl_like.algorithms.team_experiences import ByAgent, TeamExperiences, act_by_agent, of_group
 from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, ParallelEnv, alone
@@ -169,7 +169,7 @@ class IPPO(Individual):
             for group, ids in self.groups.items()
         }
         """What the learner of each group sees of its agents."""
-        self.num_envs = num_envs
+        self.num_envs = plain(num_envs)
         for name in SETTINGS:
             setattr(self, name, getattr(settings, name))
 
@@ -566,9 +566,6 @@ class Teams(Individuals[IPPO]):
             group: Population([team.learners[group] for team in self.agents]) for group in self.agents[0].groups
         }
         """The learners of each group, in the order of their teams."""
-
-    def __repr__(self) -> str:
-        return f"Teams({len(self)} x {self.agents[0].algo} of {', '.join(self.by_group)})"
 
     def join(self, team: Team) -> None:
         super().join(team)

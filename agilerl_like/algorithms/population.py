@@ -41,9 +41,6 @@ class Population(Individuals[Agent]):
         self._newcomers: set[int] = set()
         """Places of those who have yet to bring noise of their own into what was drawn for the others."""
 
-    def __repr__(self) -> str:
-        return f"Population({len(self)} x {self.agents[0].algo}, {len(self.cohort.stacks)} stacks)"
-
     def __getstate__(self) -> dict[str, Any]:
         """What `copy` and `pickle` take of it: the copies of its members have a cohort yet to come."""
         return {**vars(self), "_cohort": None}

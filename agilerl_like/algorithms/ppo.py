@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import gymnasium
 import numpy as np
@@ -29,7 +29,7 @@ from agilerl_like.algorithms.experiences import Experiences, as_rollout
 from agilerl_like.algorithms.individuals import siblings
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
-from agilerl_like.algorithms.stored import count_in, space_in
+from agilerl_like.algorithms.stored import count_in, plain, space_in
 from agilerl_like.envs.masks import choices_of
 from agilerl_like.envs.spaces import ObservationEncoding, mask_size
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
@@ -44,9 +44,24 @@ from agilerl_like.modules.lstm import EvolvableLSTM
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
+from agilerl_like.networks.distributions import make_distribution
 from agilerl_like.networks.memory import TIMELESS, Course
 from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose
+
+
+class Dimension:
+    """A number of an agent, read as an attribute; read from the class it is a function of a space instead."""
+
+    def __init__(self, of_agent: Callable[[PPO], int], of_space: Callable[[gymnasium.Space], int]) -> None:
+        self._of_agent, self._of_space = of_agent, of_space
+
+    @overload
+    def __get__(self, agent: None, kind: type[PPO]) -> Callable[[gymnasium.Space], int]: ...
+    @overload
+    def __get__(self, agent: PPO, kind: type[PPO]) -> int: ...
+    def __get__(self, agent: PPO | None, kind: type[PPO]) -> int | Callable[[gymnasium.Space], int]:
+        return self._of_space if agent is None else self._of_agent(agent)
 
 
 class PPO(Agent):
@@ -201,7 +216,7 @@ class PPO(Agent):
         )
         for name in PPOSettings.__dataclass_fields__:
             setattr(self, name, getattr(settings, name))
-        self.num_envs = num_envs
+        self.num_envs = plain(num_envs)
         self.check()
 
     def _own(self, network: ActorCritic) -> None:
@@ -568,15 +583,12 @@ class PPO(Agent):
 
     # -- AgileRL's other names
 
-    @property
-    def get_action_dim(self) -> int:
-        """Numbers that the actor gives for one observation."""
-        return self.distribution.num_outputs
-
-    @property
-    def get_state_dim(self) -> int:
-        """Numbers that the networks see of one observation."""
-        return self.encoding.size
+    get_action_dim = Dimension(
+        lambda agent: agent.distribution.num_outputs, lambda action_space: make_distribution(action_space).num_outputs
+    )
+    """Outputs of the actor for one observation; `PPO.get_action_dim(action_space)` gives those of a space."""
+    get_state_dim = Dimension(lambda agent: agent.encoding.size, lambda space: ObservationEncoding(space).size)
+    """Inputs of the networks for one observation; `PPO.get_state_dim(observation_space)` gives those of a space."""
 
 
 def _encoding(space: gymnasium.Space, settings: PPOSettings) -> ObservationEncoding:

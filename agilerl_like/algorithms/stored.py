@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from agilerl_like.algorithms.groups import check_names, grouped
@@ -25,6 +26,17 @@ MAX_EXTENT = 2**23
 """Bytes of an observation, in float32, of a space that is read from a file: a frame of 1448 x 1448."""
 PART = 4000
 """Bytes that cost as much as one more part of a space."""
+
+
+def plain(value: Any) -> Any:
+    """The same data in Python's own types: scalars of numpy and torch become numbers, arrays and tuples lists."""
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, np.generic | np.ndarray | Tensor):
+        return value.tolist()
+    return value
 
 
 class Outline(TorchFunctionMode):
@@ -60,6 +72,50 @@ def flag_in(document: Mapping[str, Any], name: str, *, older: bool) -> bool:
 def count_in(document: Mapping[str, Any], name: str) -> int:
     """A counter of a saved document; ValueError if it is something else."""
     return whole(name, document[name])
+
+
+class History(NamedTuple):
+    """The past of an agent: its `mut`, one entry of `fitness`, `scores` and `steps` for each test, and its counters."""
+
+    mut: str
+    fitness: list[Any]
+    scores: list[Any]
+    steps: list[int]
+    updates: int
+    draws: int
+    variations: int
+
+
+def history_in(document: Mapping[str, Any]) -> History:
+    """Read an agent's past; the same function checks a document before it is written.
+
+    Raises:
+        ValueError: an entry is of another type; the message names the field and the value.
+    """
+    return History(
+        mut=text_in(document, "mut"),
+        fitness=entries_in(document, "fitness"),
+        scores=entries_in(document, "scores"),
+        steps=[whole("steps", entry) for entry in document["steps"]] or [0],
+        updates=count_in(document, "updates"),
+        draws=count_in(document, "draws"),
+        variations=count_in(document, "variations") if "variations" in document else 0,  # absent in older files
+    )
+
+
+def entries_in(document: Mapping[str, Any], name: str) -> list[Any]:
+    """A list with a number for each test, or a list of numbers where each group of agents has its own.
+
+    Raises:
+        ValueError: an entry is of another type.
+    """
+    entries = document[name]
+    if not isinstance(entries, list):
+        raise ValueError(f"{name}={entries!r:.100} must be a list of numbers")
+    nested = [entry for entry in entries if isinstance(entry, list)]
+    numbers = numbers_in({name: [entry for entry in entries if not isinstance(entry, list)]}, name)
+    rest, rows = iter(numbers), (numbers_in({name: entry}, name) for entry in nested)
+    return [next(rows) if isinstance(entry, list) else next(rest) for entry in entries]
 
 
 def numbers_in(document: Mapping[str, Any], name: str) -> list[float]:

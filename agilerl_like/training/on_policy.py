@@ -116,7 +116,8 @@ def train_on_policy(
     population = agents if agents is None or isinstance(agents, Individuals) else stage.population(agents)
     if population is not None and not isinstance(population, stage.population):
         raise ConfigurationError(
-            f"pop={population!r} cannot act in {name_of(stage.vector)}; allowed are {stage.population.__name__}"
+            f"pop={type(population).__name__} of {population[0].algo} cannot act in {name_of(stage.vector)}; "
+            f"allowed are {stage.population.__name__}"
         )
     if swap_channels:
         for agent in cast(Population, population or ()):

@@ -427,6 +427,8 @@ def test_agilerl_names_are_there():
     agent = agent_of(hp_config=HyperparameterConfig(lr=RLParameter(1e-5, 1e-2)), mut="mine")
     assert agent.mut == "mine"
     assert (agent.get_action_dim, agent.get_state_dim) == (3, 4)
+    assert (PPO.get_action_dim(agent.action_space), PPO.get_state_dim(BOX)) == (3, 4)
+    assert PPO.get_action_dim(gymnasium.spaces.MultiDiscrete([2, 5])) == 7
     assert set(agent.evolvable_attributes()) == {"actor", "critic", "lr"}
     assert set(agent.evolvable_attributes(networks_only=True)) == {"actor", "critic"}
     assert agent.get_policy() is agent.actor

@@ -1,0 +1,99 @@
+"""What a script sets on an agent is either saved and loaded, or refused by name before anything is written."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like import IPPO, PPO, ConfigurationError, Population
+
+BOX, DISCRETE = gymnasium.spaces.Box(-1.0, 1.0, (4,)), gymnasium.spaces.Discrete(2)
+
+
+def agent_of(**settings):
+    return PPO(BOX, DISCRETE, seed=0, num_envs=2, **settings)
+
+
+def team_of(**settings):
+    return IPPO({"a_0": BOX, "b_0": BOX}, {"a_0": DISCRETE, "b_0": DISCRETE}, seed=0, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "loaded"),
+    [
+        ("steps", 5, [5]),
+        ("steps", np.int64(7), [7]),
+        ("steps", [1, np.int32(2)], [1, 2]),
+        ("mut", None, "None"),
+        ("scores", [[1.0, 2.0], 3.0], [[1.0, 2.0], 3.0]),
+        ("scores", [np.float32(0.5), np.array([1.5, 2.5])], [0.5, [1.5, 2.5]]),
+        ("fitness", [np.float64(4.0), torch.tensor(2.0)], [4.0, 2.0]),
+        ("lr", np.float32(0.5), 0.5),
+        ("update_epochs", np.int64(3), 3),
+        ("learn_step", np.int64(4096), 4096),
+    ],
+)
+@pytest.mark.parametrize("make", [agent_of, team_of])
+def test_what_is_set_is_saved_and_loaded(make, name, given, loaded, tmp_path):
+    agent = make()
+    setattr(agent, name, given)
+    found = getattr(type(agent).load(agent.save_checkpoint(tmp_path / "agent")), name)
+    assert found == loaded
+    assert type(found) is type(loaded) or name == "steps"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("steps", [-1], r"agent 0 cannot be saved as it is: steps=-1 must be a whole number"),
+        ("steps", "many", r"steps='many' must be a whole number"),
+        ("scores", ["good"], r"scores=\['good'\] must be a list of numbers"),
+        ("fitness", [[None]], r"fitness=\[None\] must be a list of numbers"),
+        ("mut", 3, r"mut=3 must be a text"),
+        ("learn_step", 32, r"batch_size=64 is larger than the rollout of learn_step=32"),
+        ("gamma", 2.0, r"gamma=2\.0"),
+    ],
+)
+@pytest.mark.parametrize("make", [agent_of, team_of])
+def test_what_could_not_be_loaded_is_refused_before_it_is_written(make, name, given, message, tmp_path):
+    agent = make()
+    setattr(agent, name, given)
+    with pytest.raises(ConfigurationError, match=message):
+        agent.save_checkpoint(tmp_path / "agent")
+    assert not (tmp_path / "agent").exists()
+
+
+@pytest.mark.parametrize("make", [agent_of, team_of])
+def test_steps_count_as_a_list_and_as_a_whole_number(make):
+    agent = make()
+    agent.steps += 5
+    agent.steps[-1] += 2
+    assert agent.steps == [7]
+    agent.steps.append(9)
+    agent.steps += [10]
+    assert agent.clone(index=1).steps == [7, 9, 10]
+
+
+def test_counts_of_numpy_are_counts():
+    agent = PPO(BOX, DISCRETE, seed=np.int64(3), num_envs=np.int64(2))
+    assert (type(agent.seed), type(agent.num_envs)) == (int, int)
+
+
+def test_a_printed_agent_says_what_it_is():
+    agent = agent_of(lr=1e-3, index=3)
+    weights = 2 * (4 * 64 + 64 + 64 * 64 + 64 + 64 * 64 + 64) + (64 * 2 + 2) + (64 + 1)
+    assert agent.parameter_count == weights
+    assert repr(agent) == f"PPO(index=3, fitness=None, lr=0.001, networks='64 | 64 | 64 ReLU', {weights:,} parameters)"
+    agent.fitness.append(198.7654)
+    assert "fitness=198.8" in repr(agent)
+    assert repr(team_of()).startswith("IPPO(index=0, fitness=None, lr=0.0001, networks='a 64 | 64 | 64 ReLU; b 64")
+
+
+def test_a_printed_population_lists_its_members():
+    first, second = agent_of(), agent_of(index=1)
+    first.fitness, second.fitness = [1.0], [2.5]
+    lines = repr(Population([first, second])).splitlines()
+    assert lines == ["Population(2 x PPO, best fitness 2.5:", f"  {first!r},", f"  {second!r},", ")"]
+    teams = IPPO.population(20, {"a_0": BOX}, {"a_0": DISCRETE}, seed=0)
+    assert repr(teams).startswith("Teams(20 x IPPO, not tested yet:")
+    assert repr(teams).endswith("  … 4 more\n)")
