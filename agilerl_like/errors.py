@@ -24,6 +24,10 @@ class ExitCode(IntEnum):
     """The run broke off, and may be resumed: an env, a process of it, or the numbers of all members failed."""
 
 
+class Terminated(SystemExit):
+    """The process ends at once because it was asked to twice; `sys.exit` in an environment is another matter."""
+
+
 class ConfigurationError(ValueError):
     """A setting is wrong: the message names the field, its value and what is allowed (`ExitCode.MISTAKE`)."""
 

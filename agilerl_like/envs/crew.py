@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from multiprocessing import Pipe
@@ -20,6 +21,7 @@ from typing import IO, Any, NamedTuple, cast
 
 from gymnasium.vector.utils import CloudpickleWrapper
 
+from agilerl_like.envs.faults import Failure
 from agilerl_like.envs.worker import FAULT, GRACE, MADE, REVIVED, Task
 
 STARTUP = 120.0  # seconds for a worker's imports and for making its envs
@@ -29,17 +31,17 @@ Key = str | tuple[int, ...]  # of a request: its name, or the parts to be steppe
 
 
 class Death(NamedTuple):
-    """How a worker ended, and where it stood; `hopeless` if it fails before it has ever done anything."""
+    """How a worker process ended; `hopeless` if it failed before its environments had ever been reset.
+
+    `summary` is one line about `traceback`. `kind` is equal for two exceptions that an environment raised in the same
+    way; "" if the process died without one, or of one that comes from outside.
+    """
 
     cause: str
+    kind: str
+    summary: str
     traceback: str
     hopeless: bool
-
-    def last_line(self) -> str:
-        """Return the line of the traceback that says most."""
-        lines = self.traceback.strip().splitlines() or ["no traceback"]
-        places = [line.strip() for line in lines if line.startswith("  File")]
-        return places[0] if "(most recent call first)" in self.traceback and places else lines[-1]
 
 
 class Worker:
@@ -60,7 +62,7 @@ class Worker:
         self.starts += 1
         self.is_up = False
         self.answers.clear()
-        self._last_words = ""
+        self._failure: Failure | None = None  # the exception that the process reported before it ended
         self._unproven_parts = {part for part, rows in enumerate(self.share) if rows}
         self._log = anonymous_file()  # for what a dying interpreter writes
         self.pipe, its_end = Pipe()
@@ -87,7 +89,7 @@ class Worker:
         except (EOFError, OSError):
             return None
         if key == FAULT:
-            self._last_words = answer
+            self._failure = answer
             return key
         self.renew(self.timeout)
         if isinstance(key, tuple):
@@ -117,10 +119,11 @@ class Worker:
         self.process.kill()
         self._wait(1.0)
         log = os.pread(self._log.fileno(), 10_000, 0).decode(errors="replace")
-        hopeless = bool(self._last_words) and not (self._proven and self.is_up)
+        failure = self._failure or Failure("", _innermost(log), log)
+        hopeless = self._failure is not None and not (self._proven and self.is_up)
         self.release()
         cause = f"gave no answer for {self._patience:g} s" if hangs else _how_it_ended(self.process.returncode)
-        return Death(cause, self._last_words or log, hopeless)
+        return Death(cause, failure.kind, failure.summary, failure.traceback, hopeless)
 
     def hang_up(self) -> None:
         """Let the process close its envs and end."""
@@ -167,8 +170,17 @@ def anonymous_file() -> IO[bytes]:
 
 def _program(pipe: int, memory: int, log: int) -> str:
     path = [entry for entry in sys.path if isinstance(entry, str)]
-    serve = f"serve({pipe}, {memory}, {log}, {os.getpid()})"
+    # the signal would come when the thread ends that starts the worker, so a thread of the user's must not ask for it
+    dies_with_parent = threading.current_thread() is threading.main_thread()
+    serve = f"serve({pipe}, {memory}, {log}, {os.getpid()}, dies_with_parent={dies_with_parent})"
     return f"import sys; sys.path[:] = {path!r}; from agilerl_like.envs.worker import serve; {serve}"
+
+
+def _innermost(log: str) -> str:
+    """Return the innermost frame that faulthandler wrote, or the last line of whatever else is in a worker's log."""
+    lines = log.strip().splitlines() or ["no traceback"]
+    frames = [line.strip() for line in lines if line.startswith("  File")]
+    return frames[0] if "(most recent call first)" in log and frames else lines[-1]
 
 
 def _environment() -> dict[str, str]:

@@ -24,6 +24,7 @@ from agilerl_like.envs import envpool
 from agilerl_like.envs.arrays import Array, Arrays, HostArrays, TensorArrays, arrays_of
 from agilerl_like.envs.cartpole import SeededCartPole
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
+from agilerl_like.envs.faults import blamed_on
 from agilerl_like.envs.keeping import keep_last_observations
 from agilerl_like.envs.masks import ActionMasks
 from agilerl_like.envs.spaces import Tree, tree_map
@@ -147,7 +148,8 @@ class TransitionEnv:
         `seeds` is one for each env, or one for all (which gymnasium counts up from row to row). Native vector envs have
         one generator for all rows; a list is mixed into the one seed that they take, so every entry matters.
         """
-        obs, info = self._reset(seeds)
+        with blamed_on(self.env, "reset"):
+            obs, info = self._reset(seeds)
         if not isinstance(self.single_observation_space, gym.spaces.Dict):
             self._wrapped = isinstance(obs, Mapping)  # whatever the env's space says
         obs = self._seen(obs)
@@ -187,9 +189,10 @@ class TransitionEnv:
     def receive(self, part: int) -> Transition:
         """Return what the step of one part did, in the order of its rows."""
         its = self._parts[part]
-        if self._in_parts is not None and len(self._parts) > 1:
-            return self._translate(its, *self._in_parts.receive(part))
-        return self._translate(its, *self.env.step(its.actions))
+        with blamed_on(self.env, "step"):
+            if self._in_parts is not None and len(self._parts) > 1:
+                return self._translate(its, *self._in_parts.receive(part))
+            return self._translate(its, *self.env.step(its.actions))
 
     def check(self) -> None:
         """Warn or raise for what was wrong with tensors; this waits for the device, so it is called once a rollout.

@@ -7,6 +7,7 @@ clear of torch, which would cost every worker seconds and hundreds of megabytes.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import math
 import mmap
@@ -30,12 +31,14 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from agilerl_like.envs.faults import Failure, check_outcome, misfit
 from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.errors import EnvironmentFault
 
 GRACE = 2.0  # seconds that a worker has for closing its envs
 MADE, REVIVED, FAULT = "made", "revived", "fault"  # the keys of messages that answer no request
 NOBODY = -1
+_SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
 class Report(NamedTuple):
@@ -108,8 +111,14 @@ def fits_shared_memory(space: gym.Space) -> bool:
     return isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary))
 
 
-def serve(pipe_fd: int, memory_fd: int, log_fd: int, parent: int) -> NoReturn:
-    """Do what the parent says until it hangs up; an exception is reported and ends the process."""
+def serve(pipe_fd: int, memory_fd: int, log_fd: int, parent: int, *, dies_with_parent: bool) -> NoReturn:
+    """Do what the parent says until it hangs up; an exception is reported and ends the process.
+
+    `dies_with_parent` lets Linux kill the process when the thread that started it ends, which also reaches a process
+    that is stopped or whose environment holds the interpreter's lock; only the parent's main thread may ask for it.
+    """
+    if dies_with_parent and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, who ends its workers in order
     faulthandler.enable(log_fd, all_threads=False)
     faulthandler.register(signal.SIGUSR1, log_fd, all_threads=False)  # asked for before a worker that hangs is killed
@@ -117,8 +126,8 @@ def serve(pipe_fd: int, memory_fd: int, log_fd: int, parent: int) -> NoReturn:
     pipe = Connection(pipe_fd)
     try:
         _work(pipe, mmap.mmap(memory_fd, 0))
-    except BaseException:
-        _send(pipe, (FAULT, traceback.format_exc()))
+    except BaseException as error:
+        _send(pipe, (FAULT, Failure.of(error)))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)  # whatever threads an env has started
@@ -192,7 +201,7 @@ class _Envs:
             final = None
             self.ended[row] = bool(terminated or truncated)
             if self.ended[row] and self.mode is AutoresetMode.SAME_STEP:
-                _check(board.observations[slot], observation)
+                self._check(observation)
                 final = deepcopy((observation, info))  # for an env may write its next episode into the same arrays
                 observation, info = self.envs[row].reset()
                 self.ended[row] = False
@@ -261,7 +270,14 @@ class _Envs:
         if self.ended[row] and self.mode is AutoresetMode.NEXT_STEP:
             observation, info = self.envs[row].reset()
             return observation, 0.0, False, False, info
-        return self.envs[row].step(action)
+        outcome = self.envs[row].step(action)
+        check_outcome(outcome)
+        return outcome
+
+    def _check(self, observation: Any) -> None:
+        """Raise EnvironmentFault if an observation does not fit its space."""
+        if fault := misfit(self.observation_space, observation):
+            raise EnvironmentFault(fault)
 
     def _write(self, slot: int, rows: np.ndarray, observations: list[Any]) -> None:
         """Put observations into shared memory, cast as SyncVectorEnv casts them."""
@@ -274,7 +290,7 @@ class _Envs:
         except (ValueError, TypeError, LookupError):
             for row, observation in zip(rows.tolist(), observations, strict=True):
                 self.board.stepping[self.worker] = row
-                _check(shared, observation)
+                self._check(observation)
             raise
         tree_map(lambda place, new: place.__setitem__(rows, new), shared, together)
 
@@ -288,20 +304,3 @@ def _checked(env: gym.Env, task: Task, others: Any) -> gym.Env:
             f"the first one has {task.observation_space} and {task.action_space}"
         )
     return env
-
-
-def _check(shared: Tree, observation: Any) -> None:
-    """Raise EnvironmentFault if an observation has not the shape and dtype of its place."""
-    if isinstance(shared, dict):
-        for key, place in shared.items():
-            _check(place, observation[key])
-    elif isinstance(shared, tuple):
-        for index, place in enumerate(shared):
-            _check(place, observation[index])
-    else:
-        given = np.asarray(observation)
-        if given.shape != shared.shape[1:] or not np.can_cast(given.dtype, shared.dtype, "same_kind"):
-            raise EnvironmentFault(
-                f"an observation has shape {given.shape} and dtype {given.dtype}; "
-                f"its space has shape {shared.shape[1:]} and dtype {shared.dtype}"
-            )

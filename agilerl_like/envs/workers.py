@@ -4,10 +4,11 @@ Results are `SyncVectorEnv`'s, bit for bit, whatever the number of workers. The 
 (`send`, `receive`), so that one half steps while the caller thinks about the other. Every worker serves both halves in
 turn: when it has stepped one, its actions for the other wait already, and no core stands idle.
 
-A worker that dies or hangs is replaced. Of the episodes that it took with it nobody knows how they went on, so each is
-reported as truncated where it was last seen: reward 0, the last observation once more as the final one, and
-`info["worker_lost"]` True. The action that was asked for has no consequence in any report, and nobody learns from it.
-Envs that are reset by a mask between such a loss and its report lose that step alone: their episode goes on after it.
+A worker that dies or hangs is restarted. How its episodes would have gone on is unknown, so each is reported as
+truncated where it was last seen: reward 0, the last observation once more as the final one, and `info["worker_lost"]`
+True. The action that was asked for has no consequence in any report, and no member learns from it. Envs that are reset
+by a mask between such a loss and its report lose that step alone: their episode goes on after it. An exception that an
+environment raises once more in the same way is a defect of the environment: it ends the run with one error.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
-from agilerl_like.envs.crew import Worker, anonymous_file, dismiss
+from agilerl_like.envs.crew import Death, Worker, anonymous_file, dismiss
+from agilerl_like.envs.faults import name_of
 from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.envs.worker import MADE, NOBODY, REVIVED, Arena, Board, Refusal, Report, Task, fits_shared_memory
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
@@ -71,6 +73,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self.metadata = {**one.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = one.render_mode
         self.single_observation_space, self.single_action_space = one.observation_space, one.action_space
+        self._name = name_of(one)
         one.close()
         if obstacle := hindrance(self.env_fns[0], self.single_observation_space, self.single_action_space):
             raise ConfigurationError(f"backend='workers': {obstacle}; allowed for any env is 'sync'")
@@ -83,6 +86,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._tickets = itertools.count()
         self._attributes: dict[str, list[Any]] = {}  # that were set, by name, of each env
         self._ready = False
+        self._kinds_seen: set[str] = set()  # of exceptions that environments raised, in any worker
         self.divide(blocks)
 
     # ---- stepping
@@ -315,13 +319,13 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """Start a new process in the place of one that died or hangs."""
         death, place = worker.end_at_once(), self._place(worker)
         worker.failures += 1
-        if death.hopeless or worker.failures > RESTARTS:
+        is_defect = bool(death.kind) and (death.hopeless or death.kind in self._kinds_seen)
+        if is_defect or death.hopeless or worker.failures > RESTARTS:
             self.close()
-            often = f" {worker.failures} times in a row, the last time" if worker.failures > 1 else ""
-            trace = f"Its last traceback:\n{death.traceback}" if death.traceback else "It left no traceback."
-            raise EnvironmentFault(f"{place}: worker {worker.index} failed{often}: it {death.cause}. {trace}")
+            raise EnvironmentFault(f"{place}: {_final(worker, death, is_defect=is_defect)}")
+        self._kinds_seen |= {death.kind} - {""}
         warnings.warn(
-            f"{place}: worker {worker.index} {death.cause} ({death.last_line()}); its {len(worker.rows)} envs begin "
+            f"{place}: worker {worker.index} {death.cause} ({death.summary}); its {len(worker.rows)} envs begin "
             f"new episodes (restart {worker.failures}, allowed are {RESTARTS} in a row)",
             RuntimeWarning,
             stacklevel=5,
@@ -367,9 +371,9 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def _place(self, worker: Worker) -> str:
         row = int(self._board.stepping[worker.index])
         if row == NOBODY:
-            return f"envs {worker.rows[0]} to {worker.rows[-1]}"
+            return f"{self._name}, envs {worker.rows[0]} to {worker.rows[-1]}"
         member, env = divmod(row, self.num_envs // self.blocks)
-        named = f"member {member}, env {env} of its own" if self.blocks > 1 else f"env {row}"
+        named = f"{self._name}, " + (f"member {member}, env {env} of its own" if self.blocks > 1 else f"env {row}")
         return named if self._seeds[row] is None else f"{named} (seeded with {self._seeds[row]})"
 
     # ---- shared memory
@@ -431,6 +435,19 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         if len(seed) != self.num_envs:
             raise ConfigurationError(f"seed has {len(seed)} entries; allowed is one for each of {self.num_envs} envs")
         return [None if one is None else int(one) for one in seed]
+
+
+def _final(worker: Worker, death: Death, *, is_defect: bool) -> str:
+    """Describe the failure of a worker that is not restarted, and how to reproduce a defect of the environment."""
+    trace = f"Its last traceback:\n{death.traceback}" if death.traceback else "It left no traceback."
+    if not is_defect:
+        often = f" {worker.failures} times in a row, the last time" if worker.failures > 1 else ""
+        return f"worker {worker.index} failed{often}: it {death.cause}. {trace}"
+    again = "" if death.hopeless else " again, as before a restart"
+    return (
+        f"worker {worker.index} failed{again}: {death.summary}. This is a defect of the environment; to reproduce it "
+        f"in one process, use backend='sync' with the same seed. {trace}"
+    )
 
 
 class _Infos(VectorEnv):

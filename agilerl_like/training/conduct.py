@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.envs.faults import name_of
 from agilerl_like.envs.vector import EnvRecipe, backend_of, recipe_of
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import Mutations, Selection
@@ -28,7 +29,7 @@ from agilerl_like.training.lock import RunLock
 from agilerl_like.training.members import Members, Unsent
 from agilerl_like.training.run import Outcome, Run
 from agilerl_like.training.schedule import Places, Schedule
-from agilerl_like.training.stage import Stage, name_of, share_of
+from agilerl_like.training.stage import Stage, share_of
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from agilerl_like.errors import Terminated
 from agilerl_like.training.watch import Unwatched, Watch
 
 
@@ -40,7 +41,7 @@ class Interrupts:
 
     def _hear(self, number: int, _frame: object) -> None:
         if self._own == signal.SIGTERM == number:
-            raise SystemExit(128 + number)
+            raise Terminated(128 + number)
         if self._own:
             raise KeyboardInterrupt
         self._own = number

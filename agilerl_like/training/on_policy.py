@@ -12,6 +12,7 @@ import gymnasium
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.population import Population
+from agilerl_like.envs.faults import name_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
 from agilerl_like.reporting.console import ConsoleReporter
@@ -23,7 +24,7 @@ from agilerl_like.training.archive import Finished
 from agilerl_like.training.conduct import STILL, Plan, evolve_on_policy
 from agilerl_like.training.distributed import world_of
 from agilerl_like.training.schedule import Fitness, Places, Schedule
-from agilerl_like.training.stage import AgentStage, Stage, name_of
+from agilerl_like.training.stage import AgentStage, Stage
 
 
 def train_on_policy(

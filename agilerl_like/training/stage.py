@@ -119,15 +119,6 @@ def _id_of(env: Any) -> str:
     return repr(env) if isinstance(env, str) else "id" if spec is None else repr(spec.id)
 
 
-def name_of(env: gymnasium.vector.VectorEnv) -> str:
-    """What an env is called in reports."""
-    recipe = getattr(env, "recipe", None)
-    if isinstance(recipe, EnvRecipe):
-        source = recipe.env_kwargs.get("source", recipe.env)  # of a team
-        return source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
-    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-
-
 def share_of(envs: int, parts: int) -> int:
     """Envs of each member that one of so many processes steps."""
     own, rest = divmod(envs, parts)

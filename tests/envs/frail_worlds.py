@@ -13,13 +13,15 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 GOES_ON, RAISES, EXITS, IS_KILLED, CRASHES, HANGS, CHANGES_SHAPE, CHANGES_DTYPE, ENDS = range(9)
+LOSES_SERVER, PAYS_AN_ARRAY, PAYS_A_COMPLEX, PAYS_NOTHING, FORGETS_INFO, LEAVES = range(9, 15)
+PAYS = {PAYS_AN_ARRAY: np.ones(2), PAYS_A_COMPLEX: 1j, PAYS_NOTHING: None}
 
 
 class Frail(gym.Env):
     """Counts its steps; breaks in the way that the action names."""
 
     observation_space = Box(-1e9, 1e9, (2,), np.float32)
-    action_space = Discrete(9)
+    action_space = Discrete(15)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -37,13 +39,19 @@ class Frail(gym.Env):
             ctypes.string_at(0)
         if action == HANGS:
             threading.Event().wait()
+        if action == LOSES_SERVER:
+            raise ConnectionResetError("the simulator does not answer")
+        if action == LEAVES:
+            sys.exit(0)
         self.state[1] += 1
         observation = self.state.copy()
+        if action == FORGETS_INFO:
+            return observation, 1.0, False, False
         if action == CHANGES_SHAPE:
             observation = observation[:1]
         if action == CHANGES_DTYPE:
             observation = observation.astype(complex)
-        return observation, 1.0, bool(action == ENDS), False, {}
+        return observation, PAYS.get(int(action), 1.0), bool(action == ENDS), False, {}
 
     def modules(self):
         return sorted(sys.modules), {name: value for name, value in os.environ.items() if name.endswith("_THREADS")}

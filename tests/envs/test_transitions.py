@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import frail_worlds as worlds
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from agilerl_like.envs import (
     tree_map,
 )
 from agilerl_like.envs.arrays import HostArrays
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.errors import ConfigurationError, EnvironmentFault, Terminated
 
 Script = Sequence[tuple[int, bool, bool]]  # episodes: length, terminates, truncates
 
@@ -608,3 +609,45 @@ def test_numbers_that_are_not_finite_are_named_with_env_place_and_value():
     with pytest.raises(EnvironmentFault, match=r"env 1: observation\['b'\]\[0\]\[2\]=nan"):
         check_finite(transition({"a": fine, "b": (broken,)}, [0.0, 0.0]))
     check_finite_array("observation", np.array([3, 4]))  # whole numbers are always finite
+
+
+# ---- an environment that fails in this process
+
+
+IN_SYNC = [
+    (worlds.RAISES, r"step failed with ZeroDivisionError: one .* \(File \S+frail_worlds.py\", line \d+, in step"),
+    (worlds.LOSES_SERVER, r"step failed with ConnectionResetError: the simulator does not answer \(File .*in step"),
+    (worlds.LEAVES, r"step failed with SystemExit: 0 \(File .*frail_worlds.py"),
+    (worlds.FORGETS_INFO, "step failed with ValueError: not enough values to unpack"),
+    (worlds.PAYS_AN_ARRAY, "step failed with ValueError: setting an array element with a sequence"),
+    (worlds.PAYS_A_COMPLEX, "step failed with TypeError"),
+    (worlds.CHANGES_SHAPE, r"an observation has shape \(1,\) and dtype float32; its space has shape \(2,\)"),
+    (worlds.CHANGES_DTYPE, "an observation has shape .* and dtype complex128; its space has .* dtype float32"),
+]
+
+
+@pytest.mark.parametrize(("defect", "message"), IN_SYNC)
+def test_an_exception_of_an_env_in_this_process_names_env_row_and_line(defect, message):
+    env = TransitionEnv(SyncVectorEnv([worlds.Frail] * 3, autoreset_mode=AutoresetMode.SAME_STEP))
+    env.reset([1, 2, 3])
+    with pytest.raises(EnvironmentFault, match=f"^Frail: env 1: {message}") as error:
+        env.step(np.array([0, defect, 0]))
+    assert error.value.__cause__ is not None
+
+
+def test_so_does_one_that_is_raised_at_a_reset():
+    env = TransitionEnv(SyncVectorEnv([worlds.Frail, worlds.BrokenAtReset]))
+    with pytest.raises(EnvironmentFault, match=r"^Frail: env 1: reset failed with ZeroDivisionError: no episode of"):
+        env.reset([1, 2])
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, Terminated])
+def test_a_wish_to_end_the_process_at_once_is_no_fault_of_the_env(stop):
+    class Stopped(worlds.Frail):
+        def step(self, action):
+            raise stop
+
+    env = TransitionEnv(SyncVectorEnv([Stopped]))
+    env.reset([1])
+    with pytest.raises(stop):
+        env.step(np.zeros(1, int))

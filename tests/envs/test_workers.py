@@ -321,7 +321,11 @@ FAILURES = [
     (worlds.CRASHES, r"was killed by SIGSEGV \(File .*in string_at"),
     (worlds.HANGS, r"gave no answer for 1 s \(File .*in wait"),
     (worlds.CHANGES_SHAPE, r".*an observation has shape \(1,\) and dtype float32; its space has shape \(2,\)"),
-    (worlds.CHANGES_DTYPE, ".*an observation has shape .* and dtype complex128; its space has .* dtype float32"),
+    (
+        worlds.LOSES_SERVER,
+        r"ended with exit code 1 \(ConnectionResetError: the simulator does not answer \(File .*in step",
+    ),
+    (worlds.LOSES_SERVER, r"ended with exit code 1 \(ConnectionResetError"),
 ]
 
 
@@ -330,7 +334,7 @@ def test_a_failure_is_a_truncation_and_everything_goes_on(env_of):
     before, _ = env.reset(seed=[10, 20, 30, 40])
     for restarts, (failure, message) in enumerate(FAILURES, 1):  # more than three, but never in a row
         start = time.monotonic()
-        with pytest.warns(RuntimeWarning, match=rf"member 0, env 1 .*\(seeded with 20\): worker 1 {message}"):
+        with pytest.warns(RuntimeWarning, match=rf"Frail, member 0, env 1 .*\(seeded with 20\): worker 1 {message}"):
             after, reward, terminated, truncated, info = env.step(np.array([0, failure, 0, 0]))
         assert time.monotonic() - start < 5.0
         same(reward, np.array([1.0, 0.0, 0.0, 1.0]))
@@ -363,8 +367,8 @@ class NothingLeft(worlds.Frail):
     """Allows nothing from its second step on, if it was seeded with 13."""
 
     def reset(self, *, seed=None, options=None):
-        self.allowed = np.full(9, seed != 13)
-        return super().reset(seed=seed)[0], {"action_mask": np.ones(9, np.bool_)}
+        self.allowed = np.full(15, seed != 13)
+        return super().reset(seed=seed)[0], {"action_mask": np.ones(15, np.bool_)}
 
     def step(self, action):
         observation, *rest, _ = super().step(action)
@@ -479,10 +483,10 @@ def test_without_autoreset_an_env_whose_episode_has_ended_is_not_stepped(env_of)
     same(env.step(np.zeros(4, int))[0], first + np.float32([0, 1]))
 
 
-def test_four_failures_in_a_row_are_one_error_that_names_everything(env_of):
+def test_four_deaths_in_a_row_are_one_error_that_names_everything(env_of):
     env = env_of([worlds.Frail] * 8, num_workers=2, blocks=2)
     env.reset(seed=1)
-    fails = np.array([0, 0, 0, 0, 0, 0, 0, worlds.RAISES])  # row 7 is in the second part
+    fails = np.array([0, 0, 0, 0, 0, 0, 0, worlds.LOSES_SERVER])  # row 7 is in the second part
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -492,9 +496,42 @@ def test_four_failures_in_a_row_are_one_error_that_names_everything(env_of):
     assert [str(warning.message).partition("(restart ")[2] for warning in caught] == [
         f"{count}, allowed are 3 in a row)" for count in (1, 2, 3)
     ]
-    assert "member 1, env 3 of its own (seeded with 8): worker 0 failed 4 times in a row, the last time" in str(error)
+    named = "Frail, member 1, env 3 of its own (seeded with 8): worker 0 failed 4 times in a row, the last time"
+    assert named in str(error)
     assert "exit code 1. Its last traceback:" in str(error.value)
-    assert str(error.value).endswith("ZeroDivisionError: one more than this world bears\n")
+    assert str(error.value).endswith("ConnectionResetError: the simulator does not answer\n")
+    assert env.closed
+
+
+DEFECTS = [
+    (
+        worlds.RAISES,
+        r"ZeroDivisionError: one more than this world bears \(File \S+frail_worlds.py\", line \d+, in step\)",
+    ),
+    (worlds.CHANGES_SHAPE, r"an observation has shape \(1,\) and dtype float32; its space has shape \(2,\) and dtype"),
+    (
+        worlds.CHANGES_DTYPE,
+        r"an observation has shape \(2,\) and dtype complex128; its space has shape \(2,\) and dtype",
+    ),
+    (worlds.PAYS_AN_ARRAY, r"reward=array\(\[1., 1.\]\) of shape \(2,\); allowed is one real number"),
+    (worlds.PAYS_A_COMPLEX, r"reward=1j; allowed is one real number"),
+    (worlds.PAYS_NOTHING, r"reward=None; allowed is one real number"),
+    (worlds.FORGETS_INFO, r"step returned \(.*\); allowed is \(observation, reward, terminated, truncated, info\)"),
+    (worlds.LEAVES, r"SystemExit: 0 \(File .*in step\)"),
+]
+
+
+@pytest.mark.parametrize(("defect", "message"), DEFECTS)
+def test_what_fails_in_the_same_way_after_a_restart_is_a_defect_of_the_environment(env_of, defect, message):
+    env = env_of([worlds.Frail] * 4, num_workers=2, blocks=2)
+    env.reset(seed=[10, 20, 30, 40])
+    with pytest.warns(RuntimeWarning, match=rf"Frail, member 0, env 1 .*worker 1 ended with exit code 1 \({message}"):
+        env.step(np.array([0, defect, 0, 0]))
+    for _ in range(5):  # it works in between, and elsewhere
+        assert env.step(np.zeros(4, int))[1].tolist() == [1.0] * 4
+    place = r"Frail, member 1, env 1 of its own \(seeded with 40\): worker 0 failed again, as before a restart"
+    with pytest.raises(EnvironmentFault, match=f"(?s){place}: {message}.*backend='sync' with the same seed.*Traceback"):
+        env.step(np.array([0, 0, 0, defect]))
     assert env.closed
 
 
@@ -613,19 +650,23 @@ def test_an_env_that_nobody_holds_any_more_is_closed():
 
 
 SCRIPT = """
-import os, signal, sys, time
+import ctypes, os, signal, sys, time
 import gymnasium as gym, numpy as np
 from gymnasium.spaces import Box, Discrete
 from agilerl_like import make_vect_envs
 
 class Own(gym.Env):
-    observation_space, action_space = Box(-1, 1, (1,)), Discrete(2)
+    observation_space, action_space = Box(-1, 1, (1,)), Discrete(3)
+    steps = 0
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         return self.np_random.random(1, dtype=np.float32), {{}}
     def step(self, action):
         if action == 1:
             time.sleep(1000)
+        if action == 2 and self.steps:
+            ctypes.PyDLL(None).sleep(1000)  # with the interpreter's lock
+        self.steps = 1
         return self.np_random.random(1, dtype=np.float32), 0.0, False, False, {{}}
 
 gym.register("Own-v0", Own)
@@ -685,6 +726,25 @@ def test_workers_end_by_themselves_when_their_parent_is_killed_even_if_they_hang
     script.kill()
     script.communicate()
     assert [ends(worker, within=10.0) for worker in watched] == [True, True]
+
+
+@needs_pidfd
+@pytest.mark.skipif(sys.platform != "linux", reason="the signal that a parent's end sends is Linux's")
+def test_workers_that_are_stopped_or_hold_the_interpreter_end_when_their_parent_is_killed():
+    script = run_script(
+        """
+        env.step(np.full(2, 2))  # both will hold the interpreter's lock in their next step
+        env.send(0, np.full(1, 2))
+        os.kill(env._crew[1].process.pid, signal.SIGSTOP)
+        print("ready", flush=True)
+        env.receive(0)
+        """
+    )
+    watched = workers_of(script)
+    assert script.stdout.readline() == "ready\n"
+    script.kill()
+    script.communicate()
+    assert [ends(worker, within=60.0) for worker in watched] == [True, True]
 
 
 @needs_pidfd

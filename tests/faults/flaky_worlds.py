@@ -9,7 +9,11 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 
 def raises(_):
-    raise ZeroDivisionError("one more than this world bears")
+    raise ConnectionResetError("the simulator does not answer")
+
+
+def divides_by_zero(_):
+    raise ZeroDivisionError("a defect of this environment")
 
 
 def exits(_):
@@ -28,8 +32,9 @@ def changes_shape(observation):
     return observation[:1]
 
 
-BREAKS = (raises, exits, is_killed, changes_shape)
-ENDS = r"(exit code 1 \(ZeroDivisionError|exit code 3|killed by SIGKILL|exit code 1 \(agilerl_like\S+EnvironmentFault)"
+BREAKS = (raises, exits, is_killed)
+DEFECTS = (divides_by_zero, changes_shape)
+ENDS = r"(exit code 1 \(ConnectionResetError|exit code 3|killed by SIGKILL)"
 """How a worker ends by them, as the warning says it."""
 
 

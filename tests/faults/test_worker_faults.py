@@ -94,23 +94,33 @@ def test_who_hangs_is_not_waited_for():
 
 
 FINALLY = {
-    worlds.raises: r"it ended with exit code 1. Its last traceback:\n.*ZeroDivisionError: one more than this world",
+    worlds.raises: r"it ended with exit code 1. Its last traceback:\n.*ConnectionResetError: the simulator",
     worlds.exits: r"it ended with exit code 3\. It left no traceback\.",
     worlds.is_killed: r"it was killed by SIGKILL\. It left no traceback\.",
-    worlds.changes_shape: r"it ended with exit code 1. Its last traceback:\n.*an observation has shape \(1,\)",
 }
 
 
 @pytest.mark.parametrize(("way", "message"), FINALLY.items(), ids=[way.__name__ for way in FINALLY])
 def test_what_breaks_every_time_ends_the_run_with_one_error(way, message):
     """The training envs of the first member break at every step, four times in a row."""
-    place = r"member 0, env 0 of its own \(seeded with \d+\): worker 0 failed 4 times in a row, the last time: "
+    place = r"Flaky, member 0, env 0 of its own \(seeded with \d+\): worker 0 failed 4 times in a row, the last time: "
     with nothing_left(), told() as heard:
         env = flaky(1.0, (way,), num_envs=2, num_workers=1)
         with pytest.raises(EnvironmentFault, match=f"(?s){place}{message}"):
             tiny_run(population_for(env), env=env, max_steps=400)
         del env
     assert len(heard) == 3
+
+
+@pytest.mark.parametrize("way", worlds.DEFECTS, ids=[way.__name__ for way in worlds.DEFECTS])
+def test_a_defect_of_the_environment_ends_the_run_when_it_is_seen_again(way):
+    """It shows once in 50 steps, so that every restarted worker plays on for a while."""
+    with nothing_left(), told() as heard:
+        env = flaky(0.02, (way,), num_workers=2, num_envs=4)
+        with pytest.raises(EnvironmentFault, match=r"Flaky, member \d, env \d .*worker \d failed again, as before"):
+            tiny_run(population_for(env), env=env)
+        del env
+    assert len(heard) == 1
 
 
 def test_a_run_among_faults_reaches_its_end_and_blames_nobody():
