@@ -118,6 +118,7 @@ class Worker:
         self._wait(0.2 if hangs else 1.0)  # who has closed the pipe ends in a moment
         self.process.kill()
         self._wait(1.0)
+        self._read_failure()
         log = os.pread(self._log.fileno(), 10_000, 0).decode(errors="replace")
         failure = self._failure or Failure("", _innermost(log), log)
         hopeless = self._failure is not None and not (self._proven and self.is_up)
@@ -137,6 +138,14 @@ class Worker:
             self._wait(1.0)
         cast(IO[bytes], self.process.stdin).close()
         self._log.close()
+
+    def _read_failure(self) -> None:
+        """Take what the process sent before it ended, which may have come after the last look at the pipe."""
+        with contextlib.suppress(EOFError, OSError):
+            while self.pipe.poll():
+                key, answer = self.pipe.recv()
+                if key == FAULT:
+                    self._failure = answer
 
     def _wait(self, seconds: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
