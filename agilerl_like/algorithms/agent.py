@@ -457,6 +457,8 @@ class Agent(Individual):
     ) -> float:
         """Return the mean return of exactly `loop` episodes, on the same seeds at every call.
 
+        If the rows of a vector env are unlike, `loop` is rounded up to whole sets of them.
+
         It is appended to `fitness`. The policy does not explore and nothing is learned. The env is reset, and again
         at the end of each episode. `max_steps` cuts longer episodes; `callback(score, {"episode_length": …})` hears
         of each. `swap_channels` says that the env's images have their channels behind, though the agent was made for

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.envs.arrays import HostArrays
+from agilerl_like.envs.instances import instances_of, whole_sets
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.seeding import Purpose, integers
@@ -69,14 +70,26 @@ def evaluate(
 ) -> Episodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's rows.
 
+    If the rows are unlike (see `envs.instances`), seeds are added until every instance is played equally often, and
+    every member plays the same instances on the same seeds.
+
     `nothing` `[M, K, H]`, on the policy's device, is what is remembered when an episode begins. `max_steps` cuts an
     episode that is longer.
     """
     envs = env.num_envs // members
+    seeds = _for_whole_sets(seeds, instances_of(env.env), envs)
     beginning = nothing.expand(env.num_envs, *nothing.shape)
     return Episodes(
         *in_rounds(lambda some: _round(policy, env, some, members, encoding, beginning, max_steps), seeds, envs)
     )
+
+
+def _for_whole_sets(seeds: Sequence[int], instances: int, envs: int) -> Sequence[int]:
+    """Return the seeds, and as many more as give every instance equally many, if a member's envs have all of them."""
+    if envs % instances:
+        return seeds
+    missing = whole_sets(len(seeds), instances) - len(seeds)
+    return [*seeds, *integers(missing, seeds[0], Purpose.EVALUATION_ENVS, 0, len(seeds))]
 
 
 def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], envs: int) -> Played:

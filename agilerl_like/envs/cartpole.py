@@ -72,10 +72,10 @@ def is_cartpole(env: VectorEnv) -> bool:
     return type(core_of(env)) in (CartPoleVectorEnv, SeededCartPole)
 
 
-def seeded_env(env: VectorEnv, num_envs: int, *, training: bool = True) -> VectorEnv:
+def seeded_env(env: VectorEnv, num_envs: int, *, training: bool = True, first: int = 0) -> VectorEnv:
     """Make a fresh env like this one with another number of copies, each of which has a seed of its own.
 
-    It is without training wrappers unless `training`.
+    It is without training wrappers unless `training`; `first` is as for `widen`.
 
     That can be promised for all that is made of single envs, for EnvPool, and for gymnasium's native CartPole. In any
     other native vector env, like one of a factory of yours, rows may draw from one generator: what happens in one then
@@ -84,7 +84,7 @@ def seeded_env(env: VectorEnv, num_envs: int, *, training: bool = True) -> Vecto
     Raises:
         ConfigurationError: as `widen`.
     """
-    wide = widen(env, num_envs, training=training)
+    wide = widen(env, num_envs, training=training, first=first)
     core = core_of(wide)
     if type(core) is not CartPoleVectorEnv:
         return wide

@@ -25,6 +25,7 @@ from gymnasium.vector.utils import batch_space
 
 from agilerl_like.envs import envpool
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
+from agilerl_like.envs.instances import instances_of, note_instances
 from agilerl_like.envs.keeping import KeepingSyncVectorEnv, keeping
 from agilerl_like.envs.pace import prefer_workers
 from agilerl_like.envs.paths import import_path, module_of, plain
@@ -310,12 +311,14 @@ def recipe_of(env: VectorEnv) -> EnvRecipe:
     return recipe
 
 
-def widen(env: VectorEnv, num_envs: int, *, backend: Backend | None = None, training: bool = True) -> VectorEnv:
+def widen(
+    env: VectorEnv, num_envs: int, *, backend: Backend | None = None, training: bool = True, first: int = 0
+) -> VectorEnv:
     """Make a fresh env like this one with another number of copies, without its training wrappers unless `training`.
 
     What made it is known for envs from `make_vect_envs` and `gymnasium.make_vec`, and for `SyncVectorEnv`,
-    `AsyncVectorEnv` and `WorkerVectorEnv` built by hand, whose functions are used in turn. Where "auto" had to choose
-    between sync and workers, it chooses again for the new number.
+    `AsyncVectorEnv` and `WorkerVectorEnv` built by hand, whose functions are used in turn from number `first` on. Where
+    "auto" had to choose between sync and workers, it chooses again for the new number.
 
     Raises:
         ConfigurationError: nothing tells how the env was made.
@@ -327,7 +330,9 @@ def widen(env: VectorEnv, num_envs: int, *, backend: Backend | None = None, trai
             backend = chosen.asked
         return replace(recipe, training=recipe.training and training).make(num_envs, backend)
     if type(env) in _FROM_FUNCTIONS:  # a subclass may be made otherwise
-        return _widen_by_functions(env, num_envs, backend)
+        wide = _widen_by_functions(env, num_envs, backend, first)
+        note_instances(wide, instances_of(env))
+        return wide
     raise ConfigurationError(
         f"env={env} with num_envs={env.num_envs} cannot be made again with num_envs={num_envs}, because nothing tells "
         "how it was made; allowed are envs of make_vect_envs(id or factory, …, wrappers=[…]); for a VectorEnv of your "
@@ -546,8 +551,8 @@ _FROM_FUNCTIONS: Mapping[type[VectorEnv], Backend] = {
 }
 
 
-def _widen_by_functions(env: Any, num_envs: int, backend: Backend | None) -> VectorEnv:
-    functions = [env.env_fns[row % env.num_envs] for row in range(num_envs)]
+def _widen_by_functions(env: Any, num_envs: int, backend: Backend | None, first: int) -> VectorEnv:
+    functions = [env.env_fns[row % env.num_envs] for row in range(first, first + num_envs)]
     if backend not in _FROM_FUNCTIONS.values():
         backend = _FROM_FUNCTIONS[type(env)]
     if backend == "workers":

@@ -173,7 +173,7 @@ class Part:
             if plan.selection is not None:
                 plan.selection.validate(members.size)
             local, its_envs = len(members.population), members.first.num_envs
-            training_env = stage.for_training(local, members.share.parts)
+            training_env = stage.for_training(local, members.share.parts, members.share.part)
             if training_env is not stage.env:
                 stack.callback(training_env.close)
             trial_env = self._trial_env(stack, local)
@@ -205,7 +205,8 @@ class Part:
 
     def _trial_env(self, stack: contextlib.ExitStack, members: int) -> Any:
         """Where members are tested: made for them, unless only the one env exists that was given for it."""
-        episodes, trials = members * self.plan.schedule.eval_loop, self.trials or self.stage
+        trials = self.trials or self.stage
+        episodes = members * trials.episodes(self.plan.schedule.eval_loop)
         try:
             env = trials.for_trials(episodes)
         except ConfigurationError as fault:

@@ -44,9 +44,9 @@ class Judge:
     def judge(self, players: Individual | Individuals, seeds: Sequence[int], generation: int) -> Judgement:
         """Test members, or one."""
         played = players.play(self.env, list(seeds), self.max_steps)
-        return Judgement(
-            played.means.tolist(), played.returns.std(axis=1).tolist(), len(seeds), played.lengths.sum(axis=1).tolist()
-        )
+        episodes = played.returns.shape[1]  # whole sets of instances: at least as many as seeds
+        spread, steps = played.returns.std(axis=1).tolist(), played.lengths.sum(axis=1).tolist()
+        return Judgement(played.means.tolist(), spread, episodes, steps)
 
     def begin(self, members: Members) -> None:
         """See those who begin a run; all processes take part."""

@@ -13,6 +13,7 @@ import gymnasium
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.cartpole import is_cartpole, seeded_env
+from agilerl_like.envs.instances import instances_of, whole_sets
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.envs.trials import trial_env
 from agilerl_like.envs.vector import EnvRecipe
@@ -40,8 +41,12 @@ class Stage(ABC):
         """The env as gymnasium sees it."""
 
     @abstractmethod
-    def for_training(self, members: int, parts: int) -> Any:
-        """As many copies for each of so many members as `env` has, or a part of those; it may be `env` itself."""
+    def for_training(self, members: int, parts: int, part: int = 0) -> Any:
+        """As many copies for each of so many members as `env` has, or one part of those; it may be `env` itself."""
+
+    def episodes(self, count: int) -> int:
+        """Return how many episodes a test of `count` has: those that give every instance of the env as many."""
+        return count
 
     @abstractmethod
     def for_trials(self, num_envs: int) -> Any:
@@ -87,16 +92,19 @@ class AgentStage(Stage):
     def remade(cls, recipe: EnvRecipe) -> AgentStage:
         return cls(recipe.make())
 
-    def for_training(self, members: int, parts: int) -> gymnasium.vector.VectorEnv:
+    def for_training(self, members: int, parts: int, part: int = 0) -> gymnasium.vector.VectorEnv:
         envs = share_of(self.env.num_envs, parts)
         if members == parts == 1 and not is_cartpole(self.env):
             return self.env
         try:
-            return seeded_env(self.env, envs * members)
+            return seeded_env(self.env, envs * members, first=envs * part)
         except ConfigurationError:
             if parts > 1 or self.env.num_envs % members:
                 raise
             return self.env
+
+    def episodes(self, count: int) -> int:
+        return whole_sets(count, instances_of(self.env))
 
     def for_trials(self, num_envs: int) -> gymnasium.vector.VectorEnv:
         return trial_env(self.env, num_envs)

@@ -38,7 +38,7 @@ class TeamStage(Stage):
     def vector(self) -> gymnasium.vector.VectorEnv:
         return self.env.vector
 
-    def for_training(self, members: int, parts: int) -> MultiAgentVectorEnv:
+    def for_training(self, members: int, parts: int, part: int = 0) -> MultiAgentVectorEnv:
         envs = share_of(self.env.num_envs, parts)
         return self.env if members == parts == 1 else widen_team(self.env, envs * members)
 

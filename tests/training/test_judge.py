@@ -1,15 +1,20 @@
 """What fitness is made of: the environment's own reward, and the same environments for every member."""
 
+from functools import partial
+
 import gymnasium
 import numpy as np
 import pytest
 import steady_teams
 from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_multi_agent_on_policy, train_on_policy
 from agilerl_like.envs import TransitionEnv, make_multi_agent_vect_envs
 from agilerl_like.envs.trials import trial_env
+from agilerl_like.reporting import Reporter
 from agilerl_like.seeding import Purpose, integers
+from agilerl_like.training.stage import AgentStage
 
 TINY = {
     "net_config": {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8},
@@ -96,3 +101,50 @@ def test_a_teams_training_wrappers_do_not_change_its_fitness():
 def test_a_training_wrapper_that_changes_a_space_is_refused(env_id, wrapper, space):
     with pytest.raises(ConfigurationError, match=f"training_wrappers: .* changes the {space}"):
         make_vect_envs(env_id, backend="sync", training_wrappers=[wrapper])
+
+
+# ---- instances
+
+
+def unlike():
+    return SyncVectorEnv([partial(Fixed, pays) for pays in (1.0, 2.0, 3.0)])
+
+
+@pytest.mark.parametrize("eval_loop", range(1, 8))
+def test_members_of_equal_behaviour_are_equally_fit_in_unlike_envs(eval_loop):
+    env, records = unlike(), Records()
+    _, fitness = train_on_policy(
+        env,
+        pop=population_of(env),
+        max_steps=30,
+        evo_steps=30,
+        eval_loop=eval_loop,
+        verbose=False,
+        reporters=[records],
+    )
+    assert fitness == [10.0, 10.0]  # the mean of 5, 10 and 15
+    assert [member.episodes for member in records.members] == [3 * -(-eval_loop // 3)] * 2
+
+
+class Records(Reporter):
+    def generation(self, record):
+        self.members = record.members
+
+
+def test_a_single_agents_test_counts_whole_sets():
+    env = unlike()
+    agent = population_of(env, 1)[0]
+    heard = []
+    assert agent.test(env, loop=4, callback=lambda score, info: heard.append(score)) == 10.0
+    assert heard == [5.0, 10.0, 15.0] * 2
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_each_process_of_a_member_trains_in_its_own_instances(kind):
+    stage = AgentStage(kind([partial(Fixed, float(pays)) for pays in range(4)]))
+    for part, pays in ((0, (0.0, 1.0)), (1, (2.0, 3.0))):
+        env = stage.for_training(1, 2, part)
+        assert isinstance(env, (SyncVectorEnv, AsyncVectorEnv))
+        assert env.call("pays") == pays
+        env.close()
+    stage.env.close()
