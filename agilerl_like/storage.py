@@ -31,6 +31,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from agilerl_like.durable import REGULAR, make_folder, sync_folder
 from agilerl_like.errors import CheckpointError, ConfigurationError
 
 T = TypeVar("T")
@@ -81,10 +82,7 @@ STRINGS = re.compile(rb'"[^"]*(?:"|\Z)')
 beginning, in quadratic time."""
 NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 LEVELS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-UNSYNCABLE = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
-"""Errors that say that this file system does not sync folders, rather than that syncing one has failed."""
 
-REGULAR = "allowed is a regular file"
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 READ_AT_ONCE = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 """How files are opened for reading: a FIFO must not keep its reader waiting for a writer."""
@@ -124,12 +122,12 @@ def write_folder(
     _check_place(path)
     aside = _beside(path, "tmp")
     try:
-        _make_parents(path)
+        make_folder(path.parent)
         _sweep(path, "tmp")
         aside.mkdir()
         files = {name: _write(aside / name, data) for name, data in _contents(documents, tensors)}
         _write(aside / MANIFEST, _to_json(MANIFEST, {"schema": SCHEMA, "kind": kind, "files": files}))
-        _sync_folder(aside)
+        sync_folder(aside)
         _put(aside, path)
     except OSError as error:
         raise CheckpointError(
@@ -194,14 +192,6 @@ def _check_place(path: Path) -> None:
         raise CheckpointError(f"path={str(path)!r} exists and is not a checkpoint; it is not overwritten")
 
 
-def _make_parents(path: Path) -> None:
-    missing = [folder for folder in path.parents if not folder.exists()]
-    if missing:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    for folder in missing:
-        _sync_folder(folder.parent)
-
-
 def _put(aside: Path, path: Path) -> None:
     """Put a folder into its place for good; one that is there steps aside first, for nothing is renamed onto it."""
     old = _beside(path, "old")
@@ -209,7 +199,7 @@ def _put(aside: Path, path: Path) -> None:
         os.replace(path, old)
     try:
         os.replace(aside, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError:
         if path.exists():
             os.replace(path, aside)
@@ -231,18 +221,6 @@ def _left_beside(path: Path, role: str) -> list[Path]:
 def _sweep(path: Path, role: str) -> None:
     for other in _left_beside(path, role):
         shutil.rmtree(other, ignore_errors=True)
-
-
-def _sync_folder(path: Path) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    except OSError as error:
-        if error.errno not in UNSYNCABLE:
-            raise
 
 
 # -- reading

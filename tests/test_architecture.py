@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "agilerl_like"
 FLOORS = {
     "errors": 0,
     "documents": 0,
+    "durable": 0,
     "lazy": 0,
     "room": 0,
     "seeding": 0,

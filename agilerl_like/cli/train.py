@@ -29,11 +29,11 @@ from tyro.conf import (
 
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
 from agilerl_like.config import Config, build, check_changes, load
-from agilerl_like.errors import CheckpointError, ConfigurationError, EnvironmentFault, ExitCode, NoHealthyMember
+from agilerl_like.durable import make_folder, sync_folder
+from agilerl_like.errors import ConfigurationError, EnvironmentFault, ExitCode, NoHealthyMember
 from agilerl_like.reporting.console import ConsoleReporter
-from agilerl_like.reporting.files import METRICS, CsvReporter, LineageReporter, replace_text
+from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.plot import plot_run
-from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
@@ -41,11 +41,10 @@ from agilerl_like.seeding import fresh_seed
 from agilerl_like.training.archive import Finished
 from agilerl_like.training.conduct import evolve_on_policy, joined
 from agilerl_like.training.distributed import Alone, World, is_launched
-from agilerl_like.training.lock import RunLock
 from agilerl_like.training.run import Outcome
+from agilerl_like.training.run_folder import CONFIG, ConfigReporter, FolderTaken, check_free
 from agilerl_like.training.schedule import Places
 
-CONFIG = "config.yaml"
 BEYOND = {"max_steps": "a larger --training.max-steps", "target": "a higher --training.target, or none"}
 """What lets a run go on that has reached a limit."""
 
@@ -96,7 +95,7 @@ def train(arguments: Sequence[str]) -> int:
     with _launched(config) as world:
         config = config.seeded(world.agree(fresh_seed()))
         if world.is_main:
-            _check_name(config)
+            _check_folder(config)
         return _conduct(config, world, lambda: _make_run_dir(config), resume=False)
 
 
@@ -140,15 +139,19 @@ def _launched(config: Config) -> contextlib.AbstractContextManager[World]:
 def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, resume: bool) -> int:
     """Train, from the beginning or from the newest checkpoint; only the main process has a folder."""
     setup = build(config, world.device(config.run.torch_device))
-    with contextlib.closing(setup.env):
-        run_dir = find_folder() if world.is_main else None
-        command = world.agree(f"{PROGRAM} resume {shlex.quote(str(run_dir))}")  # who says it may be another one
+    with contextlib.ExitStack() as stack:
+        stack.callback(setup.env.close)
+        list(_sinks(config, config.run.dir))  # a missing package is an error before a folder is made
+        shown = find_folder() if world.is_main else None
+        command = world.agree(f"{PROGRAM} resume {shlex.quote(str(shown))}")  # other processes may have named another
+        run_dir = None if shown is None else shown.absolute()  # an environment may change the working directory
+        stack.callback(_remove_if_empty, run_dir)
         try:
             outcome = evolve_on_policy(
                 setup.stage,
                 setup.population,
                 setup.plan(name="" if run_dir is None else run_dir.name, resume=command),
-                places=Places(run_dir=run_dir),
+                places=Places(run_dir=run_dir, overwrite=config.run.overwrite),
                 reporters=Reporters([] if run_dir is None else _sinks(config, run_dir)),
                 world=world,
                 processes=config.run.processes,
@@ -164,26 +167,10 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
     return _exit_code(outcome)
 
 
-class _ConfigWriter(Reporter):
-    """Writes `config.yaml` when a run begins: not before, for until then the folder may be another run's."""
-
-    def __init__(self, config: Config, run_dir: Path) -> None:
-        self.path = run_dir / CONFIG
-        # a name is of one run alone, so the same run again needs another one
-        again = f"{PROGRAM} train {CONFIG}{' --run.name ANOTHER' if config.run.name else ''}"
-        self._text = f"# {again} does this run again\n{config.to_yaml()}"
-
-    def start(self, run: RunRecord) -> None:
-        if self.path.is_file() and self.path.read_text(encoding="utf-8") == self._text:
-            return
-        try:
-            replace_text(self.path, self._text)
-        except OSError as error:  # a run without it could not be resumed
-            raise CheckpointError(f"path={str(self.path)!r} could not be written ({error})") from error
-
-
 def _sinks(config: Config, run_dir: Path) -> Iterable[Reporter]:
-    yield _ConfigWriter(config, run_dir)
+    # a name is of one run alone, so the same run again needs another one
+    again = f"train {CONFIG}{' --run.name ANOTHER' if config.run.name else ''} does this run again"
+    yield ConfigReporter(run_dir, config.without_overwrite().to_yaml(), again=again)
     yield ConsoleReporter()
     yield CsvReporter(run_dir)
     yield LineageReporter(run_dir)
@@ -193,32 +180,44 @@ def _sinks(config: Config, run_dir: Path) -> Iterable[Reporter]:
         yield WandbReporter()
 
 
-def _check_name(config: Config) -> None:
-    metrics = config.run.dir / config.run.name / METRICS
-    if config.run.name and metrics.exists():
-        with RunLock(metrics.parent):  # who is at it now is what one must know first
-            raise ConfigurationError(
-                f"run.name={config.run.name!r} is taken: {metrics} exists; allowed is another name, or none for a new "
-                f"one; to go on with that run: {PROGRAM} resume {shlex.quote(str(metrics.parent))}"
-            )
+def _check_folder(config: Config) -> None:
+    """Raise ConfigurationError if the run's folder is another run's, before anything is made."""
+    run, folder = config.run, config.run.dir / config.run.name
+    if not run.name:
+        return
+    try:
+        check_free(folder, overwrite=run.overwrite)
+    except FolderTaken as error:
+        raise ConfigurationError(
+            f"run.name={run.name!r} is taken: {folder} holds an earlier run ({', '.join(error.traces)}); allowed is "
+            "another name, or none for a new one, or --run.overwrite true to remove the files of that run; "
+            f"to go on with that run: {PROGRAM} resume {shlex.quote(str(folder))}"
+        ) from None
 
 
 def _make_run_dir(config: Config) -> Path:
-    """Make the folder that was named, or a new one that is nobody else's."""
+    """Return the folder that was named, or make a new one, which no other run has."""
     run = config.run
     if run.name:
-        (run.dir / run.name).mkdir(parents=True, exist_ok=True)
         return run.dir / run.name
-    run.dir.mkdir(parents=True, exist_ok=True)
+    make_folder(run.dir)
     env = re.sub(r"[^\w.]+", "-", config.environment.id)
     stem = f"{env}-{config.algorithm.name}-{datetime.now():%Y%m%d-%H%M%S}"
     folder, number = run.dir / stem, 1
     while True:
         with contextlib.suppress(FileExistsError):
             folder.mkdir()
+            sync_folder(run.dir)
             return folder
         number += 1
         folder = run.dir / f"{stem}-{number}"
+
+
+def _remove_if_empty(run_dir: Path | None) -> None:
+    """Remove the folder of a run that failed before it wrote anything."""
+    if run_dir is not None:
+        with contextlib.suppress(OSError):  # it holds something, which is the rule
+            run_dir.rmdir()
 
 
 def _draw(run_dir: Path) -> None:

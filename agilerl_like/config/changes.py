@@ -25,6 +25,7 @@ STAYS = (
     ("training", "eval_steps"),
     ("run", "name"),
     ("run", "dir"),
+    ("run", "overwrite"),
 )
 """What stays nevertheless: the world, by what steps are counted, how fitness is measured, and where all is written.
 

@@ -163,6 +163,10 @@ class Config(Section):
         new = fresh_seed() if seed is None else seed
         return self if self.seed is not None else self.model_copy(update={"seed": new})
 
+    def without_overwrite(self) -> Config:
+        """This configuration as a run's folder has it: done again, it must not remove that run."""
+        return self.model_copy(update={"run": self.run.model_copy(update={"overwrite": False})})
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, with every default."""
         return self.model_dump(mode="json")

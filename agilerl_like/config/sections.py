@@ -269,6 +269,8 @@ class RunConfig(Section):
     """Folder of this run; empty or none: a new one, named after env, algorithm and time."""
     dir: Path = Path("runs")
     """Where the folders of runs are."""
+    overwrite: bool = False
+    """Remove the files of an earlier run in the folder of that name first; else such a folder is refused."""
     tensorboard: bool = False
     """Write curves for TensorBoard."""
     wandb: bool = False
@@ -298,4 +300,9 @@ class RunConfig(Section):
             raise ConfigurationError(
                 f"device={self.device!r}; allowed are 'cpu', 'cuda', 'cuda:1', ..., and 'auto'"
             ) from error
+        path = Path(self.name)
+        if self.name and (path.is_absolute() or ".." in path.parts or not path.parts):
+            raise ConfigurationError(
+                f"name={self.name!r} leads out of run.dir; allowed is a name, or a path below run.dir"
+            )
         return self

@@ -1,7 +1,8 @@
 """The two files that every run leaves: `metrics.csv`, a row a member, and `lineage.jsonl`, a line a birth.
 
-Both are complete after every generation, whatever happens next, and can be gone on with: a run that is resumed from
-generation 10 replaces what an earlier process had written of later generations, and a line that was cut off is dropped.
+Both are complete after every generation, and on the disk itself before a checkpoint counts on them. A resumed run
+continues them: what an earlier process has written of later generations is replaced, and a line that a crash or a power
+cut has damaged is removed with a warning. Records that the disk does not take stay in memory until it does.
 """
 
 from __future__ import annotations
@@ -11,17 +12,23 @@ import io
 import json
 import math
 import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from agilerl_like import storage
+from agilerl_like.durable import check_regular, make_folder, open_to_write, replace_file, sync_folder, write_all
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting.measures import member_measures, population_measures
 from agilerl_like.reporting.records import BirthRecord, GenerationRecord, MemberRecord, RunRecord
-from agilerl_like.reporting.reporter import Reporter
+from agilerl_like.reporting.reporter import RecordReporter
+
+T = TypeVar("T")
 
 METRICS = "metrics.csv"
 LINEAGE = "lineage.jsonl"
+DAMAGED = ".damaged"
+"""What is behind the name of a copy of a file of which damaged lines were removed."""
 _IDENTITY = ("generation", "slot", "uid", "parent_uid", "env_steps", "mutation", "architecture", "parameters")
 _TEXT = frozenset({"mutation", "architecture"})
 _WHOLE = tuple(name for name in _IDENTITY if name not in _TEXT)
@@ -29,7 +36,75 @@ MAX_COLUMNS = 1000
 """Of `metrics.csv`."""
 
 
-class CsvReporter(Reporter):
+class RecordFile:
+    """A text file that grows by whole lines."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        """Absolute, because an environment may change the working directory."""
+        self._size = -1
+        """Bytes of the whole lines, where a write has failed and may have left part of a line behind them."""
+        self._is_named = False
+        """Whether its name is known to be on the disk."""
+        self.warnings: list[str] = []
+
+    def prepare(self) -> None:
+        """Make the folder.
+
+        Raises:
+            CheckpointError: what is there is not a regular file.
+        """
+        make_folder(self.path.parent)
+        check_regular(self.path)
+        self._size, self._is_named = -1, False
+
+    def append(self, text: str) -> None:
+        """Write lines behind the others; if that fails, the next call first removes what it has left."""
+        handle = open_to_write(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            if self._size >= 0:
+                os.ftruncate(handle, self._size)
+            self._size = os.fstat(handle).st_size
+            write_all(handle, text.encode())
+            self._size = -1
+        finally:
+            os.close(handle)
+
+    def replace(self, text: str) -> None:
+        """Replace all lines, durably."""
+        replace_file(self.path, text.encode())
+        self._size, self._is_named = -1, True
+
+    def sync(self) -> None:
+        """Write it to the disk itself."""
+        if not check_regular(self.path):
+            return
+        handle = open_to_write(self.path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        if not self._is_named:
+            sync_folder(self.path.parent)
+            self._is_named = True
+
+    def repair(self, damaged: Sequence[int]) -> None:
+        """Copy the file aside, and warn, because these lines of it are about to be removed."""
+        copy = self.path.with_name(self.path.name + DAMAGED)
+        replace_file(copy, self.path.read_bytes())
+        several = f"lines {', '.join(map(str, damaged[:5]))}{' …' if damaged[5:] else ''} are"
+        self.warnings.append(
+            f"path={str(self.path)!r}: {several if damaged[1:] else f'line {damaged[0]} is'} damaged and removed; "
+            f"the file as it was is in {copy.name}"
+        )
+
+    def take_warnings(self) -> list[str]:
+        """Return the warnings since the last call."""
+        taken, self.warnings = self.warnings, []
+        return taken
+
+
+class CsvReporter(RecordReporter):
     """Writes `metrics.csv`.
 
     Columns: what the member is (`generation, slot, uid, parent_uid, env_steps, mutation, architecture, parameters`),
@@ -39,80 +114,146 @@ class CsvReporter(Reporter):
     """
 
     def __init__(self, run_dir: Path | str):
-        self.path = Path(run_dir) / METRICS
+        self._file = RecordFile(Path(run_dir) / METRICS)
         self._columns: tuple[str, ...] = ()
+        self._rows: list[dict[str, Any]] = []
+        """Those that are not in the file yet."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
 
     def start(self, run: RunRecord) -> None:
         """Make the folder; refuse a file of that name that is not one of ours."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._columns = ()
-        _refuse_irregular(self.path)
-        if self.path.is_file():
-            header = _header(self.path)
-            if header and header[: len(_IDENTITY)] != _IDENTITY:
-                raise ConfigurationError(
-                    f"{self.path} is in the way: it begins with {', '.join(header[:8])} and not {', '.join(_IDENTITY)}"
-                )
+        self._file.prepare()
+        self._columns, self._rows = (), []
+        if self.path.is_file() and not begins_as_metrics(self.path):
+            raise ConfigurationError(
+                f"{self.path} is in the way: it begins with {', '.join(_header(self.path)[:8])} and not "
+                f"{', '.join(_IDENTITY)}"
+            )
 
     def generation(self, record: GenerationRecord) -> None:
-        """Append one row a member."""
-        rows = [_row(record, member) for member in record.members]
+        """Append one row a member.
+
+        Raises:
+            OSError: the disk does not take them; they are written with the next ones.
+        """
+        self._rows += [_row(record, member) for member in record.members]
+        self._write()
+
+    def finish(self, summary: Any) -> None:
+        """Write what is not written yet."""
+        self._write()
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+        self._write()
+
+    def sync(self) -> None:
+        """Write all rows to the disk itself."""
+        self._write()
+        self._file.sync()
+
+    def take_warnings(self) -> list[str]:
+        """Return what was repaired."""
+        return self._file.take_warnings()
+
+    def _write(self) -> None:
+        rows = self._rows
+        if not rows:
+            return
         if not self._columns:
-            self._resume_at(record.generation)
+            self._resume_at(rows[0]["generation"])
         wanted = tuple(dict.fromkeys((*self._columns, *(name for row in rows for name in row))))
         if wanted == self._columns:
-            with self.path.open("a", encoding="utf-8", newline="") as file:
-                file.write(_csv(wanted, rows))
+            self._file.append(_csv(wanted, rows))
         elif self._columns:
-            self._rewrite(wanted, [*_rows(self.path), *rows])
+            self._rewrite(wanted, [*_table(self.path, self._columns).records, *rows])
         else:
-            with self.path.open("w", encoding="utf-8", newline="") as file:
-                file.write(_csv(wanted, [dict(zip(wanted, wanted, strict=True)), *rows]))
-        self._columns = wanted
+            self._rewrite(wanted, rows)
+        self._columns, self._rows = wanted, []
 
     def _resume_at(self, generation: int) -> None:
         if not self.path.is_file():
             return
-        self._columns = _header(self.path)
-        if not self._columns:
+        columns = _header(self.path)
+        if not columns:
             return
-        rows = _rows(self.path)
-        kept = [row for row in rows if int(row["generation"]) < generation]
-        if len(kept) < len(rows) or not _ends_with_newline(self.path):
-            self._rewrite(self._columns, kept)
+        found = _table(self.path, columns)
+        if found.damaged:
+            self._file.repair(found.damaged)
+        kept = [row for row in found.records if float(row["generation"]) < generation]
+        if len(kept) < len(found.records) or not found.is_whole:
+            self._rewrite(columns, kept)
+        self._columns = columns
 
     def _rewrite(self, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
-        replace_text(self.path, _csv(columns, [dict(zip(columns, columns, strict=True)), *rows]))
+        self._file.replace(_csv(columns, [dict(zip(columns, columns, strict=True)), *rows]))
 
 
-class LineageReporter(Reporter):
+class LineageReporter(RecordReporter):
     """Writes `lineage.jsonl`: every `BirthRecord` as one JSON object; a number that is not finite is null."""
 
     def __init__(self, run_dir: Path | str):
-        self.path = Path(run_dir) / LINEAGE
+        self._file = RecordFile(Path(run_dir) / LINEAGE)
         self._fresh = True
+        self._births: list[BirthRecord] = []
+        """Those that are not in the file yet."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
 
     def start(self, run: RunRecord) -> None:
         """Make the folder."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        _refuse_irregular(self.path)
-        self._fresh = True
+        self._file.prepare()
+        self._fresh, self._births = True, []
 
     def births(self, births: tuple[BirthRecord, ...]) -> None:
-        """Append one line a birth."""
-        if not births:
+        """Append one line a birth.
+
+        Raises:
+            OSError: the disk does not take them; they are written with the next ones.
+        """
+        self._births += births
+        self._write()
+
+    def finish(self, summary: Any) -> None:
+        """Write what is not written yet."""
+        self._write()
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+        self._write()
+
+    def sync(self) -> None:
+        """Write all births to the disk itself."""
+        self._write()
+        self._file.sync()
+
+    def take_warnings(self) -> list[str]:
+        """Return what was repaired."""
+        return self._file.take_warnings()
+
+    def _write(self) -> None:
+        if not self._births:
             return
         if self._fresh and self.path.is_file():
-            self._resume_at(min(birth.generation for birth in births))
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(_line(birth) for birth in births))
+            self._resume_at(min(birth.generation for birth in self._births))
         self._fresh = False
+        self._file.append("".join(map(_line, self._births)))
+        self._births = []
 
     def _resume_at(self, generation: int) -> None:
-        lines = _lines(self.path)
-        kept = [line for line in lines if json.loads(line)["generation"] < generation]
-        if len(kept) < len(lines) or not _ends_with_newline(self.path):
-            replace_text(self.path, "".join(line + "\n" for line in kept))
+        found = _found(self.path, read_birth)
+        if found.damaged:
+            self._file.repair(found.damaged)
+        kept = [birth for birth in found.records if birth.generation < generation]
+        if len(kept) < len(found.records) or not found.is_whole:
+            self._file.replace("".join(map(_line, kept)))
 
 
 def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
@@ -144,12 +285,25 @@ def read_lineage(run_dir: Path | str) -> tuple[BirthRecord, ...]:
         CheckpointError: the file is damaged: names the line, the field, the value and what is allowed.
     """
     path = _existing(Path(run_dir) / LINEAGE)
-    return tuple(read_birth(line, f"path={str(path)!r}, line {n}") for n, line in enumerate(_lines(path), start=1))
+    lines = enumerate(storage.read_lines(path), start=1)
+    return tuple(read_birth(line, f"path={str(path)!r}, line {n}") for n, line in lines)
 
 
 def read_birth(line: str, where: str) -> BirthRecord:
     """Return the birth that a line of `lineage.jsonl` describes; `where` is what a CheckpointError calls the line."""
     return BirthRecord.from_json(storage.parse_json(line.encode(), where), where)
+
+
+def begins_as_metrics(path: Path) -> bool:
+    """Whether a file begins as `metrics.csv` does; an empty one does."""
+    columns = _header(path)
+    return not columns or columns[: len(_IDENTITY)] == _IDENTITY
+
+
+def _header(path: Path) -> tuple[str, ...]:
+    with storage.open_regular(path) as file:
+        line = file.readline(storage.MAX_LINE_BYTES)
+    return tuple(_fields(line[:-1].decode("utf-8", errors="replace"))) if line.endswith(b"\n") else ()
 
 
 def _existing(path: Path) -> Path:
@@ -160,51 +314,66 @@ def _existing(path: Path) -> Path:
     return path
 
 
+# -- what a resumed run finds
+
+
+class Found(NamedTuple, Generic[T]):
+    """What is left in a file that a resumed run continues."""
+
+    records: list[T]
+    damaged: list[int]
+    """Numbers of the lines that are no records."""
+    is_whole: bool
+    """Whether every byte of the file is part of a record."""
+
+
+def _found(path: Path, parse: Callable[[str, str], T], *, skip: int = 0) -> Found[T]:
+    """Parse each line of a file but the first few, and leave out those that are damaged.
+
+    A process that is killed, and a disk that is full, leave a last line without its end; a power cut leaves NUL bytes
+    where lines were. Neither was ever written as a whole, so neither counts as damage.
+    """
+    data = storage.read_regular(path, storage.MAX_TEXT_BYTES)
+    texts = data.rstrip(b"\0").decode("utf-8", errors="replace").split("\n")
+    found: Found[T] = Found([], [], not texts[-1] and not data.endswith(b"\0"))
+    for number, text in enumerate(texts[skip:-1], 1 + skip):
+        try:
+            found.records.append(parse(text, f"path={str(path)!r}, line {number}"))
+        except (CheckpointError, ValueError):
+            found.damaged.append(number)
+    return found if not found.damaged else found._replace(is_whole=False)
+
+
+def _table(path: Path, columns: tuple[str, ...]) -> Found[dict[str, str]]:
+    """The rows of `metrics.csv`, as they are written there."""
+
+    def parse(line: str, where: str) -> dict[str, str]:
+        fields = _fields(line)
+        _read_row(columns, fields)
+        return dict(zip(columns, fields, strict=True))
+
+    return _found(path, parse, skip=1)
+
+
+def _fields(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:  # NUL bytes, or a field that is too long
+        return []
+
+
+# -- writing
+
+
 def _row(record: GenerationRecord, member: MemberRecord) -> dict[str, Any]:
     identity = {"generation": record.generation} | {name: getattr(member, name) for name in _IDENTITY[1:]}
     return {**identity, **member_measures(member), **population_measures(record)}
 
 
-def _csv(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> str:
+def _csv(columns: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     csv.DictWriter(text, columns, restval="", lineterminator="\n").writerows(rows)
     return text.getvalue()
-
-
-def _header(path: Path) -> tuple[str, ...]:
-    lines = _lines(path)
-    return tuple(next(csv.reader(lines[:1]), ()))
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return list(csv.DictReader(_lines(path)))
-
-
-def _refuse_irregular(path: Path) -> None:
-    """Raise CheckpointError if a folder or a FIFO is where a file is to be written: to open a FIFO would block."""
-    if path.is_dir() or path.is_fifo():
-        raise CheckpointError(f"path={str(path)!r} is a folder or a FIFO; {storage.REGULAR}")
-
-
-def _lines(path: Path) -> list[str]:
-    # A process that is killed, or a disk that fills, leaves a last line without its end: that line was never written.
-    return [*storage.read_lines(path)]
-
-
-def _ends_with_newline(path: Path) -> bool:
-    with storage.open_regular(path, follow_links=True) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - 1))
-        return file.read(1) in (b"", b"\n")
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file anew, so that whoever reads it finds all of the old text or all of the new."""
-    beside = path.with_name(path.name + ".new")
-    try:
-        beside.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _line(birth: BirthRecord) -> str:

@@ -6,6 +6,7 @@ one can follow what was changed on the way. Where height is not fitness, colour 
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from agilerl_like.durable import replace_file
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import wording
 from agilerl_like.reporting.files import METRICS, read_metrics
@@ -33,7 +35,9 @@ _DARK, _BLUE, _GREY, _RED = "#14213d", "#2a6f97", "#b8c2cc", "#d1495b"
 def plot_run(run_dir: Path | str, path: Path | str | None = None) -> Path:
     """Draw a run's folder into a PNG, `evolution.png` in that folder by default, and return where it is."""
     target = Path(run_dir) / PLOT if path is None else Path(path)
-    figure(run_dir).savefig(target, dpi=130, format="png")
+    picture = io.BytesIO()
+    figure(run_dir).savefig(picture, dpi=130, format="png")
+    replace_file(target, picture.getvalue())
     return target
 
 

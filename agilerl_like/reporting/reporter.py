@@ -1,7 +1,8 @@
 """What a sink of a run's records is, and how several are one.
 
-A run must outlive its reports: a sink whose disk is full or whose pipe is closed (`OSError`) is dropped with one
-warning on the others, and training goes on. Any other error is a bug and is raised.
+A run must outlive its reports: a sink whose pipe is closed or whose disk is full (`OSError`) is dropped with one
+warning on the others, and training continues. A `RecordReporter` is not dropped: it holds what the disk has not taken,
+and writes it later. Any other error is a bug and is raised.
 """
 
 from __future__ import annotations
@@ -46,11 +47,28 @@ class Reporter(Protocol):
         return
 
 
+class RecordReporter(Reporter):
+    """A sink whose records must outlive a full disk and a power cut.
+
+    A method that raises `OSError` has lost nothing: what it was told stays in memory and is written with what follows.
+    """
+
+    def sync(self) -> None:
+        """Write to the disk itself all that was reported so far; called before a checkpoint that counts on it."""
+        return
+
+    def take_warnings(self) -> list[str]:
+        """Return what a person should be told of the file, once."""
+        return []
+
+
 class Reporters(Reporter):
     """Any number of sinks as one; with none it is silent."""
 
     def __init__(self, sinks: Iterable[Reporter] = ()):
         self._sinks = list(sinks)
+        self._behind: list[Reporter] = []
+        """Sinks of which a person knows that they could not write everything at once."""
 
     def __iter__(self) -> Iterator[Reporter]:
         return iter(tuple(self._sinks))
@@ -90,6 +108,10 @@ class Reporters(Reporter):
         """Pass the summary on."""
         self._each(lambda sink: sink.finish(summary))
 
+    def sync(self) -> None:
+        """Let every record reach the disk itself."""
+        self._each(lambda sink: sink.sync() if isinstance(sink, RecordReporter) else None)
+
     def close(self) -> None:
         """Close every sink."""
         self._each(lambda sink: sink.close())
@@ -101,7 +123,20 @@ class Reporters(Reporter):
             try:
                 tell(sink)
             except OSError as error:
-                self._drop(sink, error)
+                self._fail(sink, error)
+            if isinstance(sink, RecordReporter):
+                for text in sink.take_warnings():
+                    self.warning(text)
+
+    def _fail(self, sink: Reporter, error: OSError) -> None:
+        if not isinstance(sink, RecordReporter):
+            self._drop(sink, error)
+        elif sink not in self._behind:
+            self._behind.append(sink)
+            self.warning(
+                f"{type(sink).__name__} is behind: {error}. Its records stay in memory and are written when the disk "
+                "takes them."
+            )
 
     def _drop(self, sink: Reporter, error: OSError) -> None:
         self._sinks.remove(sink)

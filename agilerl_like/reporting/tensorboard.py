@@ -22,7 +22,7 @@ class TensorBoardReporter(Reporter):
     def __init__(self, log_dir: Path | str):
         if importlib.util.find_spec("tensorboard") is None:
             raise ConfigurationError("tensorboard=True needs one more package: pip install 'agilerl-like[tensorboard]'")
-        self.log_dir = Path(log_dir)
+        self.log_dir = Path(log_dir).absolute()
         self._writer: Any = None
         self._goes_on = False
 

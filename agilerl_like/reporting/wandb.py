@@ -7,8 +7,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from agilerl_like.durable import check_regular, replace_file
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.reporting.files import replace_text
 from agilerl_like.reporting.measures import scalars
 from agilerl_like.reporting.records import GenerationRecord, RunRecord, SummaryRecord
 from agilerl_like.reporting.reporter import Reporter
@@ -69,6 +69,6 @@ class WandbReporter(Reporter):
 def _place(run_dir: Path) -> dict[str, str]:
     """Where W&B keeps its files, and in which of its runs this one goes on."""
     path = run_dir / ID
-    if not path.is_file():
-        replace_text(path, uuid.uuid4().hex)
+    if not check_regular(path):
+        replace_file(path, uuid.uuid4().hex.encode())
     return {"dir": str(run_dir), "id": path.read_text(encoding="utf-8"), "resume": "allow"}

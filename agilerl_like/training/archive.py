@@ -17,7 +17,7 @@ from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals, documents_of
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.records import BirthRecord
-from agilerl_like.reporting.reporter import Reporter
+from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.training.checkpoint import Checkpoint, Checkpoints
 from agilerl_like.training.distributed import Parcel, Route
 from agilerl_like.training.judge import Rival
@@ -146,7 +146,7 @@ def champion_of(checkpoint: Checkpoint) -> Parcel:
 class Archive:
     """Writes what `places` asks for."""
 
-    def __init__(self, places: Places, members: Members, reporters: Reporter, resume: str = "") -> None:
+    def __init__(self, places: Places, members: Members, reporters: Reporters, resume: str = "") -> None:
         """Write for members to places; `resume` is what to type to go on from there."""
         self.places, self.members, self.reporters, self.resume = places, members, reporters, resume
         self.checkpoints = None if places.run_dir is None else Checkpoints(places.run_dir / CHECKPOINTS)
@@ -158,11 +158,13 @@ class Archive:
         """Write the best agent ever, what else was asked for, and a checkpoint, unless the generation was broken off.
 
         The population is written by itself when this is the last time, and wherever AgileRL's argument asks for it.
+        Before all of it the records reach the disk: after a power cut they must not lack generations of a checkpoint.
         The checkpoint comes last, and only if nothing failed: a run that is found to have ended has left everything.
         """
         world = self.members.world
         parcels, best = self.members.parcels(), self._bring(account.champion)
         if world.is_main:
+            self.reporters.sync()
             done = all(map(self._is_written, self._jobs(account, parcels, best, last=last)))
             self.failures = 0 if done else self.failures + 1
         self.failures = world.agree(self.failures)

@@ -10,6 +10,7 @@ import contextlib
 import math
 import re
 import shutil
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ KIND = "checkpoint"
 MILESTONE = "milestone"
 """Name of the document that says what a checkpoint is among the others."""
 FOLDER = re.compile(r"gen-(\d{6,})")
+ASIDE = "aside-"
+"""Prefix of the name of a folder that is kept and not used: a run went back behind it, or it lacks its manifest."""
 ROOM = 2.5
 """Free space that a run should have, in checkpoints."""
 
@@ -79,6 +82,10 @@ def read(path: Path) -> Checkpoint:
     return Checkpoint(path, Milestone.of(documents, path).generation, documents, tensors)
 
 
+def _generation_of(path: Path) -> int:
+    return int(path.name.removeprefix("gen-"))
+
+
 class Checkpoints:
     """The checkpoints of one run, in folders gen-000010, gen-000020 and so on.
 
@@ -102,10 +109,11 @@ class Checkpoints:
         *,
         score: float,
     ) -> Path:
-        """Write a checkpoint and, once it is safe, forget those that need not be kept; return its folder.
+        """Write a checkpoint and, once it is safe, remove those that need not be kept; return its folder.
 
-        `score` is the fitness of the best member. Checkpoints of later generations are forgotten too: a run that
-        writes this one has not come so far. One of the same generation is replaced.
+        `score` is the fitness of the best member. A checkpoint of the same generation is replaced. Those of later
+        generations, which this run has not reached, are renamed (`ASIDE`): `newest` no longer finds them, and nothing
+        removes them.
 
         Raises:
             CheckpointError: the disk does not take it; all former checkpoints are as they were.
@@ -113,9 +121,12 @@ class Checkpoints:
         path = self.folder / f"gen-{generation:06d}"
         ordinal = 1 + max((its.ordinal for its in self._milestones() if its.generation < generation), default=0)
         milestone = Milestone(generation, ordinal, score if math.isfinite(score) else None)
-        if path.is_dir() and not (path / storage.MANIFEST).is_file():  # what is left of one: nobody can read it
-            storage.remove_folder(path)
+        if path.is_dir() and not (path / storage.MANIFEST).is_file():  # what is left of one, which cannot be read
+            self._set_aside(path)
         storage.write_folder(path, KIND, {**documents, MILESTONE: milestone._asdict()}, tensors)
+        for later in self._folders():
+            if _generation_of(later) > generation:
+                self._set_aside(later)
         self._forget(generation)
         return path
 
@@ -149,18 +160,18 @@ class Checkpoints:
         folders = self._folders()
         if self._warned or not folders:
             return
-        needed = int(ROOM * sum(file.stat().st_size for file in folders[-1].iterdir()))
+        needed = int(ROOM * sum(file.lstat().st_size for file in folders[-1].iterdir()))
         free = shutil.disk_usage(self.folder).free
         if free < needed:
             self._warned = True
             warn(f"path={str(self.folder)!r}: the next checkpoints need {needed} bytes; the disk has {free} left")
 
     def _folders(self) -> list[Path]:
-        """The folders by generation, whatever is in them."""
+        """The folders by generation, whatever is in them; files, pipes and links of such a name are none."""
         if not self.folder.is_dir():
             return []
-        named = ((FOLDER.fullmatch(path.name), path) for path in self.folder.iterdir())
-        return [path for _, path in sorted((int(match[1]), path) for match, path in named if match)]
+        named = [path for path in self.folder.iterdir() if FOLDER.fullmatch(path.name)]
+        return sorted((path for path in named if path.is_dir() and not path.is_symlink()), key=_generation_of)
 
     def _milestones(self) -> dict[Milestone, Path]:
         """Those that can be read; what cannot is left alone, for it might be readable another day."""
@@ -169,6 +180,11 @@ class Checkpoints:
             with contextlib.suppress(CheckpointError):
                 found[Milestone.of(storage.read_folder(path, KIND)[0], path)] = path
         return found
+
+    def _set_aside(self, path: Path) -> None:
+        """Rename a checkpoint that this run does not count on."""
+        with contextlib.suppress(OSError):  # one that stays costs disk space, and a warning when the run is resumed
+            path.rename(path.with_name(f"{ASIDE}{path.name}-{uuid.uuid4().hex[:8]}"))
 
     def _forget(self, generation: int) -> None:
         found = self._milestones()

@@ -28,6 +28,7 @@ from agilerl_like.training.launch import launched
 from agilerl_like.training.lock import RunLock
 from agilerl_like.training.members import Members, Unsent
 from agilerl_like.training.run import Outcome, Run
+from agilerl_like.training.run_folder import check_free, check_own, claim
 from agilerl_like.training.schedule import Places, Schedule
 from agilerl_like.training.stage import Stage, share_of
 
@@ -84,6 +85,8 @@ def evolve_on_policy(
     """
     if world is not None and not world.is_main:
         places, reporters = Places(), Reporters()
+    if places.run_dir is not None and not resume:
+        check_free(places.run_dir, overwrite=places.overwrite)
     part = Part(world or Alone(), stage, trials, population, plan, places, reporters)
     if processes == 1:
         return part.play(resume=resume)
@@ -194,6 +197,8 @@ class Part:
                 run.restore(memory, *found)
                 if lost is not None:
                     run.turn_over()
+            if places.run_dir is not None and memory is None:
+                check_own(places.run_dir) if resume else claim(places.run_dir, overwrite=places.overwrite)
             self.reporters.start(_record(plan, stage, training_env, members, places))
             with Interrupts(self.world.watch) as interrupts:
                 try:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from agilerl_like.durable import make_folder, open_to_write
 from agilerl_like.errors import ConfigurationError
 
 try:
@@ -37,22 +38,20 @@ class RunLock:
 
     def __init__(self, folder: Path, *, warn: Callable[[str], None] = warnings.warn) -> None:
         self.folder, self._warn = folder, warn
-        self._handle = -1
+        self._handle, self._is_new = -1, not folder.exists()
 
     def __enter__(self) -> RunLock:
         """Take the lock.
 
         Raises:
             ConfigurationError: another run has it.
+            CheckpointError: the lock's file is a link, a folder or a pipe.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            self._lock(handle)
-            _sign(handle)
-        except BaseException:
+        handle = self._open()
+        while not _is_at(self.folder / LOCK, handle):  # its owner has removed it with the folder meanwhile
             os.close(handle)
-            raise
+            handle = self._open()
+        _sign(handle)
         self._handle = handle
         _held.add(handle)
         return self
@@ -63,10 +62,30 @@ class RunLock:
         if self._handle in _held:  # and not in a child, which has let go of it
             _held.remove(self._handle)
             os.ftruncate(self._handle, 0)
+            self._remove_if_unused()
             if fcntl is not None:  # a child just forked may not have let go yet, and closing here would not free it
                 with contextlib.suppress(OSError):  # where it could not be locked
                     fcntl.flock(self._handle, fcntl.LOCK_UN)
-            os.close(self._handle)  # the file stays: who removed it could remove one that somebody else just locked
+            os.close(self._handle)
+
+    def _open(self) -> int:
+        """Open the file and lock it."""
+        make_folder(self.folder)
+        handle = open_to_write(self.folder / LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            self._lock(handle)
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+    def _remove_if_unused(self) -> None:
+        """Remove the file while it is locked, and a folder that was made for it, if nothing else is in it."""
+        with contextlib.suppress(OSError):
+            if os.listdir(self.folder) == [LOCK]:
+                os.unlink(self.folder / LOCK)
+                if self._is_new:
+                    os.rmdir(self.folder)
 
     def _lock(self, handle: int) -> None:
         try:
@@ -80,6 +99,15 @@ class RunLock:
                     "allowed is a folder of its own, or to wait until that run has ended"
                 ) from None
             self._warn(f"folder={str(self.folder)!r} cannot be locked ({error}): do not start a second run in it")
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    """Whether an open file still has its name."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(found, os.fstat(handle))
 
 
 def _sign(handle: int) -> None:

@@ -59,6 +59,7 @@ def train_on_policy(
     eval_env: gymnasium.vector.VectorEnv | Stage | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
     processes: int = 1,
     reporters: Iterable[Reporter] = (),
     INIT_HP: Mapping[str, Any] | None = None,  # noqa: N803  # the name that AgileRL's older releases have for it
@@ -81,11 +82,14 @@ def train_on_policy(
     itself how its envs are made.
 
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
-    it nothing is written but what `checkpoint_path` and `save_elite` ask for. The elite is saved to `elite_path`, which
-    is the env's name and "-elite" if left out; to give one is to ask for it. `resume` is such a folder: training goes
-    on from its newest checkpoint as if it had never stopped (`pop` is then needed only for networks of your own and
-    hooks), in as many envs for each member as before; with none it begins. If the run had ended, a larger `max_steps`
-    lets it go on, or, if it had reached its target, a higher one or none; else its population is returned as it is.
+    it nothing is written but what `checkpoint_path` and `save_elite` ask for. A folder that holds an earlier run is
+    refused, unless `overwrite` says that the files of that run are to be removed. The elite is saved to `elite_path`,
+    which is the env's name and "-elite" if left out; to give one is to ask for it.
+
+    `resume` is such a folder: training continues from its newest checkpoint as if it had never stopped (`pop` is then
+    needed only for networks of your own and hooks), in as many envs for each member as before; with none it begins. If
+    the run had ended, a larger `max_steps` continues it, or, if it had reached its target, a higher one or none; else
+    its population is returned as it is.
 
     `processes` divides the members among so many processes of this machine, which are started here; a script then
     needs `if __name__ == "__main__":`. With an `accelerator` they are those that `accelerate launch` started. All of
@@ -127,6 +131,8 @@ def train_on_policy(
         raise ConfigurationError(
             f"resume={str(resume)!r} and run_dir={str(run_dir)!r} are two folders; pass one of them"
         )
+    if overwrite and resume is not None:
+        raise ConfigurationError(f"overwrite=True would remove the run of resume={str(resume)!r}; pass one of them")
     folder = run_dir if resume is None else resume
     run_dir = None if folder is None else Path(folder)
     name = env_name or name_of(stage.vector)
@@ -150,6 +156,7 @@ def train_on_policy(
         None if checkpoint_path is None else Path(checkpoint_path),
         overwrite_checkpoints,
         Path(elite_path or f"{name}-elite") if save_elite or elite_path is not None else None,
+        overwrite,
     )
     try:
         outcome = evolve_on_policy(

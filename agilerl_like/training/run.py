@@ -23,7 +23,7 @@ from agilerl_like.algorithms.individuals import Individuals, mend, rank_of
 from agilerl_like.hpo import Birth, Mutations, Selection, next_generation
 from agilerl_like.learning.update import Report
 from agilerl_like.reporting.records import BirthRecord, GenerationRecord, MemberRecord, SummaryRecord, fittest
-from agilerl_like.reporting.reporter import Reporter
+from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.archive import INTERRUPTED, PATIENCE, Account, Archive, Champion, Progress
 from agilerl_like.training.chronicle import Chronicle, founder, record_of
@@ -67,7 +67,7 @@ class Run:
         selection: Selection | None,
         mutations: Mutations,
         archive: Archive,
-        reporters: Reporter,
+        reporters: Reporters,
     ) -> None:
         self.members, self.judge, self.schedule = members, judge, schedule
         self.selection, self.mutations, self.archive, self.reporters = selection, mutations, archive, reporters

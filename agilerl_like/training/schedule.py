@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -55,7 +55,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a run writes; None: not at all."""
+    """Where a run writes; None: not at all. Paths are made absolute, for environments may change the working folder."""
 
     run_dir: Path | None = None
     """metrics.csv, lineage.jsonl, `checkpoints/`, the last population (`population/`) and the best agent (`best/`)."""
@@ -65,11 +65,22 @@ class Places:
     """Keep only the newest of those."""
     elite_path: Path | None = None
     """Where the best agent ever is saved besides."""
+    overwrite: bool = False
+    """Remove the files of an earlier run in `run_dir` first."""
+    begun_in: Path = field(default_factory=Path.cwd)
+    """The working directory in which relative paths were given."""
+
+    def __post_init__(self) -> None:
+        for name in ("run_dir", "checkpoint_path", "elite_path"):
+            path = getattr(self, name)
+            if path is not None:
+                object.__setattr__(self, name, self.begun_in / path)
 
     @property
     def shown(self) -> Path | None:
         """The one place that a person is told of."""
-        return self.run_dir or self.checkpoint_path or self.elite_path
+        path = self.run_dir or self.checkpoint_path or self.elite_path
+        return path.relative_to(self.begun_in) if path and path.is_relative_to(self.begun_in) else path
 
     def populations(self, steps: int, *, last: bool) -> list[Path]:
         """Where the population is written after so many env steps of each member."""

@@ -1,7 +1,9 @@
+import contextlib
 import dataclasses
 import json
 import math
 import os
+import resource
 
 import numpy as np
 import pytest
@@ -95,17 +97,126 @@ def test_a_foreign_file_is_refused_and_left_as_it_is(tmp_path):
     assert path.read_text() == "epoch,loss\n1,2\n"
 
 
-@pytest.mark.parametrize("sink", [CsvReporter, LineageReporter])
-def test_a_full_disk_costs_the_file_and_not_the_run(tmp_path, sink):
-    reporter = sink(tmp_path)
-    reporter.path.symlink_to("/dev/full")
-    heard = Warnings()
-    reporters = Reporters([reporter, heard])
-    reporters.start(a_run())
-    for number in (1, 2):
+@contextlib.contextmanager
+def a_disk_of(size):
+    """Files of this process cannot grow beyond so many bytes: a write in which that happens is cut short."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def report(reporters, numbers):
+    for number in numbers:
         reporters.generation(a_generation(a_member(), number=number))
-        reporters.births((a_birth(),))
-    assert heard.texts == [f"{sink.__name__} stopped: [Errno 28] No space left on device. Training goes on without it."]
+        reporters.births((a_birth(generation=number, uid=number),))
+
+
+def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(tmp_path):
+    heard = Warnings()
+    for folder in (tmp_path / "roomy", tmp_path / "full"):
+        reporters = Reporters([CsvReporter(folder), LineageReporter(folder), heard])
+        reporters.start(a_run())
+        report(reporters, [1])
+        sizes = [(folder / name).stat().st_size for name in ("metrics.csv", "lineage.jsonl")]
+        with contextlib.nullcontext() if folder.name == "roomy" else a_disk_of(min(sizes) + 10):
+            report(reporters, [2, 3])
+            reporters.sync()
+        if folder.name == "full":
+            assert (folder / "metrics.csv").read_bytes()[:-1].count(
+                b"\n"
+            ) == 1  # the header and one row, or a part more
+        report(reporters, [4])
+        reporters.close()
+    for name in ("metrics.csv", "lineage.jsonl"):
+        assert (tmp_path / "full" / name).read_text() == (tmp_path / "roomy" / name).read_text()
+    behind = (
+        "is behind: [Errno 27] File too large. Its records stay in memory and are written when the disk takes them."
+    )
+    assert heard.texts == [f"CsvReporter {behind}", f"LineageReporter {behind}"]
+
+
+@pytest.mark.parametrize("sink", [CsvReporter, LineageReporter])
+def test_a_link_or_a_pipe_in_the_place_of_a_file_is_refused_and_its_target_stays(tmp_path, sink):
+    target = tmp_path / "mine.txt"
+    target.write_text("mine")
+    reporter = sink(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    reporter.path.symlink_to(target)
+    with pytest.raises(CheckpointError, match=rf"{reporter.path.name}' is a link to '.*mine\.txt'.*move it away"):
+        reporter.start(a_run())
+    assert target.read_text() == "mine"
+    reporter.path.unlink()
+    os.mkfifo(reporter.path)
+    with pytest.raises(CheckpointError, match="is a folder, a FIFO or a device; allowed is a regular file"):
+        reporter.start(a_run())
+
+
+def test_a_link_beside_a_file_that_is_replaced_is_refused_and_its_target_stays(tmp_path):
+    target = tmp_path / "mine.txt"
+    target.write_text("mine")
+    (tmp_path / "metrics.csv.new").symlink_to(target)
+    reporter = CsvReporter(tmp_path)
+    reporter.start(a_run())
+    with pytest.raises(CheckpointError, match=r"metrics\.csv\.new' is a link"):
+        reporter.generation(first_generation())
+    assert target.read_text() == "mine"
+
+
+@pytest.mark.parametrize("damage", ["2,0,0,-1,5#", "\0" * 50, '2,"', "a" * 200_000, "2,0,0,x" + ",1" * 23])
+def test_a_damaged_row_is_removed_with_one_warning_and_the_file_copied(tmp_path, damage):
+    write(tmp_path, first_generation(), a_generation(a_member(), number=2))
+    path = tmp_path / "metrics.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:2], damage + "\n", *lines[2:]]))
+    before = path.read_bytes()
+    heard = Warnings()
+    with pytest.raises(CheckpointError, match=r"metrics\.csv', line \d"):
+        read_metrics(tmp_path)
+    with Reporters([CsvReporter(tmp_path), heard]) as reporters:
+        reporters.start(a_run())
+        reporters.generation(a_generation(a_member(), number=3))
+    assert [row["generation"] for row in read_metrics(tmp_path)] == [1, 1, 2, 3]
+    (warning,) = heard.texts
+    assert "metrics.csv': line 3 is damaged and removed; the file as it was is in metrics.csv.damaged" in warning
+    assert (tmp_path / "metrics.csv.damaged").read_bytes() == before
+
+
+@pytest.mark.parametrize("tail", ["\0" * 4096, "2,0,0,-1,500" + "\0" * 100, "2,0,0"])
+def test_what_a_power_cut_leaves_behind_the_last_row_is_removed(tmp_path, tail):
+    write(tmp_path, first_generation())
+    path = tmp_path / "metrics.csv"
+    path.write_text(path.read_text() + tail)
+    assert len(read_metrics(tmp_path)) == 2
+    write(tmp_path, a_generation(a_member(), number=2))
+    assert path.read_text().startswith(HEADER + FIRST + "2,0,0,-1,50000,None,")
+    assert len(read_metrics(tmp_path)) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+DEEP = "[" * 100_000
+"""Deeper than Python's parser goes."""
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", "3", '{"generation": 1}', "\0" * 50, DEEP])
+def test_a_damaged_birth_is_removed_with_one_warning(tmp_path, damage):
+    reporter = LineageReporter(tmp_path)
+    reporter.start(a_run())
+    reporter.births((a_founder(),))
+    path = tmp_path / "lineage.jsonl"
+    whole = path.read_text()
+    path.write_text(f"{damage}\n{whole}")
+    heard = Warnings()
+    with pytest.raises(CheckpointError, match=r"lineage\.jsonl', line 1"):
+        read_lineage(tmp_path)
+    with Reporters([LineageReporter(tmp_path), heard]) as reporters:
+        reporters.start(a_run())
+        reporters.births((a_birth(generation=1, uid=9),))
+    assert [birth.uid for birth in read_lineage(tmp_path)] == [0, 9]
+    (warning,) = heard.texts
+    assert "line 1 is damaged and removed" in warning
 
 
 def test_lineage_has_a_line_a_birth_and_null_for_what_is_no_number(tmp_path):
@@ -232,5 +343,5 @@ def test_what_is_no_birth_is_refused(tmp_path, text):
 def test_a_fifo_in_place_of_a_file_is_refused_and_nobody_waits_for_a_reader(tmp_path, sink):
     reporter = sink(tmp_path)
     os.mkfifo(reporter.path)
-    with pytest.raises(CheckpointError, match="is a folder or a FIFO; allowed is a regular file"):
+    with pytest.raises(CheckpointError, match="is a folder, a FIFO or a device; allowed is a regular file"):
         reporter.start(a_run())

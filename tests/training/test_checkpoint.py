@@ -332,12 +332,36 @@ def test_a_score_that_is_no_number_is_the_lowest(tmp_path):
     assert checkpoints.newest(silent).documents["milestone"] == {"generation": 6, "ordinal": 6, "score": None}
 
 
-def test_a_future_that_did_not_happen_is_forgotten(checkpoints):
+def test_later_generations_are_set_aside_and_not_removed(checkpoints):
     for generation in (5, 10, 15, 20):
         write(checkpoints, generation)
-    write(checkpoints, 12)
-    assert kept(checkpoints) == [5, 10, 12]
-    assert read(checkpoints.folder / "gen-000012").documents["milestone"]["ordinal"] == 3
+    (checkpoints.folder / "gen-000011").mkdir()
+    (checkpoints.folder / "gen-000011" / "mine.txt").write_text("kept")
+    write(checkpoints, 11)
+    aside = sorted(path for path in checkpoints.folder.iterdir() if path.name.startswith("aside-"))
+    assert [path.name.rpartition("-")[0] for path in aside] == [f"aside-gen-0000{n}" for n in (11, 15, 20)]
+    assert (aside[0] / "mine.txt").read_text() == "kept"
+    check(read(aside[2]), 20)
+    assert checkpoints.newest(silent).generation == 11
+    for path in aside:
+        shutil.rmtree(path)
+    assert kept(checkpoints) == [5, 10, 11]
+    assert read(checkpoints.folder / "gen-000011").documents["milestone"]["ordinal"] == 3
+
+
+def test_stray_files_of_a_checkpoints_name_are_neither_read_nor_removed(checkpoints):
+    write(checkpoints, 1)
+    stray, pipe, link = (checkpoints.folder / f"gen-99999{n}" for n in range(3))
+    stray.write_text("stray")
+    os.mkfifo(pipe)
+    link.symlink_to(checkpoints.folder / "gen-000001")
+    write(checkpoints, 2)
+    checkpoints.warn_if_tight(silent)
+    assert checkpoints.newest(silent).generation == 2
+    assert stray.read_text() == "stray"
+    assert pipe.is_fifo()
+    check(read(checkpoints.folder / "gen-000001"), 1)
+    assert link.is_symlink()
 
 
 def test_at_least_one_is_kept(tmp_path):

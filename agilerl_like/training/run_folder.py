@@ -1,0 +1,226 @@
+"""The folder of one run: what a run leaves in it, and when another run may take it.
+
+A run never writes over what an earlier one has left. It begins in a folder without any trace of a run, or removes that
+run's files first, because `overwrite` asks for it; what no run has written is never removed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from agilerl_like import storage
+from agilerl_like.durable import check_regular, make_folder, replace_file, sync_folder
+from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.reporting.files import LINEAGE, METRICS, begins_as_metrics
+from agilerl_like.reporting.plot import PLOT
+from agilerl_like.reporting.records import RunRecord
+from agilerl_like.reporting.reporter import Reporter
+from agilerl_like.reporting.wandb import ID
+from agilerl_like.training.checkpoint import FOLDER, KIND
+from agilerl_like.training.lock import LOCK, RunLock
+from agilerl_like.training.provenance import provenance
+
+CONFIG = "config.yaml"
+CHECKPOINTS, POPULATION, BEST, EVENTS = "checkpoints", "population", "best", "tensorboard"
+MARK = "# agilerl-like "
+"""How the first line of every config.yaml begins that a run has written."""
+
+
+class FolderTaken(ConfigurationError):
+    """A run was to begin in the folder of an earlier one."""
+
+    def __init__(self, folder: Path, traces: Sequence[str]) -> None:
+        super().__init__(
+            f"run_dir={str(folder)!r} holds an earlier run ({', '.join(traces)}); allowed is another folder, "
+            "resume= to continue that run, or overwrite=True to remove its files and begin again"
+        )
+        self.traces = tuple(traces)
+
+
+def check_free(folder: Path, *, overwrite: bool = False) -> None:
+    """Raise unless a run may begin in a folder; nothing is changed.
+
+    Raises:
+        FolderTaken: the folder holds traces of an earlier run, and `overwrite` is false.
+        ConfigurationError: another process has a run in it; or one of the traces was not written by a run.
+    """
+    if _traces(folder) and (folder / LOCK).is_file():
+        with RunLock(folder):  # that a run is still going on in it is to be said first
+            pass
+    _check(folder, overwrite=overwrite)
+
+
+def claim(folder: Path, *, overwrite: bool = False) -> None:
+    """Make a folder ready for a run that begins: with `overwrite`, remove the files of an earlier run.
+
+    Other files in it stay. The caller holds its lock.
+
+    Raises:
+        ConfigurationError: as `check_free`.
+        CheckpointError: something could not be removed.
+    """
+    _check(folder, overwrite=overwrite)
+    try:
+        for name in _traces(folder):
+            ENTRIES[name].remove(folder / name)
+            sync_folder(folder)
+    except OSError as error:
+        raise CheckpointError(f"path={str(folder)!r}: an earlier run could not be removed ({error})") from error
+
+
+def _check(folder: Path, *, overwrite: bool) -> None:
+    traces = _traces(folder)
+    if traces and not overwrite:
+        raise FolderTaken(folder, traces)
+    check_own(folder)
+
+
+def check_own(folder: Path) -> None:
+    """Raise ConfigurationError if a folder has files in the places of a run's which no run has written."""
+    foreign = [name for name in _traces(folder) if not ENTRIES[name].is_ours(folder / name)]
+    if foreign:
+        raise ConfigurationError(
+            f"run_dir={str(folder)!r} has {', '.join(foreign)}, which no run has written and none overwrites; allowed "
+            "is another folder, or to move that away"
+        )
+
+
+def _traces(folder: Path) -> list[str]:
+    """The names of what a run leaves that are taken in a folder."""
+    return [name for name in ENTRIES if _is_taken(folder / name)]
+
+
+def _is_taken(path: Path) -> bool:
+    if path.is_dir() and not path.is_symlink():
+        return any(path.iterdir())
+    return path.exists() or path.is_symlink()
+
+
+# -- what a run leaves
+
+
+class Entry:
+    """A file that a run leaves in its folder."""
+
+    def __init__(self, recognises: Callable[[Path], bool]) -> None:
+        self._recognises = recognises
+
+    def is_ours(self, path: Path) -> bool:
+        """Whether a run has written it."""
+        try:
+            return check_regular(path) and self._recognises(path)
+        except (CheckpointError, ConfigurationError, OSError, ValueError):
+            return False
+
+    def remove(self, path: Path) -> None:
+        """Remove it."""
+        path.unlink()
+
+
+class SavedFolder(Entry):
+    """A folder of one kind that `storage` has written."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(lambda path: storage.kind_of(path) == kind)
+
+    def is_ours(self, path: Path) -> bool:
+        try:
+            return not path.is_symlink() and self._recognises(path)
+        except CheckpointError:
+            return False
+
+    def remove(self, path: Path) -> None:
+        storage.remove_folder(path)
+
+
+class FolderOf(Entry):
+    """A folder in which a run has entries of its own beside those of others, which stay."""
+
+    def is_ours(self, path: Path) -> bool:
+        return path.is_dir() and not path.is_symlink()
+
+    def remove(self, path: Path) -> None:
+        for entry in [entry for entry in path.iterdir() if self._recognises(entry)]:
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        if not any(path.iterdir()):
+            path.rmdir()
+
+
+def _first_line(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline(10_000)
+
+
+def _is_birth(path: Path) -> bool:
+    line = _first_line(path)
+    return not line.endswith("\n") or {"generation", "uid", "parent_uid"} <= set(json.loads(line))
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Whether it is the folder of a checkpoint, or of what is left of one."""
+    plain = path.is_dir() and not path.is_symlink()
+    if not plain or not FOLDER.fullmatch(path.name.removeprefix(".").partition(".")[0]):
+        return False
+    try:
+        return path.name.startswith(".") or storage.kind_of(path) == KIND
+    except CheckpointError:
+        return False
+
+
+ENTRIES: Mapping[str, Entry] = {
+    CONFIG: Entry(lambda path: _first_line(path).startswith(MARK)),
+    METRICS: Entry(begins_as_metrics),
+    LINEAGE: Entry(_is_birth),
+    CHECKPOINTS: FolderOf(_is_checkpoint),
+    BEST: SavedFolder("agent"),
+    POPULATION: SavedFolder("population"),
+    PLOT: Entry(lambda path: path.read_bytes()[:4] == b"\x89PNG"),
+    EVENTS: FolderOf(lambda path: "tfevents" in path.name),
+    ID: Entry(lambda path: path.stat().st_size < 100),
+}
+"""What a run leaves in its folder, by name."""
+
+
+class ConfigReporter(Reporter):
+    """Writes `config.yaml` when a run begins: not before, for until then the folder may be another run's."""
+
+    def __init__(self, run_dir: Path, settings: str, *, again: str) -> None:
+        """Write `settings`, which are YAML; `again` is a comment in the first line: what does the same once more."""
+        self.path = run_dir.absolute() / CONFIG
+        self._again, self._settings = again, settings
+
+    def start(self, run: RunRecord) -> None:
+        """Write the file durably, unless it is there already and says the same.
+
+        Raises:
+            ConfigurationError: there is one which no run has written.
+            CheckpointError: it could not be written; without it the run could not be resumed.
+        """
+        try:
+            if check_regular(self.path):
+                text = self.path.read_text(encoding="utf-8", errors="replace")
+                if _without_head(text) == self._settings:
+                    return
+                if not text.startswith(MARK):
+                    raise ConfigurationError(
+                        f"run_dir={str(self.path.parent)!r} has a {CONFIG} which no run has written; it is not "
+                        "overwritten: take another folder, or move it away"
+                    )
+            head = [f"{MARK}{self._again}", *(f"# {line}" for line in provenance())]
+            make_folder(self.path.parent)
+            replace_file(self.path, "\n".join((*head, self._settings)).encode())
+        except OSError as error:
+            raise CheckpointError(f"path={str(self.path)!r} could not be written ({error})") from error
+
+
+def _without_head(text: str) -> str:
+    """The text behind the comments that it begins with."""
+    lines = text.splitlines(keepends=True)
+    head = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return "".join(lines[head:])

@@ -1,0 +1,248 @@
+"""Nothing of an earlier run is removed or written over, unless `overwrite` asks for it, and nothing else then."""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from agilerl_like import PPO, ConfigurationError, make_vect_envs, train_on_policy
+from agilerl_like.cli import main
+from agilerl_like.errors import CheckpointError
+from agilerl_like.training.lock import RunLock
+from agilerl_like.training.run_folder import check_free, claim
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
+TRACES = ("config.yaml", "metrics.csv", "lineage.jsonl", "checkpoints", "best", "population", "evolution.png")
+
+
+def script(env="CartPole-v1", **options):
+    """A script that trains two members for two generations."""
+    with contextlib.closing(make_vect_envs(env, num_envs=2, backend="sync")) as envs:
+        settings = {"learn_step": 32, "batch_size": 16, "net_config": SMALL, "num_envs": 2, "seed": 0}
+        pop = PPO.population(2, envs.single_observation_space, envs.single_action_space, **settings)
+        schedule = {"max_steps": 64, "evo_steps": 32, "checkpoint": 32, "eval_loop": 1, "eval_steps": 20}
+        return train_on_policy(envs, pop=pop, verbose=False, **{**schedule, **options})
+
+
+def contents(folder):
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    script(run_dir=folder)
+    (folder / "evolution.png").write_bytes(b"\x89PNG")
+    (folder / "config.yaml").write_text("# agilerl-like train config.yaml does this run again\n")
+    return folder
+
+
+@pytest.fixture
+def earlier(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "earlier")
+
+
+def test_the_same_script_twice_is_refused_and_says_what_to_do(earlier):
+    before = contents(earlier)
+    with pytest.raises(ConfigurationError, match=r"holds an earlier run \(.*\); .* resume= .* or overwrite=True"):
+        script(run_dir=earlier)
+    assert contents(earlier) == before
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_any_trace_of_a_run_counts(earlier, trace):
+    for name in TRACES:
+        if name != trace:
+            shutil.rmtree(earlier / name) if (earlier / name).is_dir() else (earlier / name).unlink(missing_ok=True)
+    with pytest.raises(ConfigurationError, match=trace):
+        script(run_dir=earlier)
+    assert (earlier / trace).exists()
+
+
+def test_an_empty_folder_and_files_of_others_are_no_trace(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    script(run_dir=tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_overwriting_removes_the_files_of_the_run_and_no_others(earlier):
+    (earlier / "notes.txt").write_text("mine")
+    (earlier / "checkpoints" / "notes.txt").write_text("mine")
+    (earlier / "checkpoints" / "gen-000777").mkdir()
+    (earlier / "checkpoints" / "gen-000777" / "notes.txt").write_text("mine")
+    claim(earlier, overwrite=True)
+    left = sorted(str(path) for path in contents(earlier))
+    assert left == ["checkpoints/gen-000777/notes.txt", "checkpoints/notes.txt", "notes.txt"]
+
+
+def test_a_run_that_is_overwritten_is_the_run_in_an_empty_folder(earlier, finished):
+    script(run_dir=earlier, overwrite=True)
+    again, once = contents(earlier), contents(finished)
+    assert once.keys() - again.keys() <= {Path("evolution.png"), Path("config.yaml")}  # which this script draws not
+    for name in again.keys() - {Path("config.yaml")}:
+        assert name.parts[0] in ("metrics.csv", "checkpoints") or again[name] == once[name]
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_what_no_run_has_written_is_not_overwritten(tmp_path, name):
+    place = tmp_path / name
+    if "." in name:
+        place.write_text("mine\n")
+    else:
+        place.mkdir()
+        (place / "mine.txt").write_text("mine")
+    if name == "checkpoints":  # a folder that a run shares with others
+        claim(tmp_path, overwrite=True)
+    else:
+        with pytest.raises(ConfigurationError, match=rf"has {name}, which no run has written"):
+            claim(tmp_path, overwrite=True)
+        with pytest.raises(ConfigurationError, match=rf"has {name}, which no run has written"):
+            script(resume=tmp_path)
+    assert [path.read_text() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"] in (
+        ["mine\n"],
+        ["mine"],
+    )
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_link_is_neither_followed_nor_removed(tmp_path, name):
+    target = tmp_path / "mine"
+    target.mkdir() if "." not in name else target.write_text("mine\n")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / name).symlink_to(target)
+    with pytest.raises(ConfigurationError, match=name):
+        claim(folder, overwrite=True)
+    assert (folder / name).is_symlink()
+    assert target.exists()
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(earlier):
+    target = earlier.parent / "mine.txt"
+    target.write_text("mine")
+    (earlier / ".lock").unlink()
+    (earlier / ".lock").symlink_to(target)
+    with pytest.raises(CheckpointError, match=r"\.lock' is a link to .*mine\.txt"):
+        script(resume=earlier, max_steps=96)
+    assert target.read_text() == "mine"
+
+
+def test_a_run_that_is_still_going_on_is_said_first(earlier):
+    with RunLock(earlier), pytest.raises(ConfigurationError, match="in use by another run"):
+        check_free(earlier, overwrite=True)
+
+
+def test_resume_and_overwrite_contradict_each_other(earlier):
+    before = contents(earlier)
+    with pytest.raises(ConfigurationError, match="overwrite=True would remove the run of resume="):
+        script(resume=earlier, overwrite=True)
+    assert contents(earlier) == before
+
+
+def test_a_run_that_does_not_begin_leaves_no_folder(tmp_path):
+    with pytest.raises(ConfigurationError):
+        script(run_dir=tmp_path / "runs" / "new", fitness="rating")
+    assert not (tmp_path / "runs" / "new").exists()
+
+
+class Wanderer(gymnasium.Wrapper):
+    """Changes the working directory at every reset."""
+
+    def reset(self, **kwargs):
+        os.chdir(self.unwrapped.elsewhere)
+        return super().reset(**kwargs)
+
+
+def test_an_environment_that_changes_the_working_directory_does_not_move_the_run(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def wandering():
+        env = gymnasium.make("CartPole-v1")
+        env.unwrapped.elsewhere = tmp_path / "elsewhere"
+        return Wanderer(env)
+
+    script(wandering, run_dir="runs/mine", checkpoint_path="all", save_elite=True, elite_path="elite")
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["all-32", "all-64", "elite", "runs"]
+    assert {"metrics.csv", "lineage.jsonl", "checkpoints"} <= set(os.listdir(tmp_path / "here" / "runs" / "mine"))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+# -- the same guard on the command line
+
+YAML = """
+environment: {id: CartPole-v1, num_envs: 2}
+population: {size: 2}
+algorithm: {learn_step: 32, batch_size: 16}
+network: {encoder_config: {hidden_size: [16]}, head_config: {hidden_size: [16]}, latent_dim: 8}
+training: {max_steps: 64, evo_steps: 32, checkpoint: 32, eval_loop: 1, eval_steps: 20}
+run: {plot: false, name: mine}
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(YAML)
+    return "tiny.yaml"
+
+
+def test_the_command_refuses_whatever_trace_is_left(file, tmp_path, capsys):
+    assert main(["train", file]) == 0
+    folder = tmp_path / "runs" / "mine"
+    for name in ("metrics.csv", "config.yaml", "lineage.jsonl"):
+        (folder / name).unlink()
+        before = contents(folder)
+        assert main(["train", file]) == 2
+        assert "run.name='mine' is taken" in capsys.readouterr().err
+        assert contents(folder) == before
+    assert main(["train", file, "--run.overwrite", "true", "--training.max-steps", "32"]) == 0
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["gen-000001"]
+    assert "overwrite: false" in (folder / "config.yaml").read_text()
+    assert main(["resume", str(folder), "--run.overwrite", "true"]) == 2
+    assert "run.overwrite=True is False in this run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("overwrite", ["false", "true"])
+def test_the_users_own_file_is_never_overwritten(tmp_path, monkeypatch, capsys, overwrite):
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "exp" / "config.yaml"
+    own.parent.mkdir()
+    own.write_text(YAML)
+    options = ("--run.dir", ".", "--run.name", "exp", "--run.overwrite", overwrite)
+    assert main(["train", "exp/config.yaml", *options]) == 2
+    assert "config.yaml" in capsys.readouterr().err
+    assert contents(tmp_path) == {own.relative_to(tmp_path): YAML.encode()}
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/../../x", "."])
+def test_a_name_that_leads_out_of_the_folder_of_runs_is_refused(file, tmp_path, capsys, name):
+    assert main(["train", file, "--run.name", name]) == 2
+    assert f"run.name='{name}' leads out of run.dir" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == [file]
+
+
+@pytest.mark.parametrize(("option", "package"), [("--run.tensorboard", "tensorboard"), ("--run.wandb", "wandb")])
+def test_a_missing_package_leaves_no_folder(file, tmp_path, capsys, monkeypatch, option, package):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name in ("mine", "none"):
+        assert main(["train", file, option, "true", "--run.name", name]) == 2
+        assert f"agilerl-like[{package}]" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == [file]
+
+
+def test_the_configuration_of_a_run_says_where_it_comes_from(file, tmp_path):
+    assert main(["train", file]) == 0
+    head = [line for line in (tmp_path / "runs/mine/config.yaml").read_text().splitlines() if line.startswith("#")]
+    assert head[0] == "# agilerl-like train config.yaml --run.name ANOTHER does this run again"
+    for word in ("UTC by: ", "python 3.", "torch ", "gymnasium ", "agilerl-like ", "torch threads: 1"):
+        assert any(word in line for line in head[1:]), word
