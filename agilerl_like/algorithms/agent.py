@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like import storage
-from agilerl_like.algorithms.evaluation import Episodes, evaluate
+from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, evaluate, report_episodes
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.stored import Outline, flag_in
 from agilerl_like.envs.spaces import (
@@ -429,7 +429,9 @@ class Agent(Individual):
         """What is remembered when an episode begins: zeros `[M, K, H]`."""
         return torch.zeros(self.network.state_shape, dtype=self.network.dtype, device=self.device)
 
-    def play(self, env: TransitionEnv, seeds: list[int], max_steps: int | None = None) -> Episodes:
+    def play(
+        self, env: TransitionEnv, seeds: list[int], max_steps: int | None = None, *, with_infos: bool = False
+    ) -> Episodes:
         """Play one episode for each seed, without exploration."""
         training = self.training
         self.set_training_mode(False)
@@ -442,6 +444,7 @@ class Agent(Individual):
                 encoding=self.encoding,
                 nothing=self.nothing,
                 max_steps=max_steps,
+                with_infos=with_infos,
             )
         finally:
             self.set_training_mode(training)
@@ -453,16 +456,17 @@ class Agent(Individual):
         max_steps: int | None = None,
         loop: int = 3,
         vectorized: bool = True,
-        callback: Callable[[float, dict[str, Any]], None] | None = None,
+        callback: EpisodeCallback | None = None,
     ) -> float:
         """Return the mean return of exactly `loop` episodes, on the same seeds at every call.
 
         If the rows of a vector env are unlike, `loop` is rounded up to whole sets of them.
 
         It is appended to `fitness`. The policy does not explore and nothing is learned. The env is reset, and again
-        at the end of each episode. `max_steps` cuts longer episodes; `callback(score, {"episode_length": …})` hears
-        of each. `swap_channels` says that the env's images have their channels behind, though the agent was made for
-        them in front. `vectorized` is accepted for AgileRL's sake: what kind of env it is can be seen.
+        at the end of each episode. `max_steps` cuts longer episodes. `callback(score, info)` is called for each episode
+        with its return and the info that the env gave in its last step, to which `episode_length` is added, in steps.
+        `swap_channels` says that the env's images have their channels behind, though the agent was made for them in
+        front. `vectorized` is accepted for AgileRL's sake: what kind of env it is can be seen.
         """
         if loop < 1:
             raise ConfigurationError(f"loop={loop!r} must be at least 1")
@@ -476,10 +480,9 @@ class Agent(Individual):
             vector = gymnasium.vector.SyncVectorEnv(
                 [lambda: env], copy=False, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
             )
-        episodes = player.play(TransitionEnv(vector), integers(loop, self.seed, Purpose.EVALUATION_ENVS), max_steps)
-        for score, length in zip(episodes.returns[0], episodes.lengths[0], strict=True):
-            if callback is not None:
-                callback(float(score), {"episode_length": int(length)})
+        seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
+        episodes = player.play(TransitionEnv(vector), seeds, max_steps, with_infos=callback is not None)
+        report_episodes(episodes, callback)
         mean = float(episodes.means[0])
         self.fitness.append(mean)
         return mean

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -35,7 +35,46 @@ MORE_TRIES = 3
 """How often those play again of whose episodes none was left to judge them by."""
 
 Played = tuple[np.ndarray, ...]
-"""Returns `[…, P, K]`, lengths `[P, K]`, and whether episodes were lost `[P, K]`."""
+"""Returns `[…, P, K]`, lengths `[P, K]`, whether episodes were lost `[P, K]`, and their last infos `[P, K]`."""
+LOST = 2
+"""The place of `lost` in it."""
+
+
+class Stepped(Protocol):
+    """An env of which each row's last info can be asked."""
+
+    num_envs: int
+
+    def last_info(self, row: int, *, ended: bool) -> dict[str, Any]: ...
+
+
+class NoInfos:
+    """Keeps no infos."""
+
+    def note(self, stopped: Any, ended: Any) -> None:
+        """Do nothing."""
+
+    def of(self, rows: int) -> np.ndarray:
+        """Nothing of any row, `[N]`."""
+        return np.full(rows, None, dtype=object)
+
+
+class LastInfos(NoInfos):
+    """Keeps the info of the last step of each row's episode; to ask an env of tensors for them waits for its device."""
+
+    def __init__(self, env: Stepped, to_numpy: Callable[[Any], np.ndarray] = np.asarray) -> None:
+        self._env, self._to_numpy = env, to_numpy
+        self._infos = np.full(env.num_envs, None, dtype=object)
+
+    def note(self, stopped: Any, ended: Any) -> None:
+        """Keep the infos of rows `[N]` whose episode stops here: it `ended`, or is not continued."""
+        rows, over = np.flatnonzero(self._to_numpy(stopped)), self._to_numpy(ended)
+        for row in rows.tolist():
+            self._infos[row] = self._env.last_info(row, ended=bool(over[row]))
+
+    def of(self, rows: int) -> np.ndarray:
+        """The infos of all rows, `[N]`."""
+        return self._infos
 
 
 class Episodes(NamedTuple):
@@ -44,6 +83,7 @@ class Episodes(NamedTuple):
     returns: np.ndarray  # [P, K] float64
     lengths: np.ndarray  # [P, K] int64
     lost: np.ndarray  # [P, K] bool: the process that stepped the env died, and nobody knows how the episode went on
+    infos: np.ndarray | None = None  # [P, K] object: the info of each episode's last step, if they were asked for
 
     @property
     def means(self) -> np.ndarray:
@@ -68,6 +108,18 @@ class Episodes(NamedTuple):
         return int(self.lengths.sum())
 
 
+EpisodeCallback = Callable[[float, dict[str, Any]], None]
+"""Called with an episode's return and its last info, to which `episode_length` is added."""
+
+
+def report_episodes(episodes: Episodes, callback: EpisodeCallback | None) -> None:
+    """Call `callback`, if there is one, for each episode of the first member."""
+    if callback is None or episodes.infos is None:
+        return
+    for score, length, info in zip(episodes.returns[0], episodes.lengths[0], episodes.infos[0], strict=True):
+        callback(float(score), {**(info or {}), "episode_length": int(length)})
+
+
 def evaluate(
     policy: Policy,
     env: TransitionEnv,
@@ -77,6 +129,7 @@ def evaluate(
     encoding: ObservationEncoding,
     nothing: Tensor,
     max_steps: int | None = None,
+    with_infos: bool = False,
 ) -> Episodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's rows.
 
@@ -84,14 +137,16 @@ def evaluate(
     every member plays the same instances on the same seeds.
 
     `nothing` `[M, K, H]`, on the policy's device, is what is remembered when an episode begins. `max_steps` cuts an
-    episode that is longer.
+    episode that is longer. `with_infos` keeps the info of each episode's last step.
     """
     envs = env.num_envs // members
     seeds = _for_whole_sets(seeds, instances_of(env.env), envs)
     beginning = nothing.expand(env.num_envs, *nothing.shape)
-    return Episodes(
-        *in_rounds(lambda some: _round(policy, env, some, members, encoding, beginning, max_steps), seeds, envs)
-    )
+
+    def play(some: Sequence[int]) -> Played:
+        return _round(policy, env, some, members, encoding, beginning, max_steps, with_infos)
+
+    return Episodes(*in_rounds(play, seeds, envs))
 
 
 def _for_whole_sets(seeds: Sequence[int], instances: int, envs: int) -> Sequence[int]:
@@ -115,7 +170,7 @@ def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], env
 
     played = all_of(seeds)
     for attempt in range(1, MORE_TRIES + 1):
-        unjudged = played[-1].all(axis=-1, keepdims=True)
+        unjudged = played[LOST].all(axis=-1, keepdims=True)
         if not unjudged.any():
             break
         others = all_of(integers(len(seeds), seeds[0], Purpose.EVALUATION_ENVS, attempt))
@@ -131,6 +186,7 @@ def _round(
     encoding: ObservationEncoding,
     state: Tensor,
     max_steps: int | None,
+    with_infos: bool,
 ) -> Played:
     envs = env.num_envs // members
     observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
@@ -139,6 +195,7 @@ def _round(
     look_every = 1 if isinstance(arrays, HostArrays) else TENSOR_STEPS
     playing = arrays.of(np.tile(np.arange(envs) < len(seeds), members))
     returns, lengths, lost = (arrays.zeros(env.num_envs, dtype=dtype) for dtype in (np.float64, np.int64, np.bool_))
+    infos = LastInfos(env, arrays.to_numpy) if with_infos else NoInfos()
     for step in count(1):
         mask = None if env.action_mask is None else torch.as_tensor(env.action_mask).to(device)
         actions, state = policy(encode(observations).to(device), mask, state)
@@ -148,9 +205,11 @@ def _round(
         returns += arrays.where(counted, transition.reward, 0.0)
         lengths += counted
         lost = lost | (playing & transition.ended & ~transition.valid)
-        playing = playing & ~transition.ended
+        before, playing = playing, playing & ~transition.ended
         if max_steps is not None:
             playing = playing & (lengths < max_steps)
+        infos.note(before & ~playing, transition.ended)
         if step % look_every == 0 and not playing.any():
             break
-    return tuple(arrays.to_numpy(x).reshape(members, envs)[:, : len(seeds)] for x in (returns, lengths, lost))
+    found = arrays.to_numpy(returns), arrays.to_numpy(lengths), arrays.to_numpy(lost), infos.of(env.num_envs)
+    return tuple(part.reshape(members, envs)[:, : len(seeds)] for part in found)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.agent import read_architecture
-from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, report_episodes
 from agilerl_like.algorithms.groups import Spaces, by_agent, by_group, check_names, grouped, keys_of
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals, siblings
@@ -359,11 +359,14 @@ class IPPO(Individual):
         max_steps: int | None = None,
         loop: int = 3,
         sum_scores: bool = True,
+        callback: EpisodeCallback | None = None,
     ) -> float | np.ndarray:
         """Return what the team earned on average in exactly `loop` episodes, on the same seeds at every call.
 
         That is the sum of all agents, and is appended to `fitness`; without `sum_scores` it is returned group by group.
-        The policy does not explore and nothing is learned. `max_steps` cuts longer episodes.
+        The policy does not explore and nothing is learned. `max_steps` cuts longer episodes. `callback(score, info)` is
+        called for each episode with what the team earned and the infos that the env gave in its last step, by agent, to
+        which `episode_length` is added, in steps.
         """
         if loop < 1:
             raise ConfigurationError(f"loop={loop!r} must be at least 1")
@@ -371,7 +374,9 @@ class IPPO(Individual):
         if swap_channels != made_with:
             raise ConfigurationError(f"swap_channels={swap_channels!r}; this team was made with {made_with!r}")
         stepped = TeamTransitionEnv(env if isinstance(env, MultiAgentVectorEnv) else alone(env))
-        played = self.perform(stepped, integers(loop, self.seed, Purpose.EVALUATION_ENVS), max_steps)
+        seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
+        played = self.perform(stepped, seeds, max_steps, with_infos=callback is not None)
+        report_episodes(played.together, callback)
         self.fitness.append(float(played.together.means[0]))
         if sum_scores:
             return self.fitness[-1]
@@ -387,10 +392,12 @@ class IPPO(Individual):
             for group, learner in self.learners.items()
         }
 
-    def perform(self, env: TeamTransitionEnv, seeds: Sequence[int], max_steps: int | None = None) -> TeamEpisodes:
+    def perform(
+        self, env: TeamTransitionEnv, seeds: Sequence[int], max_steps: int | None = None, *, with_infos: bool = False
+    ) -> TeamEpisodes:
         """Play one episode for each seed, without exploration."""
         with unexploring(self):
-            return evaluate_teams(self.brains, env, seeds, members=1, max_steps=max_steps)
+            return evaluate_teams(self.brains, env, seeds, members=1, max_steps=max_steps, with_infos=with_infos)
 
     def play(self, env: TeamTransitionEnv, seeds: list[int], max_steps: int | None = None) -> Episodes:
         return self.perform(env, seeds, max_steps).together

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.algorithms.evaluation import Episodes, Played, in_rounds
+from agilerl_like.algorithms.evaluation import Episodes, LastInfos, NoInfos, Played, in_rounds
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.envs.team_rows import GroupRows, check_agents
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
@@ -29,11 +29,12 @@ class TeamEpisodes(NamedTuple):
     returns: Mapping[str, np.ndarray]  # by agent, [P, K] float64
     lengths: np.ndarray  # [P, K] int64
     lost: np.ndarray  # [P, K] bool: nobody knows how the episode went on
+    infos: np.ndarray  # [P, K] object: the info of each episode's last step, None unless asked for
 
     @property
     def together(self) -> Episodes:
         """The same with what all agents of a team earned together."""
-        return Episodes(np.sum([*self.returns.values()], axis=0), self.lengths, self.lost)
+        return Episodes(np.sum([*self.returns.values()], axis=0), self.lengths, self.lost, self.infos)
 
 
 class Brain(NamedTuple):
@@ -74,17 +75,22 @@ def evaluate_teams(
     *,
     members: int,
     max_steps: int | None = None,
+    with_infos: bool = False,
 ) -> TeamEpisodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's.
 
     `brains` are those of each group. In an env of counted episodes a copy stands still after its end; what any other
-    does then is ignored.
+    does then is ignored. `with_infos` keeps the info of each episode's last step.
     """
     check_agents(env, (brain.rows for brain in brains.values()))
     envs = env.num_envs // members
     table = {group: Seats(brain) for group, brain in brains.items()}
-    returns, lengths, lost = in_rounds(lambda some: _round(table, env, some, members, max_steps), seeds, envs)
-    return TeamEpisodes(dict(zip(env.agent_ids, returns, strict=True)), lengths, lost)
+
+    def play(some: Sequence[int]) -> Played:
+        return _round(table, env, some, members, max_steps, LastInfos(env) if with_infos else NoInfos())
+
+    returns, lengths, lost, infos = in_rounds(play, seeds, envs)
+    return TeamEpisodes(dict(zip(env.agent_ids, returns, strict=True)), lengths, lost, infos)
 
 
 class Seats:
@@ -112,7 +118,12 @@ class Seats:
 
 
 def _round(
-    table: Mapping[str, Seats], env: TeamTransitionEnv, seeds: Sequence[int], members: int, max_steps: int | None
+    table: Mapping[str, Seats],
+    env: TeamTransitionEnv,
+    seeds: Sequence[int],
+    members: int,
+    max_steps: int | None,
+    infos: NoInfos,
 ) -> Played:
     envs = env.num_envs // members
     observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
@@ -130,9 +141,11 @@ def _round(
         returns += np.where(playing, [step.reward[agent] for agent in env.agent_ids], 0.0)
         lengths += playing & acted
         lost |= playing & step.lost
-        playing &= ~step.over
+        before, playing = playing, playing & ~step.over
         if max_steps is not None:
             playing &= lengths < max_steps
+        infos.note(before & ~playing, step.over)
         for seats in table.values():
             seats.see(step.obs, step.action_mask)
-    return tuple(x.reshape(*x.shape[:-1], members, envs)[..., : len(seeds)] for x in (returns, lengths, lost))
+    found = returns, lengths, lost, infos.of(env.num_envs)
+    return tuple(x.reshape(*x.shape[:-1], members, envs)[..., : len(seeds)] for x in found)

@@ -116,6 +116,10 @@ class TeamTransitionEnv:
         """Return what the step of one part did, in the order of its rows."""
         return self._translated(self._steps.receive(part), self._rows[part])
 
+    def last_info(self, row: int, *, ended: bool) -> dict[str, Any]:
+        """The info that one env gave in the last step, by agent; `ended` tells whether it ended the episode."""
+        return self._steps.last_info(row, ended=ended)
+
     def close(self) -> None:
         """Close the wrapped env."""
         self.env.close()

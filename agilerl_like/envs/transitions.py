@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
 import gymnasium as gym
@@ -25,6 +25,7 @@ from agilerl_like.envs.arrays import Array, Arrays, HostArrays, TensorArrays, ar
 from agilerl_like.envs.cartpole import SeededCartPole
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.faults import blamed_on
+from agilerl_like.envs.infos import info_of
 from agilerl_like.envs.keeping import keep_last_observations
 from agilerl_like.envs.masks import ActionMasks
 from agilerl_like.envs.spaces import Tree, tree_map
@@ -70,6 +71,7 @@ class _Part:
     some_ended: bool = False
     last_obs: Tree = None
     actions: Any = None  # of an env that has no `send`
+    infos: Mapping[str, Any] = field(default_factory=dict)  # of the last step
 
 
 class Steps(Protocol):
@@ -204,6 +206,14 @@ class TransitionEnv:
             self._warn_of_unknown()
         self._masks.check()
 
+    def last_info(self, row: int, *, ended: bool) -> dict[str, Any]:
+        """The info that one env gave in the last step; `ended` tells whether that step ended its episode."""
+        for part in self._parts:
+            (place,) = np.nonzero(part.rows == row)
+            if len(place):
+                return info_of(part.infos, int(place[0]), ended=ended)
+        raise IndexError(f"row={row} of {self.num_envs} envs")
+
     def called(self, row: int) -> str:
         """What a row of a member's block is called when something is wrong with it."""
         return f"env {row} of its own"
@@ -251,6 +261,7 @@ class TransitionEnv:
         self, part: _Part, obs: Tree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
     ) -> Transition:
         arrays, copy = self.arrays, not self._fresh_arrays
+        part.infos = info
         obs = self._own(self._seen(obs))
         reward = arrays.numbers(reward, copy=copy)
         terminated, truncated = arrays.flags(terminated, copy=copy), arrays.flags(truncated, copy=copy)

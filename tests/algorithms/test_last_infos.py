@@ -1,0 +1,104 @@
+"""`test(callback)` gets each episode's last info as the environment gave it, whatever resets the environment."""
+
+from typing import ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from pettingzoo import ParallelEnv
+
+from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs
+from agilerl_like.envs.infos import info_of
+
+
+class Counter(gymnasium.Env):
+    """Ends after as many steps as its seed says, and counts them in its info."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.length = int(self.np_random.integers(2, 6))
+        self.done = 0
+        return np.zeros(2, np.float32), {"phase": "first", "done": 0}
+
+    def step(self, action):
+        self.done += 1
+        info = {"done": self.done, "nested": {"half": self.done / 2}, "phase": "later"}
+        if self.done == self.length:
+            info["is_success"] = self.length > 3
+        return np.zeros(2, np.float32), 1.0, self.done == self.length, False, info
+
+
+def heard_of(env, **more):
+    agent = PPO(Counter.observation_space, Counter.action_space, seed=0)
+    heard = []
+    agent.test(env, loop=7, callback=lambda score, info: heard.append((score, info)), **more)
+    return heard
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Counter,
+        lambda: SyncVectorEnv([Counter] * 3, autoreset_mode=AutoresetMode.SAME_STEP),
+        lambda: SyncVectorEnv([Counter] * 3, autoreset_mode=AutoresetMode.NEXT_STEP),
+        lambda: SyncVectorEnv([Counter] * 3, autoreset_mode=AutoresetMode.DISABLED),
+        lambda: make_vect_envs(Counter, num_envs=4, backend="workers", num_workers=2),
+    ],
+    ids=["single", "same step", "next step", "disabled", "workers"],
+)
+def test_the_callback_gets_the_last_info(make):
+    heard = heard_of(make())
+    assert len({score for score, _ in heard}) > 1
+    for score, info in heard:
+        wanted = {"done": score, "nested": {"half": score / 2}, "phase": "later", "is_success": score > 3}
+        assert info == {**wanted, "episode_length": score}
+
+
+def test_an_episode_that_is_cut_has_the_info_of_the_cut():
+    assert {(info["done"], info["episode_length"]) for _, info in heard_of(Counter(), max_steps=1)} == {(1, 1)}
+
+
+class TwoCounters(ParallelEnv):
+    """Two agents; the second earns twice as much, and both count."""
+
+    metadata: ClassVar = {"name": "two_counters"}
+    possible_agents: ClassVar = ["a_0", "b_0"]
+
+    def observation_space(self, agent):
+        return Counter.observation_space
+
+    def action_space(self, agent):
+        return Counter.action_space
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.done = list(self.possible_agents), 0
+        return {agent: np.zeros(2, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        self.done += 1
+        over = dict.fromkeys(self.agents, self.done == 3)
+        infos = {agent: {"done": self.done, "who": agent} for agent in self.agents}
+        observations = {agent: np.zeros(2, np.float32) for agent in self.agents}
+        self.agents = [] if self.done == 3 else self.agents
+        return observations, {"a_0": 1.0, "b_0": 2.0}, over, dict.fromkeys(over, False), infos
+
+
+def test_a_teams_callback_gets_the_infos_of_its_agents():
+    env = make_multi_agent_vect_envs(TwoCounters, 2, backend="sync")
+    team, heard = IPPO(env.single_observation_spaces, env.single_action_spaces, seed=0), []
+    assert team.test(env, loop=3, callback=lambda score, info: heard.append((score, info))) == 9.0
+    infos = {agent: {"done": 3, "who": agent} for agent in ("a_0", "b_0")}
+    assert heard == [(9.0, {**infos, "episode_length": 3})] * 3
+
+
+def test_infos_of_other_forms_are_read():
+    assert info_of({"final_info": [None, {"r": 3}], "_final_info": [False, True]}, 1, ended=True) == {"r": 3}
+    assert info_of({"lives": np.array([3, 2]), "players": {"id": np.array([7, 8])}, "name": "pool"}, 1) == {
+        "lives": 2,
+        "players": {"id": 8},
+        "name": "pool",
+    }
