@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl_like.envs.trees import tree_map
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.digest import Experience
 from agilerl_like.learning.rollout import LastObservations, Rollout
@@ -26,12 +27,14 @@ def as_rollout(
     *,
     remembered: Callable[[Tensor], Tensor],
     action_masks: Sequence[Any] | None = None,
+    acting: Sequence[Any] | None = None,
 ) -> tuple[Rollout, Experience]:
     """Return the rollout `[T, 1, E, …]` of one agent, and what its loop measured itself.
 
     `dones[t]` says that step t *begins* an episode, so step t - 1 ended one. One flag cannot tell a time limit from an
     end; every end counts as a termination. `remembered` gives what the agent remembered before the first step
-    `[E, M, K, H]`, and is told `dones[0]` `[E]`.
+    `[E, M, K, H]`, and is told `dones[0]` `[E]`. `acting` is a list over time of flags `[E]`: rows where it is False
+    took no action, are excluded from the update, and may hold NaN; the step before such a row ends an episode.
 
     Raises:
         ConfigurationError: a part is missing, is not as long or as wide as the others, or holds NaN or infinity.
@@ -41,32 +44,61 @@ def as_rollout(
     states, actions, log_probs, rewards, dones, values, next_state, next_done = experiences
     steps = len(states)
     named = dict(zip(NAMES[1:6], experiences[1:6], strict=True))
-    for name, part in (named if action_masks is None else {**named, "action_masks": action_masks}).items():
-        if len(part) != steps:
+    for name, part in {**named, "action_masks": action_masks, "acting": acting}.items():
+        if part is not None and len(part) != steps:
             raise ConfigurationError(f"experiences: {name} has {len(part)} steps; states has {steps}")
     if steps == 0:
         raise ConfigurationError("experiences: states has no steps; at least one is needed")
+    there = None if acting is None else _acting(acting, (steps, np.size(rewards[0])))
+    if acting is not None:
+        states = [_without_absent(state, flags) for state, flags in zip(states, acting, strict=True)]
+        actions = [_without_absent(row, flags) for row, flags in zip(actions, acting, strict=True)]
+        next_state = tree_map(np.nan_to_num, next_state)
     observations = torch.stack([encode(state) for state in states]).unsqueeze(1)  # [T, 1, E, D]
     shape, device = (steps, observations.shape[2]), observations.device
 
     def numbers(name: str, part: Sequence[Any]) -> Tensor:
-        return torch.from_numpy(_numbers(name, part, shape)).to(device).unsqueeze(1)  # [T, 1, E]
+        return torch.from_numpy(_numbers(name, part, shape, there)).to(device).unsqueeze(1)  # [T, 1, E]
 
     raw = torch.stack([distribution.from_env(np.asarray(row)) for row in actions]).to(device).unsqueeze(1)
     ended = numbers("dones", [*dones[1:], next_done])
+    valid = torch.ones_like(ended) if there is None else torch.from_numpy(there).to(ended).unsqueeze(1)
+    ended[:-1] = torch.maximum(ended[:-1], valid[:-1] * (1 - valid[1:]))  # nothing is known of what a pause led to
     rollout = Rollout(
         observations=observations,
         actions=raw,
         rewards=numbers("rewards", rewards),
         terminated=ended,
         ended=ended,
-        valid=torch.ones_like(ended),
+        valid=valid,
         next_observations=encode(next_state).unsqueeze(0),
         last_observations=LastObservations.none(observations),
         masks=None if action_masks is None else _flags(action_masks, shape).to(device).unsqueeze(1),
         state=remembered(torch.from_numpy(_numbers("dones", dones[:1], (1, shape[1]))[0]).to(device)).unsqueeze(0),
     )
     return rollout, Experience(numbers("log_probs", log_probs), numbers("values", values))
+
+
+def _acting(acting: Sequence[Any], shape: tuple[int, int]) -> np.ndarray:
+    array = np.stack([np.asarray(row, dtype=np.bool_).reshape(-1) for row in acting])
+    if array.shape != shape:
+        raise ConfigurationError(f"experiences: acting has shape {array.shape}; allowed is {shape}")
+    if not array.any():
+        raise ConfigurationError("experiences: acting is False everywhere; at least one step must have been taken")
+    return array
+
+
+def _without_absent(rows: Any, acting: Any) -> Any:
+    """The same tree of arrays `[E, …]`, with 0 for NaN in the rows that did not act."""
+    absent = ~np.asarray(acting, dtype=np.bool_).reshape(-1)
+
+    def cleaned(part: Any) -> np.ndarray:
+        array = np.array(part)
+        rows = slice(None) if absent.all() else absent  # one env may come without its axis
+        array[rows] = np.nan_to_num(array[rows])
+        return array
+
+    return tree_map(cleaned, rows)
 
 
 def _flags(masks: Sequence[Any], shape: tuple[int, int]) -> Tensor:
@@ -76,10 +108,12 @@ def _flags(masks: Sequence[Any], shape: tuple[int, int]) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _numbers(name: str, part: Sequence[Any], shape: tuple[int, int]) -> np.ndarray:
+def _numbers(name: str, part: Sequence[Any], shape: tuple[int, int], there: np.ndarray | None = None) -> np.ndarray:
     array = np.stack([np.asarray(row, dtype=np.float32).reshape(-1) for row in part])
     if array.shape != shape:
         raise ConfigurationError(f"experiences: {name} has shape {array.shape}; allowed is {shape}")
+    if there is not None:  # the flags of a step are those of the step before, which may have been taken
+        array = np.nan_to_num(array) if name == "dones" else np.where(there, array, np.float32(0))
     if not np.isfinite(array).all():
         found = array[~np.isfinite(array)][0]
         raise ConfigurationError(f"experiences: {name} holds {found}; allowed are finite numbers")

@@ -336,19 +336,24 @@ class IPPO(Individual):
         return act_by_agent(self, obs, infos or {})
 
     def learn(
-        self, experiences: TeamExperiences | None = None, action_masks: Mapping[str, Sequence[Any]] | None = None
+        self,
+        experiences: TeamExperiences | None = None,
+        action_masks: Mapping[str, Sequence[Any]] | None = None,
+        acting: Mapping[str, Sequence[Any]] | None = None,
     ) -> dict[str, float]:
         """Do one PPO update of every group and return their mean losses.
 
-        `experiences` are those of `PPO.learn`, each by agent, and so are `action_masks`: a loop by hand has to have
-        every agent act in every step. `train_multi_agent_on_policy` knows who is there.
+        `experiences` are those of `PPO.learn`, each by agent, and so are `action_masks` and `acting`: flags `[N]` of
+        the agents that were there to act, as `infos[agent]["acting"]` had them before the step. Without it an agent is
+        absent where its reward is NaN (AgileRL's placeholder), and counts as acting everywhere else, dead or not.
+        `train_multi_agent_on_policy` finds out by itself.
 
         Raises:
             ConfigurationError: nothing to learn from, an agent that is missing, or shapes that do not fit.
             NoHealthyMember: the update of a group left weights that are not finite; they were put back.
         """
         return {
-            group: learner.learn(*of_group(self.rows[group], experiences, action_masks))
+            group: learner.learn(**of_group(self.rows[group], experiences, action_masks, acting)._asdict())
             for group, learner in self.learners.items()
         }
 

@@ -482,6 +482,7 @@ class PPO(Agent):
         experiences: Experiences | None = None,
         action_masks: Sequence[Any] | None = None,
         hidden_state: Mapping[str, Tensor] | None = None,
+        acting: Sequence[Any] | None = None,
     ) -> float:
         """Do one PPO update and return the mean loss.
 
@@ -489,7 +490,8 @@ class PPO(Agent):
         lists over time of arrays `[E, …]`. `dones[t]` says that step t *begins* an episode (the flag is taken before
         the step), and `next_done` the same of the step that would follow. Hand-written loops that keep one done flag
         cannot tell a time limit from an end; `train_on_policy` can. `action_masks` are those that `get_action` was
-        given, a list over time of arrays `[E, choices]`.
+        given, a list over time of arrays `[E, choices]`. `acting`, a list over time of flags `[E]`, is False where no
+        action was taken: such rows are excluded from the update and may hold NaN.
 
         A recurrent agent takes `hidden_state`, what `get_action` was given at the first of these steps; where this
         begins an episode nothing was remembered, whatever it says. Left out, nothing was remembered anywhere, which is
@@ -506,6 +508,7 @@ class PPO(Agent):
             self.distribution,
             remembered=lambda begins: self._before(hidden_state, begins),
             action_masks=action_masks,
+            acting=acting,
         )
         kept = self.cohort.keep(self.row)
         report = self.cohort.learn(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,10 @@ def act_by_agent(team: IPPO, obs: Mapping[str, Any], infos: Mapping[str, Any]) -
             continue
         learner = team.learners[group]
         if learner.recurrent:
-            raise ConfigurationError(f"group {group!r} is recurrent, and get_action remembers nothing; play does")
+            raise ConfigurationError(
+                f"group {group!r} is recurrent, and get_action of a team keeps no hidden state; call "
+                f"team.learners[{group!r}].get_action(obs, hidden_state=…), or train with train_multi_agent_on_policy"
+            )
         seen = [rows.of(agent, rows.batched(agent, obs[agent])) for agent in present]
         told = [infos.get(agent) or {} for agent in present]
         each = [None if (mask := its.get("action_mask")) is None else np.atleast_2d(mask) for its in told]
@@ -44,15 +47,26 @@ def act_by_agent(team: IPPO, obs: Mapping[str, Any], infos: Mapping[str, Any]) -
     return found
 
 
+class GroupExperiences(NamedTuple):
+    """The arguments of a learner's `learn`."""
+
+    experiences: Experiences
+    action_masks: list[np.ndarray] | None
+    acting: list[np.ndarray] | None
+
+
 def of_group(
-    rows: GroupRows, experiences: TeamExperiences | None, action_masks: Mapping[str, Sequence[Any]] | None
-) -> tuple[Experiences, list[np.ndarray] | None]:
-    """The experiences and masks of one group's agents, as its learner takes them."""
+    rows: GroupRows,
+    experiences: TeamExperiences | None,
+    action_masks: Mapping[str, Sequence[Any]] | None,
+    acting: Mapping[str, Sequence[Any]] | None,
+) -> GroupExperiences:
+    """The experiences, masks and flags of one group's agents, as its learner takes them."""
     if experiences is None or len(experiences) != len(NAMES):
         raise ConfigurationError(f"experiences must be ({', '.join(NAMES)}), each by agent")
     tables: dict[str, Mapping[str, Any]] = dict(zip(NAMES, experiences, strict=True))
-    if action_masks is not None:
-        tables["action_masks"] = action_masks
+    tables |= {} if action_masks is None else {"action_masks": action_masks}
+    tables |= {} if acting is None else {"acting": acting}
     for name, table in tables.items():
         for agent in rows.agent_ids:
             if agent not in table:
@@ -76,7 +90,14 @@ def of_group(
     actions, log_probs, rewards, dones, values = (over_time(name, arrays) for name in NAMES[1:6])
     next_state, next_done = observations(tables["next_state"]), arrays(tables["next_done"])
     whole = over_time("states", observations), actions, log_probs, rewards, dones, values, next_state, next_done
-    return whole, None if action_masks is None else over_time("action_masks", arrays)
+    masks, flags = (over_time(name, arrays) if name in tables else None for name in ("action_masks", "acting"))
+    return GroupExperiences(whole, masks, _without_placeholders(rewards) if flags is None else flags)
+
+
+def _without_placeholders(rewards: Sequence[Any]) -> list[np.ndarray] | None:
+    """Flags of the rows whose reward is a number, over time; None if all are."""
+    flags = [~np.isnan(np.asarray(row, np.float64)) for row in rewards]
+    return None if all(row.all() for row in flags) else flags
 
 
 def _masks(each: Sequence[np.ndarray | None], rows: GroupRows, envs: int) -> np.ndarray | None:

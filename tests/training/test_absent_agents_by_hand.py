@@ -1,0 +1,102 @@
+"""A loop by hand learns from the steps that its agents took, and from no others."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from agilerl_like import IPPO, PPO, ConfigurationError
+from agilerl_like.algorithms.experiences import as_rollout
+from agilerl_like.learning.gae import gae
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+SPACE, ACTIONS = Box(-1.0, 1.0, (3,)), Discrete(2)
+STEPS = 8
+THERE = [*[[True, True]] * 2, *[[True, False]] * 3, *[[True, True]] * 3]
+"""Of two envs: in the second the agent is dead from step 2 on, until its next episode begins at step 5."""
+ENDS = [[0, 0], [0, 1], [0, 0], [0, 0], [0, 0], [0, 0], [1, 0], [0, 0]]
+"""Whether a step ended the agent's episode: its death is at step 1."""
+
+
+def agent_of(**more):
+    return PPO(SPACE, ACTIONS, seed=0, num_envs=2, learn_step=16, batch_size=16, net_config=SMALL, **more)
+
+
+def team_of():
+    return IPPO({"a_0": SPACE}, {"a_0": ACTIONS}, seed=0, num_envs=2, learn_step=16, batch_size=16, net_config=SMALL)
+
+
+def collected(filler):
+    """Experiences of one agent, with `filler` in the rows that did not act."""
+    rng = np.random.default_rng(0)
+    absent = ~np.array(THERE)
+    states, rewards, values = rng.normal(size=(STEPS, 2, 3)), rng.normal(size=(STEPS, 2)), rng.normal(size=(STEPS, 2))
+    log_probs, actions = np.full((STEPS, 2), np.log(0.5)), rng.integers(0, 2, (STEPS, 2)).astype(float)
+    states[absent], rewards[absent], values[absent], log_probs[absent] = (filler,) * 4
+    actions[absent] = 0 if np.isnan(filler) else 1
+    begins = np.concatenate([np.ones((1, 2)), np.array(ENDS[:-1], float)])
+    parts = states.astype(np.float32), actions.astype(int), log_probs, rewards, begins, values
+    return (*(list(part) for part in parts), np.zeros((2, 3), np.float32), np.array(ENDS[-1], float))
+
+
+def weights(agent):
+    return torch.cat([parameter.reshape(-1) for parameter in agent.network.parameters()]).detach().clone()
+
+
+def by_agent(experiences):
+    return tuple({"a_0": part} for part in experiences)
+
+
+def test_what_stands_in_the_rows_of_the_dead_changes_nothing():
+    learned = []
+    for filler in (0.0, 7.0, np.nan):
+        agent = agent_of()
+        agent.learn(collected(filler), acting=THERE)
+        learned.append(weights(agent))
+    assert torch.equal(learned[0], learned[1])
+    assert torch.equal(learned[0], learned[2])
+    careless = agent_of()
+    careless.learn(collected(7.0))
+    assert not torch.equal(weights(careless), learned[0])
+
+
+def test_each_life_has_returns_of_its_own():
+    """gamma = lambda = 1, V = 0 and rewards of 1: the first life of the second env pays 2 and 1, the second 3, 2, 1."""
+    agent = agent_of()
+    states, actions, log_probs, _, begins, values, last, done = collected(np.nan)
+    rewards = [np.where(there, 1.0, np.nan) for there in THERE]
+    rollout, _ = as_rollout(
+        (states, actions, log_probs, rewards, begins, values, last, done),
+        agent.encode,
+        agent.distribution,
+        remembered=lambda begins: torch.zeros(len(begins), 0, 0, 0),
+        acting=THERE,
+    )
+    zeros = torch.zeros_like(rollout.rewards)
+    ones = torch.ones(1)
+    flags = {"terminated": rollout.terminated, "ended": rollout.ended, "valid": rollout.valid}
+    advantages = gae(rollout.rewards, zeros, zeros, **flags, gamma=ones, gae_lambda=ones)
+    assert rollout.valid[:, 0].bool().tolist() == THERE
+    assert advantages[:, 0, 1][rollout.valid[:, 0, 1].bool()].tolist() == [2, 1, 3, 2, 1]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["acting", "NaN rewards"])
+def test_a_team_learns_from_the_living(told):
+    team = team_of()
+    team.learners["a"].learn(collected(0.0), acting=THERE)
+    expected = weights(team.learners["a"])
+    team = team_of()
+    team.learn(by_agent(collected(5.0 if told else np.nan)), acting={"a_0": THERE} if told else None)
+    assert torch.equal(weights(team.learners["a"]), expected)
+
+
+def test_flags_that_do_not_fit_are_named():
+    agent = agent_of()
+    with pytest.raises(ConfigurationError, match="acting has 3 steps; states has 8"):
+        agent.learn(collected(0.0), acting=THERE[:3])
+    with pytest.raises(ConfigurationError, match=r"acting has shape \(8, 3\); allowed is \(8, 2\)"):
+        agent.learn(collected(0.0), acting=[[True] * 3] * STEPS)
+    with pytest.raises(ConfigurationError, match="acting is False everywhere"):
+        agent.learn(collected(0.0), acting=[[False] * 2] * STEPS)
+    with pytest.raises(ConfigurationError, match="rewards holds nan"):
+        agent.learn((*collected(0.0)[:3], [np.full(2, np.nan)] * STEPS, *collected(0.0)[4:]))
