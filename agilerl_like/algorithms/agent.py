@@ -105,6 +105,7 @@ class Agent(Individual):
         super().__init__(observation_space, action_space, index=index, hp_config=hp_config, device=device, seed=seed)
         self.architecture, self.encoding = architecture, encoding
         self.recent_observations = torch.zeros(0, 0)  # encoded states of the last rollout, see `networks.variation`
+        self._noise_before: Tensor | None = None  # of the last step of a loop by hand
         self._pasts: list[tuple[NetworkSpec, UnitMaps]] = []  # memories it had, and what became of their units
         self.learned_with_masks = False
         """Whether a rollout that it learned from had action masks."""
@@ -134,6 +135,10 @@ class Agent(Individual):
     @abstractmethod
     def cut(self) -> Cut:
         """The sequences that its rollouts are cut into."""
+
+    @abstractmethod
+    def correlated(self, noise: Tensor, before: Tensor | None) -> Tensor:
+        """Its action noise of neighbouring steps `[T, …]`, correlated as its settings say; see the distributions."""
 
     @abstractmethod
     def learned(self, rollout: Rollout) -> None:
@@ -259,6 +264,13 @@ class Agent(Individual):
         return self.distribution.noise(
             shape, torch_generator(self.device, self.seed, Purpose.ACTION_NOISE, self.index, self.draws)
         )
+
+    def next_noise(self, envs: int) -> Tensor:
+        """Action noise `[envs, …]` of the next step of a loop by hand, which follows on that of the step before."""
+        before = self._noise_before
+        follows = before is not None and len(before) == envs
+        self._noise_before = self.correlated(self.noise((1, envs)), before if follows else None)[0]
+        return self._noise_before
 
     def shuffle(self, epoch: int, samples: int) -> Tensor:
         """The order `[samples]` in which an epoch of this agent's next update goes through its samples, on the host."""
@@ -405,6 +417,7 @@ class Agent(Individual):
     def _blank(self: AgentT, index: int) -> AgentT:
         copy = type(self).__new__(type(self))
         vars(copy).update(vars(self))
+        copy._noise_before = self._noise_before if index == self.index else None
         copy.index, copy._pasts = index, []
         return copy
 

@@ -255,10 +255,14 @@ class Individual(ABC):
         self.become(genome, changes)
         return self
 
+    def assign(self, hyperparameters: Mapping[str, int | float]) -> None:
+        """Set hyperparameters, and change the weights that depend on them."""
+        for name, value in hyperparameters.items():
+            setattr(self, name, value)
+
     def become(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
         """Set a genome's numbers and carry out its mutations on weights and moments; return what was really done."""
-        for name, value in genome.hyperparameters.items():
-            setattr(self, name, value)
+        self.assign(genome.hyperparameters)
         done = tuple(self._carry_out(change) for change in changes)
         self.mut = ", ".join(change.label for change in done) or "None"
         for hook in self._hooks:

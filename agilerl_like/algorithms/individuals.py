@@ -300,8 +300,7 @@ def siblings(
     if sample:
         for agent in agents:
             draw = agent.hp_config.sample(generator(agent.seed, Purpose.INITIAL_HYPERPARAMETERS, agent.index))
-            for name, value in agent.repair({**agent.genome.hyperparameters, **draw}).items():
-                setattr(agent, name, value)
+            agent.assign(agent.repair({**agent.genome.hyperparameters, **draw}))
     return agents
 
 

@@ -310,6 +310,11 @@ class IPPO(Individual):
         }
         return Genome(data["hyperparameters"], TeamSpec.by_group(specs))
 
+    def assign(self, hyperparameters: Mapping[str, int | float]) -> None:
+        for group, learner in self.learners.items():
+            learner.assign({name: self._scaled(name, value, group) for name, value in hyperparameters.items()})
+        super().assign(hyperparameters)
+
     def _carry_out(self, change: Mutation) -> Mutation:
         if change.kind == "parameters":
             done = {group: learner._carry_out(change) for group, learner in self.learners.items()}

@@ -88,11 +88,17 @@ class Population(Individuals[Agent]):
     def next_noise(self, envs: int) -> Tensor:
         """The action noise `[P, E, …]` of the next step, from each member's own stream."""
         block, used = self._noise or (None, 0)
-        if block is None or used == len(block) or block.shape[2] != envs:
-            block, used = torch.stack([_noise_block(agent, envs) for agent in self.agents], 1), 0
+        if block is not None and block.shape[2] != envs:
+            block = None
+        if block is None or used == len(block):
+            last: list[Tensor | None] = [None] * len(self) if block is None else [*block[-1]]
+            for place in self._newcomers:
+                last[place] = None
+            blocks = [_noise_block(agent, envs, before) for agent, before in zip(self.agents, last, strict=True)]
+            block, used = torch.stack(blocks, 1), 0
         else:
             for place in self._newcomers:
-                block[:, place] = _noise_block(self.agents[place], envs)
+                block[:, place] = _noise_block(self.agents[place], envs, None)
         self._noise, self._newcomers = (block, used + 1), set()
         return block[used]
 
@@ -210,5 +216,6 @@ def _home(agents: Sequence[Agent], team: Team) -> Cohort:
     return cohort
 
 
-def _noise_block(agent: Agent, envs: int) -> Tensor:
-    return agent.noise((NOISE_TICKS, envs))  # [ticks, E, …]
+def _noise_block(agent: Agent, envs: int, before: Tensor | None) -> Tensor:
+    """The agent's noise `[ticks, E, …]` of the next steps, after the step `before` `[E, …]` if there was one."""
+    return agent.correlated(agent.noise((NOISE_TICKS, envs)), before)

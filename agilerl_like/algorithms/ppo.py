@@ -100,6 +100,9 @@ class PPO(Agent):
     gamma: float
     gae_lambda: float
     action_std_init: float
+    action_std_min: float
+    action_std_max: float
+    action_noise_correlation: float
     clip_coef: float
     clip_coef_vf: float | None
     ent_coef: float
@@ -153,6 +156,9 @@ class PPO(Agent):
         bptt_sequence_type: BPTTSequenceType = PPOSettings.bptt_sequence_type,
         max_seq_len: int | None = PPOSettings.max_seq_len,
         *,
+        action_std_min: float = PPOSettings.action_std_min,
+        action_std_max: float = PPOSettings.action_std_max,
+        action_noise_correlation: float = PPOSettings.action_noise_correlation,
         swap_channels: bool = PPOSettings.swap_channels,
         clip_coef_vf: float | None = PPOSettings.clip_coef_vf,
         normalize_observation: bool = PPOSettings.normalize_observation,
@@ -269,7 +275,16 @@ class PPO(Agent):
                 changed = {**self.settings(), name: getattr(self.hp_config[name], bound)}
                 validated(PPOSettings, changed, named=f"hp_config.{name}.{bound}")
         self.hp_config.check(self.hyperparameters)
+        self._check_std_bounds()
         check_rollout(self)
+
+    def _check_std_bounds(self) -> None:
+        """Raise ConfigurationError unless the bounds of the actions' deviation are in order, and stay so."""
+        low, high = self.action_std_min, self.action_std_max
+        low = self.hp_config["action_std_min"].max if "action_std_min" in self.hp_config else low
+        high = self.hp_config["action_std_max"].min if "action_std_max" in self.hp_config else high
+        if low > high:
+            raise ConfigurationError(f"action_std_min={low} must not be greater than action_std_max={high}")
 
     def check_size(self) -> None:
         row = row_bytes(self.encoding)
@@ -289,6 +304,14 @@ class PPO(Agent):
         """Keep a minibatch no larger than the rollout: shrink it if it may change, else lengthen the rollout."""
         return repaired(hyperparameters, self.hp_config, self.num_envs)
 
+    def assign(self, hyperparameters: Mapping[str, int | float]) -> None:
+        """Set hyperparameters; what `action_std_init` changes by, the learned standard deviation changes by, too."""
+        before = self.action_std_init, self.action_std_min, self.action_std_max
+        super().assign(hyperparameters)
+        if (self.action_std_init, self.action_std_min, self.action_std_max) != before:
+            self._move_out()
+            self.distribution.bound_std_(self.action_std_init - before[0], self.action_std_min, self.action_std_max)
+
     @property
     def execution(self) -> Execution:
         """How this agent's arithmetic is run."""
@@ -303,7 +326,7 @@ class PPO(Agent):
             share_encoders=self.share_encoders,
             normalize_observation=self.normalize_observation,
             normalize_value=self.normalize_value,
-            log_std=self.action_std_init,
+            log_std=min(max(self.action_std_init, self.action_std_min), self.action_std_max),
             squash=self.squash_output,
         )
 
@@ -331,7 +354,7 @@ class PPO(Agent):
             mask = self._mask(action_mask, len(x))
             outputs, _ = self.network.evaluate(x, course)
             raw = (
-                self.distribution.sample(outputs, self.noise((len(x),)), mask)
+                self.distribution.sample(outputs, self.next_noise(len(x)), mask)
                 if self.training
                 else self.distribution.mode(outputs, mask)
             )
@@ -340,6 +363,9 @@ class PPO(Agent):
             numbers = log_prob.cpu().numpy(), entropy.cpu().numpy(), value.cpu().numpy()
             found = self.distribution.unbounded(raw), *numbers
             return (*found, self._named(self.network.step(x, course.state)[1])) if self.recurrent else found
+
+    def correlated(self, noise: Tensor, before: Tensor | None) -> Tensor:
+        return self.distribution.correlated(noise, before, self.action_noise_correlation)
 
     def predict(
         self,
@@ -541,6 +567,7 @@ class PPO(Agent):
 
     def learned(self, rollout: Rollout) -> None:
         self.updates += 1
+        self.distribution.bound_std_(0.0, self.action_std_min, self.action_std_max)
         self.learned_with_masks |= rollout.masks is not None
         recent = rollout.observations[:, 0]  # [T, E, D]
         if self.recurrent:

@@ -15,10 +15,12 @@ from pydantic.dataclasses import dataclass
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.sequences import BPTTSequenceType
+from agilerl_like.networks.distributions import LOG_STD_RANGE
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+LogStd = Annotated[float, Field(ge=LOG_STD_RANGE[0], le=LOG_STD_RANGE[1])]
 Count = Annotated[int, Field(ge=1, le=2**40)]
 """A number of things that are made or done: if each took a byte, no machine could hold more."""
 
@@ -39,8 +41,16 @@ class PPOSettings:
     """Discount of the next step's reward (value)."""
     gae_lambda: Share = 0.95
     """Decay of generalised advantage estimation: 0 trusts the critic, 1 the returns (value)."""
-    action_std_init: Annotated[float, Field(ge=-20, le=2)] = 0.0
-    """Initial log of the standard deviation of continuous actions, in half-widths of the action space."""
+    action_std_init: LogStd = 0.0
+    """Initial log of the standard deviation of continuous actions, in half-widths of the action space; where evolution
+    changes it, the learned one of the child changes by as much (value)."""
+    action_std_min: LogStd = LOG_STD_RANGE[0]
+    """Smallest log of the standard deviation of continuous actions: what learning leaves below it is raised (value)."""
+    action_std_max: LogStd = LOG_STD_RANGE[1]
+    """Largest log of the standard deviation of continuous actions (value)."""
+    action_noise_correlation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Correlation between the exploration noise of one step and of the next, of continuous actions in training: at 0.9
+    noise lasts about ten steps, so that it moves what has inertia. The update treats actions as independent (value)."""
     clip_coef: Positive = 0.2
     """How far the probability ratio may go before its gain is cut (value)."""
     clip_coef_vf: Positive | None = None
@@ -88,8 +98,7 @@ class PPOSettings:
 NUMERIC = tuple(
     name
     for name in PPOSettings.__dataclass_fields__
-    if not isinstance(PPOSettings.__dataclass_fields__[name].default, bool | str)
-    and name not in ("action_std_init", "max_seq_len")
+    if not isinstance(PPOSettings.__dataclass_fields__[name].default, bool | str) and name != "max_seq_len"
 )
 """Settings that a member may have evolved."""
 

@@ -24,6 +24,8 @@ from agilerl_like.modules.walk import Layer
 ILLEGAL = -1e9
 """Logit of a masked action: finite, so that p * log p is 0 and its gradient too."""
 
+LOG_STD_RANGE = (-20.0, 2.0)
+"""Bounds of the log standard deviation of continuous actions, in half-widths of the action space."""
 
 Way = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
 """Gradients of log-probability and entropy -> of the outputs, and of the distribution's own parameters."""
@@ -45,6 +47,16 @@ class ActionDistribution(Layer):
     @abstractmethod
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what `sample` needs: `[*shape, …]`."""
+
+    def correlated(self, noise: Tensor, before: Tensor | None, correlation: float) -> Tensor:
+        """Noise of neighbouring steps `[T, …]` with a correlation, after the step `before` `[…]` if there was one.
+
+        Noise that is not Gaussian stays as it is.
+        """
+        return noise
+
+    def bound_std_(self, shift: float, low: float, high: float) -> None:
+        """Shift the log of the standard deviation, and clip it to its bounds; other distributions have none."""
 
     @abstractmethod
     def sample(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -246,7 +258,6 @@ class Gaussian(ActionDistribution):
     for the last number before the border (raw 8.7 in float32), and its density is that one's.
     """
 
-    LOG_STD_RANGE = (-20.0, 2.0)
     INFINITE = 1e30
     """Bounds from here on only mean that there is none: environments write the largest float32 for it."""
     LAST_OF_TANH = 2.0**-24
@@ -275,11 +286,34 @@ class Gaussian(ActionDistribution):
         self.log_std = nn.Parameter(torch.full((self.size,), float(log_std)))
 
     def _log_std(self) -> Tensor:
-        log_std = self.log_std.clamp(*self.LOG_STD_RANGE)
+        log_std = self.log_std.clamp(*LOG_STD_RANGE)
         return log_std if log_std.dim() == 1 else log_std.unsqueeze(1)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.randn(*shape, self.size, generator=generator, device=generator.device)
+
+    def correlated(self, noise: Tensor, before: Tensor | None, correlation: float) -> Tensor:
+        """A first-order autoregressive process of unit variance: each step's own distribution stays as it is.
+
+        PPO with correlated noise, and the update as if it were not: Hollenstein et al. 2024, arXiv:2312.11091.
+        """
+        if not correlation:
+            return noise
+        steps = torch.arange(len(noise), device=noise.device)
+        lag = steps.unsqueeze(1) - steps
+        fresh = math.sqrt(1 - correlation**2)
+        weights = (fresh * correlation ** lag.clamp(min=0)).tril().to(noise)
+        if before is None:  # the first step has no predecessor, and all of its variance is its own
+            weights[:, 0] /= fresh
+        found = (weights @ noise.flatten(1)).view_as(noise)
+        if before is None:
+            return found
+        decay = (correlation ** (steps + 1)).to(noise)
+        return found + decay.view(-1, *[1] * before.dim()) * before
+
+    @torch.no_grad()
+    def bound_std_(self, shift: float, low: float, high: float) -> None:
+        self.log_std.add_(shift).clamp_(low, high)
 
     def sample(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.addcmul(outputs, noise, self._log_std().exp())
@@ -302,7 +336,7 @@ class Gaussian(ActionDistribution):
         log_prob, entropy = self.evaluate(outputs, raw)
         by_std = (-self._log_std()).exp()
         z = (raw - outputs) * by_std
-        moves = (self.log_std >= self.LOG_STD_RANGE[0]) & (self.log_std <= self.LOG_STD_RANGE[1])
+        moves = (self.log_std >= LOG_STD_RANGE[0]) & (self.log_std <= LOG_STD_RANGE[1])
 
         def pull(of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
             # d log p / d mean = z / std;  d log p / d log std = z^2 - 1;  d H / d log std = 1

@@ -394,6 +394,11 @@ def test_every_number_of_ppo_can_evolve():
     ranges = {
         name: RLParameter(1, 64, dtype=int) if isinstance(getattr(PPOSettings, name), int) else RLParameter(1e-5, 1.0)
         for name in NUMERIC
+    } | {
+        "action_std_init": RLParameter(-1, 1),
+        "action_std_min": RLParameter(-20, -1),
+        "action_std_max": RLParameter(0, 2),
+        "action_noise_correlation": RLParameter(0, 0.99),
     }
     agent = agent_of(hp_config=HyperparameterConfig(**ranges), clip_coef_vf=0.2, target_kl=0.1)
     assert set(agent.hyperparameters) == set(NUMERIC)

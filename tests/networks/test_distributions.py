@@ -286,6 +286,20 @@ def test_a_spread_beyond_its_range_is_held_at_the_border():
         torch.testing.assert_close(sample, torch.full((1, 3), spread, dtype=torch.float64))
 
 
+def test_correlated_noise_is_an_autoregressive_process_of_unit_variance():
+    distribution = gaussian()
+    fresh = normal(7, 5, 3)
+    first = distribution.correlated(fresh[:4], None, 0.8)
+    later = distribution.correlated(fresh[4:], first[-1], 0.8)
+    expected = [fresh[0]]
+    for drawn_now in fresh[1:]:  # 0.8 of the step before and 0.6 of its own: 0.64 + 0.36 is a variance of 1
+        expected.append(0.8 * expected[-1] + 0.6 * drawn_now)
+    torch.testing.assert_close(torch.cat([first, later]), torch.stack(expected))
+    assert torch.equal(distribution.correlated(fresh, first[-1], 0.0), fresh)
+    discrete = make_distribution(Discrete(3))
+    assert torch.equal(discrete.correlated(fresh, first[-1], 0.8), fresh)  # what decides for a category stays Gumbel
+
+
 def test_squashing_far_out_stays_finite():
     distribution = gaussian(squash=True)
     raw = torch.tensor([[40.0, -40.0, 300.0]], dtype=torch.float64, requires_grad=True)
