@@ -117,4 +117,6 @@ def _numbers(name: str, part: Sequence[Any], shape: tuple[int, int], there: np.n
     if not np.isfinite(array).all():
         found = array[~np.isfinite(array)][0]
         raise ConfigurationError(f"experiences: {name} holds {found}; allowed are finite numbers")
+    if name == "dones" and (others := array[(array != 0) & (array != 1)]).size:
+        raise ConfigurationError(f"experiences: dones or next_done holds {others[0]:g}; allowed are 0 and 1")
     return array

@@ -191,6 +191,12 @@ def test_learn_needs_experience_of_the_right_shape():
     bad[7][1] = np.nan
     with pytest.raises(ConfigurationError, match="rewards holds nan"):
         agent.learn((*good[:3], bad, *good[4:]))
+    for flag in (7, -1, 0.5):
+        dones = [*good[4][:-1], np.array([0, flag])]
+        with pytest.raises(ConfigurationError, match=rf"dones or next_done holds {flag}; allowed are 0 and 1"):
+            agent.learn((*good[:4], dones, *good[5:]))
+        with pytest.raises(ConfigurationError, match=rf"dones or next_done holds {flag}; allowed are 0 and 1"):
+            agent.learn((*good[:7], np.array([flag, 0])))
     with pytest.raises(ConfigurationError, match=r"observation=.* is not finite"):
         agent.get_action(np.array([[np.nan, 0, 0, 0]]))
     with pytest.raises(ConfigurationError, match=r"observation has shape \(2, 5\)"):
