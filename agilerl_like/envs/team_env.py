@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, flatdim
 
+from agilerl_like.envs.faults import check_reward
 from agilerl_like.envs.trees import Tree
 from agilerl_like.envs.worker import fits_shared_memory
 from agilerl_like.errors import ConfigurationError, EnvironmentFault, unknown_name
@@ -166,7 +167,7 @@ class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
         self._acting = self._living()
         left = {agent for agent in acted if agent not in self._acting and agent not in self._dead}
         places, agents = self._places, self.agents
-        earned = [rewards[agent] if agent in acted else 0.0 for agent in agents]
+        earned = [self._reward(agent, rewards[agent]) if agent in acted else 0.0 for agent in agents]
         places["reward"][...] = earned
         places["terminated"][...] = [agent in acted and bool(terminations.get(agent)) for agent in agents]
         places["truncated"][...] = [
@@ -184,6 +185,10 @@ class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
 
     def close(self) -> None:
         self.env.close()
+
+    def _reward(self, agent: str, reward: Any) -> Any:
+        check_reward(f"{self.env}: the reward of agent {agent!r}", reward)
+        return reward
 
     def _living(self) -> tuple[str, ...]:
         """Who is to act next; who is dead stays so until the episode's end."""

@@ -310,6 +310,8 @@ class Broken(Scripted):
         observations, rewards, *rest, infos = super().step(actions)
         if self.wrong == "reward":
             del rewards["b"]
+        elif self.wrong in ("array", "none"):
+            rewards["b"] = np.ones(1) if self.wrong == "array" else None
         elif self.wrong == "stranger":
             self.agents = [*self.agents, "c"]
         elif self.wrong == "unseen":
@@ -331,6 +333,8 @@ class Broken(Scripted):
     ("wrong", "message"),
     [
         ("reward", "gave no reward to agent 'b', which acted"),
+        ("array", r"the reward of agent 'b'=array\(\[1.\]\) of shape \(1,\); allowed is one real number"),
+        ("none", r"the reward of agent 'b'=None; allowed is one real number"),
         ("stranger", r"has agents \['c'\] outside \['a', 'b'\]"),
         ("unseen", "gave no observation to agent 'b', which is to act"),
         ("shape", r"observation of agent 'b' has shape \(1,\); allowed is \(3,\)"),
