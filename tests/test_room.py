@@ -23,6 +23,8 @@ from agilerl_like.room import check_room, cores, in_words
 SEES, DOES = Box(-1, 1, (5,)), Discrete(3)
 WIDE = {"hidden_size": [10**9, 10**9], "max_mlp_nodes": 10**9}
 ENDLESS = {"hidden_size": 16, "num_blocks": 10**9, "max_blocks": 10**9}
+# two networks of which each takes 0.3 of all memory in its actor and its critic, at 16 bytes a weight
+LARGE = {"hidden_size": [round((0.6 * psutil.virtual_memory().total / 16 / 2) ** 0.5)] * 2, "max_mlp_nodes": 10**6}
 OUT_OF_SIGHT = {"hidden_size": [10**15, 10**15], "max_mlp_nodes": 10**15}
 
 
@@ -65,6 +67,10 @@ def test_bytes_are_said_in_words(size, words):
         ),
         (lambda: PPO.population(10**9, SEES, DOES), "size=1000000000 needs at least .* TB"),
         (lambda: IPPO({"a_0": SEES, "a_1": SEES}, {"a_0": DOES, "a_1": DOES}, learn_step=10**12), "=10{12} .* 80 TB"),
+        (
+            lambda: IPPO({"a_0": SEES, "b_0": SEES}, {"a_0": DOES, "b_0": DOES}, net_config={"head_config": LARGE}),
+            r"net_config: the networks of all groups have weights \(a: \d+, b: \d+\) and needs at least",
+        ),
         (lambda: IPPO.population(10**9, {"a": SEES}, {"a": DOES}), "size=1000000000 needs at least .* TB"),
         (lambda: make_vect_envs("CartPole-v1", num_envs=10**12), "num_envs=1000000000000 needs at least 32 TB"),
         (

@@ -226,17 +226,25 @@ class Agent(Individual):
 
     def check_size(self) -> None:
         """Raise ConfigurationError unless there is room for it to learn; it takes next to no memory to find out."""
-        if self.networks_of_its_own is not None:  # they are there
-            return
-        what = f"net_config: {self.architecture.describe():.200}"
+        if self.networks_of_its_own is None:  # else they are there
+            weights = self.planned_weights()
+            what = f"net_config: {self.architecture.describe():.200} has weights={weights} and"
+            check_room(what, weights, WEIGHT, "weights")
+
+    def planned_weights(self) -> int:
+        """Count the weights of this agent's architecture without allocating them.
+
+        Raises:
+            ConfigurationError: the architecture cannot be built.
+        """
         try:
             with torch.device("meta"), Outline(MAX_TENSORS):
-                weights = sum(parameter.numel() for parameter in self.build(self.architecture).parameters())
+                return sum(parameter.numel() for parameter in self.build(self.architecture).parameters())
         except ConfigurationError:
             raise
         except (ValueError, RuntimeError) as error:
+            what = f"net_config: {self.architecture.describe():.200}"
             raise ConfigurationError(f"{what} cannot be built: {error!s:.200}") from error
-        check_room(f"{what} has weights={weights} and", weights, WEIGHT, "weights")
 
     def begin_anew(self) -> None:
         """Get initial weights of its own stream, and moments of nothing: what it had learned is lost."""

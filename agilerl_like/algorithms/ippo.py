@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.algorithms.agent import read_architecture
+from agilerl_like.algorithms.agent import WEIGHT, read_architecture
 from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, report_episodes
 from agilerl_like.algorithms.groups import Spaces, by_agent, by_group, check_names, grouped, keys_of
 from agilerl_like.algorithms.individual import Individual
@@ -118,7 +118,7 @@ class IPPO(Individual):
         configs = by_group(net_config, self.groups)
         self._check_rollouts()
         for number, (group, members) in enumerate(self.groups.items()):
-            self.learners[group] = PPO(
+            self.learners[group] = PPO.unbuilt(
                 self.rows[group].single_observation_space,
                 self.rows[group].single_action_space,
                 index=index,
@@ -127,8 +127,22 @@ class IPPO(Individual):
                 num_envs=num_envs * len(members),
                 device=self.device,
                 seed=self._seed_of(number),
-                **{name: self._scaled(name, getattr(self, name), group) for name in SETTINGS},
+                settings={name: self._scaled(name, getattr(self, name), group) for name in SETTINGS},
             )
+        self._check_size()
+        for learner in self.learners.values():
+            learner._make_network()
+
+    def _check_size(self) -> None:
+        """Raise ConfigurationError unless there is memory for the networks of all groups together."""
+        weights = {group: learner.planned_weights() for group, learner in self.learners.items()}
+        sizes = ", ".join(f"{group}: {count}" for group, count in weights.items())
+        check_room(
+            f"net_config: the networks of all groups have weights ({sizes}) and",
+            sum(weights.values()),
+            WEIGHT,
+            "weights",
+        )
 
     def _start(
         self,

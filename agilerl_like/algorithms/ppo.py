@@ -170,26 +170,52 @@ class PPO(Agent):
         seed: int | None = None,
     ) -> None:
         given = locals()
-        settings = validated(PPOSettings, {name: given[name] for name in PPOSettings.__dataclass_fields__})
-        encoding = _encoding(observation_space, settings)
-        if actor_network is None and critic_network is None:
-            architecture = NetworkSpec.from_net_config(net_config, encoding.leaves, recurrent=recurrent)
-        else:
-            architecture = NetworkSpec.custom(CustomSpec.of(actor_network, critic_network))
-        self._start(
+        own = actor_network is not None or critic_network is not None
+        self._outline(
             observation_space,
             action_space,
-            settings=settings,
+            settings={name: given[name] for name in PPOSettings.__dataclass_fields__},
             index=index,
             hp_config=hp_config,
-            architecture=architecture,
-            encoding=encoding,
+            net_config=net_config,
+            networks=CustomSpec.of(actor_network, critic_network) if own else None,
             num_envs=num_envs,
             device=device if accelerator is None else accelerator.device,
             seed=seed,
         )
         self.mut = mut or "None"
+        self._make_network()
+
+    @classmethod
+    def unbuilt(cls, observation_space: gymnasium.Space, action_space: gymnasium.Space, **arguments: Any) -> PPO:
+        """Return an agent without networks, whose size is checked; `_make_network` allocates them."""
+        agent = cls.__new__(cls)
+        agent._outline(observation_space, action_space, networks=None, **arguments)
+        return agent
+
+    def _outline(
+        self,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        *,
+        settings: dict[str, Any],
+        net_config: Mapping[str, Any] | None,
+        networks: CustomSpec | None,
+        **arguments: Any,
+    ) -> None:
+        """Take over and check all that does not need a network."""
+        known = validated(PPOSettings, settings)
+        encoding = _encoding(observation_space, known)
+        if networks is None:
+            architecture = NetworkSpec.from_net_config(net_config, encoding.leaves, recurrent=known.recurrent)
+        else:
+            architecture = NetworkSpec.custom(networks)
+        self._start(
+            observation_space, action_space, settings=known, architecture=architecture, encoding=encoding, **arguments
+        )
         self.check_size()
+
+    def _make_network(self) -> None:
         network = self.initial_network()
         for module in network.modules():
             if isinstance(module, EvolvableCustom):
