@@ -25,6 +25,7 @@ from agilerl_like.envs.arrays import Array, Arrays, HostArrays, TensorArrays, ar
 from agilerl_like.envs.cartpole import SeededCartPole
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.faults import blamed_on
+from agilerl_like.envs.info_size import InfoSize
 from agilerl_like.envs.infos import info_of
 from agilerl_like.envs.keeping import keep_last_observations
 from agilerl_like.envs.masks import ActionMasks
@@ -126,6 +127,7 @@ class TransitionEnv:
             keep_last_observations(inner)
         self._fresh_arrays = self._in_parts is not None or _returns_fresh_arrays(self._core)
         self._warnings: set[str] = set()
+        self._info_size = InfoSize(env)
         self._by_workers = isinstance(getattr(env, "unwrapped", env), WorkerVectorEnv)
         self._wrapped = self.single_observation_space is not env.single_observation_space  # in {"policy": …}
         self._unknown: Array | None = None  # whether a last observation was missing; tensors only
@@ -260,6 +262,7 @@ class TransitionEnv:
     def _translate(
         self, part: _Part, obs: Tree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
     ) -> Transition:
+        self._info_size.check(info)
         arrays, copy = self.arrays, not self._fresh_arrays
         part.infos = info
         obs = self._own(self._seen(obs))

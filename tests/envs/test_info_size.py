@@ -1,0 +1,51 @@
+"""Infos of megabytes a step are named once, with their size and the largest key."""
+
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from agilerl_like.envs import TransitionEnv, make_vect_envs
+from agilerl_like.envs.info_size import LARGE, bytes_in
+
+
+class Talkative(gym.Env):
+    observation_space, action_space = Box(-1, 1, (1,), np.float32), Discrete(2)
+
+    def __init__(self, size):
+        self.size = size
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, False, False, {"frame": np.zeros(self.size, np.uint8), "t": 1.0}
+
+
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_large_infos_are_named_once(backend):
+    vector = make_vect_envs(make_env=lambda: Talkative(LARGE // 2), num_envs=2, backend=backend, num_workers=1)
+    env = TransitionEnv(vector)
+    env.reset([1, 2])
+    with pytest.warns(RuntimeWarning, match=r"the infos of a step take 8.39 MB, of which 'frame' takes 8.39 MB"):
+        env.step(np.zeros(2, int))
+    for _ in range(4):
+        env.step(np.zeros(2, int))  # a warning would be an error
+    env.close()
+
+
+def test_small_infos_are_not():
+    env = TransitionEnv(make_vect_envs(make_env=lambda: Talkative(1000), num_envs=2, backend="sync"))
+    env.reset([1, 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(4):
+            env.step(np.zeros(2, int))
+
+
+def test_bytes_are_counted_in_trees():
+    each = np.empty(2, dtype=object)
+    each[0] = np.zeros(3, np.float32)
+    assert bytes_in({"a": np.zeros((2, 3)), "b": ["text", each], "c": 1}) == 48 + 4 + 12 + 8 + 8  # None is a number
