@@ -24,7 +24,7 @@ import torch
 from agilerl_like.config import build, load
 from agilerl_like.envs import evaluation_env
 from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.reporting import GenerationRecord, Reporter, Reporters, fittest
+from agilerl_like.reporting import GenerationRecord, Reporter, Reporters
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.conduct import evolve_on_policy
 from agilerl_like.training.schedule import Places
@@ -46,7 +46,7 @@ class World:
 
 
 WORLDS = {
-    "cartpole": World("configs/ppo/cartpole.yaml", 495.0, "5 of 5", 475.0),
+    "cartpole": World("configs/ppo/cartpole_tuned.yaml", 495.0, "5 of 5", 475.0),
     "acrobot": World("configs/ppo/acrobot.yaml", -85.0, "5 of 5", -85.0),
     "pendulum": World("configs/ppo/pendulum.yaml", -200.0, "4 of 5", -200.0),
     "lunar_lander": World("configs/ppo/lunar_lander.yaml", 250.0, "4 of 5", 200.0),
@@ -78,8 +78,8 @@ class Milestone(Reporter):
         self.steps: int | None = None
 
     def generation(self, record: GenerationRecord) -> None:
-        """Look at the best evaluation of this generation."""
-        if self.steps is None and fittest(record.members).fitness >= self.wanted:
+        """Look at the best evaluation so far."""
+        if self.steps is None and record.best_fitness_ever >= self.wanted:
             self.steps = record.env_steps
 
 

@@ -216,7 +216,7 @@ class TestResume:
             patch.syspath_prepend(tmp_path)
             assert main(["train", file, *options]) == 0
             capsys.readouterr()
-            assert main(["resume", str(tmp_path / "runs" / "words"), "--trust", "--training.max-steps", "384"]) == 0
+            assert main(["resume", str(tmp_path / "runs" / "words"), "--training.max-steps", "384"]) == 0
         said = capsys.readouterr().out.splitlines()
         assert "'none'" in said
         assert "None" not in said
@@ -308,7 +308,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
-            (["train"], 2, "file is missing"),
+            (["train"], 2, "config is missing; allowed are a YAML file"),
             (["train", "nowhere.yaml"], 2, "config='nowhere.yaml' cannot be read"),
             (["train", "soon_over.yaml", "--algorithm.lt", "1"], 2, "did you mean 'lr'"),
             (["train", "soon_over.yaml", "--environment.id", "CartPol-v1"], 2, "did you mean 'CartPole-v1'"),

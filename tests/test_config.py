@@ -19,7 +19,7 @@ from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.training.collector import Clock
 from agilerl_like.training.schedule import Schedule
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*/*.yaml"))
 CARTPOLE = "environment: {id: CartPole-v1}\n"
 TREACHEROUS = [
     "none",
@@ -391,7 +391,8 @@ class TestBuilding:
     )
 
     def test_makes_what_was_written(self, read):
-        setup = build(read(self.text + "training: {max_steps: 999}\nselection: {tournament_size: 1}"))
+        more = "training: {max_steps: 999}\nselection: {tournament_size: 1}"
+        setup = build(read(self.text + more, "--population.sample-hyperparameters", "false"))
         setup.env.close()
         assert (setup.env.num_envs, setup.schedule.max_steps) == (3, 999)
         assert setup.selection == TournamentSelection(1)
@@ -409,10 +410,18 @@ class TestBuilding:
         assert setup.selection is None
         assert setup.mutations is None
 
-    def test_members_may_start_apart(self, read):
-        drawn = build(read(self.text, "--population.size", "4", "--population.sample-hyperparameters", "true"))
+    def test_members_start_apart_where_ranges_are_given(self, read):
+        drawn = build(read(self.text, "--population.size", "4"))
         drawn.env.close()
+        assert drawn.population[0].lr == 0.002
         assert len({agent.lr for agent in drawn.population}) == 4
+        assert all(1e-4 <= agent.lr <= 1e-2 for agent in drawn.population)
+
+    @pytest.mark.parametrize("options", [("--population.sample-hyperparameters", "false"), ("--hyperparameters", "{}")])
+    def test_members_start_alike_on_request_and_without_ranges(self, read, options):
+        alike = build(read(self.text, "--population.size", "4", *options))
+        alike.env.close()
+        assert [agent.lr for agent in alike.population] == [0.002] * 4
 
     def test_members_may_be_mutated_before_the_start(self, read):
         only_steps = "mutation: {no_mutation: 0, architecture: 0, parameters: 0, rl_hp: 1}"

@@ -244,7 +244,7 @@ class IPPO(Individual):
     ) -> Teams:
         """Make a population of `size` teams of one run seed, each with weights and random streams of its own.
 
-        With `sample_hyperparameters` each team starts from a draw of `hp_config`'s ranges instead of the values given.
+        With `sample_hyperparameters` every team but the first starts from a draw of `hp_config`'s ranges.
         All other arguments are the constructor's.
 
         Raises:

@@ -268,8 +268,8 @@ class PPO(Agent):
     ) -> Population:
         """Make a population of `size` agents of one run seed, each with weights and random streams of its own.
 
-        With `sample_hyperparameters` each member starts from a draw of `hp_config`'s ranges instead of the values
-        given. All other arguments are the constructor's.
+        With `sample_hyperparameters` every member but the first starts from a draw of `hp_config`'s ranges; the first
+        keeps the values given, moved into their ranges. All other arguments are the constructor's.
 
         Raises:
             ConfigurationError: `size` is below 1, or as the constructor.

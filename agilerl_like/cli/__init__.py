@@ -15,7 +15,7 @@ import torch
 import tyro
 from tyro.conf import PositionalMetavarFromFieldName
 
-from agilerl_like.cli import evaluate, plot, probe, train
+from agilerl_like.cli import configs, evaluate, plot, probe, train
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
 from agilerl_like.errors import (
     CheckpointError,
@@ -56,9 +56,10 @@ def _parsed(name: str, function: Callable[..., int]) -> Command:
 COMMANDS: Mapping[str, Command] = {
     "train": Command(train.train, train.Train),
     "resume": Command(train.resume, train.Resume),
-    **{
-        name: _parsed(name, f) for name, f in (("eval", evaluate.evaluate), ("plot", plot.plot), ("probe", probe.probe))
-    },
+    "configs": _parsed("configs", configs.configs),
+    "eval": _parsed("eval", evaluate.evaluate),
+    "plot": _parsed("plot", plot.plot),
+    "probe": _parsed("probe", probe.probe),
 }
 
 

@@ -28,7 +28,8 @@ from tyro.conf import (
 )
 
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
-from agilerl_like.config import TRUST, Config, build, check_changes, check_trust, foreign_paths, load, notes_of_trust
+from agilerl_like.config import Config, build, check_changes, load
+from agilerl_like.config.bundled import find
 from agilerl_like.durable import make_folder, sync_folder
 from agilerl_like.errors import ConfigurationError, EnvironmentFault, ExitCode, NoHealthyMember
 from agilerl_like.reporting.console import ConsoleReporter
@@ -51,15 +52,19 @@ BEYOND = {"max_steps": "a larger --training.max-steps", "target": "a higher --tr
 
 @dataclass(frozen=True)
 class Train:
-    """Train a population as a YAML file and the options behind it say.
+    """Train a population as a configuration and the options behind it say.
+
+    The configuration is a YAML file, a name that `agilerl-like configs` lists (cartpole, ppo/cartpole), or the id of an
+    environment (CartPole-v1, own:Env, mpe2.simple_spread_v3). Settings of teams (IPPO) are listed by
+    `agilerl-like train ippo/simple_spread --help`.
 
     Values are YAML: 1e5, 100_000, [64, 64], none. What has no entry yet is given alike, though it is not listed below:
-    --hyperparameters.lr.min 1e-5 --hyperparameters.lr.max 1e-2, --environment.training-wrappers [NormalizeReward],
-    --environment.kwargs.gravity -9, --mutation.rl-hp 0.5.
+    --hyperparameters.lr.min 1e-5 --hyperparameters.lr.max 1e-2, --environment.wrappers [FlattenObservation],
+    --environment.training-wrappers [NormalizeReward], --environment.kwargs.gravity -9, --mutation.rl-hp 0.5.
     """
 
-    file: Positional[Path]
-    """The run's configuration, such as configs/ppo/cartpole.yaml."""
+    config: Positional[str]
+    """A YAML file, the name of a bundled configuration, or an environment's id."""
     settings: Annotated[FlagConversionOff[Config], tyro.conf.arg(name="")]
     print_config: FlagCreatePairsOff[bool] = False
     """Print the whole configuration and do nothing."""
@@ -78,8 +83,6 @@ class Resume:
     run: Positional[Path]
     """Folder of the run."""
     settings: Annotated[FlagConversionOff[Config], tyro.conf.arg(name="")]
-    trust: FlagCreatePairsOff[bool] = False
-    """Import what environment.id and wrappers name, though it is of no known package: the folder is your own."""
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -87,10 +90,13 @@ def train(arguments: Sequence[str]) -> int:
     rest = [argument for argument in arguments if argument not in ("-h", "--help", "--print-config")]
     file, overrides = _first(rest)
     if len(rest) < len(arguments) and "--print-config" not in arguments:
-        return _help("train", Train, file, overrides)
+        return _help("train", Train, (lambda: Train(file, find(file).override(overrides).judge())) if file else None)
     if not file:
-        raise ConfigurationError(f"file is missing; allowed is {PROGRAM} train FILE.yaml [--section.name VALUE ...]")
-    config = load(file, overrides)
+        raise ConfigurationError(
+            f"config is missing; allowed are a YAML file, a name that `{PROGRAM} configs` lists, and an environment's "
+            f"id, as in {PROGRAM} train CartPole-v1 [--section.name VALUE ...]"
+        )
+    config = find(file).override(overrides).judge()
     if "--print-config" in arguments:
         sys.stdout.write(config.seeded().to_yaml())
         return ExitCode.DONE
@@ -103,19 +109,17 @@ def train(arguments: Sequence[str]) -> int:
 
 def resume(arguments: Sequence[str]) -> int:
     """Do what `Resume` describes."""
-    rest = [argument for argument in arguments if argument not in ("-h", "--help", TRUST)]
+    rest = [argument for argument in arguments if argument not in ("-h", "--help")]
     folder, overrides = _first(rest)
     file = str(Path(folder) / CONFIG) if folder else ""
-    if {"-h", "--help"} & {*arguments}:
-        return _help("resume", Resume, file, overrides)
+    if len(rest) < len(arguments):
+        return _help("resume", Resume, (lambda: Resume(Path(folder), load(file, overrides))) if folder else None)
     if not folder:
         raise ConfigurationError(f"run is missing; allowed is {PROGRAM} resume FOLDER [--section.name VALUE ...]")
     if not Path(file).is_file():
         raise ConfigurationError(f"run={folder!r} has no {CONFIG}; allowed is the folder of a run of {PROGRAM} train")
     config = load(file, overrides)
     check_changes(load(file), config)
-    if TRUST not in arguments:
-        check_trust(config, Path(file), overrides)
     with _launched(config) as world:
         return _conduct(config, world, lambda: Path(folder), resume=True)
 
@@ -126,8 +130,9 @@ def _first(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
     return (arguments[0], arguments[1:]) if named else ("", arguments)
 
 
-def _help(command: str, kind: type[Train] | type[Resume], file: str, overrides: Sequence[str]) -> int:
-    default: dict[str, Any] = {"default": kind(Path(file), load(file, overrides))} if file else {}
+def _help(command: str, kind: type[Train] | type[Resume], settings: Callable[[], Train | Resume] | None) -> int:
+    """Print a command's help; with the settings that were named as the defaults."""
+    default: dict[str, Any] = {} if settings is None else {"default": settings()}
     markers = (PositionalMetavarFromFieldName, AvoidSubcommands)
     tyro.cli(kind, prog=f"{PROGRAM} {command}", args=["--help"], config=markers, **default)
     return ExitCode.DONE
@@ -147,8 +152,7 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
         stack.callback(setup.env.close)
         list(_sinks(config, config.run.dir))  # a missing package is an error before a folder is made
         shown = find_folder() if world.is_main else None
-        trust = f" {TRUST}" if foreign_paths(config) else ""
-        command = world.agree(f"{PROGRAM} resume {shlex.quote(str(shown))}{trust}")  # others may have named another
+        command = world.agree(f"{PROGRAM} resume {shlex.quote(str(shown))}")  # other processes may have named another
         run_dir = None if shown is None else shown.absolute()  # an environment may change the working directory
         stack.callback(_remove_if_empty, run_dir)
         try:
@@ -175,8 +179,7 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
 def _sinks(config: Config, run_dir: Path) -> Iterable[Reporter]:
     # a name is of one run alone, so the same run again needs another one
     again = f"train {CONFIG}{' --run.name ANOTHER' if config.run.name else ''} does this run again"
-    notes = notes_of_trust(config)
-    yield ConfigReporter(run_dir, config.without_overwrite().to_yaml(), again=again, notes=notes)
+    yield ConfigReporter(run_dir, config.without_overwrite().to_yaml(), again=again)
     yield ConsoleReporter()
     yield CsvReporter(run_dir)
     yield LineageReporter(run_dir)

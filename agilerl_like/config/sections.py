@@ -88,22 +88,8 @@ class EnvironmentConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> EnvironmentConfig:
-        _ = self.recipe  # nothing is imported for it
+        _ = self.recipe
         return self
-
-    @classmethod
-    def import_paths(cls, written: Mapping[str, Any]) -> dict[str, str]:
-        """The import paths among the settings of this section, by field: what is imported when the envs are made."""
-        named = {"id": written.get("id")}
-        for key in ("wrappers", "training_wrappers"):
-            listed = written.get(key) or ()
-            for number, wrapper in enumerate(listed if isinstance(listed, list | tuple) else (listed,)):
-                named[f"{key}.{number}"] = wrapper.get("name") if isinstance(wrapper, Mapping) else wrapper
-        return {field: text for field, text in named.items() if isinstance(text, str) and cls._is_import(field, text)}
-
-    @staticmethod
-    def _is_import(field: str, text: str) -> bool:
-        return ":" in text
 
 
 class PopulationConfig(Section):
@@ -111,8 +97,9 @@ class PopulationConfig(Section):
 
     size: Count = 4
     """How many members there are, always."""
-    sample_hyperparameters: bool = False
-    """Start each member at a draw from the ranges, not at the algorithm's settings."""
+    sample_hyperparameters: bool = True
+    """Draw the first `hyperparameters` of every member but the first from their ranges; the first keeps the settings of
+    `algorithm`. Without ranges nothing is drawn; false: all members start from the same settings."""
     pre_training_mutation: bool = False
     """Mutate every member once before the first generation."""
 

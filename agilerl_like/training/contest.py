@@ -62,8 +62,7 @@ class Contest(Judge):
         ratings, errors = rated(scores, len(seeds), [rival.rating for rival in rivals])
         steps = np.sum([steps for _, steps in games], axis=0)
         sides = len(sides_of(rivals[0].player.groups))
-        played = len(rivals) * sides * len(seeds)
-        return Judgement(ratings.tolist(), errors.tolist(), errors.tolist(), played, steps.tolist())
+        return Judgement(ratings.tolist(), errors.tolist(), len(rivals) * sides * len(seeds), steps.tolist())
 
     def crown(self, members: Members, slot: int, generation: int) -> int:
         best, seeds = (

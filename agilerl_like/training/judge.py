@@ -18,9 +18,7 @@ class Judgement(NamedTuple):
 
     fitness: list[float]
     spread: list[float]
-    """The standard deviation of each member's returns; of a rating, its standard error."""
-    errors: list[float]
-    """The standard error of each fitness; nan where fewer than two episodes count."""
+    """How far each fitness may be from the truth: the standard deviation of returns, or the error of a rating."""
     episodes: int
     """Of each member."""
     steps: list[int]
@@ -46,13 +44,9 @@ class Judge:
     def judge(self, players: Individual | Individuals, seeds: Sequence[int], generation: int) -> Judgement:
         """Test members, or one."""
         played = players.play(self.env, list(seeds), self.max_steps)
-        return Judgement(
-            played.means.tolist(),
-            played.returns.std(axis=1).tolist(),
-            played.standard_errors.tolist(),
-            played.returns.shape[1],  # whole sets of instances: at least as many as seeds
-            played.lengths.sum(axis=1).tolist(),
-        )
+        episodes = played.returns.shape[1]  # whole sets of instances: at least as many as seeds
+        spread, steps = played.returns.std(axis=1).tolist(), played.lengths.sum(axis=1).tolist()
+        return Judgement(played.means.tolist(), spread, episodes, steps)
 
     def begin(self, members: Members) -> None:
         """See those who begin a run; all processes take part."""

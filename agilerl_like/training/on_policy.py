@@ -81,11 +81,6 @@ def train_on_policy(
     have their channels behind, though the agents were made for them in front. A `Stage` in the place of an env says
     itself how its envs are made.
 
-    The population that is returned is the last generation, as it was evaluated. Its `best` is the best agent of the
-    whole run: a copy of a member, confirmed on fresh episodes, whose last `fitness` is its mean return on these (see
-    `training/best_agent.py`). The summary, the picture, the trackers and `best/` name the same agent; `fittest` is the
-    best of the last generation.
-
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
     it nothing is written but what `checkpoint_path` and `save_elite` ask for. A folder that holds an earlier run is
     refused, unless `overwrite` says that the files of that run are to be removed. The elite is saved to `elite_path`,

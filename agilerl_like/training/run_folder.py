@@ -190,14 +190,10 @@ ENTRIES: Mapping[str, Entry] = {
 class ConfigReporter(Reporter):
     """Writes `config.yaml` when a run begins: not before, for until then the folder may be another run's."""
 
-    def __init__(self, run_dir: Path, settings: str, *, again: str, notes: Sequence[str] = ()) -> None:
-        """Write `settings`, which are YAML; `again` is a comment in the first line: what does the same once more.
-
-        `notes` are comments of a line each below it.
-        """
+    def __init__(self, run_dir: Path, settings: str, *, again: str) -> None:
+        """Write `settings`, which are YAML; `again` is a comment in the first line: what does the same once more."""
         self.path = run_dir.absolute() / CONFIG
-        self._settings = settings
-        self._comments = (f"{MARK}{again}", *(f"# {note}" for note in notes))
+        self._again, self._settings = again, settings
 
     def start(self, run: RunRecord) -> None:
         """Write the file durably, unless it is there already and says the same.
@@ -216,7 +212,7 @@ class ConfigReporter(Reporter):
                         f"run_dir={str(self.path.parent)!r} has a {CONFIG} which no run has written; it is not "
                         "overwritten: take another folder, or move it away"
                     )
-            head = [*self._comments, *(f"# {line}" for line in provenance())]
+            head = [f"{MARK}{self._again}", *(f"# {line}" for line in provenance())]
             make_folder(self.path.parent)
             replace_file(self.path, "\n".join((*head, self._settings)).encode())
         except OSError as error:

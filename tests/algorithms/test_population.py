@@ -261,6 +261,7 @@ def test_pre_training_mutation_makes_members_differ():
 def test_initial_hyperparameters_are_drawn_on_request():
     drawn = population_of(4, sample_hyperparameters=True)
     assert len({agent.lr for agent in drawn}) == 4
+    assert drawn[0].lr == 1e-3  # what was given is part of the search
     for agent in drawn:
         agent.check()
     assert {agent.lr for agent in population_of(4)} == {1e-3}
@@ -387,6 +388,7 @@ def test_population_test_agrees_with_each_agents_own():
 def test_drawn_values_need_no_legal_start():
     drawn = population_of(3, lr=0.5, sample_hyperparameters=True)
     assert all(1e-4 <= agent.lr <= 1e-2 for agent in drawn)
+    assert drawn[0].lr == 1e-2  # the nearest value of the range
 
 
 @pytest.mark.parametrize("name", ["target_kl", "clip_coef_vf"])

@@ -1,0 +1,119 @@
+"""The configurations that come with the package, and what a name on the command line stands for.
+
+In a wheel they are `agilerl_like/configs`; in a checkout, the folder `configs` beside the package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import gymnasium
+
+from agilerl_like.config.draft import Draft
+from agilerl_like.errors import ConfigurationError, unknown_name
+
+ANY_ENVIRONMENT = "any_environment.yaml"
+"""What an environment gets that has no configuration of its own."""
+YAML = (".yaml", ".yml")
+GYMNASIUM, IMPORT_PATH, PETTINGZOO = r"[\w./:-]+-v\d+", r"[\w.]+:[\w.]+", r"\w+(\.\w+)+_v\d+"
+"""What environments are called: CartPole-v1, own:Env, mpe2.simple_spread_v3."""
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """A configuration that comes with the package."""
+
+    name: str
+    """Algorithm and file: "ppo/cartpole"."""
+    path: Path
+
+    @property
+    def stem(self) -> str:
+        """The name without the algorithm."""
+        return self.name.rpartition("/")[2]
+
+    @cached_property
+    def draft(self) -> Draft:
+        """Its settings."""
+        return Draft.read(self.path)
+
+    @property
+    def environment(self) -> str:
+        """The id of its environment."""
+        return self.draft.data["environment"]["id"]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its environment is used as it is, without wrappers."""
+        return "wrappers" not in self.draft.data["environment"]
+
+    @property
+    def summary(self) -> str:
+        """The first line of the file: what there is to learn, and why one would choose this configuration."""
+        with self.path.open(encoding="utf-8") as file:
+            return file.readline().removeprefix("#").strip()
+
+
+def bundled() -> list[Bundled]:
+    """Return every configuration that comes with the package, by name."""
+    folder = _folder()
+    names = {path: path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml")}
+    return sorted((Bundled(name, path) for path, name in names.items()), key=lambda one: one.name)
+
+
+def find(name: str) -> Draft:
+    """Return the settings that a name stands for: of a file, a bundled configuration, or an environment.
+
+    An environment's settings are those of the bundled configuration for it (of several, one without wrappers, and of
+    these the one with the shortest name), else those of `any_environment.yaml`.
+
+    Raises:
+        ConfigurationError: it is none of these, or the file is no YAML.
+    """
+    if Path(name).is_file() or name.endswith(YAML):
+        return Draft.read(name)
+    known = bundled()
+    named = [one for one in known if name in (one.name, one.stem)]
+    if len(named) == 1:
+        return named[0].draft
+    if named:
+        raise ConfigurationError(f"config={name!r} is ambiguous; allowed are {', '.join(one.name for one in named)}")
+    suiting = [one for one in known if one.environment == name]
+    if suiting:
+        return min(suiting, key=lambda one: (not one.is_plain, len(one.name))).draft
+    if re.fullmatch(PETTINGZOO, name):
+        return _for_any(name, "IPPO")
+    if name in _registered() or re.fullmatch(f"{GYMNASIUM}|{IMPORT_PATH}", name):
+        return _for_any(name, "PPO")
+    raise _unknown(name, known)
+
+
+def _for_any(environment: str, algorithm: str) -> Draft:
+    """The settings for an environment that no bundled configuration is made for."""
+    draft = Draft.read(_folder() / ANY_ENVIRONMENT)
+    sections = {"environment": {"id": environment}, "algorithm": {"name": algorithm}}
+    return replace(draft, data={**draft.data, **{name: own | draft.data[name] for name, own in sections.items()}})
+
+
+def _registered() -> set[str]:
+    """The ids of gymnasium, with their versions and without."""
+    return {name for spec in gymnasium.registry.values() for name in (spec.id, spec.name)}
+
+
+def _unknown(name: str, known: Sequence[Bundled]) -> ConfigurationError:
+    candidates = {one.name for one in known} | {one.stem for one in known} | {*gymnasium.registry}
+    hint = str(unknown_name("config", name, candidates)).partition("; ")[2]
+    near = f"; {hint}" if hint.startswith("did you mean") else ""
+    return ConfigurationError(
+        f"config={name!r} is no file, no configuration of `agilerl-like configs` and no environment's id{near} "
+        "(an environment of your own is written module:Class)"
+    )
+
+
+def _folder() -> Path:
+    package = Path(__file__).parents[1]
+    return next(folder for folder in (package / "configs", package.parent / "configs") if folder.is_dir())

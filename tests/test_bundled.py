@@ -1,0 +1,97 @@
+"""Configurations that come with the package, and what a name stands for."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agilerl_like.cli import main
+from agilerl_like.config.bundled import bundled, find
+from agilerl_like.errors import ConfigurationError
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def test_every_file_has_a_name_an_environment_and_a_line_that_says_what_it_is_for(capsys):
+    assert main(["configs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for path in CONFIGS.glob("*/*.yaml"):
+        name = f"{path.parent.name}/{path.stem}"
+        (line,) = (line for line in lines if line.split()[:1] == [name])
+        assert line.endswith(".")
+        assert path.read_text().splitlines()[0] == f"# {line.split(maxsplit=2)[2]}"
+        assert find(line.split()[1]).judge().environment.id == line.split()[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("cartpole", "ppo/cartpole.yaml"),
+        ("ppo/cartpole", "ppo/cartpole.yaml"),
+        ("CartPole-v1", "ppo/cartpole.yaml"),  # of four with that environment, one that changes nothing about it
+        ("simple_spread", "ippo/simple_spread.yaml"),
+        ("mpe2.simple_spread_v3", "ippo/simple_spread.yaml"),
+        ("butterfly/cooperative_pong-v6", "ippo/cooperative_pong.yaml"),
+        ("MinAtar/Breakout-v1", "ppo/minatar_breakout.yaml"),
+    ],
+)
+def test_a_name_or_an_environment_stands_for_a_file(name, file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find(name).data == find(str(CONFIGS / file)).data
+
+
+def test_a_file_of_the_users_own_comes_before_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cartpole").write_text("environment: {id: Acrobot-v1}")
+    assert find("cartpole").data == {"environment": {"id": "Acrobot-v1"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [
+        ("MountainCar-v0", "PPO"),
+        ("MountainCar", "PPO"),
+        ("own:Env", "PPO"),
+        ("ALE/Pong-v5", "PPO"),
+        ("mpe2.simple_tag_v3", "IPPO"),
+    ],
+)
+def test_any_other_environment_starts_from_wide_ranges(name, algorithm):
+    config = find(name).override(["--training.max-steps", "1e4"]).judge()
+    assert (config.environment.id, config.algorithm.name) == (name, algorithm)
+    assert config.training.max_steps == 10_000
+    assert {"lr", "ent_coef"} <= set(config.hyperparameters)
+    assert config.population.sample_hyperparameters
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cartpol", "did you mean 'cartpole'"),
+        ("nothing like it", "is no file, no configuration of `agilerl-like configs` and no environment's id"),
+        ("nowhere.yaml", "config='nowhere.yaml' cannot be read"),
+    ],
+)
+def test_a_name_that_stands_for_nothing_is_refused(name, message):
+    with pytest.raises(ConfigurationError, match=message):
+        find(name)
+
+
+def test_no_two_files_have_one_name():
+    assert len({one.stem for one in bundled()}) == len(bundled())
+
+
+def test_configurations_are_found_in_an_installed_package(tmp_path):
+    """A wheel has them inside of the package; the build itself is tried by hand, for it needs a network."""
+    installed = tmp_path / "installed" / "agilerl_like"
+    installed.mkdir(parents=True)
+    for part in (CONFIGS.parent / "agilerl_like").iterdir():
+        (installed / part.name).symlink_to(part)
+    (installed / "configs" / "ppo").mkdir(parents=True)
+    (installed / "configs" / "ppo" / "only.yaml").write_text("# Balance a pole.\nenvironment: {id: CartPole-v1}\n")
+    environment = {**os.environ, "PYTHONPATH": str(installed.parent), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "agilerl_like", "configs"]
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[0] == "ppo/only  CartPole-v1  Balance a pole."
