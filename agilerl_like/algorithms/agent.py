@@ -381,7 +381,8 @@ class Agent(Individual):
     def _states(self, generator: torch.Generator) -> Tensor:
         """Normalised states to measure a mutation on: of the last rollout, or as they would be if there was none."""
         if len(self.recent_observations):
-            return self.network.observation_norm(self.recent_observations.to(self.device))
+            recent = self.network.some_of(self.recent_observations)
+            return self.network.observation_norm(recent.to(self.device))
         rows = self.encoding.imagine(SAMPLE_STATES, generator).to(self.device)
         return rows.unflatten(0, (-1, SAMPLE_STEPS)) if self.network.is_recurrent else rows
 

@@ -58,16 +58,19 @@ def morph_(
     generator: torch.Generator,
     moments: Sequence[Tensor] = (),
     alteration: Alteration | None = None,
+    heard: Mapping[str, Heard] | None = None,
 ) -> Morphed:
     """Make a child, built from the mutated spec, as like its parent as can be; the parent keeps every bit.
 
     Growth changes nothing that the parent says. After a removal what read the lost units is refitted on `states`,
     something that the parent reads, both in evaluation mode. `generator` draws what newborn units compute. `moments`
     are Adam's first and second ones `[N]` of the parent's parameters in their order; the child gets its own. They and
-    its parameters lie in one flat row each. `alteration` is what the parent says of this, if it was asked already.
+    its parameters lie in one flat row each. `alteration` is what the parent says of this, if it was asked already;
+    `heard` is what its readers read and give of `states`, if that was computed already.
     """
     alteration = parent.alteration(operator, arguments) if alteration is None else alteration
-    heard = {reader: _Heard.of(parent, reader, states) for reader, _ in alteration.readers}
+    if heard is None:
+        heard = {reader: Heard.of(parent, reader, states) for reader, _ in alteration.readers}
     ours, theirs = walk(child), walk(parent)
     sources = child.origins(ours.tensors, operator, arguments)
     before = parent.axes() if alteration.units or alteration.taps else {}
@@ -167,7 +170,7 @@ def _carry_buffers_(
         buffer.copy_(ours)
 
 
-class _Heard(NamedTuple):
+class Heard(NamedTuple):
     """What a linear map of the parent's reads and gives."""
 
     inputs: Tensor  # [n, columns]
@@ -175,7 +178,8 @@ class _Heard(NamedTuple):
     outputs: Tensor  # [n, out]
 
     @classmethod
-    def of(cls, parent: EvolvableModule, reader: str, states: Any) -> _Heard:
+    def of(cls, parent: EvolvableModule, reader: str, states: Any) -> Heard:
+        """What the linear map of this name reads and gives of `states`."""
         linear, inputs = cast(Linear, parent.get_submodule(reader)), parent.reading(reader, states)
         return cls(inputs, linear.matrix(), torch.addmm(linear.bias.flatten(), inputs, linear.matrix().T))
 
@@ -185,7 +189,7 @@ def _unit_maps(
     axes: Axes,
     tensors: Mapping[str, Tensor],
     alteration: Alteration,
-    heard: Mapping[str, _Heard],
+    heard: Mapping[str, Heard],
 ) -> dict[str, Tensor]:
     """Which unit of the parent each unit of the child is, in every group that gets wider or narrower."""
     maps, widths = dict(alteration.taps), dict[str, int]()
@@ -200,13 +204,13 @@ def _unit_maps(
 
 
 def _kept(
-    parent: EvolvableModule, axes: Axes, group: str, width: int, removed: int, heard: Mapping[str, _Heard]
+    parent: EvolvableModule, axes: Axes, group: str, width: int, removed: int, heard: Mapping[str, Heard]
 ) -> Tensor:
     """The map of a group that loses the units which its readers miss least.
 
     Several readers of one group read the same numbers: the two heads on a shared encoder.
     """
-    found: list[tuple[_Heard, Tensor]] = []
+    found: list[tuple[Heard, Tensor]] = []
     for name, its in heard.items():
         columns = _columns(parent, group, width, axes[f"{name}.weight"], its.inputs.shape[1])
         if columns is not None:
@@ -423,9 +427,8 @@ def least_heard(readers: Sequence[tuple[Tensor, Tensor, Tensor]], removed: int) 
     shares = []
     for inputs, weight, columns in readers:
         centred = (inputs - inputs.mean(0)).T[columns].double()  # [units, block, n]
-        gram = centred @ centred.transpose(1, 2) / len(inputs)  # [units, block, block]
         own = weight.T[columns].double()  # [units, block, out]
-        moved = (own * (gram @ own)).sum((1, 2))
+        moved = torch.bmm(centred.transpose(1, 2), own).square().sum((1, 2)) / len(inputs)
         shares.append(moved / moved.sum().clamp(min=1e-300))
     heard = torch.stack(shares).sum(0)
     return heard.argsort(descending=True)[: len(heard) - removed].sort().values.cpu()

@@ -41,6 +41,9 @@ ACTOR, CRITIC = 0, -1
 
 OBSERVATION_CLIP = 10.0
 """Standard deviations beyond which a network sees no difference. Values are not clipped: rare large returns count."""
+MOST_WORK, FEWEST = 2**32, 32
+"""Multiplications that evaluating the states takes on which a mutation is measured, and how many states are evaluated
+whatever they cost. 2**32 take about a fifth of a second of one core."""
 VANISHING_GAIN = 0.01
 """Gain of a policy's last layer: a new policy is near uniform (Andrychowicz et al. 2021)."""
 
@@ -288,6 +291,22 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
                 pull_other(from_value, *other)
 
         return log_probs, entropy, values.squeeze(-1), back
+
+    def some_of(self, observations: Tensor) -> Tensor:
+        """As many observations, or sequences of them, as are evaluated in `MOST_WORK` multiplications, spread evenly.
+
+        At least `FEWEST` observations, where there are so many.
+        """
+        networks = 1 if self.share_encoders else 2
+        inputs, outputs = self.actor.encoder.inputs, self.actor.distribution.num_outputs
+        each = networks * self.spec.multiply_adds(self.spec, inputs, outputs)
+        wanted = max(FEWEST, MOST_WORK // max(1, each))
+        steps = observations.shape[1] if observations.dim() == 3 else 1
+        count = -(-wanted // steps)
+        if len(observations) <= count:
+            return observations
+        places = torch.linspace(0, len(observations) - 1, count, dtype=torch.float64, device=observations.device)
+        return observations[places.long()]
 
     # -- mutations: what its parts say, in names of its own
 

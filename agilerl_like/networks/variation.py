@@ -10,7 +10,7 @@ evaluation mode, so that noisy layers do not add to them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.modules.base import Alteration, Arguments, UnitMaps
-from agilerl_like.modules.morphism import morph_
+from agilerl_like.modules.morphism import Heard, morph_
 from agilerl_like.modules.walk import switch, walk
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.custom import EvolvableCustom
@@ -42,6 +42,9 @@ POWERS = 1.0, 5.0
 """Of the scale that the KL goes with: the least and the most that the search relies on."""
 FEW = 4
 """Of so many states one serves for the first guesses; for the last one each counts, for a few move the KL most."""
+
+HELD_OUT = 3
+"""Of so many states one judges a removal, and the others are what it is refitted on."""
 
 AMOUNTS = ("nodes", "channels")
 """What arguments call the number of units that come or go."""
@@ -74,7 +77,18 @@ class Parent:
     @cached_property
     def observations(self) -> Tensor:
         """Normalised states of the last rollout, `[n, D]`; for a network with memory sequences of them `[S, L, D]`."""
-        return self.observe()
+        return self.network.some_of(self.observe())
+
+    @property
+    def fitted(self) -> Tensor:
+        """The observations on which what reads lost units is refitted."""
+        held_out = torch.arange(len(self.observations)) % HELD_OUT == HELD_OUT - 1
+        return self.observations[~held_out]
+
+    @property
+    def held_out(self) -> Tensor:
+        """Those on which a removal is judged: a refit of many columns is exact on the ones that it was made from."""
+        return self.observations[HELD_OUT - 1 :: HELD_OUT] if len(self.observations) >= HELD_OUT else self.observations
 
 
 @torch.no_grad()
@@ -100,10 +114,13 @@ def _gated(parent: Parent, operator: str, arguments: Arguments, generator: torch
     """Carry out a removal, or less of it, or nothing."""
     attempt = dict(arguments)
     amount = next((name for name in AMOUNTS if name in arguments), "")
+    readers = dict(parent.network.alteration(operator, arguments).readers)  # the same whatever the amount
+    heard = {reader: Heard.of(parent.network, reader, parent.fitted) for reader in readers}
+    answers = _answers(parent.network, parent.held_out)
     while True:
         alteration = parent.network.alteration(operator, attempt)
-        child = _child(parent, operator, attempt, alteration, generator)
-        kl, value_error = distance(parent.network, child.network, parent.observations)
+        child = _child(parent, operator, attempt, alteration, generator, heard)
+        kl, value_error = _moved(parent.network, answers, child.network, parent.held_out)
         if kl <= KL_LIMIT and value_error <= VALUE_LIMIT:
             child.arguments.update(kl=kl, value_error=value_error)
             return child
@@ -130,9 +147,19 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 @torch.no_grad()
 def distance(parent: ActorCritic, child: ActorCritic, observations: Tensor) -> tuple[float, float]:
     """Mean KL(parent || child) in nats, and the value's root mean square error relative to its spread."""
-    rows = observations.reshape(-1, observations.shape[-1])
-    ours, value = parent.evaluate(rows, parent.course_of(observations))
-    theirs, child_value = child.evaluate(rows, child.course_of(observations))
+    return _moved(parent, _answers(parent, observations), child, observations)
+
+
+def _answers(network: ActorCritic, observations: Tensor) -> tuple[Tensor, Tensor]:
+    """The policy's outputs and the values of observations, or of sequences of them."""
+    return network.evaluate(observations.reshape(-1, observations.shape[-1]), network.course_of(observations))
+
+
+def _moved(
+    parent: ActorCritic, answers: tuple[Tensor, Tensor], child: ActorCritic, observations: Tensor
+) -> tuple[float, float]:
+    """As `distance`, with the parent's answers known."""
+    (ours, value), (theirs, child_value) = answers, _answers(child, observations)
     kl = parent.actor.distribution.kl_from(ours)(child.actor.distribution, theirs).mean()
     error = (value - child_value).square().mean().sqrt() / value.std(unbiased=False).clamp(min=1e-6)
     return float(kl), float(error)
@@ -284,7 +311,12 @@ class _ScaleSearch:
 
 
 def _child(
-    parent: Parent, operator: str, arguments: Arguments, alteration: Alteration, generator: torch.Generator
+    parent: Parent,
+    operator: str,
+    arguments: Arguments,
+    alteration: Alteration,
+    generator: torch.Generator,
+    heard: Mapping[str, Heard] | None = None,
 ) -> Variation:
     """Build the child, and carry weights and moments over."""
     child = parent.network.rebuilt(parent.network.spec.apply(operator, **arguments))
@@ -294,7 +326,8 @@ def _child(
         operator,
         arguments,
         alteration=alteration,
-        states=parent.observations if alteration.readers else None,
+        states=parent.fitted if alteration.readers else None,
+        heard=heard,
         generator=generator,
         moments=parent.moments,
     )

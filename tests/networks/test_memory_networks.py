@@ -201,7 +201,7 @@ def test_what_shrinks_stays_within_the_gate_or_as_it_is(operator, arguments, sha
         if found[-1]:
             assert result.network is parent.network
         else:
-            kl, error = measured(parent.network, result.network, parent.observations)
+            kl, error = measured(parent.network, result.network, parent.held_out)
             assert result.network.spec == parent.network.spec.apply(
                 operator, **{name: result.arguments[name] for name in arguments}
             )

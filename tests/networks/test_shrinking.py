@@ -21,7 +21,10 @@ from network_examples import (
 )
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
+from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.modules.layers import Activation, LayerNorm
+from agilerl_like.modules.stack import layout
+from agilerl_like.networks.actor_critic import FEWEST, MOST_WORK, ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.variation import KL_LIMIT, VALUE_LIMIT, Parent, distance, vary
 
@@ -78,13 +81,13 @@ def test_a_removal_is_compensated(operator, arguments, discrete):
     done = result.arguments
     assert "refused" not in done
 
-    kl, error = measured(parent.network, result.network, parent.observations)
+    kl, error = measured(parent.network, result.network, parent.held_out)
     np.testing.assert_allclose([done["kl"], done["value_error"]], [kl, error], rtol=1e-3, atol=1e-7)
     assert kl <= KL_LIMIT
     assert error <= VALUE_LIMIT
 
     bare = uncompensated(parent, result, discrete)
-    bare_kl, bare_error = measured(parent.network, bare, parent.observations)
+    bare_kl, bare_error = measured(parent.network, bare, parent.held_out)
     assert kl < 0.1 * bare_kl
     assert error < 0.3 * bare_error
     # and not only on the states that the refit saw
@@ -240,7 +243,7 @@ def test_a_noisy_net_is_measured_without_its_noise_and_stays_in_training(operato
     assert parent.network.training
     if "refused" not in result.arguments:
         parent.network.eval()
-        kl, error = measured(parent.network, result.network.eval(), parent.observations)
+        kl, error = measured(parent.network, result.network.eval(), parent.held_out)
         np.testing.assert_allclose([result.arguments["kl"], result.arguments["value_error"]], [kl, error], atol=1e-9)
 
 
@@ -273,3 +276,40 @@ def test_a_norm_that_lost_all_it_counted_counts_who_is_left():
         if isinstance(layer, LayerNorm):
             assert layer.counted.tolist() == [1.0] * 32
             assert layer.counts_all
+
+
+# -- large images
+
+
+def image_parent(side, count=1024, **config):
+    """A residual network of images, which are cheap to make and dear to evaluate."""
+    encoding = ObservationEncoding(gymnasium.spaces.Box(0, 255, (3, side, side), np.uint8))
+    spec = NetworkSpec.from_net_config({"encoder": "resnet", "encoder_config": config}, encoding.leaves)
+    usual = {"share_encoders": False, "normalize_observation": True, "normalize_value": True}
+    network = ActorCritic(spec, encoding, gymnasium.spaces.Discrete(4), **usual)
+    network.reset_(stream(), output_gain=1.0)
+    moments = torch.zeros(2, layout(network)[-1].stop).unbind()
+    rows = torch.randint(256, (count, encoding.size), generator=stream(), dtype=torch.uint8)
+    return Parent(network, moments, lambda: rows)
+
+
+def test_states_are_as_many_as_are_evaluated_quickly():
+    large, small = image_parent(32, channel_size=32), image_parent(4, channel_size=16)
+    # a 3x3 stem of 3 channels and one block of 32 -> 128 -> 32 at 1024 places, and the linear layer; twice
+    each = 2 * (1024 * 32 * (9 * (3 + 2 * 128) + 64) + 64 * 64 + 64 * 4)
+    assert MOST_WORK // each < FEWEST == len(large.observations)
+    assert len(small.observations) == 1024
+    assert (len(large.fitted), len(large.held_out)) == (22, 10)  # of 32: every third one judges
+    together = torch.cat([large.fitted, large.held_out])
+    assert len(torch.unique(together, dim=0)) == FEWEST
+
+
+def test_a_removal_is_judged_on_states_that_its_refit_has_not_seen():
+    # 512 columns are refitted on 43 images without error, whatever is lost; how much that was is seen on other images
+    parent = image_parent(8, 64, channel_size=16, num_blocks=2, scale_factor=2, min_channel_size=8)
+    with torch.no_grad():
+        for block in parent.network.critic.encoder.blocks:
+            block.outer.weight.mul_(8.0)
+    result = vary(parent, "encoder.remove_block", {"block": 1}, stream())
+    assert "refused" in result.arguments
+    assert result.network is parent.network
