@@ -492,7 +492,8 @@ def leaves(data, above=()):
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
 class TestShippedFiles:
     def test_can_be_run(self, path):
-        extra = "minatar" if path.stem.startswith("minatar") else "mpe2" if path.parent.name == "ippo" else "torch"
+        packages = {"minatar": "minatar", "minigrid": "minigrid", "atari": "ale_py"}
+        extra = "mpe2" if path.parent.name == "ippo" else packages.get(path.stem.partition("_")[0], "torch")
         if find_spec(extra) is None:
             pytest.skip(f"{extra} is in an extra that is not installed")
         setup = build(load(path, ["--population.size", "2"]))
