@@ -13,6 +13,7 @@ FLOORS = {
     "documents": 0,
     "durable": 0,
     "lazy": 0,
+    "plain_yaml": 0,
     "room": 0,
     "seeding": 0,
     "storage": 0,

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from agilerl_like import storage
 from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, evaluate, report_episodes
 from agilerl_like.algorithms.individual import Individual
-from agilerl_like.algorithms.stored import Outline, flag_in
+from agilerl_like.algorithms.stored import Outline, flag_in, read_agent
 from agilerl_like.envs.spaces import (
     ObservationEncoding,
     check_action_space,
@@ -536,20 +536,18 @@ class Agent(Individual):
         actor_network: nn.Module | None = None,
         critic_network: nn.Module | None = None,
     ) -> AgentT:
-        """Load an agent that `save_checkpoint` wrote; nothing else is needed.
+        """Load an agent that `save_checkpoint` wrote, or the best one of a run or of a checkpoint of it.
 
-        But where it has networks of your own: their code is not in the file, so modules of the same kind must be given
-        again, whatever their weights and architecture are now.
+        Nothing else is needed, but where it has networks of your own: their code is not in the file, so modules of the
+        same kind must be given again, whatever their weights and architecture are now.
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
         """
-        documents, tensors = storage.read_folder(path, "agent")
+        document, tensors = read_agent(path)
         device = device if accelerator is None else accelerator.device
         networks = custom_networks(actor_network, critic_network)
-        return cls.from_documents(
-            documents.get("agent"), tensors.get("agent", {}), device=device, where=str(path), networks=networks
-        )
+        return cls.from_documents(document, tensors, device=device, where=str(path), networks=networks)
 
     def _compare(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         # what a user's own networks do with mere shapes, nobody knows; and what lies in memory has cost it already

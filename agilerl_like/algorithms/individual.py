@@ -18,7 +18,7 @@ from torch import Tensor
 
 from agilerl_like import storage
 from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.algorithms.stored import history_in, plain
+from agilerl_like.algorithms.stored import history_in, plain, read_agent
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Birth, Genome, HyperparameterConfig, Mutation, Mutations
 from agilerl_like.networks.custom import CustomSpec
@@ -54,6 +54,7 @@ class Individual(ABC):
     architecture: Any
     num_envs: int
     learn_step: int
+    seed_is_drawn: bool
 
     def __init__(
         self,
@@ -70,6 +71,8 @@ class Individual(ABC):
         self.hp_config = hp_config or HyperparameterConfig()
         self.device = usable(device)
         self.seed = fresh_seed() if seed is None else plain(seed)
+        self.seed_is_drawn = seed is None
+        """Whether the seed comes from the operating system and not from a setting."""
         if not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigurationError(f"seed={seed!r} must be a non-negative integer")
         self.mut: str = "None"
@@ -125,6 +128,10 @@ class Individual(ABC):
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """The settings as they are now, by the constructor's names."""
+
+    def team_settings(self) -> dict[str, Any]:
+        """Further settings of a team, by the constructor's names; none of an agent by itself."""
+        return {}
 
     @abstractmethod
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
@@ -334,10 +341,10 @@ class Individual(ABC):
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or its spaces are others.
         """
-        documents, tensors = storage.read_folder(path, "agent")
+        document, tensors = read_agent(path)
         other = type(self).from_documents(
-            documents.get("agent"),
-            tensors.get("agent", {}),
+            document,
+            tensors,
             device=self.device,
             where=str(path),
             networks=self.networks_of_its_own,
@@ -360,14 +367,14 @@ class Individual(ABC):
         device: str | torch.device = "cpu",
         accelerator: Any = None,
     ) -> IndividualT:
-        """Load an agent that `save_checkpoint` wrote; nothing else is needed.
+        """Load an agent that `save_checkpoint` wrote, or the best one of a run or of a checkpoint of it.
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign.
         """
-        documents, tensors = storage.read_folder(path, "agent")
+        document, tensors = read_agent(path)
         its_device = device if accelerator is None else accelerator.device
-        return cls.from_documents(documents.get("agent"), tensors.get("agent", {}), device=its_device, where=str(path))
+        return cls.from_documents(document, tensors, device=its_device, where=str(path))
 
     @classmethod
     def from_documents(

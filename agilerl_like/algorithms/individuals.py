@@ -20,7 +20,7 @@ from agilerl_like import storage
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.individual import Individual, IndividualT
 from agilerl_like.algorithms.settings import COMMON
-from agilerl_like.algorithms.stored import numbers_in
+from agilerl_like.algorithms.stored import numbers_in, read_population
 from agilerl_like.errors import CheckpointError, ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import Birth, Mutation, Mutations, RLParameter
 from agilerl_like.hpo.evolution import first_generation
@@ -215,12 +215,12 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
 
     @classmethod
     def load(cls: type[IndividualsT], path: str | os.PathLike[str], device: str | torch.device = "cpu") -> IndividualsT:
-        """Load a population that `save_checkpoint` wrote.
+        """Load a population that `save_checkpoint` wrote, or that of a checkpoint, or the last one of a run.
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign.
         """
-        return cls.from_documents(*storage.read_folder(path, "population"), device=device, where=str(path))
+        return cls.from_documents(*read_population(path), device=device, where=str(path))
 
     @classmethod
     def from_documents(

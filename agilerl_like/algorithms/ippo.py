@@ -280,6 +280,10 @@ class IPPO(Individual):
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in SETTINGS}
 
+    def team_settings(self) -> dict[str, Any]:
+        homes = {agent: group for group, agents in self.groups.items() for agent in agents}
+        return {"groups": homes, "rewards": self.rewards, "agent_id_one_hot": self.agent_id_one_hot}
+
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
         """As `PPO.repair`; the smallest group has the shortest rollout."""
         return repaired(hyperparameters, self.hp_config, self.num_envs, min(map(len, self.groups.values())))

@@ -13,10 +13,10 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from agilerl_like import storage
 from agilerl_like.algorithms.agent import Agent, custom_networks, values_of
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.stored import read_population
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
@@ -188,15 +188,15 @@ class Population(Individuals[Agent]):
         actor_network: nn.Module | None = None,
         critic_network: nn.Module | None = None,
     ) -> Population:
-        """Load a population that `save_checkpoint` wrote; networks of your own must be given again.
+        """Load a population that `save_checkpoint` wrote, or that of a checkpoint, or the last one of a run.
+
+        Networks of your own must be given again.
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
         """
         networks = custom_networks(actor_network, critic_network)
-        return cls.from_documents(
-            *storage.read_folder(path, "population"), device=device, where=str(path), networks=networks
-        )
+        return cls.from_documents(*read_population(path), device=device, where=str(path), networks=networks)
 
 
 def _home(agents: Sequence[Agent], team: Team) -> Cohort:

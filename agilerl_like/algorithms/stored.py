@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -17,6 +19,7 @@ import numpy as np
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from agilerl_like import storage
 from agilerl_like.algorithms.groups import check_names, grouped
 from agilerl_like.envs.spaces import space_from_json
 
@@ -133,6 +136,43 @@ def whole(name: str, value: Any) -> int:
     if type(value) is not int or not 0 <= value < MAX_COUNT:
         raise ValueError(f"{name}={value!r:.100} must be a whole number of at least 0")
     return value
+
+
+# -- folders
+
+BEST, POPULATION = "best", "population"
+"""Where a run's folder has its best agent and its last population."""
+
+
+def read_agent(path: str | os.PathLike[str]) -> tuple[Any, Mapping[str, Tensor]]:
+    """Return the document and the tensors of a saved agent, or of the best agent of a checkpoint or of a run's folder.
+
+    Raises:
+        CheckpointError: as `storage.read_folder`.
+    """
+    folder, kind = _saved(Path(path), "agent", BEST)
+    name = "champion" if kind == "checkpoint" else "agent"
+    documents, tensors = storage.read_folder(folder, kind)
+    return documents.get(name), tensors.get(name, {})
+
+
+def read_population(
+    path: str | os.PathLike[str],
+) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Tensor]]]:
+    """Return the documents and the tensors of a saved population, of a checkpoint, or of the last one of a run.
+
+    Raises:
+        CheckpointError: as `storage.read_folder`.
+    """
+    return storage.read_folder(*_saved(Path(path), "population", POPULATION))
+
+
+def _saved(path: Path, kind: str, place: str) -> tuple[Path, str]:
+    """The folder to be read, and as what: a checkpoint has everything, a run's folder has it at a place of its own."""
+    if (path / storage.MANIFEST).exists():
+        return path, "checkpoint" if storage.kind_of(path) == "checkpoint" else kind
+    is_run = (path / place).is_dir() or any(path.glob(f".{place}.old-*"))  # which a crash has left
+    return (path / place if is_run else path), kind
 
 
 # -- spaces

@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium
 from tyro.conf import Positional
 
-from agilerl_like import storage
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.stored import read_agent
 from agilerl_like.cli.output import checked_seed, write_line
 from agilerl_like.cli.train import CONFIG
 from agilerl_like.config import Config, Draft, load
@@ -39,7 +39,7 @@ def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = N
         raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
     check_room(f"episodes={episodes}", episodes, EPISODE, "episodes")
     seed = fresh_seed() if seed is None else checked_seed(seed)
-    agent = _saved(run / "best" if (run / "best").is_dir() else run)
+    agent = _saved(run)
     config = _config_of(run, env, agent.algo)
     stage = config.stage(num_envs=1)
     with contextlib.closing(stage.env):
@@ -65,7 +65,7 @@ def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = N
 
 def _saved(path: Path) -> Individual:
     """An agent or a team, as its file says."""
-    document = storage.read_folder(path, "agent")[0].get("agent")
+    document, _ = read_agent(path)
     algorithm = document.get("algorithm") if isinstance(document, dict) else None
     return Individual.kind_named(algorithm, str(path)).load(path)
 
@@ -81,5 +81,16 @@ def _config_of(run: Path, env: str, algorithm: str) -> Config:
         return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).judge()
     for folder in (run, run.parent):
         if (folder / CONFIG).is_file():
+            _check_env_is_named(folder / CONFIG)
             return load(folder / CONFIG)
     raise ConfigurationError(f"env is missing: {run} has no {CONFIG} that names it; allowed is --env ID")
+
+
+def _check_env_is_named(file: Path) -> None:
+    """Raise ConfigurationError if a run of a script could not write how its environment is made."""
+    environment = Draft.read(file).data.get("environment")
+    if not isinstance(environment, dict) or "id" not in environment:
+        raise ConfigurationError(
+            f"env is missing: {file} names no environment.id, because the run's script made its environment by a "
+            "function that no import path leads to; allowed is --env ID, or an import path (package.module:function)"
+        )

@@ -6,12 +6,10 @@ anew it would change nothing, and config.yaml would say what is not true.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
 from agilerl_like.config.model import Config
 from agilerl_like.config.notation import Place
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.training.description import leaves, said
 
 MAY_CHANGE = ("environment", "selection", "mutation", "training", "run")
 """Sections that are read from the configuration whenever a run begins or goes on."""
@@ -36,11 +34,11 @@ might reach it again, or anybody, and the best agent would be the best at someth
 
 def check_changes(before: Config, after: Config) -> None:
     """Raise ConfigurationError, with every change, if a run of one configuration cannot go on with another."""
-    old, new = dict(_settings(before.to_json())), dict(_settings(after.to_json()))
+    old, new = dict(leaves(before.to_json())), dict(leaves(after.to_json()))
     refused = [
-        f"{'.'.join(place)}={_said(new, place)} is {_said(old, place)} in this run"
+        f"{'.'.join(place)}={said(new, place)} is {said(old, place)} in this run"
         for place in {**old, **new}
-        if _stays(place) and _said(old, place) != _said(new, place)
+        if _stays(place) and said(old, place) != said(new, place)
     ]
     if refused:
         raise ConfigurationError(
@@ -51,16 +49,3 @@ def check_changes(before: Config, after: Config) -> None:
 
 def _stays(place: Place) -> bool:
     return place[0] not in MAY_CHANGE or place[:2] in STAYS  # also what stands inside it
-
-
-def _said(settings: Mapping[Place, Any], place: Place) -> str:
-    return repr(settings[place]) if place in settings else "left out"
-
-
-def _settings(section: Mapping[str, Any], above: Place = ()) -> Iterator[tuple[Place, Any]]:
-    """Every setting by its place; a mapping without any is one itself."""
-    for name, value in section.items():
-        if isinstance(value, Mapping) and value:
-            yield from _settings(value, (*above, name))
-        else:
-            yield (*above, name), value

@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import gymnasium
 import torch
-import yaml
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from agilerl_like.algorithms.individual import Individual, usable
@@ -20,7 +19,6 @@ from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.settings import PPOSettings
-from agilerl_like.config.notation import Dumper
 from agilerl_like.config.sections import (
     AlgorithmConfig,
     EnvironmentConfig,
@@ -37,6 +35,7 @@ from agilerl_like.config.sections import (
 from agilerl_like.envs.vector import ENV
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutations, Selection
+from agilerl_like.plain_yaml import to_yaml
 from agilerl_like.room import check_room
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.training.conduct import STILL, Plan, check_processes
@@ -173,7 +172,7 @@ class Config(Section):
 
     def to_yaml(self) -> str:
         """The file that would give this configuration, with every default."""
-        return yaml.dump(self.to_json(), Dumper=Dumper, sort_keys=False, allow_unicode=True)
+        return to_yaml(self.to_json())
 
 
 class Setup(NamedTuple):

@@ -4,7 +4,7 @@ Numbers are those of YAML 1.2, so 010 is ten and 1:30 is no number; thousands ma
 None is null, a key is text whatever it looks like, a key given twice is an error, and a key with nothing behind it says
 nothing. What was taken for a number or a flag keeps its text, for where a name is wanted 007 is one.
 
-The writer shares the reader's rules: it quotes what would be read as something else.
+The writer (`plain_yaml`) shares these rules: it quotes what would be read as something else.
 """
 
 from __future__ import annotations
@@ -19,21 +19,10 @@ import yaml
 from yaml.constructor import ConstructorError
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.plain_yaml import PLAIN, TAG
 
 Place = tuple[str, ...]
 """The keys that lead to a value; in a list, how many stand before it."""
-
-TAG = "tag:yaml.org,2002:"
-DIGITS = r"(?:[0-9]+|[0-9]{1,3}(?:_[0-9]{3})+)"
-PLAIN = (
-    ("bool", "yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO"),
-    ("int", rf"[-+]?{DIGITS}|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    ("float", rf"[-+]?(?:{DIGITS}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
-    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
-    ("null", "~|null|Null|NULL|none|None|", ["~", "n", "N", ""]),
-    ("merge", "<<", "<"),
-)
-"""What text without quotes is taken for: kind, pattern, and how such text can begin. All else is text."""
 
 
 class Loader(yaml.SafeLoader):
@@ -46,22 +35,8 @@ Loader.yaml_constructors = {
 }
 
 
-class Dumper(yaml.SafeDumper):
-    """YAML with its lists in brackets, which says the same to `Loader` and to readers of YAML 1.1."""
-
-
 for _kind, _pattern, _beginnings in PLAIN:
-    for _class in (Loader, Dumper):
-        _class.add_implicit_resolver(TAG + _kind, re.compile(rf"(?:{_pattern})\Z"), list(_beginnings))
-
-
-def _text(dumper: Dumper, text: str) -> yaml.Node:
-    one_line = text.splitlines() in ([], [text])
-    return dumper.represent_scalar(f"{TAG}str", text, style=None if one_line else '"')  # else breaks become blanks
-
-
-Dumper.add_representer(str, _text)
-Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence(f"{TAG}seq", data, flow_style=True))
+    Loader.add_implicit_resolver(TAG + _kind, re.compile(rf"(?:{_pattern})\Z"), list(_beginnings))
 
 
 def _whole(text: str) -> int:

@@ -7,7 +7,7 @@ costs a warning and nothing that was saved before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,8 @@ from agilerl_like.training.members import Members
 from agilerl_like.training.schedule import Places
 
 CHECKPOINTS = "checkpoints"
+IDENTITY = "identity"
+"""The document of a checkpoint that says what the run was begun with (`description.identity_of`)."""
 INTERRUPTED = "interrupted"
 PATIENCE = 3
 """Saves that may fail one after the other before a run stops."""
@@ -132,6 +134,18 @@ def population_of(checkpoint: Checkpoint, kind: type[Individuals], like: Individ
     return population
 
 
+def identity_in(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What the run was begun with; nothing, if an earlier version has written it.
+
+    Raises:
+        CheckpointError: it is of no meaning.
+    """
+    identity = checkpoint.documents.get(IDENTITY) or {"environment": {}}
+    if not isinstance(identity, dict) or not isinstance(identity.get("environment"), dict):
+        raise CheckpointError(f"path={str(checkpoint.path)!r}: {identity!r:.100} is not what a run was begun with")
+    return identity
+
+
 def rivals_of(checkpoint: Checkpoint) -> list[Parcel]:
     """Those who are gone, whom the members are still measured against."""
     names = [f"rival-{i:03d}" for i in range(len(checkpoint.documents["run"]["rivals"]))]
@@ -146,8 +160,16 @@ def champion_of(checkpoint: Checkpoint) -> Parcel:
 class Archive:
     """Writes what `places` asks for."""
 
-    def __init__(self, places: Places, members: Members, reporters: Reporters, resume: str = "") -> None:
-        """Write for members to places; `resume` is what to type to go on from there."""
+    def __init__(
+        self,
+        places: Places,
+        members: Members,
+        reporters: Reporters,
+        resume: str = "",
+        identity: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write for members to places; `resume` is what to type to go on from there, `identity` what the run keeps."""
+        self.identity = dict(identity or {})
         self.places, self.members, self.reporters, self.resume = places, members, reporters, resume
         self.checkpoints = None if places.run_dir is None else Checkpoints(places.run_dir / CHECKPOINTS)
         self.saves = 0
@@ -192,7 +214,12 @@ class Archive:
                 "fitness": list(account.fitness),
                 "rivals": [[rival.rating, rival.generation] for rival in account.rivals],
             }
-            documents |= {"run": run, "champion": best.document, **{name: its for name, (its, _) in rivals.items()}}
+            documents |= {
+                IDENTITY: self.identity,
+                "run": run,
+                "champion": best.document,
+                **{name: its for name, (its, _) in rivals.items()},
+            }
             tensors |= {"champion": best.tensors, **{name: its for name, (_, its) in rivals.items()}}
             yield lambda: self._write_checkpoint(checkpoints, progress, documents, tensors)
 

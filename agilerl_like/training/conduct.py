@@ -21,7 +21,17 @@ from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.room import check_room
-from agilerl_like.training.archive import Archive, Finished, Progress, champion_of, newest_of, population_of, rivals_of
+from agilerl_like.training.archive import (
+    Archive,
+    Finished,
+    Progress,
+    champion_of,
+    identity_in,
+    newest_of,
+    population_of,
+    rivals_of,
+)
+from agilerl_like.training.description import check_identity, identity_of
 from agilerl_like.training.distributed import Alone, Together, World, deal, join_processes, part_processes
 from agilerl_like.training.interrupts import Interrupts
 from agilerl_like.training.launch import launched
@@ -160,10 +170,16 @@ class Part:
                     f"{lost}. The run goes back, once, to its checkpoint of generation {generation}, "
                     "and on with other noise"
                 )
+            identity = identity_of(stage, population, schedule) if self.world.is_main else {}
             if checkpoint is not None:
+                begun_with = identity_in(checkpoint)
+                if lost is None:
+                    drawn = population is not None and population[0].seed_is_drawn
+                    check_identity(begun_with, identity, str(places.shown), seed_is_drawn=drawn)
+                identity = begun_with
                 population = population_of(checkpoint, stage.population, population)
             elif resume and places.run_dir is not None and (places.run_dir / METRICS).is_file():
-                self.reporters.warning(f"{places.run_dir} has no checkpoint yet: the run begins again")
+                self.reporters.warning(f"{places.shown} has no checkpoint yet: the run begins again")
             if self.world.is_main and population is None:
                 raise ConfigurationError(
                     f"pop is missing, and there is no checkpoint in {places.run_dir} to go on from"
@@ -188,7 +204,7 @@ class Part:
                 schedule=schedule,
                 selection=plan.selection,
                 mutations=plan.mutations,
-                archive=Archive(places, members, self.reporters, plan.resume),
+                archive=Archive(places, members, self.reporters, plan.resume, identity),
                 reporters=self.reporters,
             )
             if memory is not None:

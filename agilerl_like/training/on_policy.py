@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.faults import name_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
+from agilerl_like.plain_yaml import to_yaml
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.reporter import Reporter, Reporters
@@ -22,7 +24,9 @@ from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
 from agilerl_like.training.archive import Finished
 from agilerl_like.training.conduct import STILL, Plan, evolve_on_policy
+from agilerl_like.training.description import settings_of
 from agilerl_like.training.distributed import world_of
+from agilerl_like.training.run_folder import CONFIG, ConfigReporter
 from agilerl_like.training.schedule import Fitness, Places, Schedule
 from agilerl_like.training.stage import AgentStage, Stage
 
@@ -83,7 +87,9 @@ def train_on_policy(
 
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
     it nothing is written but what `checkpoint_path` and `save_elite` ask for. A folder that holds an earlier run is
-    refused, unless `overwrite` says that the files of that run are to be removed. The elite is saved to `elite_path`,
+    refused, unless `overwrite` says that the files of that run are to be removed. With `checkpoint` and neither a
+    `run_dir` nor a `checkpoint_path`, populations are saved in the working directory, in folders that are named after
+    environment, algorithm and time, as AgileRL does. The elite is saved to `elite_path`,
     which is the env's name and "-elite" if left out; to give one is to ask for it.
 
     `resume` is such a folder: training continues from its newest checkpoint as if it had never stopped (`pop` is then
@@ -136,21 +142,30 @@ def train_on_policy(
     folder = run_dir if resume is None else resume
     run_dir = None if folder is None else Path(folder)
     name = env_name or name_of(stage.vector)
+    schedule = Schedule(max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint)
+    chosen = selection_strategy or tournament
     sinks: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
     if run_dir is not None:
         sinks += [CsvReporter(run_dir), LineageReporter(run_dir)]
+        if population is not None:
+            sinks.insert(
+                0, _config_reporter(run_dir, stage, population, schedule, chosen, mutation or STILL, processes)
+            )
     if tensorboard:
         sinks.append(TensorBoardReporter(Path(tensorboard_log_dir or (run_dir or Path("runs") / name) / "tensorboard")))
     if wb:
         sinks.append(WandbReporter(**(wandb_kwargs or {})))
     plan = Plan(
-        Schedule(max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint),
-        selection_strategy or tournament,
+        schedule,
+        chosen,
         mutation or STILL,
         name=name,
         settings={"algo": algo or "", "init_hp": dict(init_hp or INIT_HP or {}), "mut_p": dict(mut_p or MUT_P or {})},
         resume="" if run_dir is None else f"train_on_policy(…, resume={str(run_dir)!r})",
     )
+    if checkpoint is not None and run_dir is None and checkpoint_path is None:
+        label = algo or ("" if population is None else population[0].algo)
+        checkpoint_path = f"{name}-EvoHPO-{label}-{datetime.now():%Y%m%d-%H%M%S}"  # as AgileRL has it
     places = Places(
         run_dir,
         None if checkpoint_path is None else Path(checkpoint_path),
@@ -173,3 +188,18 @@ def train_on_policy(
     except Finished as end:
         return end.population, list(end.population.fitness)
     return outcome.population, outcome.fitness
+
+
+def _config_reporter(
+    run_dir: Path,
+    stage: Stage,
+    population: Individuals,
+    schedule: Schedule,
+    selection: Selection | None,
+    mutations: Mutations,
+    processes: int,
+) -> ConfigReporter:
+    """Write what the script asks for, as far as a configuration can say it; one that is there already stays."""
+    described = settings_of(stage, population, schedule, selection, mutations, processes=processes)
+    again = f"train {CONFIG} does what the script has asked for, as far as a file can say it"
+    return ConfigReporter(run_dir, to_yaml(described.settings), again=again, notes=described.notes, replaces=False)

@@ -15,12 +15,12 @@ PACKAGES = ("agilerl-like", "torch", "gymnasium", "numpy", "pettingzoo")
 """Those on whose versions the numbers of a run depend."""
 
 
-def provenance() -> list[str]:
-    """Return lines of text: the date and the command, the versions, the machine."""
+def provenance(event: str) -> list[str]:
+    """Return lines of text: the event ("begun", "changed"), its date and the command, the versions, the machine."""
     command = shlex.join(sys.argv) if sys.argv[:1] != [""] else "an interactive session"
     versions = [f"{name} {found}" for name in PACKAGES for found in _version(name)]
     return [
-        f"begun {datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC by: {' '.join(command.split())}",
+        f"{event} {datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC by: {' '.join(command.split())}",
         f"with python {platform.python_version()}, {', '.join(versions)}",
         f"on {platform.platform()}, torch threads: {torch.get_num_threads()}",
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from agilerl_like import storage
@@ -190,10 +191,16 @@ ENTRIES: Mapping[str, Entry] = {
 class ConfigReporter(Reporter):
     """Writes `config.yaml` when a run begins: not before, for until then the folder may be another run's."""
 
-    def __init__(self, run_dir: Path, settings: str, *, again: str) -> None:
-        """Write `settings`, which are YAML; `again` is a comment in the first line: what does the same once more."""
+    def __init__(
+        self, run_dir: Path, settings: str, *, again: str, notes: Sequence[str] = (), replaces: bool = True
+    ) -> None:
+        """Write `settings`, which are YAML, below a head of comments.
+
+        `again` is in its first line: what does the same once more. `notes` say what the settings lack. Without
+        `replaces` a file of this run that is there stays as it is.
+        """
         self.path = run_dir.absolute() / CONFIG
-        self._again, self._settings = again, settings
+        self._again, self._settings, self._notes, self._replaces = again, settings, tuple(notes), replaces
 
     def start(self, run: RunRecord) -> None:
         """Write the file durably, unless it is there already and says the same.
@@ -202,17 +209,23 @@ class ConfigReporter(Reporter):
             ConfigurationError: there is one which no run has written.
             CheckpointError: it could not be written; without it the run could not be resumed.
         """
+        text = ""
         try:
             if check_regular(self.path):
                 text = self.path.read_text(encoding="utf-8", errors="replace")
                 if _without_head(text) == self._settings:
+                    return
+                if text.startswith(MARK) and not self._replaces:
                     return
                 if not text.startswith(MARK):
                     raise ConfigurationError(
                         f"run_dir={str(self.path.parent)!r} has a {CONFIG} which no run has written; it is not "
                         "overwritten: take another folder, or move it away"
                     )
-            head = [f"{MARK}{self._again}", *(f"# {line}" for line in provenance())]
+            before = _head(text)[1:]
+            lines = provenance("changed" if before else "begun")
+            lines += [f"not in this file: {note}" for note in self._notes]
+            head = [f"{MARK}{self._again}", *before, *(f"# {line}" for line in lines)]
             make_folder(self.path.parent)
             replace_file(self.path, "\n".join((*head, self._settings)).encode())
         except OSError as error:
@@ -221,6 +234,8 @@ class ConfigReporter(Reporter):
 
 def _without_head(text: str) -> str:
     """The text behind the comments that it begins with."""
-    lines = text.splitlines(keepends=True)
-    head = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "".join(lines[head:])
+    return "".join(text.splitlines(keepends=True)[len(_head(text)) :])
+
+
+def _head(text: str) -> list[str]:
+    return [*takewhile(lambda line: line.startswith("#"), text.splitlines())]

@@ -28,6 +28,12 @@ from agilerl_like.training.judge import Rival
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Checkpoints that are asked for without a place lie in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 def team(index=0, seed=0, **more):
     env = make_multi_agent_vect_envs(Duel, 1, backend="sync")
     spaces = env.single_observation_spaces, env.single_action_spaces

@@ -15,6 +15,12 @@ SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size":
 LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation=0.1, rl_hp=0.2)
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Checkpoints that are asked for without a place lie in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 class Births(Reporter):
     """Keeps what evolution decided."""
 

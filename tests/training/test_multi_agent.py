@@ -24,6 +24,12 @@ LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation
 WORLD = "agilerl_like.envs.team_probes:early_death"
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Checkpoints that are asked for without a place lie in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 def trained(processes=1, *, generations=4, size=4, pop=True, **more):
     env = make_multi_agent_vect_envs(TEAM_PROBES["EarlyDeath"].make, 4, backend="sync")
     teams = IPPO.population(

@@ -1,0 +1,253 @@
+"""What a run was asked to do, as plain data of the shape of a configuration file.
+
+A checkpoint holds the part that a run keeps for its whole life (`identity_of`), so that a run cannot be resumed with
+other settings without an error, wherever they come from: an edited config.yaml, the command line, or a script. Runs of
+a script write all of it (`settings_of`) as their config.yaml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from typing import Any
+
+from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.envs.faults import name_of
+from agilerl_like.envs.paths import import_path, plain
+from agilerl_like.envs.vector import EnvRecipe, recipe_of
+from agilerl_like.envs.wrapping import to_json as wrapper_to_json
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import Mutations, Selection, TournamentSelection, TruncationSelection
+from agilerl_like.networks.team import TeamSpec
+from agilerl_like.training.schedule import Schedule
+from agilerl_like.training.stage import Stage
+
+Place = tuple[str, ...]
+ABSENT = object()
+"""What is where a setting is left out."""
+
+# -- the environment
+
+
+def environment_of(stage: Stage) -> dict[str, Any]:
+    """The section `environment`, without what cannot be written to a file; `name` is what reports call it."""
+    section: dict[str, Any] = {"name": name_of(stage.vector)}
+    try:
+        recipe = recipe_of(stage.vector)
+    except ConfigurationError:  # nothing tells how it was made
+        return section
+    for key, describe in _facts_of(recipe).items():
+        try:
+            section[key] = describe()
+        except ConfigurationError:  # a function that no import path leads to, or arguments that are no plain data
+            continue
+    return section
+
+
+def _facts_of(recipe: EnvRecipe) -> dict[str, Callable[[], Any]]:
+    kwargs: Mapping[str, Any] = recipe.env_kwargs
+    source, wrappers = recipe.env, recipe.wrappers
+    if "source" in kwargs and "extra_wrappers" in kwargs:  # of teams: `team_recipe`
+        source, wrappers, kwargs = kwargs["source"], tuple(kwargs["extra_wrappers"]), kwargs["env_kwargs"]
+    return {
+        "id": lambda: source if isinstance(source, str) else import_path("env_name", source),
+        "kwargs": lambda: plain("env_kwargs", dict(kwargs)),
+        "wrappers": lambda: [wrapper_to_json(wrapper) for wrapper in wrappers],
+        "training_wrappers": lambda: [wrapper_to_json(wrapper) for wrapper in recipe.training_wrappers],
+    }
+
+
+# -- the members
+
+
+def _members_of(population: Individuals) -> dict[str, Any]:
+    """The sections that say what members are made of; a list has an entry for each member, where they differ."""
+    first: Individual = population[0]
+    settings = [{name: _plain(value) for name, value in agent.settings().items()} for agent in population]
+    return {
+        "algorithm": {
+            "name": first.algo,
+            **{name: _common([its[name] for its in settings]) for name in settings[0]},
+            **first.team_settings(),
+        },
+        "population": {"size": len(population)},
+        "hyperparameters": first.hp_config.to_json(),
+        "network": _common([_plain(agent.architecture.to_config()) for agent in population]),
+        "seed": first.seed,
+    }
+
+
+def _common(values: list[Any]) -> Any:
+    return values[0] if all(value == values[0] for value in values) else values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(its) for key, its in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(its) for its in value]
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    return value if value is None or isinstance(value, str | int | float) else repr(value)
+
+
+# -- what a run keeps
+
+
+def identity_of(stage: Stage, population: Individuals | None, schedule: Schedule) -> dict[str, Any]:
+    """What a run keeps for its whole life; of members nothing, if none are given.
+
+    Members that have been trained are a result and no settings: only their number, seed and ranges are told.
+    """
+    members = {} if population is None else _members_of(population)
+    if population is not None and any(agent.steps[-1] for agent in population):
+        members = {name: members[name] for name in ("population", "hyperparameters", "seed")}
+    elif population is not None and population[0].networks_of_its_own is not None:  # which no document describes
+        del members["network"]
+    return {
+        "environment": environment_of(stage),
+        **members,
+        "training": {"fitness": schedule.fitness, "eval_steps": schedule.eval_steps},
+    }
+
+
+def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str, *, seed_is_drawn: bool) -> None:
+    """Raise ConfigurationError, with every difference, if settings are not those that a run was begun with.
+
+    What one of them does not tell is not compared: an environment made by a function without a name, members that are
+    not given, and with `seed_is_drawn` whatever follows from the seed.
+    """
+    old, new = ({**section, "environment": dict(section["environment"])} for section in (run, given))
+    _keep_common(old["environment"], new["environment"])
+    if "id" in old["environment"]:  # the name follows from it
+        old["environment"].pop("name", None)
+        new["environment"].pop("name", None)
+    if seed_is_drawn:
+        new.pop("seed", None)
+        for section in (old, new):
+            _forget_draws(section)
+    _keep_common(old, new)
+    before, now = dict(leaves(old)), dict(leaves(new))
+    refused = [
+        f"{'.'.join(place)}={said(now, place)} is {said(before, place)} in this run"
+        for place in {**before, **now}
+        if before.get(place, ABSENT) != now.get(place, ABSENT)
+    ]
+    if refused:
+        raise ConfigurationError(
+            f"{where}: {'; '.join(refused)}: a run keeps that from its beginning; allowed is what it was begun with, "
+            "or a new run in another folder"
+        )
+
+
+def _keep_common(one: dict[str, Any], other: dict[str, Any]) -> None:
+    for key in one.keys() ^ other.keys():
+        one.pop(key, None)
+        other.pop(key, None)
+
+
+def _forget_draws(section: dict[str, Any]) -> None:
+    """Leave out in what members differ from the beginning, for it was drawn."""
+    if isinstance(section.get("network"), list):
+        del section["network"]
+    if "algorithm" in section:
+        section["algorithm"] = {
+            name: value for name, value in section["algorithm"].items() if not isinstance(value, list)
+        }
+
+
+def said(settings: Mapping[Place, Any], place: Place) -> str:
+    """The value at a place, in words."""
+    return repr(settings[place]) if place in settings else "left out"
+
+
+def leaves(section: Mapping[str, Any], above: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """Every setting by its place; a mapping without any is one itself."""
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*above, name))
+        else:
+            yield (*above, name), value
+
+
+# -- all of it
+
+
+@dataclass(frozen=True)
+class Description:
+    """A run's settings in the shape of a configuration file, and what that cannot say."""
+
+    settings: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def settings_of(
+    stage: Stage,
+    population: Individuals,
+    schedule: Schedule,
+    selection: Selection | None,
+    mutations: Mutations,
+    *,
+    processes: int,
+) -> Description:
+    """Describe a run that a script asks for."""
+    members, environment, notes = _members_of(population), environment_of(stage), []
+    vector = stage.vector
+    name = environment.pop("name")
+    if {"id", "kwargs", "wrappers"} - environment.keys():
+        environment = {}
+        notes.append(
+            f"environment: {name} was made by a function that no import path leads to, or with arguments that cannot "
+            "be written; `agilerl-like eval RUN --env ID` names one"
+        )
+    else:
+        environment["num_envs"] = population[0].num_envs
+        environment["backend"] = _backend_of(vector)
+    varied = [key for key, value in members["algorithm"].items() if isinstance(value, list)]
+    is_drawn = bool(varied) and set(varied) <= members["hyperparameters"].keys()
+    if varied and not is_drawn:
+        notes.append(f"algorithm: members begin with different values of {', '.join(varied)}")
+    algorithm = {key: value[0] if key in varied else value for key, value in members["algorithm"].items()}
+    network = members["network"]
+    if isinstance(network, list) or population[0].networks_of_its_own is not None:
+        notes.append("network: members begin with different architectures, or with networks of the script's own")
+        network = {}
+    elif isinstance(population[0].architecture, TeamSpec):
+        network = {"groups": network}
+    choice, selection_notes = _selection_of(selection)
+    settings = {
+        "environment": environment,
+        "algorithm": algorithm,
+        "population": {**members["population"], "sample_hyperparameters": is_drawn},
+        "hyperparameters": members["hyperparameters"],
+        "network": network,
+        **choice,
+        "mutation": None if selection is None else _mutation_of(mutations),
+        "training": asdict(schedule),
+        "run": {"processes": processes},
+        "seed": population[0].seed,
+    }
+    return Description({key: value for key, value in settings.items() if value != {}}, (*notes, *selection_notes))
+
+
+def _backend_of(vector: Any) -> str:
+    choice, recipe = getattr(vector, "choice", None), recipe_of(vector)
+    return getattr(choice, "asked", recipe.backend)
+
+
+def _selection_of(selection: Selection | None) -> tuple[dict[str, Any], list[str]]:
+    names = {TournamentSelection: "tournament", TruncationSelection: "truncation"}
+    if selection is None:
+        return {}, []
+    if type(selection) not in names:
+        return {}, [f"selection: by {type(selection).__name__}, which no configuration can name"]
+    known = {"tournament_size", "elitism", "fraction"}
+    chosen = {its.name: getattr(selection, its.name) for its in fields(selection) if its.name in known}
+    return {"selection": {"name": names[type(selection)], **chosen}}, []
+
+
+def _mutation_of(mutations: Mutations) -> dict[str, Any]:
+    unsaid = {"rand_seed", "device", "accelerator"}
+    return {its.name: _plain(getattr(mutations, its.name)) for its in fields(mutations) if its.name not in unsaid}

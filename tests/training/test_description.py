@@ -1,0 +1,292 @@
+"""A run is resumed with the settings that it was begun with, or not at all; runs of a script have a config.yaml."""
+
+import contextlib
+import json
+import shutil
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like import (
+    IPPO,
+    PPO,
+    ConfigurationError,
+    HyperparameterConfig,
+    Mutations,
+    Population,
+    RLParameter,
+    TournamentSelection,
+    make_multi_agent_vect_envs,
+    make_vect_envs,
+    train_multi_agent_on_policy,
+    train_on_policy,
+)
+from agilerl_like.algorithms.ippo import Teams
+from agilerl_like.cli import main
+from agilerl_like.config import load
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
+RANGES = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2))
+SCHEDULE = {"max_steps": 64, "evo_steps": 32, "checkpoint": 32, "eval_loop": 1, "eval_steps": 20}
+EVOLUTION = {"selection_strategy": TournamentSelection(2), "mutation": Mutations(no_mutation=0.5, rl_hp=0.5)}
+
+
+def short_pole(**kwargs):
+    return gymnasium.make("CartPole-v1", max_episode_steps=9, **kwargs)
+
+
+def script(run_dir=None, *, env="CartPole-v1", num_envs=2, size=2, make=None, options=None, **settings):
+    """A script that trains a population; `settings` are the agents', `options` those of `train_on_policy`."""
+    make = make or (lambda: make_vect_envs(env, num_envs=num_envs, backend="sync"))
+    with contextlib.closing(make()) as envs:
+        defaults = {"learn_step": 32, "batch_size": 16, "net_config": SMALL, "seed": 0, "hp_config": RANGES}
+        pop = PPO.population(
+            size,
+            envs.single_observation_space,
+            envs.single_action_space,
+            num_envs=envs.num_envs,
+            **{**defaults, **settings},
+        )
+        return train_on_policy(
+            envs, pop=pop, verbose=False, **{"run_dir": run_dir, **SCHEDULE, **EVOLUTION, **(options or {})}
+        )[0]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    script(folder)
+    return folder
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "mine")
+
+
+def again(run, *, options=None, **settings):
+    return script(options={"resume": run, "run_dir": None, "max_steps": 96, **(options or {})}, **settings)
+
+
+def test_the_same_script_resumes_its_run(run):
+    assert again(run)[0].steps[-1] == 96
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"env": "Acrobot-v1"}, "environment.id='Acrobot-v1' is 'CartPole-v1' in this run"),
+        ({"options": {"eval_steps": 30}}, "training.eval_steps=30 is 20 in this run"),
+        ({"seed": 1}, "seed=1 is 0 in this run"),
+        ({"size": 3}, "population.size=3 is 2 in this run"),
+        ({"lr": 5e-4}, "algorithm.lr=0.0005 is 0.0001 in this run"),
+        ({"hp_config": HyperparameterConfig(lr=RLParameter(1e-4, 1e-3))}, "hyperparameters.lr.max=0.001 is 0.01"),
+        ({"hp_config": None}, r"hyperparameters=\{\} is left out in this run"),
+        ({"net_config": {**SMALL, "latent_dim": 16}}, "network.latent_dim=16 is 8 in this run"),
+        ({"recurrent": True}, "algorithm.recurrent=True is False in this run"),
+    ],
+)
+def test_what_a_script_has_changed_is_refused_with_both_values(run, change, said):
+    before = (run / "metrics.csv").read_bytes()
+    with pytest.raises(ConfigurationError, match=f"mine: .*{said}.*allowed is what it was begun with"):
+        again(run, **change)
+    assert (run / "metrics.csv").read_bytes() == before
+
+
+def test_the_arguments_of_an_environment_count_and_so_do_its_wrappers(tmp_path):
+    def made(**kwargs):
+        return lambda: make_vect_envs("CartPole-v1", num_envs=2, backend="sync", **kwargs)
+
+    script(tmp_path / "run")
+    for change, said in (
+        ({"env_kwargs": {"sutton_barto_reward": True}}, "environment.kwargs.sutton_barto_reward=True is left out"),
+        ({"wrappers": ["NormalizeReward"]}, r"environment.wrappers=\['NormalizeReward'\] is \[\]"),
+        ({"training_wrappers": ["NormalizeReward"]}, r"environment.training_wrappers=\['NormalizeReward'\] is \[\]"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            again(tmp_path / "run", make=made(**change))
+
+
+def test_a_seed_that_nobody_chose_is_none_to_contradict(tmp_path):
+    script(tmp_path / "run", seed=None)
+    for settings in ({"seed": None}, {"seed": None, "lr": 1e-4}):
+        again(tmp_path / "run", **settings)
+    with pytest.raises(ConfigurationError, match=r"seed=5 is \d+ in this run"):
+        again(tmp_path / "run", seed=5)
+    with pytest.raises(ConfigurationError, match=r"algorithm.lr=0.0005 is 0.0001 in this run"):
+        again(tmp_path / "run", seed=None, lr=5e-4)
+
+
+def test_a_population_that_was_trained_says_nothing_of_how_a_run_was_begun(run):
+    population = Population.load(run)
+    assert population[0].steps[-1] == 64
+    with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=2, backend="sync")) as envs:
+        train_on_policy(envs, pop=population, resume=run, verbose=False, **{**SCHEDULE, "max_steps": 96}, **EVOLUTION)
+
+
+# -- runs of a script as folders
+
+
+@pytest.mark.filterwarnings("ignore:.*obs.*:UserWarning")
+@pytest.mark.parametrize(
+    ("space", "settings"),
+    [
+        (gymnasium.spaces.Box(-1, 1, (3,)), {}),
+        (gymnasium.spaces.Box(0, 255, (3, 8, 8), np.uint8), {"net_config": None}),
+        (gymnasium.spaces.Box(-1, 1, (3,)), {"recurrent": True, "max_seq_len": 8}),
+        (
+            gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(3), b=gymnasium.spaces.Box(0, 1, (2,))),
+            {"net_config": None},
+        ),
+    ],
+)
+def test_a_script_leaves_a_configuration_that_describes_its_members(space, settings, tmp_path):
+    described = []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        if number:
+            config = load(tmp_path / "0" / "config.yaml")
+            settings = {**config.agent_arguments(), "hp_config": RANGES}
+            assert config.population.size == 2
+            assert config.training.eval_steps == 20
+            assert config.mutation.mutations == EVOLUTION["mutation"]
+            assert config.selection.strategy == EVOLUTION["selection_strategy"]
+        settings = {key: value for key, value in settings.items() if key != "num_envs"}
+        population = script(folder, make=lambda: make_vect_envs(lambda: Blind(space), num_envs=2), **settings)
+        described.append([(agent.settings(), agent.architecture) for agent in population])
+        text = (folder / "config.yaml").read_text()
+        assert "# not in this file: environment: " in text
+        (folder / "config.yaml").write_text(f"environment: {{id: CartPole-v1, num_envs: 2}}\n{text}")
+    assert described[0] == described[1]
+
+
+class Blind(gymnasium.Env):
+    """Shows the lowest observation of a space, for five steps."""
+
+    def __init__(self, space):
+        self.observation_space, self.action_space = space, gymnasium.spaces.Discrete(2)
+        self.steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        self.observation_space.seed(0)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.sample(), 1.0, self.steps == 5, False, {}
+
+
+def test_the_run_of_a_script_opens_with_the_commands(run, capsys):
+    config = load(run / "config.yaml")
+    assert (config.environment.id, config.environment.num_envs, config.environment.backend) == (
+        "CartPole-v1",
+        2,
+        "sync",
+    )
+    assert main(["eval", str(run), "--episodes", "2"]) == 0
+    assert main(["plot", str(run)]) == 0
+    assert main(["resume", str(run), "--training.max-steps", "96"]) == 0
+    assert Population.load(run)[0].steps[-1] == 96
+    head = [line for line in (run / "config.yaml").read_text().splitlines() if line.startswith("#")]
+    assert [line.split()[1] for line in head if " UTC by: " in line] == ["begun", "changed"]
+    assert main(["resume", str(run), "--training.eval-steps", "30"]) == 2
+    assert "training.eval_steps=30 is 20 in this run" in capsys.readouterr().err
+
+
+def test_drawn_hyperparameters_are_drawn_again(tmp_path):
+    def founders(folder):
+        return [json.loads(line)["hyperparameters"] for line in (folder / "lineage.jsonl").read_text().splitlines()[:3]]
+
+    with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=2)) as envs:
+        spaces = envs.single_observation_space, envs.single_action_space
+        settings = {"learn_step": 32, "batch_size": 16, "net_config": SMALL, "num_envs": 2, "seed": 7}
+        pop = PPO.population(3, *spaces, hp_config=RANGES, sample_hyperparameters=True, **settings)
+        train_on_policy(envs, pop=pop, run_dir=tmp_path / "mine", verbose=False, **SCHEDULE)
+    file = str(tmp_path / "mine" / "config.yaml")
+    assert main(["train", file, "--run.dir", str(tmp_path), "--run.name", "again", "--run.plot", "false"]) == 0
+    assert len({founder["lr"] for founder in founders(tmp_path / "mine")}) == 3
+    assert founders(tmp_path / "again") == founders(tmp_path / "mine")
+
+
+def test_an_environment_that_cannot_be_written_is_missing_by_name(tmp_path, capsys):
+    script(tmp_path / "run", make=lambda: make_vect_envs(lambda: gymnasium.make("CartPole-v1"), num_envs=2))
+    assert main(["eval", str(tmp_path / "run")]) == 2
+    assert "env is missing: " in (said := capsys.readouterr().err)
+    assert "allowed is --env ID" in said
+    assert main(["eval", str(tmp_path / "run"), "--env", "CartPole-v1", "--episodes", "2"]) == 0
+    again(tmp_path / "run", make=lambda: make_vect_envs(lambda: gymnasium.make("CartPole-v1"), num_envs=2))
+
+
+def test_a_function_with_an_import_path_is_written_as_one(tmp_path):
+    script(tmp_path / "run", env=short_pole)
+    assert load(tmp_path / "run" / "config.yaml").environment.id == "test_description:short_pole"
+    with pytest.raises(ConfigurationError, match=r"environment.id='CartPole-v1' is 'test_description:short_pole'"):
+        again(tmp_path / "run")
+
+
+def same(some, other):
+    return all(torch.equal(a, b) for a, b in zip(some.parameters(), other.parameters(), strict=True))
+
+
+def test_checkpoints_and_run_folders_load_as_populations_and_agents(run):
+    best, last = PPO.load(run / "best"), Population.load(run / "population")
+    newest = max((run / "checkpoints").iterdir())
+    assert same(PPO.load(run).network, best.network)
+    assert same(PPO.load(newest).network, best.network)
+    for population in (Population.load(newest), Population.load(run)):
+        assert all(same(one.network, other.network) for one, other in zip(population, last, strict=True))
+    last[0].load_checkpoint(newest)
+    assert same(last[0].network, best.network)
+
+
+def test_a_team_is_described_too(tmp_path):
+    from_file = tmp_path / "run"
+    with contextlib.closing(make_multi_agent_vect_envs("mpe2.simple_speaker_listener_v4", num_envs=2)) as env:
+        spaces = env.single_observation_spaces, env.single_action_spaces
+        teams = IPPO.population(2, *spaces, net_config=SMALL, learn_step=32, batch_size=16, num_envs=2, seed=0)
+        train_multi_agent_on_policy(env, pop=teams, verbose=False, run_dir=from_file, **SCHEDULE, **EVOLUTION)
+        config = load(from_file / "config.yaml")
+        assert config.environment.id == "mpe2.simple_speaker_listener_v4"
+        again = IPPO.population(2, *spaces, **config.agent_arguments())
+        assert [team.architecture for team in again] == [teams[0].architecture] * 2
+        assert again[0].groups == teams[0].groups
+        other = IPPO.population(2, *spaces, **{**config.agent_arguments(), "rewards": "mean"})
+        with pytest.raises(ConfigurationError, match=r"algorithm\.rewards='mean' is 'individual' in this run"):
+            train_multi_agent_on_policy(env, pop=other, verbose=False, resume=from_file, **SCHEDULE)
+    assert main(["eval", str(from_file), "--episodes", "2"]) == 0
+    assert len(Teams.load(max((from_file / "checkpoints").iterdir()))) == 2
+
+
+# -- an edited config.yaml
+
+
+@pytest.mark.parametrize(
+    ("line", "edited", "said"),
+    [
+        ("  id: CartPole-v1", "  id: Acrobot-v1", "environment.id='Acrobot-v1' is 'CartPole-v1' in this run"),
+        ("  eval_steps: 20", "  eval_steps: 30", "training.eval_steps=30 is 20 in this run"),
+        ("seed: 0", "seed: 1", "seed=1 is 0 in this run"),
+        ("  size: 2", "  size: 3", "population.size=3 is 2 in this run"),
+        ("  lr: 0.0001", "  lr: 0.0005", "algorithm.lr=0.0005 is 0.0001 in this run"),
+        ("    max: 0.01", "    max: 0.02", "hyperparameters.lr.max=0.02 is 0.01 in this run"),
+    ],
+)
+def test_an_edited_configuration_is_refused(run, capsys, line, edited, said):
+    text = (run / "config.yaml").read_text()
+    assert f"\n{line}\n" in text
+    (run / "config.yaml").write_text(text.replace(f"\n{line}\n", f"\n{edited}\n"))
+    assert main(["resume", str(run), "--training.max-steps", "96"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_checkpoint_without_a_place_saves_where_agilerl_does(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.rpartition("-")[2] for name in names] == ["32", "64"]
+    assert all(name.startswith("CartPole-v1-EvoHPO-PPO-2") for name in names)
+    assert len(Population.load(names[-1])) == 2
