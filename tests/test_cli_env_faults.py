@@ -12,7 +12,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 class Flawed(CartPoleEnv):
     steps = 0
 
-    def __init__(self, flaw, at=40):
+    def __init__(self, flaw, at=100):
         super().__init__()
         self.flaw, self.at = flaw, at
 
@@ -55,7 +55,7 @@ def run(tmp_path, monkeypatch, request):
     name = "flawed_" + "".join(filter(str.isalnum, request.node.name))
     (tmp_path / f"{name}.py").write_text(FLAWED)
 
-    def start(flaw, at=40):
+    def start(flaw, at=100):
         (tmp_path / "run.yaml").write_text(RUN.replace("ENV", name).replace("FLAW", flaw).replace("AT", str(at)))
         return main(["train", "run.yaml", "--seed", "1", "--run.name", "one"])
 
@@ -77,4 +77,4 @@ def test_in_training(run, capsys, flaw, message):
     *_, line = capsys.readouterr().err.splitlines()
     assert message in line
     assert line.startswith("agilerl-like: ")
-    assert line.endswith("; to go on: agilerl-like resume runs/one")
+    assert line.endswith("; to go on: agilerl-like resume runs/one --trust")

@@ -12,6 +12,7 @@ from time import perf_counter
 
 import gymnasium as gym
 
+from agilerl_like.envs.actions import legal_action
 from agilerl_like.envs.workers import hindrance
 
 # Seconds a step in which actions go to workers and observations come back. Measured with envs that do nothing, 2 to 64
@@ -48,26 +49,26 @@ def prefer_workers(make: Callable[[], gym.Env], *, num_envs: int, num_workers: i
 
 
 def step_seconds(env: gym.Env) -> float:
-    """Return how long a step takes with random actions, new episodes included.
+    """Return how long a step takes with random actions that the env allows, new episodes included.
 
     It is the median over blocks of steps, for on a busy machine somebody else may have the core in some of them.
     """
     env.action_space.seed(0)
-    env.reset(seed=0)
-    actions = [env.action_space.sample() for _ in range(STEPS)]
-    env.step(actions[0])  # which may still load something
-    env.reset(seed=0)
+    _, info = env.reset(seed=0)
+    info = env.step(legal_action(env, info))[-1]  # which may still load something
+    _, info = env.reset(seed=0)
     found: list[float] = []
-    step, begun = 0, perf_counter()
-    start = begun
-    for step, action in enumerate(actions, 1):
-        _, _, terminated, truncated, _ = env.step(action)
+    block = total = 0.0
+    for step in range(1, STEPS + 1):
+        action = legal_action(env, info)
+        start = perf_counter()
+        _, _, terminated, truncated, info = env.step(action)
         if terminated or truncated:
-            env.reset()
+            _, info = env.reset()
+        block += perf_counter() - start
         if step % BLOCK == 0:
-            now = perf_counter()
-            found.append((now - start) / BLOCK)
-            start = now
-        if perf_counter() - begun > SECONDS:
-            break
-    return median(found) if found else (perf_counter() - begun) / step
+            found.append(block / BLOCK)
+            total, block = total + block, 0.0
+        if total + block > SECONDS:
+            return median(found) if found else (total + block) / step
+    return median(found)

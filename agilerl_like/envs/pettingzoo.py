@@ -70,7 +70,7 @@ def make_multi_agent_vect_envs(
     all spaces.
 
     Backends are those of `make_vect_envs` for single envs, and their results are the same bits. "auto" times random
-    actions, which a world that forbids some may not bear: then it takes sync. `should_async_vector` is AgileRL's way to
+    legal actions, and takes sync where they cannot be timed. `should_async_vector` is AgileRL's way to
     choose between "workers" and "sync". `with_state` has every step say the state of the whole world, for critics that
     see everything; it is left out otherwise, for many worlds take as long for it as for all observations.
 
@@ -293,6 +293,28 @@ def team_env(
     for wrapper in extra_wrappers:
         made = _around(made, wrapper, "extra_wrappers")
     return TeamEnv(made, with_state=with_state)
+
+
+def makes_teams(source: str) -> bool:
+    """Whether an env's name stands for teams: an id of PettingZoo's registry, a module of its kind, or a factory.
+
+    A factory ("package.module:factory") is called to find out.
+
+    Raises:
+        ConfigurationError: a module cannot be imported or has no such name.
+    """
+    name = source.rpartition(":")[2]
+    if source in gym.registry or name in gym.registry or name.partition("-v")[2].isdecimal():
+        return source in getattr(pettingzoo, "parallel_registry", {})
+    if ":" not in source:
+        return "." in source and "/" not in source
+    factory = _imported("env", source)
+    if isinstance(factory, type):
+        return issubclass(factory, (ParallelEnv, AECEnv))
+    made = _called(factory, source, {})
+    if callable(close := getattr(made, "close", None)):
+        close()
+    return isinstance(made, (ParallelEnv, AECEnv))
 
 
 def rewrapped(team: TeamEnv, wrapper: TeamWrapper) -> TeamEnv:

@@ -17,12 +17,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, flatdim
 
+from agilerl_like.envs.actions import MASK, legal_sample
 from agilerl_like.envs.faults import check_reward
 from agilerl_like.envs.trees import Tree
 from agilerl_like.envs.worker import fits_shared_memory
 from agilerl_like.errors import ConfigurationError, EnvironmentFault, unknown_name
 
-MASK, OBSERVATION = "action_mask", "observation"  # PettingZoo's names in observations that come with a mask
+OBSERVATION = "observation"  # beside MASK: PettingZoo's names in observations that come with a mask
 _FLAG = cast(Any, np.bool_)  # which a Box may be of, whatever its signature says
 STATE_SPACE = "state_space"  # where a team's metadata says what `state()` returns
 
@@ -175,6 +176,16 @@ class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
         ]
         row, info = self._seen(observations, infos, acted)
         return row, float(sum(earned)), not self._acting, False, info
+
+    def sample_legal(self) -> np.ndarray:
+        """Return a row of random actions that the env allows its agents now."""
+        masked = dict(zip(self.agents, self._places["masked"].tolist(), strict=True))
+        sampled = {
+            agent: legal_sample(space, self._masks[agent] if masked[agent] else None)
+            for agent, space in cast(Packed, self.action_space).tree.spaces.items()
+        }
+        _write(self._actions, sampled)
+        return self._given.copy()
 
     def state(self) -> np.ndarray:
         """What a critic may see that sees everything."""

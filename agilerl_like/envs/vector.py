@@ -117,6 +117,15 @@ class EnvRecipe:
         env.recipe, env.choice = chosen, Choice(wanted.backend, why)
         return env
 
+    def single(self) -> Callable[[], gym.Env]:
+        """Return a function that makes one single env of this kind, without training wrappers.
+
+        Raises:
+            ConfigurationError: as `make`; the function raises it for wrong arguments.
+        """
+        resolved = replace(self, env=_resolve_source(self.env), training=False)
+        return resolved._single(resolved._portable(), 1)
+
     def to_json(self) -> dict[str, Any]:
         """Describe the recipe in plain data; factories become import paths."""
         return {
@@ -338,6 +347,26 @@ def widen(
         "how it was made; allowed are envs of make_vect_envs(id or factory, …, wrappers=[…]); for a VectorEnv of your "
         "own: make_vect_envs(lambda num_envs: MyVectorEnv(num_envs), backend='vector')"
     )
+
+
+def maker_of(env: VectorEnv) -> Callable[[], gym.Env] | None:
+    """Return a function that makes one env like those of a vector env; None if that cannot or must not be done here.
+
+    Native vector envs and EnvPool have no single envs, and envs for which workers were asked may be there because they
+    end their process.
+    """
+    recipe = _recipe(env)
+    if recipe is not None:
+        choice = getattr(env, "choice", None)
+        asked = choice.asked if isinstance(choice, Choice) else recipe.backend
+        return recipe.single() if recipe.backend in ("sync", "workers") and asked in ("auto", "sync") else None
+    if not isinstance(env, SyncVectorEnv) or type(env) not in _FROM_FUNCTIONS:
+        return None
+    made = env.env_fns[0]()
+    if made.unwrapped is env.envs[0].unwrapped:
+        return None
+    made.close()
+    return env.env_fns[0]
 
 
 def evaluation_env(env: VectorEnv, num_envs: int) -> VectorEnv:
@@ -571,4 +600,7 @@ def _widen_by_functions(env: Any, num_envs: int, backend: Backend | None, first:
 
 def _shares_generator(recipe: EnvRecipe) -> bool:
     """Say whether this is a native vector env of something that exists as a single env too."""
-    return recipe.backend == "vector" and isinstance(recipe.env, str) and _spec(recipe.env).entry_point is not None
+    if recipe.backend != "vector" or not isinstance(recipe.env, str):
+        return False
+    spec = gym.registry.get(recipe.env.rpartition(":")[2])  # there is none for an import path of a factory
+    return spec is not None and spec.entry_point is not None

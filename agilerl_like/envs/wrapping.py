@@ -57,6 +57,13 @@ def reads_rows(wrapper: Wrapper) -> bool:
     return getattr(kind.func if isinstance(kind, partial) else kind, "reads_rows", False) is True
 
 
+def changes_reward(wrapper: Wrapper) -> bool:
+    """Whether a wrapper is known to change the reward: gymnasium's NormalizeReward, and any RewardWrapper."""
+    kind = resolved(wrapper)
+    kind = kind.func if isinstance(kind, partial) else kind
+    return isinstance(kind, type) and issubclass(kind, (gym.RewardWrapper, gym.wrappers.NormalizeReward))
+
+
 def around(env: gym.Env, wrapper: Wrapper) -> gym.Env:
     """Put a wrapper around a single env; a ConfigurationError says if they do not suit each other."""
     try:

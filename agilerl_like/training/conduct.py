@@ -97,6 +97,7 @@ def evolve_on_policy(
         places, reporters = Places(), Reporters()
     if places.run_dir is not None and not resume:
         check_free(places.run_dir, overwrite=places.overwrite)
+    check_stage(stage, reporters)
     part = Part(world or Alone(), stage, trials, population, plan, places, reporters)
     if processes == 1:
         return part.play(resume=resume)
@@ -115,6 +116,20 @@ def evolve_on_policy(
     )
     with launched(processes, assist, (job,)) as crew, joined(cpu=cpu, cause=crew.cause) as together:
         return replace(part, world=together).play(resume=resume)
+
+
+def check_stage(stage: Stage, reporters: Reporters) -> None:
+    """Look at the env briefly before anything is trained in it, and report warnings.
+
+    Raises:
+        ConfigurationError: the env breaks its contract; all errors are in the message.
+    """
+    findings = stage.check()
+    for finding in findings:
+        if finding.severity == "warning":
+            reporters.warning(f"env {name_of(stage.vector)}: {finding.problem}; {finding.advice}")
+    if errors := [f"{finding.problem}; {finding.advice}" for finding in findings if finding.severity == "error"]:
+        raise ConfigurationError(f"env {name_of(stage.vector)} cannot be trained in: {'. '.join(errors)}")
 
 
 def check_processes(processes: int, members: int | None, num_envs: int) -> None:

@@ -6,6 +6,7 @@ A run knows neither gymnasium nor PettingZoo; it asks the stage.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import gymnasium
@@ -13,10 +14,12 @@ import gymnasium
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.cartpole import is_cartpole, seeded_env
+from agilerl_like.envs.check import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_env
 from agilerl_like.envs.instances import instances_of, whole_sets
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.envs.trials import trial_env
-from agilerl_like.envs.vector import EnvRecipe
+from agilerl_like.envs.vector import EnvRecipe, maker_of
+from agilerl_like.envs.wrapping import changes_reward
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Clock, Collector
 from agilerl_like.training.judge import Judge
@@ -47,6 +50,12 @@ class Stage(ABC):
     def episodes(self, count: int) -> int:
         """Return how many episodes a test of `count` has: those that give every instance of the env as many."""
         return count
+
+    def check(self) -> tuple[Finding, ...]:
+        """Return what a brief check (see `check_env`) finds in a fresh env of this kind, if one can be made here."""
+        make = maker_of(self.vector)
+        found = () if make is None else check_env(make, steps=BRIEF_STEPS, replayed=BRIEF_REPLAYED).findings
+        return (*found, *_changed_rewards(getattr(self.vector, "recipe", None)))
 
     @abstractmethod
     def for_trials(self, num_envs: int) -> Any:
@@ -119,6 +128,17 @@ class AgentStage(Stage):
 
     def collector(self, population: Any, env: TransitionEnv, clock: Clock) -> Collector:
         return Collector(population, env, clock)
+
+
+def _changed_rewards(recipe: Any) -> Iterator[Finding]:
+    """Warn of wrappers by which members would be judged by another reward than the environment's own."""
+    for wrapper in recipe.wrappers if isinstance(recipe, EnvRecipe) else ():
+        if changes_reward(wrapper):
+            yield Finding(
+                "warning",
+                f"wrappers: {wrapper!r} changes the reward by which members are judged",
+                "in training_wrappers it changes that of training alone",
+            )
 
 
 def _id_of(env: Any) -> str:

@@ -228,7 +228,7 @@ class Broken(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, where="reward", after=10):
+    def __init__(self, where="reward", after=45):
         self.where, self.after = where, after
 
     def reset(self, *, seed=None, options=None):
@@ -240,7 +240,7 @@ class Broken(gymnasium.Env):
         self.t += 1
         bad = self.t == self.after
         obs = np.full(2, np.nan if bad and self.where == "observation" else 0.5, np.float32)
-        return obs, float("nan") if bad and self.where == "reward" else 1.0, False, self.t >= 20, {}
+        return obs, float("nan") if bad and self.where == "reward" else 1.0, False, self.t >= 60, {}
 
 
 @pytest.mark.parametrize("where", ["reward", "observation"])
@@ -494,3 +494,27 @@ def test_agilerls_call_works_as_it_stands():
         wandb_kwargs=None,
     )
     assert len(population) == len(fitness) == 2
+
+
+@pytest.mark.parametrize("where", ["reward", "observation"])
+def test_an_env_that_is_wrong_from_the_first_steps_on_is_refused_before_training(where):
+    env = make_vect_envs(make_env=lambda: Broken(where, after=3), num_envs=4, backend="sync")
+    with pytest.raises(ConfigurationError, match=f"^env .* cannot be trained in: step.. returned .*{where}.* nan.*"):
+        train_on_policy(env, pop=population_of(env), max_steps=400, evo_steps=200, verbose=False)
+
+
+def test_the_check_before_training_warns_and_does_not_change_the_run():
+    class Loose(gymnasium.Wrapper):
+        """Returns its flags as numbers."""
+
+        def step(self, action):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            return observation, reward, int(terminated), truncated, info
+
+    warned = Memory()
+    env = make_vect_envs("CartPole-v1", 4, backend="sync", wrappers=[Loose, ("ClipReward", {"max_reward": 0.5})])
+    train_on_policy(env, pop=population_of(env), max_steps=64, evo_steps=64, verbose=False, reporters=[warned])
+    assert len(warned.warnings) == 2
+    assert "terminated=0; return a bool" in warned.warnings[0]
+    assert "ClipReward" in warned.warnings[1]
+    assert "in training_wrappers it changes that of training alone" in warned.warnings[1]

@@ -1,0 +1,103 @@
+"""`agilerl-like check`: look for what breaks an environment's contract, before anything is trained in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tyro.conf import Positional
+
+from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.cli.output import PROGRAM, write_line
+from agilerl_like.config import Config, Draft, load
+from agilerl_like.envs.check import Inspection, check_env
+from agilerl_like.envs.pettingzoo import makes_teams
+from agilerl_like.errors import ConfigurationError, ExitCode
+
+EVAL_STEPS = 1000
+"""Steps after which tests are cut, as it is suggested for episodes that do not end by themselves."""
+
+
+def check(env: Positional[str], /, write: Path | None = None) -> int:
+    """Check an environment: spaces, observations, rewards, masks, seeding, ends of episodes, speed.
+
+    It prints a line for each thing that is wrong and what to do about it; exit code 2 if one of them breaks training.
+
+    Args:
+        env: As `environment.id` names it, or a run's configuration (a .yaml file) that has an environment.
+        write: Where to write a configuration to begin with.
+    """
+    config = _config_of(env)
+    recipe = config.environment.recipe
+    if recipe.backend in ("vector", "envpool"):
+        raise ConfigurationError(f"backend={recipe.backend!r} has no single envs to check; allowed are the others")
+    inspection = check_env(recipe.single())
+    for finding in inspection.findings:
+        write_line(str(finding))
+    write_line(_summary(env, inspection))
+    if inspection.errors:
+        return ExitCode.MISTAKE
+    _suggest(env, config, inspection, write)
+    return ExitCode.DONE
+
+
+def _config_of(env: str) -> Config:
+    """The configuration in a file, or one that says nothing but the environment."""
+    if env.endswith((".yaml", ".yml")):
+        return load(env)
+    algorithm = IPPO.algo if makes_teams(env) else PPO.algo
+    return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).judge()
+
+
+def _summary(env: str, inspection: Inspection) -> str:
+    found = len(inspection.findings) - len(inspection.errors)
+    counts = f"{env}: {_count(len(inspection.errors), 'error')}, {_count(found, 'warning')}"
+    if not inspection.steps_per_second > 0:
+        return counts
+    longest = f"longest episode {inspection.longest} steps" if inspection.longest else "no episode ended"
+    masks = ", with action masks" if inspection.masked else ""
+    return f"{counts}; {inspection.steps_per_second:,.0f} steps/s of one env, {longest}{masks}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+def _suggest(env: str, config: Config, inspection: Inspection, where: Path | None) -> None:
+    """Write a configuration that suits the env, or say how to get it."""
+    if where is None:
+        write_line(f"{PROGRAM} check {env} --write FILE.yaml writes a configuration to begin with")
+        return
+    text = _suggested(config, inspection)
+    Draft(yaml.safe_load(text)).judge()
+    try:
+        with where.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as fault:
+        raise ConfigurationError(f"write={str(where)!r} exists; allowed is a new file") from fault
+    write_line(f"written: {where}; {PROGRAM} train {where} begins")
+
+
+def _suggested(config: Config, inspection: Inspection) -> str:
+    environment: dict[str, Any] = {"id": config.environment.id, "num_envs": 16}
+    environment |= {key: value for key in ("kwargs", "wrappers") if (value := config.to_json()["environment"][key])}
+    training: dict[str, Any] = {"max_steps": 1_000_000, "evo_steps": 50_000}
+    if inspection.endless:
+        training["eval_steps"] = EVAL_STEPS
+    suggested = {
+        "environment": environment,
+        **({"algorithm": {"name": IPPO.algo}} if config.algorithm.name == IPPO.algo else {}),
+        "population": {"size": 4, "sample_hyperparameters": True},
+        "hyperparameters": {
+            "lr": {"min": 1e-4, "max": 1e-2},
+            "ent_coef": {"min": 1e-4, "max": 1e-1},
+        },
+        "training": training,
+    }
+    head = f"# {inspection.observation_space} -> {inspection.action_space}"
+    spaces = "# a team" if hasattr(inspection.observation_space, "tree") else head
+    return (
+        f"{spaces}; {inspection.steps_per_second:,.0f} steps/s of one env\n{yaml.safe_dump(suggested, sort_keys=False)}"
+    )

@@ -1,0 +1,486 @@
+"""Checks that an environment keeps its contract, before anything is trained in it.
+
+A fresh env is made, stepped with random legal actions, and closed again; gymnasium's passive checker looks at every
+step, too. What breaks training is an error, and what makes it worse or unrepeatable is a warning. Steps are counted and
+not seconds, so that findings do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_step_passive_checker
+
+from agilerl_like.envs.actions import MASK, legal_action
+from agilerl_like.envs.masks import choices_of
+from agilerl_like.envs.spaces import check_action_space, check_observation_space, mask_size
+from agilerl_like.errors import ConfigurationError
+
+SEED = 2_024
+STEPS, REPLAYED = 300, 100
+"""Steps of a whole check, and how many of them are repeated with the same seed and actions."""
+BRIEF_STEPS, BRIEF_REPLAYED = 40, 20
+_WRAP = "name a wrapper in environment.wrappers that makes it one, as minigrid.wrappers:ImgObsWrapper does for MiniGrid"
+LARGE_INFO = 1_000_000
+"""Bytes of arrays in the info of one step that are worth a warning."""
+
+Severity = Literal["error", "warning"]
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong with an environment, and what to do about it."""
+
+    severity: Severity
+    problem: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.problem}; {self.advice}"
+
+
+class Inspection(NamedTuple):
+    """What a check found."""
+
+    findings: tuple[Finding, ...]
+    observation_space: Any
+    action_space: Any
+    steps_per_second: float
+    """Of one env with random actions; nan if it could not be stepped."""
+    longest: int
+    """Steps of the longest episode that ended; 0 if none did."""
+    masked: bool
+    """Whether the env gives action masks."""
+    endless: bool
+    """Whether no episode ended, and nothing limits them."""
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that break training."""
+        return tuple(finding for finding in self.findings if finding.severity == "error")
+
+
+class _Broken(Exception):
+    """An error was found after which the env cannot be stepped on."""
+
+
+class _Step(NamedTuple):
+    """What a reset or a step returned, as far as it can be repeated."""
+
+    observation: Any
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+
+
+def check_env(make: Callable[[], gym.Env], *, steps: int = STEPS, replayed: int = REPLAYED) -> Inspection:
+    """Make an env, look for what breaks its contract in so many steps, and close it.
+
+    `replayed` is how many of the first steps are repeated with the same seed and the same actions.
+    """
+    check = _Check(make, steps, replayed)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            check.run()
+        except _Broken:
+            pass
+        finally:
+            check.close()
+    return check.inspection()
+
+
+@dataclass
+class _Check:
+    make: Callable[[], gym.Env]
+    steps: int
+    replayed: int
+    env: gym.Env = field(init=False)
+    findings: dict[tuple[Severity, str], Finding] = field(default_factory=dict)
+    made: list[gym.Env] = field(default_factory=list)
+    recorded: list[tuple[Any, _Step]] = field(default_factory=list)
+    """Actions and what they led to, in the first episode."""
+    seconds: float = 0.0
+    taken: int = 0
+    longest: int = 0
+    ended: int = 0
+    masks: set[str] = field(default_factory=set)
+    """Which of reset and step gave an action mask."""
+
+    def run(self) -> None:
+        folder = os.getcwd()
+        self.env = self._made()
+        self._check_spaces()
+        spaces = deepcopy((self.env.observation_space, self.env.action_space))
+        self._play()
+        if (self.env.observation_space, self.env.action_space) != spaces:
+            self._error("the spaces of the env change while it runs", "declare spaces that hold for every episode")
+        if self.masks == {"step"}:
+            self._warn(
+                f"info['{MASK}'] is given by step() and not by reset()", "return it with the first observation, too"
+            )
+        self._check_replay()
+        if os.getcwd() != folder:
+            os.chdir(folder)
+            self._warn("the env changes the current folder", "use absolute paths instead: runs write into this folder")
+        if self.endless and self.taken >= STEPS:
+            self._warn(
+                f"no episode ended in {self.taken} random steps, and gymnasium knows of no time limit",
+                "if episodes may never end, set training.eval_steps, or wrap the env in TimeLimit",
+            )
+
+    @property
+    def endless(self) -> bool:
+        limit = getattr(self.env.spec, "max_episode_steps", None)
+        return not self.ended and not limit and not _has_layer(self.env, gym.wrappers.TimeLimit)
+
+    def close(self) -> None:
+        for env in self.made:
+            try:
+                env.close()
+            except Exception as fault:
+                self._warn(f"close() raised {_told(fault)}", "let it end without an exception")
+
+    def inspection(self) -> Inspection:
+        env = self.made[0] if self.made else None
+        findings = sorted(self.findings.values(), key=lambda finding: finding.severity != "error")
+        return Inspection(
+            tuple(findings),
+            getattr(env, "observation_space", None),
+            getattr(env, "action_space", None),
+            self.taken / self.seconds if self.seconds else float("nan"),
+            self.longest,
+            bool(self.masks),
+            bool(self.taken) and self.endless,
+        )
+
+    # -- findings
+
+    def _error(self, problem: str, advice: str) -> None:
+        self._add("error", problem, advice)
+
+    def _warn(self, problem: str, advice: str) -> None:
+        self._add("warning", problem, advice)
+
+    def _add(self, severity: Severity, problem: str, advice: str) -> None:
+        kind = re.sub(r"[-\d.]+", "#", problem)  # the same in another step is the same
+        self.findings.setdefault((severity, kind), Finding(severity, problem, advice))
+
+    def _break(self, problem: str, advice: str) -> _Broken:
+        self._error(problem, advice)
+        return _Broken()
+
+    # -- the env
+
+    def _made(self) -> gym.Env:
+        try:
+            env = self.make()
+        except ConfigurationError:
+            raise
+        except (Exception, SystemExit) as fault:
+            raise self._break(f"the env cannot be made: {_told(fault)}", "mend its constructor") from None
+        if not all(callable(getattr(env, name, None)) for name in ("reset", "step")):
+            raise self._break(
+                f"{env!r:.100} has no {' and '.join(n for n in ('reset', 'step') if not hasattr(env, n))}",
+                "derive it from gymnasium.Env",
+            )
+        self.made.append(env)
+        if _has_layer(env, gym.wrappers.Autoreset):
+            self._warn("the env resets itself (Autoreset)", "leave Autoreset out: vector envs reset by themselves")
+        return env
+
+    def _check_spaces(self) -> None:
+        for name, check in (("observation_space", check_observation_space), ("action_space", check_action_space)):
+            space = getattr(self.env, name, None)
+            if not isinstance(space, gym.Space):
+                raise self._break(f"{name} is {space!r:.100}", "set it to one of gymnasium.spaces")
+            if _is_packed(space):
+                continue
+            try:
+                check(space)
+            except ConfigurationError as error:
+                raise self._break(str(error), _WRAP) from None
+        space = self.env.observation_space
+        if not self._is_team and isinstance(space, Dict) and MASK in space.spaces:
+            self._warn(
+                f"the observation has a key '{MASK}'",
+                f"agents by themselves read masks from info['{MASK}'] alone; give it there and not in the observation",
+            )
+
+    @property
+    def _is_team(self) -> bool:
+        return _is_packed(self.env.observation_space)
+
+    def _play(self) -> None:
+        """Step through episodes, of which the first begins from a seed."""
+        info, first = self._reset(self.env, seed=SEED)
+        self.recorded.append((None, first))
+        self.env.action_space.seed(SEED)
+        length = 0
+        while self.taken < self.steps:
+            action = self._action(info)
+            begun = perf_counter()
+            result = self._called(f"step({_short(action)})", lambda action=action: self._step(action))
+            self.seconds += perf_counter() - begun
+            self.taken, length = self.taken + 1, length + 1
+            info, step = self._checked_step(result)
+            self._ask_gymnasium(env_step_passive_checker, self.env, "step", result, action)
+            if not self.ended and len(self.recorded) <= self.replayed:
+                self.recorded.append((action, step))
+            if step.terminated or step.truncated:
+                self.ended, self.longest, length = self.ended + 1, max(self.longest, length), 0
+                info, _ = self._reset(self.env)
+
+    def _action(self, info: Mapping[str, Any]) -> Any:
+        return self._called("a random legal action", lambda: legal_action(self.env, info))
+
+    def _step(self, action: Any) -> Any:
+        before = deepcopy(action)
+        result = self.env.step(action)
+        if isinstance(action, np.ndarray) and not np.array_equal(before, action):
+            self._warn("step() writes into the action that it is given", "copy the action first")
+        return result
+
+    def _reset(self, env: gym.Env, seed: int | None = None) -> tuple[Mapping[str, Any], _Step]:
+        call = "reset()" if seed is None else f"reset(seed={seed})"
+        result = self._called(call, lambda: env.reset(seed=seed))
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise self._break(f"{call} returned {_short(result)}", "return (observation, info)")
+        observation, info = result
+        self._check_observation(observation, call)
+        self._check_info(info, "reset", ended=False)
+        self._ask_gymnasium(env_reset_passive_checker, env, "reset", result)
+        return info, _Step(deepcopy(observation))
+
+    def _checked_step(self, result: Any) -> tuple[Mapping[str, Any], _Step]:
+        if not isinstance(result, tuple) or len(result) != 5:
+            count = f"a tuple of {len(result)}" if isinstance(result, tuple) else _short(result)
+            raise self._break(f"step() returned {count}", "return (observation, reward, terminated, truncated, info)")
+        observation, reward, terminated, truncated, info = result
+        self._check_observation(observation, "step()")
+        flags = (self._flag("terminated", terminated), self._flag("truncated", truncated))
+        self._check_info(info, "step", ended=any(flags))
+        return info, _Step(deepcopy(observation), self._checked_reward(reward), *flags)
+
+    # -- parts of a step
+
+    def _check_observation(self, observation: Any, call: str) -> None:
+        for severity, problem, advice in _misfits(observation, self.env.observation_space, "observation"):
+            self._add(severity, f"{call} returned an observation that its space does not hold: {problem}", advice)
+            if severity == "error":
+                raise _Broken
+
+    def _check_info(self, info: Any, call: str, *, ended: bool) -> None:
+        if not isinstance(info, dict):
+            raise self._break(
+                f"the info of {call}() is {_short(info)}", "return a dict, {} if there is nothing to tell"
+            )
+        size = sum(value.nbytes for value in info.values() if isinstance(value, np.ndarray))
+        if size > LARGE_INFO:
+            self._warn(f"info has {size / 1e6:.0f} MB of arrays in it", "leave out what is not read: it costs time")
+        if MASK in info and not self._is_team:
+            self.masks.add(call)
+            self._check_mask(info[MASK], call, ended=ended)
+
+    def _check_mask(self, mask: Any, call: str, *, ended: bool) -> None:
+        space, where = self.env.action_space, f"info['{MASK}'] of {call}()"
+        size = mask_size(space)
+        if not size:
+            raise self._break(f"{where} is given for {space}, whose actions cannot be masked", "leave it out")
+        if not isinstance(mask, np.ndarray) or mask.shape != (size,):
+            what = f"has shape {mask.shape}" if isinstance(mask, np.ndarray) else f"is {_short(mask)}"
+            raise self._break(f"{where} {what}", f"return an array of shape ({size},), True or 1 where allowed")
+        if mask.dtype.kind not in "biu" and not np.isin(mask, (0, 1)).all():
+            raise self._break(f"{where} has dtype {mask.dtype} and other values than 0 and 1", "return booleans")
+        if not ended and any(not mask[choice].any() for choice in choices_of(space)):
+            raise self._break(f"{where} allows no action", "allow at least one, or end the episode before")
+
+    def _checked_reward(self, reward: Any) -> float:
+        scalar = isinstance(reward, (int, float, np.integer, np.floating, np.bool_)) or (
+            isinstance(reward, np.ndarray) and reward.shape == () and reward.dtype.kind in "fiub"
+        )
+        if not scalar:
+            raise self._break(f"step() returned the reward {_short(reward)}", "return one float")
+        if not np.isfinite(reward):
+            raise self._break(f"step() returned the reward {reward}", "return finite rewards")
+        return float(reward)
+
+    def _flag(self, name: str, flag: Any) -> bool:
+        if isinstance(flag, (bool, np.bool_)):
+            return bool(flag)
+        if isinstance(flag, (int, np.integer)) and flag in (0, 1):
+            self._warn(f"step() returned {name}={_short(flag)}", "return a bool")
+            return bool(flag)
+        raise self._break(f"step() returned {name}={_short(flag)}", "return a bool")
+
+    # -- seeds
+
+    def _check_replay(self) -> None:
+        """Repeat the first episode: by this env, and if it differs by a new one, which tells why."""
+        place = self._differs(self.env)
+        if place is None:
+            return
+        if self._differs(self._made()) is None:
+            self._warn(
+                f"reset(seed={SEED}) leads to another episode after others than in a new env, from its step {place} on",
+                "let reset() set back all that an episode changes",
+            )
+            return
+        self._warn(
+            f"the same seed and actions lead to different episodes (from step {place} on)",
+            "draw all random numbers from self.np_random, after super().reset(seed=seed): without it members are not "
+            "tested on the same episodes, and no run can be repeated",
+        )
+
+    def _differs(self, env: gym.Env) -> int | None:
+        """Return the first step of the recorded episode that is another one in this env, None if there is none."""
+        _, step = self._reset(env, seed=SEED)
+        for place, (action, expected) in enumerate(self.recorded):
+            if place:
+                result = self._called("step()", lambda action=action: env.step(deepcopy(action)))
+                _, step = self._checked_step(result)
+            if not _same(step, expected):
+                return place
+        return None
+
+    # -- calls
+
+    def _called(self, what: str, call: Callable[[], Any]) -> Any:
+        """Call into the env; what it raises is an error that says where."""
+        try:
+            return call()
+        except (Exception, SystemExit) as fault:
+            advice = "mend it there"
+            if "seed" in str(fault) and isinstance(fault, TypeError):
+                advice = "declare reset(self, *, seed=None, options=None)"
+            raise self._break(f"{what} raised {_told(fault)}", advice) from None
+
+    def _ask_gymnasium(self, check: Callable[..., Any], env: gym.Env, method: str, result: Any, *given: Any) -> None:
+        """Show what a method returned to gymnasium's checker, and pass on what is not checked here better."""
+
+        @functools.wraps(getattr(env, method))
+        def answer(*_: Any, **__: Any) -> Any:
+            return result
+
+        shown: Any = SimpleNamespace(observation_space=env.observation_space, **{method: answer})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                check(shown, *given)
+            except AssertionError as fault:
+                raise self._break(str(fault), "gymnasium's checker refuses it") from None
+        for warning in caught:
+            text = re.sub(r"\x1b\[\d+m", "", str(warning.message)).removeprefix("WARN: ")
+            if "gymnasium" in warning.filename and not _CHECKED_HERE.search(text):
+                self._warn(text.strip().rstrip("."), "gymnasium's checker says so")
+
+
+_CHECKED_HERE = re.compile(
+    r"obs returned by|reward|`(terminated|truncated|done)` signal|not a tuple|should be `\(obs, info\)`|old step API|"
+    r"share an object|precision lowered|Casting input|can be passed a `seed`"
+)
+
+
+def _misfits(observation: Any, space: gym.Space, name: str) -> Sequence[tuple[Severity, str, str]]:
+    """Say why an observation is none of a space; nothing if it is one, or becomes one without loss."""
+    if isinstance(space, Dict):
+        if not isinstance(observation, Mapping) or observation.keys() != space.spaces.keys():
+            keys = sorted(observation) if isinstance(observation, Mapping) else _short(observation)
+            return [("error", f"{name} is {keys} and not a dict of {sorted(space.spaces)}", "return all keys, no more")]
+        pairs = [(observation[key], part, f"{name}[{key!r}]") for key, part in space.spaces.items()]
+        return [found for pair in pairs for found in _misfits(*pair)]
+    if isinstance(space, Tuple):
+        if not isinstance(observation, tuple) or len(observation) != len(space.spaces):
+            return [("error", f"{name} is {_short(observation)}", f"return a tuple of {len(space.spaces)}")]
+        pairs = [(observation[i], part, f"{name}[{i}]") for i, part in enumerate(space.spaces)]
+        return [found for pair in pairs for found in _misfits(*pair)]
+    return _array_misfits(observation, space, name)
+
+
+def _array_misfits(observation: Any, space: gym.Space, name: str) -> Sequence[tuple[Severity, str, str]]:
+    try:
+        given = np.asarray(observation)
+    except ValueError:
+        given = np.empty(0, object)
+    dtype = np.dtype(space.dtype)
+    if given.dtype.kind not in "fiub":
+        return [("error", f"{name} is {_short(observation)}", f"return an array of {dtype}")]
+    if given.shape != (space.shape or ()):
+        return [("error", f"{name} has shape {given.shape}, and its space {space.shape}", "make them equal")]
+    if given.dtype.kind == "f" and dtype.kind != "f":
+        return [
+            ("error", f"{name} has dtype {given.dtype}, and its space {dtype}, which would cut it", "make them equal")
+        ]
+    if not np.isfinite(given).all():
+        return [("error", f"{name} has {given[~np.isfinite(given)][0]} in it", "return finite numbers")]
+    low, high = _bounds(space)
+    wrong = (given < low) | (given > high)
+    if wrong.any():
+        place = tuple(map(int, np.argwhere(wrong)[0])) if given.shape else ()
+        spot = f"{name}[{', '.join(map(str, place))}]" if place else name
+        allowed = f"{np.broadcast_to(low, given.shape)[place]} to {np.broadcast_to(high, given.shape)[place]}"
+        severity: Severity = "warning" if isinstance(space, Box) and dtype.kind == "f" else "error"
+        return [(severity, f"{spot}={given[place]} is outside {allowed}", "widen the bounds of the space")]
+    return []
+
+
+def _bounds(space: gym.Space) -> tuple[Any, Any]:
+    """Return the smallest and the largest legal numbers of a space, with a little room for rounding."""
+    if isinstance(space, Box):
+        room = 1e-5 * np.maximum(1.0, np.abs(np.nan_to_num(space.high))) if space.dtype.kind == "f" else 0
+        return space.low - room, space.high + room
+    if isinstance(space, Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return 0, 1 if isinstance(space, MultiBinary) else np.inf
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two observations, or two steps, are equal up to rounding."""
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(_same(*pair) for pair in zip(one, other, strict=True))
+    return np.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+def _has_layer(env: Any, kind: type) -> bool:
+    """Whether an env is wrapped in a wrapper of a kind."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, kind):
+            return True
+        env = env.env
+    return False
+
+
+def _is_packed(space: Any) -> bool:
+    """Whether this is the space of a team packed into one env, which checks its parts itself."""
+    return isinstance(space, Box) and hasattr(space, "tree")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size > 4:
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _told(fault: BaseException) -> str:
+    """Return an exception in one line, with the place in the env's code that raised it."""
+    frames = traceback.extract_tb(fault.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    text = " ".join(str(fault).split())
+    return f"{type(fault).__name__}: {text}{place}" if text else f"{type(fault).__name__}{place}"

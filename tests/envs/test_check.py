@@ -1,0 +1,244 @@
+"""The check of environments: seeded defects are found and named, and sound environments are left in peace."""
+
+import os
+import re
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete
+
+from agilerl_like.envs.check import BRIEF_REPLAYED, BRIEF_STEPS, check_env
+from agilerl_like.envs.pettingzoo import team_env
+from agilerl_like.envs.probes import PROBES
+from agilerl_like.envs.team_probes import TEAM_PROBES
+
+
+class Sound(gym.Env):
+    """Six steps of a drawn start; what is wrong with an env below is what it overrides."""
+
+    observation_space, action_space = Box(-1, 10, (2,)), Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.start = 0, self.np_random.random()
+        return self.see(), self.tell()
+
+    def step(self, action):
+        self.time += 1
+        return self.see(), self.pay(), self.over(), False, self.tell()
+
+    def see(self):
+        return np.array([self.time, self.start], np.float32)
+
+    def pay(self):
+        return 1.0
+
+    def over(self):
+        return self.time >= 6
+
+    def tell(self):
+        return {}
+
+
+def sound_but(**overrides):
+    """A class of envs that differ from the sound one in these attributes."""
+    return type("Wrong", (Sound,), overrides)
+
+
+def masked(mask, **more):
+    return sound_but(tell=lambda self: {"action_mask": mask(self)}, **more)
+
+
+class Keyed(Sound):
+    observation_space = Dict({"time": Box(0, 10, ()), "left": Discrete(7)})
+
+    def see(self):
+        return {"time": np.float32(self.time)}
+
+
+class OldApi(Sound):
+    def step(self, action):
+        return self.see(), 1.0, False, {}
+
+
+class OldReset(Sound):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0]
+
+
+class Seedless(Sound):
+    def reset(self, **kwargs):
+        if "seed" in kwargs:
+            raise TypeError("reset() got an unexpected keyword argument 'seed'")
+        return super().reset()
+
+
+class Forgetful(Sound):
+    """Its steps are counted on over episodes."""
+
+    total = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.see(), {}
+
+    def see(self):
+        self.total += 1
+        return np.array([self.total % 10, self.start], np.float32)
+
+
+class Swollen(Sound):
+    def step(self, action):
+        self.observation_space = Box(-1, 11, (2,))
+        return super().step(action)
+
+
+class Overwriting(Sound):
+    action_space = Box(-1, 1, (2,))
+
+    def step(self, action):
+        action *= 2
+        return super().step(action)
+
+
+class Wandering(Sound):
+    def reset(self, *, seed=None, options=None):
+        os.chdir("/")
+        return super().reset(seed=seed)
+
+
+class Failing(Sound):
+    def step(self, action):
+        if action == 2:
+            raise IndexError("list index out of range")
+        return super().step(action)
+
+
+class LateMask(Sound):
+    def step(self, action):
+        *step, _ = super().step(action)
+        return *step, {"action_mask": np.ones(3, np.int8)}
+
+
+class Duck:
+    observation_space, action_space = Sound.observation_space, Sound.action_space
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+
+DEFECTS = {
+    "shape of observations": (sound_but(see=lambda self: np.zeros(3, np.float32)), r"error: .*shape \(3,\)"),
+    "floats for whole numbers": (sound_but(observation_space=Box(0, 255, (2,), np.uint8)), "error: .*dtype float32"),
+    "texts": (sound_but(see=lambda self: "up"), "error: .*'up'"),
+    "nan": (sound_but(see=lambda self: np.array([np.nan, 0], np.float32)), "error: .*nan"),
+    "late infinity": (
+        sound_but(see=lambda self: np.array([np.inf if self.time == 5 else 0, 0], np.float32)),
+        "error: .*inf",
+    ),
+    "category outside": (
+        sound_but(observation_space=Discrete(3), see=lambda self: self.time),
+        "error: .*observation=3 is outside 0 to 2",
+    ),
+    "bounds": (
+        sound_but(observation_space=Box(-1, 3, (2,))),
+        r"warning: .*observation\[0\]=4.0 is outside -1.* to 3",
+    ),
+    "missing key": (Keyed, r"error: .*\['time'\] and not a dict of \['left', 'time'\]"),
+    "space of another kind": (
+        sound_but(observation_space=Graph(Discrete(2), None)),
+        "error: observation_space=.* is a Graph; allowed",
+    ),
+    "no space": (sound_but(action_space=None), "error: action_space is None"),
+    "reward array": (sound_but(pay=lambda self: np.ones(1)), r"error: .*reward array\(\[1.\]\); return one float"),
+    "complex reward": (sound_but(pay=lambda self: 1j), "error: .*reward 1j"),
+    "no reward": (sound_but(pay=lambda self: None), "error: .*reward None"),
+    "nan reward": (sound_but(pay=lambda self: float("nan")), "error: .*reward nan"),
+    "flag is none": (sound_but(over=lambda self: None), "error: .*terminated=None"),
+    "flag is a number": (sound_but(over=lambda self: int(self.time >= 6)), "warning: .*terminated=0"),
+    "four values": (OldApi, "error: .*a tuple of 4; return"),
+    "bare reset": (OldReset, "error: reset.* returned array"),
+    "no seed": (Seedless, "error: .*declare reset.self, ., seed=None"),
+    "global randomness": (
+        sound_but(see=lambda self: np.array([self.time, os.urandom(1)[0] / 256], np.float32)),
+        "warning: the same seed and actions lead to different episodes",
+    ),
+    "state left over": (Forgetful, r"warning: reset\(seed=.*leads to another episode after others"),
+    "endless": (sound_but(over=lambda self: False, see=lambda self: np.zeros(2, np.float32)), "warning: no episode"),
+    "info": (sound_but(tell=lambda self: None), "error: .*info .* None"),
+    "huge info": (sound_but(tell=lambda self: {"frame": np.zeros(2_000_000, np.uint8)}), "warning: .* 2 MB"),
+    "mask of another size": (masked(lambda self: np.ones(4, np.int8)), r"error: .*shape \(4,\)"),
+    "mask that allows nothing": (masked(lambda self: np.zeros(3, np.int8)), "error: .*allows no action"),
+    "mask of numbers": (masked(lambda self: np.full(3, 0.5)), "error: .*float64"),
+    "one choice without": (
+        masked(lambda self: np.array([1, 1, 0, 0], np.int8), action_space=MultiDiscrete([2, 2])),
+        "error: .*allows no action",
+    ),
+    "mask without a meaning": (masked(lambda self: np.ones(2), action_space=Box(-1, 1, (2,))), "error: .*leave it out"),
+    "first mask missing": (LateMask, r"warning: .* not by reset\(\)"),
+    "mask in the observation": (
+        sound_but(
+            observation_space=Dict({"x": Box(0, 9, ()), "action_mask": Box(0, 1, (3,), np.int8)}),
+            see=lambda self: {"x": np.float32(self.time), "action_mask": np.ones(3, np.int8)},
+        ),
+        "warning: .*key 'action_mask'",
+    ),
+    "legal action refused": (Failing, r"error: step\(.*2.*\) raised IndexError: list index .*test_check.py:\d+"),
+    "changing spaces": (Swollen, "error: the spaces of the env change"),
+    "writes into actions": (Overwriting, "warning: .* writes into the action"),
+    "changes the folder": (Wandering, "warning: .*current folder"),
+    "resets itself": (lambda: gym.wrappers.Autoreset(Sound()), "warning: .*Autoreset"),
+    "no step": (Duck, "error: .* has no step; derive it from gymnasium.Env"),
+    "constructor": (partial(Sound, 3), "error: the env cannot be made: TypeError"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), DEFECTS.values(), ids=DEFECTS)
+def test_a_defect_is_found_and_named(make, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    findings = [str(finding) for finding in check_env(make).findings]
+    assert len(findings) == 1
+    assert re.search(message, findings[0]), findings[0]
+    assert os.getcwd() == str(tmp_path)
+
+
+STOCK = (
+    "CartPole-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Pendulum-v1",
+    "Blackjack-v1",
+    "FrozenLake-v1",
+    "Taxi-v4",
+    "LunarLander-v3",
+    "LunarLanderContinuous-v3",
+    "BipedalWalker-v3",
+)
+
+
+@pytest.mark.parametrize("env_id", STOCK)
+def test_stock_environments_are_left_in_peace(env_id):
+    inspection = check_env(partial(gym.make, env_id, disable_env_checker=True), steps=150, replayed=50)
+    assert inspection.findings == ()
+    assert inspection.masked == (env_id == "Taxi-v4")
+
+
+@pytest.mark.parametrize("name", ["mpe2.simple_spread_v3", "mpe2.simple_speaker_listener_v4", "classic/rps-v2"])
+def test_stock_environments_of_teams_are_left_in_peace(name):
+    pytest.importorskip("mpe2")
+    assert check_env(partial(team_env, name), steps=60, replayed=30).findings == ()
+
+
+@pytest.mark.parametrize("probe", [*PROBES.values(), *TEAM_PROBES.values()], ids=lambda probe: probe.name)
+def test_probes_are_left_in_peace(probe):
+    make = probe.make if probe in PROBES.values() else partial(team_env, probe.make)
+    assert check_env(make, steps=40, replayed=20).findings == ()
+
+
+def test_the_brief_check_takes_few_steps_and_says_nothing_of_ends():
+    inspection = check_env(sound_but(over=lambda self: False), steps=9, replayed=9)
+    assert inspection.findings == ()
+    assert BRIEF_STEPS + BRIEF_REPLAYED <= 100

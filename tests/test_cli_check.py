@@ -1,0 +1,63 @@
+"""`agilerl-like check`: a line for each finding, an exit code, and a configuration that trains."""
+
+import pytest
+import yaml
+
+from agilerl_like.cli import main
+from agilerl_like.config import load
+
+PAYS_ARRAYS = """
+import numpy as np
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Wrong(CartPoleEnv):
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, np.array([reward]), *rest
+
+class Endless(CartPoleEnv):
+    def step(self, action):
+        self.reset()
+        return *super().step(action)[:2], False, False, {}
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "envs_to_check.py").write_text(PAYS_ARRAYS)
+    return "envs_to_check"
+
+
+def test_a_sound_env_gets_a_configuration_that_can_be_read(own, tmp_path, capsys):
+    assert main(["check", "Taxi-v4", "--write", "taxi.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Taxi-v4: no errors, no warnings; ")
+    assert "with action masks" in out
+    assert load("taxi.yaml").environment.id == "Taxi-v4"
+    assert main(["check", "Taxi-v4", "--write", "taxi.yaml"]) == 2
+    assert "exists; allowed is a new file" in capsys.readouterr().err
+    assert main(["check", "taxi.yaml"]) == 0
+
+
+def test_an_error_is_a_line_and_exit_code_2(own, capsys):
+    assert main(["check", f"{own}:Wrong", "--write", "wrong.yaml"]) == 2
+    finding, summary = capsys.readouterr().out.splitlines()
+    assert finding == "error: step() returned the reward array([1.]); return one float"
+    assert summary.startswith(f"{own}:Wrong: 1 error, no warnings; ")
+
+
+def test_tests_are_cut_where_episodes_do_not_end(own, tmp_path, capsys):
+    assert main(["check", f"{own}:Endless", "--write", "endless.yaml"]) == 0
+    assert "warning: no episode ended in 300 random steps" in capsys.readouterr().out
+    assert yaml.safe_load((tmp_path / "endless.yaml").read_text())["training"]["eval_steps"] == 1000
+
+
+@pytest.mark.parametrize(
+    "name", ["classic/rps-v2", "pettingzoo.classic.rps_v2", "pettingzoo.classic.rps_v2:parallel_env"]
+)
+def test_a_teams_env_is_known_by_its_name(own, name, capsys):
+    pytest.importorskip("pettingzoo.classic.rps_v2")
+    assert main(["check", name, "--write", "team.yaml"]) == 0
+    assert load("team.yaml").algorithm.name == "IPPO"
