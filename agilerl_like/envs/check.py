@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -25,9 +24,10 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_step_passive_checker
 
 from agilerl_like.envs.actions import MASK, legal_action
+from agilerl_like.envs.faults import described
 from agilerl_like.envs.masks import choices_of
 from agilerl_like.envs.spaces import check_action_space, check_observation_space, mask_size
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, Terminated
 
 SEED = 2_024
 STEPS, REPLAYED = 300, 100
@@ -151,7 +151,7 @@ class _Check:
             try:
                 env.close()
             except Exception as fault:
-                self._warn(f"close() raised {_told(fault)}", "let it end without an exception")
+                self._warn(f"close() raised {described(fault)}", "let it end without an exception")
 
     def inspection(self) -> Inspection:
         env = self.made[0] if self.made else None
@@ -187,10 +187,10 @@ class _Check:
     def _made(self) -> gym.Env:
         try:
             env = self.make()
-        except ConfigurationError:
+        except (ConfigurationError, Terminated):
             raise
         except (Exception, SystemExit) as fault:
-            raise self._break(f"the env cannot be made: {_told(fault)}", "mend its constructor") from None
+            raise self._break(f"the env cannot be made: {described(fault)}", "mend its constructor") from None
         if not all(callable(getattr(env, name, None)) for name in ("reset", "step")):
             raise self._break(
                 f"{env!r:.100} has no {' and '.join(n for n in ('reset', 'step') if not hasattr(env, n))}",
@@ -361,11 +361,13 @@ class _Check:
         """Call into the env; what it raises is an error that says where."""
         try:
             return call()
+        except Terminated:
+            raise
         except (Exception, SystemExit) as fault:
             advice = "mend it there"
             if "seed" in str(fault) and isinstance(fault, TypeError):
                 advice = "declare reset(self, *, seed=None, options=None)"
-            raise self._break(f"{what} raised {_told(fault)}", advice) from None
+            raise self._break(f"{what} raised {described(fault)}", advice) from None
 
     def _ask_gymnasium(self, check: Callable[..., Any], env: gym.Env, method: str, result: Any, *given: Any) -> None:
         """Show what a method returned to gymnasium's checker, and pass on what is not checked here better."""
@@ -476,11 +478,3 @@ def _short(value: Any) -> str:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _told(fault: BaseException) -> str:
-    """Return an exception in one line, with the place in the env's code that raised it."""
-    frames = traceback.extract_tb(fault.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    text = " ".join(str(fault).split())
-    return f"{type(fault).__name__}: {text}{place}" if text else f"{type(fault).__name__}{place}"
