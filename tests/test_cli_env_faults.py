@@ -77,4 +77,4 @@ def test_in_training(run, capsys, flaw, message):
     *_, line = capsys.readouterr().err.splitlines()
     assert message in line
     assert line.startswith("agilerl-like: ")
-    assert line.endswith("; to go on: agilerl-like resume runs/one --trust")
+    assert line.endswith("; to go on: agilerl-like resume runs/one")
