@@ -24,7 +24,7 @@ import torch
 from agilerl_like.config import build, load
 from agilerl_like.envs import evaluation_env
 from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.reporting import GenerationRecord, Reporter, Reporters
+from agilerl_like.reporting import GenerationRecord, Reporter, Reporters, fittest
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.conduct import evolve_on_policy
 from agilerl_like.training.schedule import Places
@@ -78,8 +78,8 @@ class Milestone(Reporter):
         self.steps: int | None = None
 
     def generation(self, record: GenerationRecord) -> None:
-        """Look at the best evaluation so far."""
-        if self.steps is None and record.best_fitness_ever >= self.wanted:
+        """Look at the best evaluation of this generation."""
+        if self.steps is None and fittest(record.members).fitness >= self.wanted:
             self.steps = record.env_steps
 
 

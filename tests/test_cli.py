@@ -216,7 +216,7 @@ class TestResume:
             patch.syspath_prepend(tmp_path)
             assert main(["train", file, *options]) == 0
             capsys.readouterr()
-            assert main(["resume", str(tmp_path / "runs" / "words"), "--training.max-steps", "384"]) == 0
+            assert main(["resume", str(tmp_path / "runs" / "words"), "--trust", "--training.max-steps", "384"]) == 0
         said = capsys.readouterr().out.splitlines()
         assert "'none'" in said
         assert "None" not in said

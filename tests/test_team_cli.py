@@ -65,9 +65,9 @@ def test_resume_goes_on_where_it_was_as_if_nothing_had_happened(file, tmp_path, 
     for name, steps in (("whole", "192"), ("parts", "128")):
         assert main(["train", file, "--run.name", name, "--training.max-steps", steps]) == 0
     whole, parts = (tmp_path / "runs" / name for name in ("whole", "parts"))
-    assert main(["resume", str(parts)]) == 0
+    assert main(["resume", str(parts), "--trust"]) == 0
     assert "to go on it needs a larger --training.max-steps\n" in capsys.readouterr().out
-    assert main(["resume", str(parts), "--training.max-steps", "192"]) == 0
+    assert main(["resume", str(parts), "--trust", "--training.max-steps", "192"]) == 0
     assert metrics(parts) == metrics(whole)
     assert lineage(parts) == lineage(whole)
 
@@ -80,7 +80,7 @@ def test_two_processes_do_the_same_run(run, file, tmp_path):
 
 
 def test_eval_plays_the_best_team(run, capsys):
-    assert main(["eval", str(run), "--episodes", "40", "--seed", "1"]) == 0
+    assert main(["eval", str(run), "--episodes", "40", "--seed", "1", "--trust"]) == 0
     said = capsys.readouterr().out
     assert f"mean return {RETURN}.00 ± 0.00 over 40 episodes" in said
     assert "\nspeaker_0: 3.00, listener_0: 6.00, listener_1: 6.00\n" in said

@@ -93,6 +93,16 @@ class Episodes(NamedTuple):
         return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
 
     @property
+    def standard_errors(self) -> np.ndarray:
+        """Standard error of each mean return `[P]`: the sample deviation over the square root of the episodes counted.
+
+        It is nan where fewer than two episodes count.
+        """
+        count = (~self.lost).sum(axis=1)
+        squares = np.where(self.lost, 0.0, (self.returns - self.means[:, None]) ** 2).sum(axis=1)
+        return np.sqrt(np.divide(squares, count * (count - 1), out=np.full(len(count), np.nan), where=count > 1))
+
+    @property
     def steps(self) -> int:
         """Env steps of all members together."""
         return int(self.lengths.sum())

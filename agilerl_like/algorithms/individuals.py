@@ -10,7 +10,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import numpy as np
 import torch
@@ -30,6 +30,10 @@ from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, generator
 
 IndividualsT = TypeVar("IndividualsT", bound="Individuals")
+Stored: TypeAlias = tuple[dict[str, Any], Mapping[str, Tensor]]
+"""The document and the tensors of one agent."""
+BEST = "champion"
+"""Name of the best agent's document in the folder of a population or a checkpoint."""
 
 MEMBERS_SHOWN = 16
 """Members that `repr` shows."""
@@ -67,6 +71,8 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
             )
         self.fitness: list[float] = []
         """Last evaluation of each member, in their order; empty before the first."""
+        self.best_of_run: IndividualT | None = None
+        """A copy of the best agent that a run has found in any generation, confirmed on fresh episodes."""
         self.team: Team = SOLO
         """With whom its members learn: several processes may share the envs of one."""
 
@@ -104,6 +110,14 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
 
     @property
     def best(self) -> IndividualT:
+        """The best agent that a run found in any generation, confirmed on fresh episodes; without a run, the fittest.
+
+        It is a copy of the member as it was then: the member itself may have trained on, changed or been replaced.
+        """
+        return self.fittest if self.best_of_run is None else self.best_of_run
+
+    @property
+    def fittest(self) -> IndividualT:
         """The member with the highest last fitness; of equal ones, that of the lowest index."""
         return max(
             self.agents, key=lambda agent: (rank_of(agent.fitness[-1]) if agent.fitness else -np.inf, -agent.index)
@@ -162,7 +176,7 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         return tuple(done)
 
     def mutate(self: IndividualsT, mutations: Mutations, *, pre_training: bool = False) -> IndividualsT:
-        """Mutate every member but the best (all of them with `pre_training`), in place; return the population.
+        """Mutate every member but the fittest (all of them with `pre_training`), in place; return the population.
 
         This is mutation by hand, drawn by `rand_seed`; before training without one, as the population's seed has it.
         """
@@ -178,7 +192,7 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
                 )
             )
             return self
-        spared = None if mutations.mutate_elite or pre_training else self.best
+        spared = None if mutations.mutate_elite or pre_training else self.fittest
         for agent in self.agents:
             if agent is not spared:
                 agent.mutate(mutations, mutations.by_hand, pre_training=pre_training)
@@ -206,7 +220,8 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
 
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
         """Everything about the population: documents by name, and tensors by name."""
-        return documents_of([agent.to_documents() for agent in self.agents], self.fitness)
+        best = None if self.best_of_run is None else self.best_of_run.to_documents()
+        return documents_of([agent.to_documents() for agent in self.agents], self.fitness, best)
 
     def save_checkpoint(self, path: str | os.PathLike[str], **more: Any) -> Path:
         """Write all members to one folder; `more` are documents of the caller's, by name."""
@@ -251,6 +266,10 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         try:
             population = cls(agents)
             population.fitness = numbers_in(facts, "fitness")
+            if BEST in documents:
+                population.best_of_run = kind.from_documents(
+                    documents[BEST], tensors.get(BEST, {}), device=device, where=f"{where}/{BEST}", networks=networks
+                )
         except (ConfigurationError, LookupError, TypeError, ValueError) as error:
             raise CheckpointError(f"path={where!r} does not fit together: {error!s:.500}") from error
         return population
@@ -296,13 +315,14 @@ def _start_in(range_: RLParameter, value: Any) -> Any:
 
 
 def documents_of(
-    members: Sequence[tuple[dict[str, Any], Mapping[str, Tensor]]], fitness: Sequence[float]
+    members: Sequence[Stored], fitness: Sequence[float], best: Stored | None = None
 ) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
-    """A population's documents and tensors by name, from what its members' `to_documents` gave."""
-    names = [f"member-{place:03d}" for place in range(len(members))]
+    """A population's documents and tensors by name, from what `to_documents` of each agent returned."""
+    stored = {f"member-{place:03d}": member for place, member in enumerate(members)}
+    stored |= {} if best is None else {BEST: best}
     facts = {"algorithm": members[0][0]["algorithm"], "size": len(members), "fitness": list(fitness)}
-    documents = {"population": facts, **dict(zip(names, (document for document, _ in members), strict=True))}
-    return documents, dict(zip(names, (tensors for _, tensors in members), strict=True))
+    documents = {"population": facts, **{name: document for name, (document, _) in stored.items()}}
+    return documents, {name: tensors for name, (_, tensors) in stored.items()}
 
 
 def mend(population: Individuals, sick: Sequence[int], uids: Sequence[int]) -> list[tuple[int, int]]:

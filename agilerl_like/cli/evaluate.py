@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-from tyro.conf import Positional
+from tyro.conf import FlagCreatePairsOff, Positional
 
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.stored import read_agent
 from agilerl_like.cli.output import checked_seed, write_line
 from agilerl_like.cli.train import CONFIG
-from agilerl_like.config import Config, Draft, load
+from agilerl_like.config import Config, Draft, check_trust, load
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, fresh_seed, integers
@@ -24,7 +24,14 @@ EPISODE = 64
 """Bytes that an episode takes at least: its seed, its return and its length, and they are copied."""
 
 
-def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = None, env: str = "") -> int:
+def evaluate(
+    run: Positional[Path],
+    /,
+    episodes: int = 100,
+    seed: int | None = None,
+    env: str = "",
+    trust: FlagCreatePairsOff[bool] = False,
+) -> int:
     """Play fresh episodes with the best agent or team of a run, without exploration.
 
     What a team's agents earn together is its return; what each of them earns stands below it.
@@ -34,13 +41,14 @@ def evaluate(run: Positional[Path], /, episodes: int = 100, seed: int | None = N
         episodes: How many episodes.
         seed: Names the episodes; none: new ones.
         env: Another env than the run's, as `environment.id` would name it.
+        trust: Import what the run's `environment.id` and `wrappers` name, though it is of no known package.
     """
     if episodes < 1:
         raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
     check_room(f"episodes={episodes}", episodes, EPISODE, "episodes")
     seed = fresh_seed() if seed is None else checked_seed(seed)
     agent = _saved(run)
-    config = _config_of(run, env, agent.algo)
+    config = _config_of(run, env, agent.algo, trust=trust)
     stage = config.stage(num_envs=1)
     with contextlib.closing(stage.env):
         spaces = tuple(map(_as_one, config.spaces(stage.env)))
@@ -75,14 +83,17 @@ def _as_one(space: Any) -> gymnasium.Space:
     return gymnasium.spaces.Dict(space) if isinstance(space, dict) else space
 
 
-def _config_of(run: Path, env: str, algorithm: str) -> Config:
+def _config_of(run: Path, env: str, algorithm: str, *, trust: bool) -> Config:
     """The configuration of a run; if another env is named, one that says nothing but this."""
     if env:
         return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).judge()
     for folder in (run, run.parent):
         if (folder / CONFIG).is_file():
             _check_env_is_named(folder / CONFIG)
-            return load(folder / CONFIG)
+            config = load(folder / CONFIG)
+            if not trust:
+                check_trust(config, folder / CONFIG)
+            return config
     raise ConfigurationError(f"env is missing: {run} has no {CONFIG} that names it; allowed is --env ID")
 
 

@@ -28,7 +28,7 @@ from tyro.conf import (
 )
 
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
-from agilerl_like.config import Config, build, check_changes, load
+from agilerl_like.config import TRUST, Config, build, check_changes, check_trust, foreign_paths, load, notes_of_trust
 from agilerl_like.config.bundled import find
 from agilerl_like.durable import make_folder, sync_folder
 from agilerl_like.errors import ConfigurationError, EnvironmentFault, ExitCode, NoHealthyMember
@@ -83,6 +83,8 @@ class Resume:
     run: Positional[Path]
     """Folder of the run."""
     settings: Annotated[FlagConversionOff[Config], tyro.conf.arg(name="")]
+    trust: FlagCreatePairsOff[bool] = False
+    """Import what environment.id and wrappers name, though it is of no known package: the folder is your own."""
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -109,10 +111,10 @@ def train(arguments: Sequence[str]) -> int:
 
 def resume(arguments: Sequence[str]) -> int:
     """Do what `Resume` describes."""
-    rest = [argument for argument in arguments if argument not in ("-h", "--help")]
+    rest = [argument for argument in arguments if argument not in ("-h", "--help", TRUST)]
     folder, overrides = _first(rest)
     file = str(Path(folder) / CONFIG) if folder else ""
-    if len(rest) < len(arguments):
+    if {"-h", "--help"} & {*arguments}:
         return _help("resume", Resume, (lambda: Resume(Path(folder), load(file, overrides))) if folder else None)
     if not folder:
         raise ConfigurationError(f"run is missing; allowed is {PROGRAM} resume FOLDER [--section.name VALUE ...]")
@@ -120,6 +122,8 @@ def resume(arguments: Sequence[str]) -> int:
         raise ConfigurationError(f"run={folder!r} has no {CONFIG}; allowed is the folder of a run of {PROGRAM} train")
     config = load(file, overrides)
     check_changes(load(file), config)
+    if TRUST not in arguments:
+        check_trust(config, Path(file), overrides)
     with _launched(config) as world:
         return _conduct(config, world, lambda: Path(folder), resume=True)
 
@@ -152,7 +156,8 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
         stack.callback(setup.env.close)
         list(_sinks(config, config.run.dir))  # a missing package is an error before a folder is made
         shown = find_folder() if world.is_main else None
-        command = world.agree(f"{PROGRAM} resume {shlex.quote(str(shown))}")  # other processes may have named another
+        trust = f" {TRUST}" if foreign_paths(config) else ""
+        command = world.agree(f"{PROGRAM} resume {shlex.quote(str(shown))}{trust}")  # others may have named another
         run_dir = None if shown is None else shown.absolute()  # an environment may change the working directory
         stack.callback(_remove_if_empty, run_dir)
         try:
@@ -179,7 +184,8 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
 def _sinks(config: Config, run_dir: Path) -> Iterable[Reporter]:
     # a name is of one run alone, so the same run again needs another one
     again = f"train {CONFIG}{' --run.name ANOTHER' if config.run.name else ''} does this run again"
-    yield ConfigReporter(run_dir, config.without_overwrite().to_yaml(), again=again)
+    notes = notes_of_trust(config)
+    yield ConfigReporter(run_dir, config.without_overwrite().to_yaml(), again=again, notes=notes)
     yield ConsoleReporter()
     yield CsvReporter(run_dir)
     yield LineageReporter(run_dir)

@@ -1,6 +1,7 @@
 """Typed configurations of runs: read from YAML files and the command line, judged as a whole, and built.
 
-`load` reads and judges; `build` makes the envs and the population; `check_changes` is for runs that go on.
+`load` reads and judges; `build` makes the envs and the population; `check_changes` is for runs that go on,
+`check_trust` for folders that may come from anyone.
 """
 
 from agilerl_like.config.changes import check_changes
@@ -26,9 +27,11 @@ from agilerl_like.config.teams import (
     TeamEnvironmentConfig,
     TeamNetworkConfig,
 )
+from agilerl_like.config.trust import TRUST, check_trust, foreign_paths, notes_of_trust
 
 __all__ = [
     "KINDS",
+    "TRUST",
     "AlgorithmConfig",
     "Config",
     "Contradictions",
@@ -50,5 +53,8 @@ __all__ = [
     "TrainingConfig",
     "build",
     "check_changes",
+    "check_trust",
+    "foreign_paths",
     "load",
+    "notes_of_trust",
 ]

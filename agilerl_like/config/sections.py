@@ -88,8 +88,22 @@ class EnvironmentConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> EnvironmentConfig:
-        _ = self.recipe
+        _ = self.recipe  # nothing is imported for it
         return self
+
+    @classmethod
+    def import_paths(cls, written: Mapping[str, Any]) -> dict[str, str]:
+        """The import paths among the settings of this section, by field: what is imported when the envs are made."""
+        named = {"id": written.get("id")}
+        for key in ("wrappers", "training_wrappers"):
+            listed = written.get(key) or ()
+            for number, wrapper in enumerate(listed if isinstance(listed, list | tuple) else (listed,)):
+                named[f"{key}.{number}"] = wrapper.get("name") if isinstance(wrapper, Mapping) else wrapper
+        return {field: text for field, text in named.items() if isinstance(text, str) and cls._is_import(field, text)}
+
+    @staticmethod
+    def _is_import(field: str, text: str) -> bool:
+        return ":" in text
 
 
 class PopulationConfig(Section):

@@ -73,6 +73,10 @@ class TeamEnvironmentConfig(EnvironmentConfig):
             env_kwargs=self.kwargs,
         )
 
+    @staticmethod
+    def _is_import(field: str, text: str) -> bool:
+        return field != "id" or "/" not in text  # which is in an id of PettingZoo's registry
+
 
 class TeamNetworkConfig(NetworkConfig):
     """The first architecture of every group's actor and critic."""

@@ -1,20 +1,82 @@
-"""What can be written to a file and found again: import paths of functions, and plain data."""
+"""What can be written to a file and found again: import paths of functions, and plain data.
+
+To import a module is to run it. So an import path that stands in a file of unknown origin may only name an environment
+or a wrapper of a known package (`is_known`); everything else takes the user's word, which `config.trust` asks for.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
+import re
+import sys
 from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from agilerl_like.errors import ConfigurationError
 
+PACKAGES = ("ale_py", "gymnasium", "minatar", "minigrid", "mpe2", "pettingzoo")
+"""Packages of environments; those that register with gymnasium's entry points count as well."""
+OWN = tuple(f"agilerl_like.envs.{name}" for name in ("probes", "team_probes", "views", "team_images"))
+"""Our modules whose environments and wrappers a configuration may name."""
+GYMNASIUM_ID = re.compile(r"(?:[\w:.-]+/)?[\w:.-]+-v\d+")
+MAKERS = ("parallel_env", "raw_env", "env")
+"""What the modules of PettingZoo's environments call their factories."""
+
+
+def is_known(path: str) -> bool:
+    """Whether an import path names an environment or a wrapper of a known package, and nothing else.
+
+    In a known package that is a registered id, one of PettingZoo's factories, or a class of that package that steps or
+    resets. Other callables are not: many modules hold a function that imports, or calls, what its arguments name. Only
+    modules of known packages are imported to find out.
+    """
+    module_name, colon, name = path.rpartition(":")
+    module_name = module_name if colon else name  # a module of PettingZoo's kind
+    if module_name in OWN:
+        thing = getattr(importlib.import_module(module_name), name, None)
+        return callable(thing) and getattr(thing, "__module__", None) == module_name
+    if not _is_package(module_name.partition(".")[0]):
+        return False
+    if not colon or name in MAKERS or GYMNASIUM_ID.fullmatch(name):
+        return True
+    try:
+        thing = getattr(importlib.import_module(module_name), name, None)
+    except ImportError:  # whoever makes the environment will say so
+        return True
+    is_environment = isinstance(thing, type) and (hasattr(thing, "step") or hasattr(thing, "reset"))
+    return is_environment and _is_package(thing.__module__.partition(".")[0])
+
+
+def _is_package(root: str) -> bool:
+    """Whether it is a known package that is installed, rather than a file of that name in the current folder."""
+    if root not in PACKAGES and root not in {entry.module.partition(".")[0] for entry in _plugins()}:
+        return False
+    if root in sys.modules:
+        return True
+    spec = importlib.util.find_spec(root)
+    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    here = Path.cwd()
+    return not any(here in (Path(place).parent, Path(place).parent.parent) for place in places if place)
+
+
+def _plugins() -> Any:
+    return entry_points(group="gymnasium.envs")
+
+
+def check_module_name(field: str, value: str, module_name: str) -> None:
+    """Raise ConfigurationError if a field's value names a module relative to nothing."""
+    if not all(module_name.split(".")):
+        raise ConfigurationError(f"{field}={value!r}: {module_name!r} is no module's name; allowed is 'package.module'")
+
 
 def module_of(field: str, value: str, module_name: str) -> ModuleType:
     """Import the module that a field's value names; a ConfigurationError says if that cannot be done."""
-    if not all(module_name.split(".")):  # relative to nothing
-        raise ConfigurationError(f"{field}={value!r}: {module_name!r} is no module's name; allowed is 'package.module'")
+    check_module_name(field, value, module_name)
     try:
         return importlib.import_module(module_name)
     except ImportError as fault:

@@ -34,6 +34,7 @@ from agilerl_like.envs.wrapping import (
     SeenThrough,
     Wrapper,
     around,
+    check_wrapper,
     reads_rows,
     refuse_twins,
     resolved,
@@ -91,7 +92,7 @@ class EnvRecipe:
         if not isinstance(self.step_timeout, (int, float)) or not 0 < self.step_timeout < math.inf:
             raise ConfigurationError(f"step_timeout={self.step_timeout!r}; allowed are seconds above 0")
         for wrapper in (*self.wrappers, *self.training_wrappers):
-            resolved(wrapper)
+            check_wrapper(wrapper)
 
     def make(self, num_envs: int | None = None, backend: Backend | None = None) -> VectorEnv:
         """Make the vector env; it carries this recipe, with the backend that was chosen, as `.recipe`.
@@ -100,6 +101,8 @@ class EnvRecipe:
             ConfigurationError: unknown id, wrapper or argument, a package that is not installed, or a backend that this
                 env does not have.
         """
+        for wrapper in (*self.wrappers, *self.training_wrappers):
+            resolved(wrapper)  # what cannot be imported is an error here, not in a worker
         wanted = replace(
             self,
             num_envs=self.num_envs if num_envs is None else num_envs,

@@ -16,25 +16,44 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from agilerl_like.envs.paths import import_path, module_of, plain
+from agilerl_like.envs.paths import check_module_name, import_path, module_of, plain
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 Wrapper = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Callable[[gym.Env], gym.Env]
 
 
+def check_wrapper(wrapper: Wrapper) -> None:
+    """Raise ConfigurationError unless a wrapper has a legal form; an import path is not imported for that."""
+    if not callable(wrapper):
+        name = _named(wrapper)[0]
+        if ":" in name:
+            check_module_name("wrappers", name, name.rpartition(":")[0])
+        else:
+            _class_of(name)
+
+
 def resolved(wrapper: Wrapper) -> Callable[[gym.Env], gym.Env]:
-    """What a name, a pair, a mapping or a callable puts around an env; a ConfigurationError says if it is none."""
+    """Return what a name, a pair, a mapping or a callable puts around an env.
+
+    Raises:
+        ConfigurationError: it is none of them, or names something that does not exist.
+    """
     if callable(wrapper):
         return wrapper
+    name, kwargs = _named(wrapper)
+    return partial(_class_of(name), **kwargs) if kwargs else _class_of(name)
+
+
+def _named(wrapper: Any) -> tuple[str, Mapping[str, Any]]:
+    """A wrapper's name and its arguments."""
     if isinstance(wrapper, str):
-        return _class_of(wrapper)
+        return wrapper, {}
     if isinstance(wrapper, Mapping):
         if not isinstance(wrapper.get("name"), str):
             raise ConfigurationError(f"wrappers: {dict(wrapper)!r} has no name; allowed is {{'name': …, **kwargs}}")
-        kwargs = {key: value for key, value in wrapper.items() if key != "name"}
-        return partial(_class_of(wrapper["name"]), **kwargs)
+        return wrapper["name"], {key: value for key, value in wrapper.items() if key != "name"}
     if isinstance(wrapper, tuple) and len(wrapper) == 2 and isinstance(wrapper[0], str):
-        return partial(_class_of(wrapper[0]), **wrapper[1])
+        return wrapper[0], wrapper[1]
     raise ConfigurationError(
         f"wrappers: {wrapper!r}; allowed are a name, (name, kwargs), {{'name': …, **kwargs}} and a callable"
     )

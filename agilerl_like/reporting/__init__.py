@@ -8,6 +8,7 @@ from agilerl_like.reporting.files import CsvReporter, LineageReporter, read_line
 from agilerl_like.reporting.plot import figure, plot_run
 from agilerl_like.reporting.records import (
     FOUNDER,
+    BestRecord,
     BirthRecord,
     GenerationRecord,
     MemberRecord,
@@ -21,6 +22,7 @@ from agilerl_like.reporting.wandb import WandbReporter
 
 __all__ = [
     "FOUNDER",
+    "BestRecord",
     "BirthRecord",
     "ConsoleReporter",
     "CsvReporter",

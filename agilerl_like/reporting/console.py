@@ -191,8 +191,8 @@ class ConsoleReporter(Reporter):
             goal = "" if run.target is None else f"target {wording.fitness(run.target)}"
             return Text(goal, style="dim")
         record = self._record
-        reached = record.target is not None and record.best_fitness_ever >= record.target
-        ever = wording.fitness(record.best_fitness_ever)
+        reached = record.target is not None and record.best.fitness >= record.target
+        ever = wording.fitness(record.best.fitness)
         text = Text.assemble("best ", (wording.fitness(self._bests[-1]), "bold green" if reached else "bold"))
         text.append(
             f"   ever {ever}" + ("" if record.target is None else f"   target {wording.fitness(record.target)}")

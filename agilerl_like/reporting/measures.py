@@ -25,13 +25,20 @@ def member_measures(member: MemberRecord) -> dict[str, float]:
 
 
 def population_measures(record: GenerationRecord) -> dict[str, float]:
-    """Return what all members have in common; the best, the median and the worst are taken over finite fitnesses."""
+    """Return what all members have in common.
+
+    `best`, `median` and `worst` are taken over the finite fitnesses of this generation; `best_ever…` describe the best
+    agent of the run so far, whose fitness is that of fresh episodes.
+    """
     fitness = [member.fitness for member in record.members if math.isfinite(member.fitness)]
     return {
         "population/best": max(fitness, default=math.nan),
         "population/median": statistics.median(fitness) if fitness else math.nan,
         "population/worst": min(fitness, default=math.nan),
-        "population/best_ever": record.best_fitness_ever,
+        "population/best_ever": record.best.fitness,
+        "population/best_ever_standard_error": record.best.standard_error,
+        "population/best_ever_uid": record.best.uid,
+        "population/best_ever_generation": record.best.generation,
         "population/target": math.nan if record.target is None else record.target,
         "time/total_timesteps": record.env_steps,
         "time/evaluation_timesteps": record.evaluation_steps,

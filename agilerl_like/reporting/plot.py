@@ -63,7 +63,7 @@ def figure(run_dir: Path | str) -> Figure:
     bar = drawing.colorbar(small[0].collections[-1], ax=small, label="fitness", aspect=16 * lines, pad=0.01)
     bar.ax.spines["outline"].set_visible(False)
     drawing.suptitle(
-        _title(Path(run_dir), history.rows[history.lineage[-1]]),
+        _title(Path(run_dir), history.rows[-1], history.rows[history.lineage[-1]]),
         x=0.01,
         ha="left",
         fontsize=13,
@@ -73,8 +73,8 @@ def figure(run_dir: Path | str) -> Figure:
     return drawing
 
 
-def _title(run_dir: Path, best: Mapping[str, Any]) -> str:
-    fitness, generation = wording.fitness(best["eval/mean_reward"]), int(best["generation"])
+def _title(run_dir: Path, last: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+    fitness, generation = wording.fitness(last["population/best_ever"]), int(best["generation"])
     return f"{run_dir.resolve().name}: best fitness {fitness}, member {best['uid']:.0f} in generation {generation}"
 
 
@@ -100,11 +100,20 @@ def _read(run_dir: Path | str) -> _History:
         # Parents are looked up before their slot's new owner is entered: a clone leaves from where its parent stood.
         before += [last_seen.get(row["uid"], last_seen.get(row["parent_uid"], -1)) for row in rows[start:stop]]
         last_seen.update((row["uid"], index) for index, row in enumerate(rows[start:stop], start))
-    ranks = [rank(row["eval/mean_reward"], row["uid"], row["generation"]) for row in rows]
-    lineage = [ranks.index(max(ranks))]
+    lineage = [_best_row(rows)]
     while before[lineage[-1]] >= 0:
         lineage.append(before[lineage[-1]])
     return _History(rows, before, lineage[::-1])
+
+
+def _best_row(rows: list[dict[str, Any]]) -> int:
+    """The row of the best agent of the run, as it was evaluated; without such columns, that of the highest fitness."""
+    best = rows[-1].get("population/best_ever_uid"), rows[-1].get("population/best_ever_generation")
+    for number, row in enumerate(rows):
+        if (row["uid"], row["generation"]) == best:
+            return number
+    ranks = [rank(row["eval/mean_reward"], row["uid"], row["generation"]) for row in rows]
+    return ranks.index(max(ranks))
 
 
 def _generations(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
@@ -132,13 +141,9 @@ def _draw_branches(axes: Axes, history: _History, x: np.ndarray, y: np.ndarray) 
 
 def _draw_fitness(axes: Axes, history: _History) -> None:
     steps, fitness = history.column("time/total_timesteps"), history.column("eval/mean_reward")
-    ends = _generations(history.rows)
-    best = [np.nanmax([*fitness[start:stop], -np.inf]) for start, stop in ends]
-    best = np.where(np.isfinite(best), best, np.nan)
+    best, starts = history.column("population/best_ever"), [start for start, _ in _generations(history.rows)]
     axes.scatter(steps, fitness, s=14, color=_GREY, zorder=2, label="a member")
-    axes.plot(
-        steps[[start for start, _ in ends]], np.fmax.accumulate(best), color=_BLUE, linestyle=":", label="best so far"
-    )
+    axes.plot(steps[starts], best[starts], color=_BLUE, linestyle=":", label="best so far, on fresh episodes")
     _draw_branches(axes, history, steps, fitness)
     axes.scatter(steps[history.lineage], fitness[history.lineage], s=20, color=_DARK, zorder=4)
     _label_mutations(axes, history, steps, fitness)

@@ -88,6 +88,24 @@ class MemberRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BestRecord(MemberRecord):
+    """The best agent of a run so far, found in `generation`.
+
+    `fitness`, `fitness_std` and `episodes` are those of fresh episodes, played by no one else and chosen from by
+    nothing, and `standard_error` is the standard error of that fitness. It is nan where no fresh episodes were played,
+    because the run was interrupted before: `fitness` is then that of the member's evaluation.
+    """
+
+    generation: int
+    standard_error: float = math.nan
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the fitness is that of fresh episodes."""
+        return math.isfinite(self.fitness) and math.isfinite(self.standard_error)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BirthRecord:
     """One decision of evolution, taken at the end of `generation`, and one line of lineage.jsonl.
 
@@ -139,7 +157,7 @@ class GenerationRecord:
 
     `env_steps` are the training steps of all members so far, `evaluation_steps` those of evaluation, and
     `steps_per_second` is the speed of this generation. `seconds_by_part` is the time since the start spent in env, act,
-    learn, evaluate, evolve and report. `best_fitness_ever` includes this generation.
+    learn, evaluate, evolve and report. `best` is the best agent of the run so far, this generation included.
     """
 
     generation: int
@@ -150,30 +168,38 @@ class GenerationRecord:
     steps_per_second: float
     seconds_by_part: Mapping[str, float]
     members: tuple[MemberRecord, ...]
-    best_fitness_ever: float
+    best: BestRecord
     target: float | None = None
+
+    @property
+    def best_fitness_ever(self) -> float:
+        """Fitness of the best agent so far, on fresh episodes."""
+        return self.best.fitness
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryRecord:
-    """The end of a run: its best member and how that came to be.
+    """The end of a run: its best agent, of whichever generation, and how that came to be.
 
     `reason` is "target reached", "budget spent", "interrupted" or "disk full". `resume` is what to type to go on, empty
     if there is nothing to go on with.
-    `ancestry` holds the births that led to `best`, oldest first, without uneventful survivals. `confirmed_fitness` is
-    its mean return on fresh seeds, nan where nobody looked.
+    `ancestry` holds the births that led to `best`, oldest first, without survivals that changed nothing.
     """
 
     reason: str
-    best: MemberRecord
+    best: BestRecord
     ancestry: tuple[BirthRecord, ...]
     env_steps: int
     evaluation_steps: int
     seconds: float
     seconds_by_part: Mapping[str, float]
     saved_to: Path | None = None
-    confirmed_fitness: float = math.nan
     resume: str = ""
+
+    @property
+    def confirmed_fitness(self) -> float:
+        """Fitness of the best agent on fresh episodes, nan if none were played."""
+        return self.best.fitness if self.best.is_confirmed else math.nan
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The last word of a run: how good the best member is, what it is made of, how it came to be, where it was saved."""
+"""The summary of a run: how good its best agent is, what it is made of, how it came to be, where it was saved."""
 
 from __future__ import annotations
 
@@ -55,13 +55,11 @@ def summary_panel(summary: SummaryRecord) -> RenderableType:
 
 def _fitness(summary: SummaryRecord) -> str:
     best = summary.best
-    mean, std, confirmed = wording.returns([best.fitness, best.fitness_std, summary.confirmed_fitness])
+    mean, std = wording.returns([best.fitness, best.fitness_std])
     text = mean or "nan"
     if best.episodes > 1:
-        text += f" ± {std} over {best.episodes} episodes"
-    if confirmed:
-        text += f", {confirmed} on fresh seeds"
-    return f"{text}  (member {best.uid}, slot {best.slot})"
+        text += f" ± {std} over {best.episodes} {'fresh ' if best.is_confirmed else ''}episodes"
+    return f"{text}  (member {best.uid}, generation {best.generation})"
 
 
 class _Chapter(NamedTuple):

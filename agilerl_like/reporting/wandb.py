@@ -47,13 +47,15 @@ class WandbReporter(Reporter):
         self._run.log(scalars(record), step=record.env_steps)
 
     def finish(self, summary: SummaryRecord) -> None:
-        """Put the best member beside the curves."""
+        """Put the best agent of the run beside the curves."""
         best = summary.best
         self._run.summary.update(
             {
                 "reason": summary.reason,
                 "best/fitness": best.fitness,
                 "best/confirmed_fitness": summary.confirmed_fitness,
+                "best/uid": best.uid,
+                "best/generation": best.generation,
                 "best/architecture": best.architecture,
                 **{f"best/hp/{name}": value for name, value in best.hyperparameters.items()},
             }

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agilerl_like import storage
-from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals, documents_of
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.records import BirthRecord
 from agilerl_like.reporting.reporter import Reporters
+from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.checkpoint import Checkpoint, Checkpoints
 from agilerl_like.training.distributed import Parcel, Route
 from agilerl_like.training.judge import Rival
@@ -45,14 +45,10 @@ class Progress:
     """Ticks at the last checkpoint."""
     seconds: float = 0.0
     seconds_by_part: dict[str, float] = field(default_factory=dict)
-    best_fitness: float = float("-inf")
-    """The highest that was ever measured."""
     evolved: bool = True
     """Whether the births after this generation have been carried out."""
     outcome: str = ""
     """Why the run ended; empty if it has not."""
-    confirmed: float = float("-inf")
-    """The best member's mean return on fresh episodes, if the target was reached."""
     restorations: int = 0
     """How often it went back to a checkpoint because nobody was healthy any more."""
 
@@ -63,26 +59,17 @@ class Progress:
         Raises:
             CheckpointError: something is missing, too many or of another type.
         """
-        data = {"confirmed": -math.inf, **data} if isinstance(data, dict) else data  # earlier versions did not keep it
         wanted = {known.name: type(known.default) for known in fields(cls)} | {"next_uid": int, "seconds_by_part": dict}
         if not isinstance(data, dict) or {name: type(value) for name, value in data.items()} != wanted:
             raise CheckpointError(f"run={data!r:.200} is not the progress of a run")
         return cls(**data)
 
 
-@dataclass(frozen=True)
-class Champion:
-    """The best agent that was ever evaluated, as it was then, and the process that has it."""
-
-    agent: Individual | None = None
-    rank: int = 0
-
-
 class Account(NamedTuple):
     """What a run is besides its members."""
 
     progress: Progress
-    champion: Champion
+    best: BestAgent
     births: Sequence[BirthRecord]
     """Those that led to the living."""
     fitness: Sequence[float]
@@ -109,7 +96,7 @@ def newest_of(places: Places, warn: Callable[[str], None]) -> Checkpoint | None:
     checkpoint = None if places.run_dir is None else Checkpoints(places.run_dir / CHECKPOINTS).newest(warn)
     if checkpoint is not None:
         run, path = checkpoint.documents.get("run"), checkpoint.path
-        if not isinstance(run, dict) or set(run) != {"progress", "births", "fitness", "rivals"}:
+        if not isinstance(run, dict) or set(run) != {"progress", "births", "fitness", "rivals", "best"}:
             raise CheckpointError(f"path={str(path)!r} is not the checkpoint of a run")
         Progress.from_json(run["progress"])
         for told in run["rivals"]:
@@ -129,7 +116,7 @@ def population_of(checkpoint: Checkpoint, kind: type[Individuals], like: Individ
         networks=None if first is None else first.networks_of_its_own,
     )
     for hook in () if first is None else first.mutation_hooks:
-        for agent in population:
+        for agent in (*population, *filter(None, [population.best_of_run])):
             agent.register_mutation_hook(hook)
     return population
 
@@ -150,11 +137,6 @@ def rivals_of(checkpoint: Checkpoint) -> list[Parcel]:
     """Those who are gone, whom the members are still measured against."""
     names = [f"rival-{i:03d}" for i in range(len(checkpoint.documents["run"]["rivals"]))]
     return [Parcel(checkpoint.documents.get(name), checkpoint.tensors.get(name, {})) for name in names]
-
-
-def champion_of(checkpoint: Checkpoint) -> Parcel:
-    """The best agent that had ever been evaluated."""
-    return Parcel(checkpoint.documents.get("champion"), checkpoint.tensors.get("champion", {}))
 
 
 class Archive:
@@ -184,7 +166,7 @@ class Archive:
         The checkpoint comes last, and only if nothing failed: a run that is found to have ended has left everything.
         """
         world = self.members.world
-        parcels, best = self.members.parcels(), self._bring(account.champion)
+        parcels, best = self.members.parcels(), self._bring(account.best)
         if world.is_main:
             self.reporters.sync()
             done = all(map(self._is_written, self._jobs(account, parcels, best, last=last)))
@@ -196,7 +178,7 @@ class Archive:
     def _jobs(
         self, account: Account, parcels: Sequence[Parcel], best: Parcel, *, last: bool
     ) -> Iterator[Callable[[], Path]]:
-        documents, tensors = documents_of(parcels, account.fitness)
+        documents, tensors = documents_of(parcels, account.fitness, best)
         progress = account.progress
         for path in self.places.populations(progress.ticks * self.members.first.num_envs, last=last):
             yield lambda path=path: storage.write_folder(path, "population", documents, tensors)
@@ -213,20 +195,17 @@ class Archive:
                 "births": births,
                 "fitness": list(account.fitness),
                 "rivals": [[rival.rating, rival.generation] for rival in account.rivals],
+                "best": account.best.to_json(),
             }
-            documents |= {
-                IDENTITY: self.identity,
-                "run": run,
-                "champion": best.document,
-                **{name: its for name, (its, _) in rivals.items()},
-            }
-            tensors |= {"champion": best.tensors, **{name: its for name, (_, its) in rivals.items()}}
-            yield lambda: self._write_checkpoint(checkpoints, progress, documents, tensors)
+            documents |= {IDENTITY: self.identity, "run": run, **{name: its for name, (its, _) in rivals.items()}}
+            tensors |= {name: its for name, (_, its) in rivals.items()}
+            yield lambda: self._write_checkpoint(checkpoints, account, documents, tensors)
 
     def _write_checkpoint(
-        self, checkpoints: Checkpoints, progress: Progress, documents: dict[str, Any], tensors: dict[str, Any]
+        self, checkpoints: Checkpoints, account: Account, documents: dict[str, Any], tensors: dict[str, Any]
     ) -> Path:
-        written = checkpoints.write(progress.generation, documents, tensors, score=progress.best_fitness)
+        score = account.best.record.fitness
+        written = checkpoints.write(account.progress.generation, documents, tensors, score=score)
         checkpoints.warn_if_tight(self.reporters.warning)
         return written
 
@@ -239,16 +218,10 @@ class Archive:
         self.saves += 1
         return True
 
-    def _bring(self, champion: Champion) -> Parcel:
-        """The champion, on the main process."""
-        its_own = champion.agent
-
-        def pack(_: int) -> Parcel:
-            if its_own is None:
-                raise RuntimeError("the champion is elsewhere")
-            return Parcel(*its_own.to_documents())
-
-        if champion.rank == 0:
-            return pack(0) if its_own is not None else Parcel({}, {})
-        arrived = self.members.world.move([Route(0, champion.rank, 0)], pack)
-        return arrived.get(0, Parcel({}, {}))
+    def _bring(self, best: BestAgent) -> Parcel:
+        """The best agent, on the main process; other processes get an empty parcel."""
+        agent = best.agent
+        own = Parcel({}, {}) if agent is None else Parcel(*agent.to_documents())
+        if best.rank == 0:
+            return own
+        return self.members.world.move([Route(0, best.rank, 0)], lambda _: own).get(0, Parcel({}, {}))

@@ -25,12 +25,12 @@ from agilerl_like.training.archive import (
     Archive,
     Finished,
     Progress,
-    champion_of,
     identity_in,
     newest_of,
     population_of,
     rivals_of,
 )
+from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.description import check_identity, identity_of
 from agilerl_like.training.distributed import Alone, Together, World, deal, join_processes, part_processes
 from agilerl_like.training.interrupts import Interrupts
@@ -199,11 +199,13 @@ class Part:
                 raise ConfigurationError(
                     f"pop is missing, and there is no checkpoint in {places.run_dir} to go on from"
                 )
+            best = None if population is None else population.best_of_run
             unsent = self.unsent or Unsent.of(population)
             members = Members.of(self.world, stage.population, population, unsent)
-            if memory is not None and (limits := reached(Progress.from_json(memory["progress"]), schedule, members)):
-                outcome = memory["progress"]["outcome"]
-                raise Finished(f"{places.run_dir} has ended: {outcome}", members.everybody(), limits)
+            if memory is not None and (limits := reached(memory, schedule, members)):
+                outcome, everybody = memory["progress"]["outcome"], members.everybody()
+                everybody.best_of_run = members.spread(0, [best])[0]
+                raise Finished(f"{places.run_dir} has ended: {outcome}", everybody, limits)
             if plan.selection is not None:
                 plan.selection.validate(members.size)
             local, its_envs = len(members.population), members.first.num_envs
@@ -224,8 +226,7 @@ class Part:
             )
             if memory is not None:
                 check_envs(members.first.num_envs, its_envs)
-                found = (None, []) if checkpoint is None else (champion_of(checkpoint), rivals_of(checkpoint))
-                run.restore(memory, *found)
+                run.restore(memory, best, [] if checkpoint is None else rivals_of(checkpoint))
                 if lost is not None:
                     run.turn_over()
             if places.run_dir is not None and memory is None:
@@ -300,10 +301,14 @@ def assist(rank: int, job: Job) -> None:
         Part(world, stage, trials, None, job.plan, unsent=job.unsent).play()
 
 
-def reached(progress: Progress, schedule: Schedule, members: Members) -> list[str]:
-    """The settings of a schedule beyond which a run that has ended cannot go on; none if it can, or has not ended."""
+def reached(memory: Mapping[str, Any], schedule: Schedule, members: Members) -> list[str]:
+    """The settings of a schedule that keep a run that has ended from continuing; none if it can, or has not ended.
+
+    `memory` is the run's document in its newest checkpoint.
+    """
+    progress, best = Progress.from_json(memory["progress"]), BestAgent.from_json(memory["best"], None).record
     is_spent = schedule.ticks(members.first.num_envs) <= progress.ticks
-    is_good_enough = schedule.target is not None and progress.confirmed >= schedule.target
+    is_good_enough = schedule.target is not None and best.is_confirmed and best.fitness >= schedule.target
     return [
         name
         for name, is_reached in (("max_steps", is_spent), ("target", is_good_enough))

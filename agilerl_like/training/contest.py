@@ -62,7 +62,8 @@ class Contest(Judge):
         ratings, errors = rated(scores, len(seeds), [rival.rating for rival in rivals])
         steps = np.sum([steps for _, steps in games], axis=0)
         sides = len(sides_of(rivals[0].player.groups))
-        return Judgement(ratings.tolist(), errors.tolist(), len(rivals) * sides * len(seeds), steps.tolist())
+        played = len(rivals) * sides * len(seeds)
+        return Judgement(ratings.tolist(), errors.tolist(), errors.tolist(), played, steps.tolist())
 
     def crown(self, members: Members, slot: int, generation: int) -> int:
         best, seeds = (

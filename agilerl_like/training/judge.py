@@ -18,7 +18,9 @@ class Judgement(NamedTuple):
 
     fitness: list[float]
     spread: list[float]
-    """How far each fitness may be from the truth: the standard deviation of returns, or the error of a rating."""
+    """The standard deviation of each member's returns; of a rating, its standard error."""
+    errors: list[float]
+    """The standard error of each fitness; nan where fewer than two episodes count."""
     episodes: int
     """Of each member."""
     steps: list[int]
@@ -44,9 +46,13 @@ class Judge:
     def judge(self, players: Individual | Individuals, seeds: Sequence[int], generation: int) -> Judgement:
         """Test members, or one."""
         played = players.play(self.env, list(seeds), self.max_steps)
-        episodes = played.returns.shape[1]  # whole sets of instances: at least as many as seeds
-        spread, steps = played.returns.std(axis=1).tolist(), played.lengths.sum(axis=1).tolist()
-        return Judgement(played.means.tolist(), spread, episodes, steps)
+        return Judgement(
+            played.means.tolist(),
+            played.returns.std(axis=1).tolist(),
+            played.standard_errors.tolist(),
+            played.returns.shape[1],  # whole sets of instances: at least as many as seeds
+            played.lengths.sum(axis=1).tolist(),
+        )
 
     def begin(self, members: Members) -> None:
         """See those who begin a run; all processes take part."""

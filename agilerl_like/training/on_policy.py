@@ -85,6 +85,11 @@ def train_on_policy(
     have their channels behind, though the agents were made for them in front. A `Stage` in the place of an env says
     itself how its envs are made.
 
+    The population that is returned is the last generation, as it was evaluated. Its `best` is the best agent of the
+    whole run: a copy of a member, confirmed on fresh episodes, whose last `fitness` is its mean return on these (see
+    `training/best_agent.py`). The summary, the picture, the trackers and `best/` name the same agent; `fittest` is the
+    best of the last generation.
+
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
     it nothing is written but what `checkpoint_path` and `save_elite` ask for. A folder that holds an earlier run is
     refused, unless `overwrite` says that the files of that run are to be removed. With `checkpoint` and neither a
@@ -202,4 +207,5 @@ def _config_reporter(
     """Write what the script asks for, as far as a configuration can say it; one that is there already stays."""
     described = settings_of(stage, population, schedule, selection, mutations, processes=processes)
     again = f"train {CONFIG} does what the script has asked for, as far as a file can say it"
-    return ConfigReporter(run_dir, to_yaml(described.settings), again=again, notes=described.notes, replaces=False)
+    notes = [f"not in this file: {note}" for note in described.notes]
+    return ConfigReporter(run_dir, to_yaml(described.settings), again=again, notes=notes, replaces=False)

@@ -19,13 +19,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals, mend, rank_of
 from agilerl_like.hpo import Birth, Mutations, Selection, next_generation
 from agilerl_like.learning.update import Report
-from agilerl_like.reporting.records import BirthRecord, GenerationRecord, MemberRecord, SummaryRecord, fittest
+from agilerl_like.reporting.records import (
+    BestRecord,
+    BirthRecord,
+    GenerationRecord,
+    MemberRecord,
+    SummaryRecord,
+    fittest,
+)
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.archive import INTERRUPTED, PATIENCE, Account, Archive, Champion, Progress
+from agilerl_like.training.archive import INTERRUPTED, PATIENCE, Account, Archive, Progress
+from agilerl_like.training.best_agent import (
+    CONFIRMING_EPISODES,
+    BestAgent,
+    confirmed,
+    may_surpass,
+    surpasses,
+    unconfirmed,
+)
 from agilerl_like.training.chronicle import Chronicle, founder, record_of
 from agilerl_like.training.collector import Clock
 from agilerl_like.training.distributed import Parcel
@@ -37,8 +53,6 @@ from agilerl_like.training.stage import Stage
 
 UNFINISHED = (INTERRUPTED, "disk full")
 PARTS = ("env", "act", "learn", "evaluate", "evolve", "report")
-CONFIRMING_EPISODES = 20
-"""Fresh episodes on which a reached target must hold."""
 
 
 class Outcome(NamedTuple):
@@ -74,7 +88,8 @@ class Run:
         self.clock = Clock(PARTS)
         self.collector = stage.collector(members.population, env, self.clock)
         self.chronicle = Chronicle()
-        self.champion = Champion()
+        self.best: BestAgent | None = None
+        """None before the first evaluation."""
         self.uids = members.tell([agent.index for agent in members.population], encode=int, decode=int)
         """Who lives in each slot."""
         self.progress = Progress(next_uid=1 + max(self.uids))
@@ -99,15 +114,14 @@ class Run:
         """Env steps of each member so far."""
         return self.progress.ticks * self.members.first.num_envs
 
-    def restore(self, memory: Mapping[str, Any], champion: Parcel | None, rivals: Sequence[Parcel]) -> None:
-        """Go on from what `Archive` wrote; the main process has the champion and the rivals, too."""
+    def restore(self, memory: Mapping[str, Any], best: Individual | None, rivals: Sequence[Parcel]) -> None:
+        """Continue from what `Archive` wrote; the main process has the best agent and the rivals, too."""
         self.progress, self.fitness = Progress.from_json(memory["progress"]), list(memory["fitness"])
-        self.progress.outcome, self.progress.confirmed = "", -math.inf
+        self.progress.outcome = ""
         self.clock.seconds.update(self.progress.seconds_by_part)
         self.chronicle.add(map(BirthRecord.from_json, memory["births"]), self.uids)
         self.population.fitness = [self.fitness[slot] for slot in self.members.share.slots]
-        if champion is not None:
-            self.champion = Champion(self.members.unpack(champion))
+        self.best = BestAgent.from_json(memory["best"], best)
         told = memory["rivals"]
         players = self.members.spread(0, [*map(self.members.unpack, rivals)] or [None] * len(told))
         self.judge.rivals = [Rival(player, *facts) for player, facts in zip(players, told, strict=True)]
@@ -136,19 +150,20 @@ class Run:
             self._train(interrupts)
             interrupted = self._meet(interrupts)
             records = self._judge()
-            confirmed = math.nan if interrupted else self._confirm(records)
-            self.progress.outcome = self._reason_to_stop(bool(interrupted), confirmed)
+            self.best = best = self._best(fittest(records), interrupted=bool(interrupted))
+            self._report(records, best.record)
+            self.progress.outcome = self._reason_to_stop(bool(interrupted), best.record)
             if self.progress.outcome:
-                self.progress.confirmed = -math.inf if math.isnan(confirmed) else confirmed
                 break
             self._crown()
             self._evolve()
             self._checkpoint()
         self._save(last=True)
-        summary = self._summary(records, confirmed)
+        summary = self._summary(best)
         self.reporters.finish(summary)
         population = self.members.everybody()
         population.fitness = list(self.fitness)
+        population.best_of_run = self.members.spread(best.rank, [best.agent])[0]
         return Outcome(population, list(self.fitness), summary, interrupted, self.archive.failures)
 
     def _begin_episodes(self) -> None:
@@ -229,7 +244,7 @@ class Run:
         return max(one["signal"] for one in told)
 
     def _judge(self) -> list[MemberRecord]:
-        """Evaluate everybody, keep the best ever, and say what became of each."""
+        """Evaluate all members and return their records."""
         progress, members = self.progress, self.members
         with self.clock("evaluate"):
             seeds = integers(self.schedule.eval_loop, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation)
@@ -246,35 +261,42 @@ class Run:
         records = members.tell(self._records(judgement), encode=asdict, decode=lambda data: MemberRecord(**data))
         self.fitness = [record.fitness for record in records]
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
-        best = fittest(records)
-        if best.fitness > progress.best_fitness:
-            progress.best_fitness = best.fitness
-            holder = members.holder(best.slot)
-            own_best = members.here()[best.slot].clone() if holder == members.world.rank else None
-            self.champion = Champion(own_best, holder)
-        self._report(records)
         return records
 
-    def _confirm(self, records: Sequence[MemberRecord]) -> float:
-        """The best member's mean return on fresh episodes if it has reached the target there too, else nan."""
-        target, best, members = self.schedule.target, fittest(records), self.members
-        if target is None or not best.fitness >= target:
-            return math.nan
+    def _best(self, candidate: MemberRecord, *, interrupted: bool) -> BestAgent:
+        """The best agent so far: the fittest member of this generation if fresh episodes confirm it, else as before.
+
+        A run that was interrupted ends without playing them.
+        """
+        best, target = self.best, self.schedule.target
+        if best is not None and not may_surpass(candidate, best.record, target):
+            return best
+        found = unconfirmed(candidate, self.progress.generation)
+        if not interrupted and math.isfinite(candidate.fitness):
+            found = confirmed(candidate, self.progress.generation, self._fresh_evaluation(candidate.slot))
+        if best is not None and not surpasses(found, best.record, target):
+            return best
+        holder, agent = self.members.holder(candidate.slot), None
+        if holder == self.members.world.rank:
+            agent = self.members.here()[candidate.slot].clone()
+            agent.fitness[-1] = found.fitness
+        return BestAgent(found, self.chronicle.ancestry(candidate.uid), holder, agent)
+
+    def _fresh_evaluation(self, slot: int) -> Judgement:
+        """Play a member on episodes that it was not chosen by; all processes learn the result."""
+        members, generation = self.members, self.progress.generation
         with self.clock("evaluate"):
             episodes = max(self.schedule.eval_loop, CONFIRMING_EPISODES)
-            seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, self.progress.generation)
-            own = []
-            if best.slot in members.here():
-                found = self.judge.judge(members.here()[best.slot], seeds, self.progress.generation)
-                own = [found.fitness[0], found.steps[0]]
-            mean, steps = next(filter(None, members.world.gather(own)))  # the others have nothing to say
-            self.progress.evaluation_steps += steps
-        return mean if mean >= target else math.nan
+            seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, generation)
+            own = [self.judge.judge(members.here()[slot], seeds, generation)] if slot in members.here() else []
+            found = Judgement(*next(filter(None, members.world.gather([list(one) for one in own])))[0])
+        self.progress.evaluation_steps += sum(found.steps)
+        return found
 
-    def _reason_to_stop(self, interrupted: bool, confirmed: float) -> str:
+    def _reason_to_stop(self, interrupted: bool, best: BestRecord) -> str:
         if interrupted:
             return INTERRUPTED
-        if not math.isnan(confirmed):
+        if self.schedule.target is not None and best.is_confirmed and best.fitness >= self.schedule.target:
             return "target reached"
         if self.archive.failures >= PATIENCE:
             return "disk full"
@@ -336,8 +358,10 @@ class Run:
         with self.clock("report"):
             self.progress.seconds = self._seconds()
             self.progress.seconds_by_part = dict(self.clock.seconds)
+            if self.best is None:
+                raise RuntimeError("a run is saved before its first evaluation")
             births = self.chronicle.births
-            self.archive.save(Account(self.progress, self.champion, births, self.fitness, self.judge.rivals), last=last)
+            self.archive.save(Account(self.progress, self.best, births, self.fitness, self.judge.rivals), last=last)
 
     def _seconds(self) -> float:
         return perf_counter() - self.started
@@ -375,7 +399,7 @@ class Run:
             )
         ]
 
-    def _report(self, records: Sequence[MemberRecord]) -> None:
+    def _report(self, records: Sequence[MemberRecord], best: BestRecord) -> None:
         progress, members = self.progress, len(records)
         seconds = self._seconds()
         with self.clock("report"):
@@ -389,23 +413,22 @@ class Run:
                     steps_per_second=(self.steps - self._steps_before) * members / (perf_counter() - self._began),
                     seconds_by_part=dict(self.clock.seconds),
                     members=tuple(records),
-                    best_fitness_ever=progress.best_fitness,
+                    best=best,
                     target=self.schedule.target,
                 )
             )
 
-    def _summary(self, records: Sequence[MemberRecord], confirmed: float) -> SummaryRecord:
-        best, reason = fittest(records), self.progress.outcome
+    def _summary(self, best: BestAgent) -> SummaryRecord:
+        reason = self.progress.outcome
         return SummaryRecord(
             reason=reason,
-            best=best,
-            ancestry=self.chronicle.ancestry(best.uid),
-            env_steps=self.steps * len(records),
+            best=best.record,
+            ancestry=best.ancestry,
+            env_steps=self.steps * self.members.size,
             evaluation_steps=self.progress.evaluation_steps,
             seconds=self._seconds(),
             seconds_by_part=dict(self.clock.seconds),
             saved_to=self.archive.places.shown if self.archive.saves else None,
-            confirmed_fitness=confirmed,
             resume=self.archive.resume if reason in UNFINISHED else "",
         )
 

@@ -196,7 +196,7 @@ class ConfigReporter(Reporter):
     ) -> None:
         """Write `settings`, which are YAML, below a head of comments.
 
-        `again` is in its first line: what does the same once more. `notes` say what the settings lack. Without
+        `again` is in its first line: what does the same once more. `notes` are further lines of the head. Without
         `replaces` a file of this run that is there stays as it is.
         """
         self.path = run_dir.absolute() / CONFIG
@@ -224,8 +224,7 @@ class ConfigReporter(Reporter):
                     )
             before = _head(text)[1:]
             lines = provenance("changed" if before else "begun")
-            lines += [f"not in this file: {note}" for note in self._notes]
-            head = [f"{MARK}{self._again}", *before, *(f"# {line}" for line in lines)]
+            head = [f"{MARK}{self._again}", *before, *(f"# {line}" for line in (*lines, *self._notes))]
             make_folder(self.path.parent)
             replace_file(self.path, "\n".join((*head, self._settings)).encode())
         except OSError as error:

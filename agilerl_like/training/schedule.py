@@ -25,7 +25,7 @@ class Schedule:
     eval_steps: int | None = None
     """Longest evaluation episode; None: as long as the env lets it."""
     target: float | None = None
-    """Stop when the best member's mean return reaches this, on its evaluation and then on fresh episodes."""
+    """Stop when the best agent's mean return on fresh episodes reaches this."""
     fitness: Fitness = "return"
     """What selection goes by: the mean return of a member's evaluation, or for teams whose groups play against each
     other a "rating" from games against those who were best before; 1000 is the first of the founders."""
@@ -64,7 +64,7 @@ class Places:
     overwrite_checkpoints: bool = False
     """Keep only the newest of those."""
     elite_path: Path | None = None
-    """Where the best agent ever is saved besides."""
+    """Where the best agent of the run is saved as well."""
     overwrite: bool = False
     """Remove the files of an earlier run in `run_dir` first."""
     begun_in: Path = field(default_factory=Path.cwd)
@@ -91,6 +91,6 @@ class Places:
         return paths
 
     def champions(self) -> list[Path]:
-        """Where the best agent ever is written."""
+        """Where the best agent of the run is written."""
         paths = [] if self.run_dir is None else [self.run_dir / "best"]
         return paths if self.elite_path is None else [*paths, self.elite_path]

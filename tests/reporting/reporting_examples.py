@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from agilerl_like.reporting import FOUNDER, BirthRecord, GenerationRecord, MemberRecord, RunRecord, SummaryRecord
+from agilerl_like.reporting import (
+    FOUNDER,
+    BestRecord,
+    BirthRecord,
+    GenerationRecord,
+    MemberRecord,
+    RunRecord,
+    SummaryRecord,
+    fittest,
+)
 
 
 def a_run(**changes: Any) -> RunRecord:
@@ -42,8 +51,12 @@ def a_member(**changes: Any) -> MemberRecord:
     return MemberRecord(**{**values, **changes})
 
 
+def a_best(**changes: Any) -> BestRecord:
+    member = vars(a_member())
+    return BestRecord(**{**member, "generation": 1, "standard_error": 2.0, **changes})
+
+
 def a_generation(*members: MemberRecord, number: int = 1, **changes: Any) -> GenerationRecord:
-    finite = [member.fitness for member in members if math.isfinite(member.fitness)]
     values: dict[str, Any] = {
         "generation": number,
         "env_steps": 100_000 * number,
@@ -53,7 +66,7 @@ def a_generation(*members: MemberRecord, number: int = 1, **changes: Any) -> Gen
         "steps_per_second": 9_876.0,
         "seconds_by_part": {"env": 4.0 * number, "learn": 6.0 * number},
         "members": members,
-        "best_fitness_ever": max(finite, default=math.nan),
+        "best": a_best(**vars(fittest(members)), generation=number),
         "target": 200.0,
     }
     return GenerationRecord(**{**values, **changes})
@@ -92,12 +105,13 @@ def a_founder(uid: int = 0) -> BirthRecord:
 def a_summary(**changes: Any) -> SummaryRecord:
     values: dict[str, Any] = {
         "reason": "target reached",
-        "best": a_member(uid=2, slot=1, parent_uid=0, fitness=210.0, hyperparameters={"lr": 1.2e-3, "batch_size": 64}),
+        "best": a_best(
+            uid=2, slot=1, parent_uid=0, fitness=205.0, episodes=20, hyperparameters={"lr": 1.2e-3, "batch_size": 64}
+        ),
         "ancestry": (a_founder(), a_birth()),
         "env_steps": 200_000,
         "evaluation_steps": 4_000,
         "seconds": 20.0,
         "seconds_by_part": {"env": 8.0, "learn": 12.0},
-        "confirmed_fitness": 205.0,
     }
     return SummaryRecord(**{**values, **changes})

@@ -230,7 +230,7 @@ def test_the_summary_says_how_good_what_how_it_came_and_where_it_is(tmp_path):
     assert written(console).splitlines() == [
         "",
         "target reached",
-        "  best fitness    210.0 ± 10.0 over 5 episodes, 205.0 on fresh seeds  (member 2, slot 1)",
+        "  best fitness    205.0 ± 10.0 over 20 fresh episodes  (member 2, generation 1)",
         "  hyperparameters lr 1.2e-3, batch_size 64",
         "  architecture    enc 64 | head 64 Tanh  (12,345 weights)",
         "  lineage         gen   0  0                 founder",
@@ -277,7 +277,7 @@ def test_an_encoding_without_arrows_gets_letters_instead():
     text = written(console)
     assert "PPO on K?se-v0" in text
     assert "lr 1e-3 -> 1.2e-3" in text
-    assert "210.0 +- 10.0 over 5 episodes" in text
+    assert "205.0 +- 10.0 over 20 fresh episodes" in text
 
 
 def test_a_console_that_cannot_write_is_dropped():
@@ -312,7 +312,7 @@ def test_a_run_outlives_whoever_was_reading_it():
 
 def test_one_episode_has_no_deviation_and_nothing_is_claimed_that_was_not_confirmed():
     console = a_console(terminal=False)
-    best = dataclasses.replace(a_summary().best, episodes=1)
-    ConsoleReporter(console).finish(a_summary(best=best, confirmed_fitness=math.nan, ancestry=()))
-    assert "  best fitness    210.0  (member 2, slot 1)\n" in written(console)
+    best = dataclasses.replace(a_summary().best, episodes=1, standard_error=math.nan)
+    ConsoleReporter(console).finish(a_summary(best=best, ancestry=()))
+    assert "  best fitness    205.0  (member 2, generation 1)\n" in written(console)
     assert "member 2 is a founder" in written(console)

@@ -25,14 +25,15 @@ class Warnings(Reporter):
 HEADER = (
     "generation,slot,uid,parent_uid,env_steps,mutation,architecture,parameters,"
     "eval/mean_reward,eval/std_reward,eval/episodes,rollout/ep_rew_mean,hp/lr,hp/batch_size,train/value_loss,"
-    "population/best,population/median,population/worst,population/best_ever,population/target,"
+    "population/best,population/median,population/worst,population/best_ever,"
+    "population/best_ever_standard_error,population/best_ever_uid,population/best_ever_generation,population/target,"
     "time/total_timesteps,time/evaluation_timesteps,time/time_elapsed,time/fps,time/env,time/learn\n"
 )
 FIRST = (
     "1,0,0,-1,50000,None,enc 64 | head 64 Tanh,12345,100.0,10.0,5,90.0,0.001,64,0.5,"
-    "100.0,80.0,60.0,100.0,200.0,100000,2000,10.0,9876.0,4.0,6.0\n"
+    "100.0,80.0,60.0,100.0,2.0,0,1,200.0,100000,2000,10.0,9876.0,4.0,6.0\n"
     '1,1,1,-1,50000,"lr,ent_coef",enc 64 | head 64 Tanh,12345,60.0,10.0,5,nan,0.001,64,0.5,'
-    "100.0,80.0,60.0,100.0,200.0,100000,2000,10.0,9876.0,4.0,6.0\n"
+    "100.0,80.0,60.0,100.0,2.0,0,1,200.0,100000,2000,10.0,9876.0,4.0,6.0\n"
 )
 
 

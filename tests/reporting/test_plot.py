@@ -74,7 +74,7 @@ def test_of_equally_fit_members_the_title_names_the_one_that_the_console_names(t
 
 def test_best_so_far_and_target_are_drawn(run_dir):
     lines = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in figure(run_dir).axes[0].lines}
-    assert lines["best so far"] == [10, 20, 30]
+    assert lines["best so far, on fresh episodes"] == [10, 20, 30]
     assert lines["target 200.0"] == [200, 200]
 
 

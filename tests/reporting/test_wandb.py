@@ -42,7 +42,9 @@ def test_a_run_is_logged_over_env_steps_and_finished_once(monkeypatch, tmp_path)
     assert heard[0][1] == settings
     assert heard[1][1]["member/0/eval/mean_reward"] == 100.0
     assert heard[1][2] == 100_000
-    assert heard[2][1]["best/hp/lr"] == 0.0012
+    logged = heard[2][1]
+    assert logged["best/hp/lr"] == 0.0012
+    assert (logged["best/uid"], logged["best/generation"], logged["best/fitness"]) == (2, 1, 205.0)
 
 
 def test_a_run_with_a_folder_goes_on_where_it_was(monkeypatch, tmp_path):

@@ -134,7 +134,7 @@ def test_fitness_belongs_to_exactly_the_agents_that_are_returned():
     env = TransitionEnv(make_vect_envs("CartPole-v1", num_envs=6, backend="sync"))
     again = population.play(env, integers(2, population.seed, Purpose.EVALUATION_ENVS, len(memory.generations)))
     assert again.returns.mean(1).tolist() == fitness
-    assert population.best.fitness[-1] == max(fitness)
+    assert population.fittest.fitness[-1] == max(fitness)
 
 
 def test_births_form_a_lineage_without_gaps():
@@ -168,7 +168,6 @@ def test_the_target_stops_a_run_once_it_holds_on_fresh_episodes():
     assert memory.summary.confirmed_fitness > 5
     _, _, memory = run(target=501.0)
     assert memory.summary.reason == "budget spent"
-    assert math.isnan(memory.summary.confirmed_fitness)
 
 
 def test_a_run_folder_holds_what_a_person_looks_for(tmp_path):
@@ -187,11 +186,7 @@ def test_a_run_folder_holds_what_a_person_looks_for(tmp_path):
     assert [a.index for a in loaded] == [a.index for a in population]
     assert all(torch.equal(flat(a), flat(b)) for a, b in zip(loaded, population, strict=True))
     best = PPO.load(tmp_path / "run" / "best")
-    assert (
-        best.fitness[-1]
-        == memory.generations[-1].best_fitness_ever
-        == max(m.fitness for g in memory.generations for m in g.members)
-    )
+    assert best.fitness[-1] == memory.generations[-1].best_fitness_ever
     assert torch.equal(flat(PPO.load(tmp_path / "elite")), flat(best))
     assert sorted(p.name for p in tmp_path.glob("all-*")) == ["all-200", "all-400", "all-600"]
 

@@ -1,5 +1,6 @@
 """Envs of tensors: the same numbers as numpy's, and nothing of them is looked at while they are stepped."""
 
+import math
 from collections import Counter
 from contextlib import nullcontext
 
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from agilerl_like import PPO, Mutations, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.envs import TransitionEnv
 from agilerl_like.errors import EnvironmentFault
+from agilerl_like.training.best_agent import CONFIRMING_EPISODES
 from agilerl_like.training.collector import Clock, Collector
 
 MEMBERS, ENVS, STEPS = 2, 4, 32
@@ -237,8 +239,9 @@ def test_an_env_that_cannot_be_made_twice_is_for_training_and_for_tests():
         population, fitness = train_on_policy(
             env, pop=population_of(env), eval_env=env, max_steps=256, evo_steps=128, eval_loop=ENVS, verbose=False
         )
-        # for training, for a test, for training again (whose episodes the test has ended), for a test
-        assert env.resets == 4
+        # training, a test, training again (the test has ended its episodes), a test; each test is followed by the fresh
+        # episodes of the fittest member, in rounds of as many as there are rows
+        assert env.resets == 4 + 2 * math.ceil(CONFIRMING_EPISODES / (MEMBERS * ENVS))
         assert np.isfinite(fitness).all()
         weights.append(torch.cat([p.detach().reshape(-1) for p in population.best.network.parameters()]))
     assert torch.equal(*weights)

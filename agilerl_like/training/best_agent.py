@@ -1,0 +1,97 @@
+"""The best agent of a run: the one that `pop.best`, the summary, the picture, `best/` and every tracker name.
+
+The fittest member of a generation was chosen because its evaluation came out high, so that evaluation overestimates it.
+It is therefore played again on fresh episodes, and replaces the best agent so far only if it is better there by more
+than the standard error of the difference.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from agilerl_like.algorithms.individual import Individual
+from agilerl_like.documents import as_record, short
+from agilerl_like.errors import CheckpointError
+from agilerl_like.reporting.records import BestRecord, BirthRecord, MemberRecord
+from agilerl_like.training.judge import Judgement
+
+CONFIRMING_EPISODES = 20
+"""Fresh episodes that a candidate plays, or as many as an evaluation has if these are more."""
+
+
+@dataclass(frozen=True)
+class BestAgent:
+    """The best agent of a run so far, as it was when it was evaluated."""
+
+    record: BestRecord
+    ancestry: tuple[BirthRecord, ...]
+    """The births that led to it, oldest first."""
+    rank: int = 0
+    """The process that holds the agent."""
+    agent: Individual | None = None
+    """None on all other processes."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything but the agent as plain data."""
+        return {"record": asdict(self.record), "ancestry": [birth.to_json() for birth in self.ancestry]}
+
+    @classmethod
+    def from_json(cls, data: Any, agent: Individual | None) -> BestAgent:
+        """Read what `to_json` wrote; the main process has the agent.
+
+        Raises:
+            CheckpointError: a part is missing or of another type.
+        """
+        match data:
+            case {"record": record, "ancestry": [*births]}:
+                return cls(
+                    as_record(BestRecord, record, "best"), tuple(BirthRecord.from_json(one) for one in births), 0, agent
+                )
+        raise CheckpointError(f"best={short(data)} is not the best agent of a run; allowed are record and ancestry")
+
+
+def unconfirmed(member: MemberRecord, generation: int) -> BestRecord:
+    """Return the record of a member that was played on no fresh episodes: its fitness is that of its evaluation."""
+    return BestRecord(**_fields(member), generation=generation)
+
+
+def confirmed(member: MemberRecord, generation: int, fresh: Judgement) -> BestRecord:
+    """Return the record of a member whose fitness is its result on fresh episodes."""
+    (fitness,), (spread,), (error,) = fresh.fitness, fresh.spread, fresh.errors
+    return replace(
+        unconfirmed(member, generation),
+        fitness=fitness,
+        fitness_std=spread,
+        episodes=fresh.episodes,
+        evaluation_steps=sum(fresh.steps),
+        standard_error=error,
+    )
+
+
+def may_surpass(member: MemberRecord, best: BestRecord, target: float | None) -> bool:
+    """Whether a member's evaluation is high enough to be worth fresh episodes."""
+    if not best.is_confirmed:
+        return True
+    return member.fitness > best.fitness + best.standard_error or _reaches(member, best, target)
+
+
+def surpasses(candidate: BestRecord, best: BestRecord, target: float | None) -> bool:
+    """Whether a candidate replaces the best agent so far.
+
+    It does if its mean on fresh episodes is higher by more than the standard error of the difference, or reaches a
+    target that the other one has not reached. A result on fresh episodes replaces any without.
+    """
+    if not (candidate.is_confirmed and best.is_confirmed):
+        return candidate.is_confirmed or not math.isfinite(best.fitness)
+    error = math.hypot(candidate.standard_error, best.standard_error)
+    return candidate.fitness - best.fitness > error or _reaches(candidate, best, target)
+
+
+def _reaches(member: MemberRecord, best: BestRecord, target: float | None) -> bool:
+    return target is not None and best.fitness < target <= member.fitness
+
+
+def _fields(member: MemberRecord) -> dict[str, Any]:
+    return {name: getattr(member, name) for name in MemberRecord.__dataclass_fields__}

@@ -1,0 +1,168 @@
+"""One meaning of "best": the same agent, with the same fitness, wherever a run names it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like import PPO, Mutations, Population, TournamentSelection, make_vect_envs, train_on_policy
+from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.reporting import BestRecord, MemberRecord, Reporter, figure, read_metrics
+from agilerl_like.reporting.summary import summary_facts
+from agilerl_like.seeding import Purpose, integers
+from agilerl_like.training.best_agent import CONFIRMING_EPISODES, may_surpass, surpasses, unconfirmed
+
+MEMBER = {
+    "slot": 0,
+    "uid": 0,
+    "parent_uid": -1,
+    "env_steps": 100,
+    "fitness_std": 1.0,
+    "episodes": 5,
+    "train_return": 0.0,
+    "hyperparameters": {},
+    "architecture": "",
+    "parameters": 1,
+    "mutation": "None",
+    "losses": {},
+}
+
+
+def a_member(fitness):
+    return MemberRecord(**MEMBER, fitness=fitness)
+
+
+def a_best(fitness, standard_error):
+    return BestRecord(**MEMBER, fitness=fitness, generation=1, standard_error=standard_error)
+
+
+def weights(agent):
+    return torch.cat([p.detach().reshape(-1) for p in agent.network.parameters()])
+
+
+class Records(Reporter):
+    """Holds the generations and the summary of a run."""
+
+    def __init__(self):
+        self.generations, self.summary = [], None
+
+    def generation(self, record):
+        self.generations.append(record)
+
+    def finish(self, summary):
+        self.summary = summary
+
+
+def train(run_dir=None, *, lr=1e-3, max_steps=1200, **options):
+    env, records = make_vect_envs("CartPole-v1", num_envs=2), Records()
+    settings = {"num_envs": 2, "learn_step": 64, "batch_size": 32, "lr": lr, "seed": 0}
+    small = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+    spaces = env.single_observation_space, env.single_action_space
+    options = {"selection_strategy": TournamentSelection(2), "mutation": Mutations(), **options}
+    population, _ = train_on_policy(
+        env,
+        pop=PPO.population(3, *spaces, net_config=small, **settings),
+        max_steps=max_steps,
+        evo_steps=200,
+        eval_loop=2,
+        run_dir=run_dir,
+        verbose=False,
+        reporters=[records],
+        **options,
+    )
+    return population, records
+
+
+@pytest.fixture(scope="module")
+def unsteady(tmp_path_factory):
+    """A run with a learning rate that is too high: its members are at their best in the second of eight generations."""
+    run_dir = tmp_path_factory.mktemp("runs") / "unsteady"
+    return run_dir, *train(run_dir, lr=1e-2, max_steps=1600, selection_strategy=None)
+
+
+@pytest.mark.parametrize(
+    ("fitness", "error", "target", "is_better"),
+    [
+        (104.9, 4.0, None, False),  # the difference of 4.9 is below its standard error, sqrt(3^2 + 4^2) = 5
+        (105.1, 4.0, None, True),
+        (100.0, 0.0, None, False),
+        (101.0, 4.0, 100.5, True),  # it reaches a target that the other one has not reached
+        (101.0, 4.0, 99.0, False),  # both have
+        (200.0, math.nan, None, False),  # it was played on no fresh episodes
+        (math.nan, 4.0, None, False),
+    ],
+)
+def test_a_candidate_replaces_the_best_only_beyond_the_standard_error(fitness, error, target, is_better):
+    best = a_best(fitness=100.0, standard_error=3.0)
+    assert surpasses(a_best(fitness=fitness, standard_error=error), best, target) is is_better
+
+
+def test_a_confirmed_candidate_replaces_an_unconfirmed_best():
+    evaluated = unconfirmed(a_member(fitness=100.0), 1)
+    assert surpasses(a_best(fitness=10.0, standard_error=1.0), evaluated, None)
+    assert not surpasses(replace(evaluated, fitness=200.0), evaluated, None)
+    assert surpasses(evaluated, replace(evaluated, fitness=math.nan), None)
+
+
+def test_fresh_episodes_are_played_only_where_they_may_matter():
+    best = a_best(fitness=100.0, standard_error=3.0)
+    assert not may_surpass(a_member(fitness=103.0), best, None)
+    assert may_surpass(a_member(fitness=103.1), best, None)
+    assert may_surpass(a_member(fitness=101.0), best, 100.5)
+    assert not may_surpass(a_member(fitness=math.nan), best, 100.5)
+    assert may_surpass(a_member(fitness=1.0), replace(best, standard_error=math.nan), None)
+
+
+def test_the_standard_error_counts_only_episodes_that_were_played_to_their_end():
+    returns = np.array([[1.0, 2.0, 3.0, 99.0], [5.0, 0.0, 0.0, 0.0]])
+    lost = np.array([[False, False, False, True], [False, True, True, True]])
+    errors = Episodes(returns, np.ones((2, 4), np.int64), lost).standard_errors
+    assert errors[0] == pytest.approx(1 / math.sqrt(3))  # sample deviation 1, three episodes
+    assert math.isnan(errors[1])
+
+
+def test_the_returned_population_the_summary_the_folder_and_the_metrics_name_the_same_agent(unsteady):
+    run_dir, population, records = unsteady
+    best = records.summary.best
+    assert best.generation < len(records.generations)  # it is none of the last generation
+    assert population.fittest.fitness[-1] < best.fitness
+    saved, restored = PPO.load(run_dir / "best"), Population.load(run_dir / "population").best
+    for agent in (population.best, saved, restored):
+        assert (agent.index, agent.fitness[-1]) == (best.uid, best.fitness)
+        assert torch.equal(weights(agent), weights(population.best))
+    last = read_metrics(run_dir)[-1]
+    assert (last["population/best_ever_uid"], last["population/best_ever_generation"]) == (best.uid, best.generation)
+    assert last["population/best_ever"] == best.fitness
+    title = figure(run_dir)._suptitle.get_text()
+    assert f"best fitness {best.fitness:.1f}, member {best.uid} in generation {best.generation}" in title
+    assert summary_facts(records.summary)["best fitness"][0].startswith(f"{best.fitness:.1f} ± ")
+
+
+def test_its_fitness_is_the_mean_of_fresh_episodes(unsteady):
+    _, population, records = unsteady
+    best = records.summary.best
+    env = TransitionEnv(make_vect_envs("CartPole-v1", num_envs=CONFIRMING_EPISODES, backend="sync"))
+    seeds = integers(CONFIRMING_EPISODES, population.seed, Purpose.CONFIRMATION_ENVS, best.generation)
+    played = population.best.play(env, seeds)
+    assert played.means[0] == best.fitness == population.best.fitness[-1]
+    assert best.standard_error == pytest.approx(played.returns.std(ddof=1) / math.sqrt(CONFIRMING_EPISODES))
+
+
+def test_a_resumed_run_finds_the_same_best_agent(tmp_path):
+    whole, whole_records = train(tmp_path / "whole", checkpoint=200)
+    train(tmp_path / "part", checkpoint=200, max_steps=600)
+    resumed, resumed_records = train(resume=tmp_path / "part", checkpoint=200)
+    assert resumed_records.summary.best == whole_records.summary.best
+    assert resumed_records.summary.ancestry == whole_records.summary.ancestry
+    assert torch.equal(weights(resumed.best), weights(whole.best))
+
+
+def test_without_a_run_the_best_is_the_fittest():
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    population = PPO.population(2, env.single_observation_space, env.single_action_space, seed=1)
+    for agent, fitness in zip(population, (3.0, 7.0), strict=True):
+        agent.fitness.append(fitness)
+    assert population.best is population.fittest is population[1]
