@@ -150,7 +150,7 @@ def test_a_file_that_the_user_names_for_training_is_the_users_word_and_the_run_r
     (tmp_path / "own.yaml").write_text(SOON_OVER)
     assert main(["train", "own.yaml"]) == 0
     config = (tmp_path / "runs" / "own" / "config.yaml").read_text().splitlines()
-    assert config[1] == "# it imports canary_of_trust:make: resume and eval run that with --trust alone"
+    assert "# it imports canary_of_trust:make: resume and eval run that with --trust alone" in config
     assert main(["resume", "runs/own", "--training.max-steps", "256"]) == 2
     assert main(["resume", "runs/own", "--training.max-steps", "256", "--trust"]) == 0
     assert main(["eval", "runs/own", "--episodes", "2", "--trust"]) == 0
