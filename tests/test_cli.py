@@ -1,4 +1,5 @@
 import csv
+import io
 import json
 import os
 import shlex
@@ -9,14 +10,18 @@ from dataclasses import fields, replace
 
 import pytest
 import yaml
+from rich.console import Console
 
 import agilerl_like
 from agilerl_like import PPO, Population
 from agilerl_like.algorithms.settings import PPOSettings
 from agilerl_like.cli import main
+from agilerl_like.cli.probe import _rows, _table
 from agilerl_like.cli.train import _make_run_dir
 from agilerl_like.config import Config, load
 from agilerl_like.envs.probes import PROBES, KnownValue
+from agilerl_like.envs.team_probes import TEAM_PROBES
+from agilerl_like.training.probe import Answer, ProbeRecord
 from agilerl_like.training.schedule import Schedule
 
 SOON_OVER = """
@@ -256,7 +261,8 @@ class TestEval:
 
 
 class TestProbe:
-    def test_prints_question_and_answers(self, capsys):
+    def test_prints_question_and_answers(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "120")
         assert main(["probe", "ConstantReward", "ActionSign"]) == 0
         said = capsys.readouterr().out
         for words in ("does the critic learn a constant?", "V(0) = 1", "ActionSign", "a(0) = 1", "yes"):
@@ -272,7 +278,21 @@ class TestProbe:
         rows = [row for row in capsys.readouterr().out.splitlines() if "V(0)" in row]
         assert [answer in row for row in rows for answer in (" yes ", " no ")] == [True, False, False, True]
 
-    def test_asks_every_agent_of_a_team(self, capsys):
+    @pytest.mark.parametrize("worlds", [PROBES, TEAM_PROBES], ids=["agents", "teams"])
+    def test_no_column_is_lost_where_80_columns_are_all_there_is(self, worlds):
+        long = Answer("action", "[0.25, 0.75, -1]", (-0.123456,) * 3, (-0.123456,) * 3, 0.1, "adversary_0")
+        console = Console(file=io.StringIO(), width=80)
+        table = _table(worlds, 80)
+        for probe in worlds.values():
+            for row in _rows(ProbeRecord(probe, (long, long), 100, 12.3)):
+                table.add_row(*row)
+        console.print(table)
+        lines = console.file.getvalue().splitlines()
+        assert all(heading in lines[1] for heading in ("probe", "known", "found", "solved", "seconds"))
+        assert sum("yes" in line and "12.3" in line for line in lines) == len(worlds)
+
+    def test_asks_every_agent_of_a_team(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "120")
         assert main(["probe", "OwnReward", "--teams"]) == 0
         said = capsys.readouterr().out
         for words in ("does each group's critic", "speaker_0: V(0) = 1", "listener_0: V(0) = -2", "listener_1: V"):

@@ -31,11 +31,13 @@ def test_notebooks(path, tmp_path):
     if path.stem == "teams" and find_spec("mpe2") is None:
         pytest.skip("its worlds are in the extra `multi-agent`")
     script = (
-        "import sys, nbformat, nbclient\n"
+        "import re, sys, nbformat, nbclient\n"
         "book = nbformat.read(sys.argv[1], as_version=4)\n"
         "nbclient.NotebookClient(book, timeout=200, kernel_name='python3').execute()\n"
         "outputs = [o for cell in book.cells for o in cell.get('outputs', ())]\n"
         "print(sum('image/png' in o.get('data', {}) for o in outputs))\n"
+        "text = ''.join(o.get('text', '') for o in outputs)\n"
+        "print(len(re.findall(r'\\x1b\\[[0-9;?]*[A-HJKSTfhl]', text)))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, path],
@@ -47,4 +49,4 @@ def test_notebooks(path, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.strip() == "1"  # the plot
+    assert done.stdout.split() == ["1", "0"]  # the plot; and nothing that moves a cursor

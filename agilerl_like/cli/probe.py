@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 
 from rich.console import Console
@@ -13,8 +14,12 @@ from agilerl_like.cli.output import checked_seed
 from agilerl_like.envs.probes import PROBES, Probe
 from agilerl_like.envs.team_probes import TEAM_PROBES, TeamProbe
 from agilerl_like.errors import ExitCode, unknown_name
+from agilerl_like.reporting.console import is_terminal
 from agilerl_like.training.probe import Answer, ProbeRecord, solve
 from agilerl_like.training.team_probe import solve_team
+
+NARROW, QUESTION = 80, 26
+"""Columns of a narrow console, and what a probe's name and question have of them; of more they have half."""
 
 
 def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: FlagCreatePairsOff[bool] = False) -> int:
@@ -30,25 +35,41 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: Flag
     for name in names:
         if name not in worlds:
             raise unknown_name("probe", name, worlds)
-    answers = Column("known", no_wrap=True), Column("found", no_wrap=True)
-    table = Table(Column("probe", min_width=max(map(len, worlds))), *answers, "solved", "seconds")
+    console = _console()
+    table = _table(worlds, console.width)
     records: list[ProbeRecord] = []
-    with Live(table, console=Console(), auto_refresh=False) as live:
+    with Live(table, console=console, auto_refresh=False) as live:
         for name in names or worlds:
             world = worlds[name]
             record = solve(world, seed=seed) if isinstance(world, Probe) else solve_team(world, seed=seed)
             records.append(record)
-            table.add_row(*_row(record))
+            for row in _rows(record):
+                table.add_row(*row)
             live.refresh()
     return ExitCode.DONE if all(record.solved for record in records) else ExitCode.UNSOLVED
 
 
-def _row(record: ProbeRecord) -> Iterable[str]:
-    yield f"[bold]{record.probe.name}[/]\n{record.probe.question}"
-    yield "\n".join(map(_known, record.answers))
-    yield "\n".join(map(_found, record.answers))
-    yield "[green]yes" if record.solved else "[red]no"
-    yield f"{record.seconds:.1f}"
+def _console() -> Console:
+    """A console that is no terminal to rich unless the standard output is one: `FORCE_COLOR` is not enough."""
+    return Console() if is_terminal(sys.stdout) else Console(force_terminal=False, force_jupyter=False)
+
+
+def _table(names: Iterable[str], width: int) -> Table:
+    """An empty table for a console of this width; where it is narrow, questions and answers are folded."""
+    probe = Column("probe", width=max(*map(len, names), (width - NARROW) // 2 + QUESTION), overflow="fold")
+    answers = Column("known", overflow="fold"), Column("found", overflow="fold")
+    return Table(probe, *answers, Column("solved", width=6), Column("seconds", width=7))
+
+
+def _rows(record: ProbeRecord) -> Iterable[tuple[str, ...]]:
+    """A row for each answer, so that what is known and what was found stand side by side when they are folded."""
+    solved = "[green]yes" if record.solved else "[red]no"
+    for number, answer in enumerate(record.answers):
+        if number:
+            yield "", _known(answer), _found(answer), "", ""
+        else:
+            yield f"[bold]{record.probe.name}", _known(answer), _found(answer), solved, f"{record.seconds:.1f}"
+    yield record.probe.question, "", "", "", ""
 
 
 def _known(answer: Answer) -> str:

@@ -1,7 +1,7 @@
-"""What a person sees while a population trains: a bar, a table of members that is redrawn in place, and a last word.
+"""The console output of a run: a bar, a table of members that is redrawn in place, and a summary.
 
-Where nothing can be redrawn (a log file, a notebook) the same is said in plain lines, one a generation. There is no
-refreshing thread: the picture is drawn when the run reports, which leaves the cores to training and is safe beside
+Where the stream is no terminal (a log file, a pipe, a notebook) there are plain lines, one for each generation. No
+thread refreshes it: the table is drawn when the run reports, which leaves the cores to training and is safe beside
 environments in forked processes.
 """
 
@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
@@ -39,6 +39,14 @@ class _Console(Console):
         """Fall silent where rich would exit: a run outlives whoever was reading it."""
         with contextlib.suppress(SystemExit):
             super().on_broken_pipe()
+
+
+def is_terminal(stream: IO[str]) -> bool:
+    """Whether a stream is a terminal, and neither a file, a pipe nor the output of a notebook."""
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):  # an object that only writes; a stream that was closed
+        return False
 
 
 class ConsoleReporter(Reporter):
@@ -73,9 +81,13 @@ class ConsoleReporter(Reporter):
 
     @property
     def redraws(self) -> bool:
-        """Whether the console is a terminal on which lines can be drawn over."""
+        """Whether the console writes to a terminal, on which the cursor can be moved back.
+
+        The stream is asked: rich takes `FORCE_COLOR` for a terminal, and notebooks and CI services set that.
+        """
         console = self.console
-        return console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
+        is_capable = console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
+        return is_capable and is_terminal(console.file)
 
     def start(self, run: RunRecord) -> None:
         """Say what is about to be trained, and open the live picture."""

@@ -1,6 +1,7 @@
 import dataclasses
 import io
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,8 +25,14 @@ class Clock:
         return self.now
 
 
+class TerminalStream(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
 def a_console(*, terminal: bool, width: int = 120, height: int = 40, encoding: str = "utf-8") -> Console:
-    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n", write_through=True)
+    stream = TerminalStream if terminal else io.TextIOWrapper
+    file = stream(io.BytesIO(), encoding=encoding, newline="\n", write_through=True)
     environment = {"TERM": "xterm"}  # and no COLUMNS, NO_COLOR, … of the machine that runs the tests
     return Console(
         file=file, force_terminal=terminal, width=width, height=height, color_system=None, _environ=environment
@@ -253,6 +260,24 @@ def test_a_long_lineage_keeps_its_founder_and_its_end():
     assert "19 births more, in lineage.jsonl" in lineage[1]  # 30 in all, of which 1 + 10 are shown
     assert "gen  20" in lineage[2]
     assert "gen  29" in lineage[-1]
+
+
+@pytest.mark.parametrize("force", [{"environ": {"FORCE_COLOR": "1", "TERM": "xterm"}}, {"terminal": True}])
+def test_a_stream_that_is_no_terminal_gets_plain_lines_even_where_colour_is_forced(force):
+    """ipykernel and CI services set FORCE_COLOR, which rich takes for a terminal."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n", write_through=True)
+    console = Console(file=file, width=100, force_terminal=force.get("terminal"), _environ=force.get("environ", {}))
+    assert console.is_terminal
+    reporter = ConsoleReporter(console, clock=Clock())
+    reporter.start(a_run())
+    reporter.generation(a_generation(a_member(), number=1))
+    reporter.generation(two_members())
+    reporter.finish(a_summary())
+    assert [line.split()[:2] for line in written(console).splitlines() if line.startswith("gen ")] == [
+        ["gen", "1"],
+        ["gen", "2"],
+    ]
+    assert re.findall(r"\x1b\[[0-9;?]*[A-HJKSTfhl]", written(console)) == []  # moves and erasures
 
 
 def test_quiet_means_warnings_alone():
