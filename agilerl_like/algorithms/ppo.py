@@ -32,7 +32,7 @@ from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
 from agilerl_like.algorithms.stored import count_in, plain, space_in
 from agilerl_like.envs.masks import choices_of
 from agilerl_like.envs.spaces import ObservationEncoding, mask_size
-from agilerl_like.errors import ConfigurationError, NoHealthyMember
+from agilerl_like.errors import ConfigurationError, NoHealthyMember, unknown_name
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
@@ -168,8 +168,11 @@ class PPO(Agent):
         precision: Precision = PPOSettings.precision,
         per_member: bool = PPOSettings.per_member,
         seed: int | None = None,
+        **unknown: Any,
     ) -> None:
         given = locals()
+        for name in unknown:
+            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
         own = actor_network is not None or critic_network is not None
         self._outline(
             observation_space,

@@ -11,7 +11,7 @@ from agilerl_like.config.model import Config, Contradictions
 from agilerl_like.config.notation import Place
 from agilerl_like.config.sections import MutationConfig, RangeConfig
 from agilerl_like.config.teams import KINDS
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError, foreign_setting, renamed, unknown_name
 
 
 class Problem(NamedTuple):
@@ -44,13 +44,21 @@ class Wording:
     def _text(self, loc: Place, found: Any) -> str:
         name, value = ".".join(loc), found["input"]
         if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            return str(unknown_name(f"{'.'.join(loc[:-1]) or 'config'} key", loc[-1], self._near(loc)))
+            return str(self._unknown_key(f"{'.'.join(loc[:-1]) or 'config'} key", loc))
         if found["type"] == "literal_error":
             allowed = KINDS if loc == ("algorithm", "name") else re.findall(r"'([^']*)'", found["ctx"]["expected"])
             return str(unknown_name(name, value, allowed))
         if found["type"] == "missing":
             return f"{name} is missing"
         return f"{name}={value!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
+
+    def _unknown_key(self, field: str, loc: Place) -> ConfigurationError:
+        """The error for a key that a section lacks; a name of another library is told its section, too."""
+        foreign = foreign_setting(loc[-1])
+        if foreign is None or loc[0] == "hyperparameters":
+            return unknown_name(field, loc[-1], self._near(loc))
+        stands_here = foreign.setting.rpartition(".")[0] == ".".join(loc[:-1])
+        return renamed(field, loc[-1], foreign.name if stands_here else foreign.setting, foreign)
 
     def place(self, loc: Place) -> str:
         """Where something stands, or what it stands in."""

@@ -1,0 +1,51 @@
+"""Names of other libraries' settings are told what they are here, and how their values are converted."""
+
+import gymnasium
+import pytest
+
+from agilerl_like import IPPO, PPO
+from agilerl_like.config import Draft
+from agilerl_like.errors import FOREIGN, ConfigurationError
+
+BOX = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+CONVERTED = "'learn_step', which counts steps of all environments of a member: n_steps x num_envs"
+
+
+@pytest.mark.parametrize(
+    ("place", "hint"),
+    [
+        ("algorithm.learning_rate", "algorithm key='learning_rate' is unknown; did you mean 'lr'?"),
+        ("algorithm.n-steps", f"did you mean {CONVERTED}?"),
+        ("algorithm.num_minibatches", "'batch_size', which counts samples: learn_step / num_minibatches?"),
+        ("algorithm.value_loss_scale", "'vf_coef', which weighs half the squared error: 2 x value_loss_scale?"),
+        ("training.total_timesteps", "'max_steps', which counts the env steps of one member?"),
+        ("algorithm.total_timesteps", "did you mean 'training.max_steps', which counts"),
+        ("learning_rate", "config key='learning_rate' is unknown; did you mean 'algorithm.lr'?"),
+        ("population.population_size", "did you mean 'size'?"),
+        ("hyperparameters.learning_rate.min", "hyperparameters key='learning_rate' is unknown; did you mean 'lr'?"),
+        ("algorithm.lt", "did you mean 'lr'?"),  # a slip, as ever
+    ],
+)
+def test_a_configuration_names_the_setting_and_the_conversion(place, hint):
+    with pytest.raises(ConfigurationError) as error:
+        Draft({"environment": {"id": "CartPole-v1"}}).override([f"--{place}", "1"]).judge()
+    assert hint in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda **more: PPO(BOX, BOX, **more), lambda **more: PPO.population(2, BOX, BOX, **more),
+             lambda **more: IPPO({"a_0": BOX}, {"a_0": BOX}, **more)], ids=["PPO", "population", "IPPO"],
+)  # fmt: skip
+def test_python_does_too(make):
+    with pytest.raises(ConfigurationError, match="setting='learning_rate' is unknown; did you mean 'lr'"):
+        make(learning_rate=1e-3)
+    with pytest.raises(ConfigurationError, match=CONVERTED):
+        make(n_steps=128)
+
+
+def test_every_name_leads_to_a_setting_that_exists_and_none_is_one():
+    whole = Draft({"environment": {"id": "CartPole-v1"}}).judge().to_json()
+    for foreign, known in FOREIGN.items():
+        section, _, name = known.setting.rpartition(".")
+        assert name in (whole[section] if section else whole)
+        assert foreign not in (whole[section] if section else whole)
