@@ -222,9 +222,10 @@ class ConfigReporter(Reporter):
                         f"run_dir={str(self.path.parent)!r} has a {CONFIG} which no run has written; it is not "
                         "overwritten: take another folder, or move it away"
                     )
-            before = _head(text)[1:]
-            lines = provenance("changed" if before else "begun")
-            head = [f"{MARK}{self._again}", *before, *(f"# {line}" for line in (*lines, *self._notes))]
+            notes = [f"# {note}" for note in self._notes]
+            before = [line for line in _head(text)[1:] if line not in notes]
+            now = [f"# {line}" for line in provenance("changed" if before else "begun")]
+            head = [f"{MARK}{self._again}", *notes, *before, *now]
             make_folder(self.path.parent)
             replace_file(self.path, "\n".join((*head, self._settings)).encode())
         except OSError as error:
