@@ -49,6 +49,7 @@ WORLDS = {
     "cartpole": World("configs/ppo/cartpole_tuned.yaml", 495.0, "5 of 5", 475.0),
     "acrobot": World("configs/ppo/acrobot.yaml", -85.0, "5 of 5", -85.0),
     "pendulum": World("configs/ppo/pendulum.yaml", -200.0, "4 of 5", -200.0),
+    "mountain_car_continuous": World("configs/ppo/mountain_car_continuous.yaml", 90.0, "4 of 5", 90.0),
     "lunar_lander": World("configs/ppo/lunar_lander.yaml", 250.0, "4 of 5", 200.0),
 }
 

@@ -33,6 +33,10 @@ def unchanged(hyperparameters: dict[str, Number]) -> Mapping[str, Number]:
 class Mutations:
     """The relative weights of each kind of change, and how large they are.
 
+    Most clones change hyperparameters, each of those that have a range with a chance of one half; those that change
+    nothing, or weights alone, repeat their parent's. (AgileRL's usual weights are 0.4, 0.2, 0.2, 0.0 and 0.2, under
+    which a search of few generations hardly changes any hyperparameter.)
+
     An architecture mutation adds or removes a layer with probability `new_layer_prob`, else nodes. Noise on weights is
     scaled until the policy has moved by `mutation_kl`, the mean KL(parent || child) in nats over states of the last
     rollout. `mutation_sd`, AgileRL's name, bounds it: the largest standard deviation of the noise, relative to that of
@@ -43,12 +47,12 @@ class Mutations:
     them, and unused: nothing here touches a tensor.
     """
 
-    no_mutation: float = 0.4
+    no_mutation: float = 0.1
     architecture: float = 0.2
     new_layer_prob: float = 0.2
-    parameters: float = 0.2
+    parameters: float = 0.1
     activation: float = 0.0
-    rl_hp: float = 0.2
+    rl_hp: float = 0.6
     mutation_sd: float = 0.5
     activation_selection: tuple[str, ...] = ("ReLU", "ELU", "GELU")
     mutate_elite: bool = False

@@ -32,6 +32,12 @@ def test_kinds_come_as_often_as_their_weights_say(layers, assert_frequency) -> N
         assert_frequency(kinds[kind], 3000, weight / 10)
 
 
+def test_by_default_most_clones_change_hyperparameters(layers, assert_frequency) -> None:
+    kinds = Counter(mutation.kind for _, mutation in draws(Mutations(), Genome(VALUES, layers((4, 4))), 3000))
+    for kind, share in {"none": 0.1, "architecture": 0.2, "parameters": 0.1, "rl_hp": 0.6}.items():
+        assert_frequency(kinds[kind], 3000, share)
+
+
 def test_before_training_every_member_changes(layers, assert_frequency) -> None:
     mutations = Mutations(no_mutation=4, architecture=1, parameters=0, rl_hp=3)
     kinds = Counter(m.kind for _, m in draws(mutations, Genome(VALUES, layers()), 1000, pre_training=True))
