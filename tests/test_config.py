@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from agilerl_like.algorithms.settings import PPOSettings
 from agilerl_like.config import Config, Draft, MutationConfig, RangeConfig, Section, build, load
-from agilerl_like.config.notation import Dumper, value_of
+from agilerl_like.config.notation import value_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, RLParameter, TournamentSelection, TruncationSelection
 from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.plain_yaml import Dumper
 from agilerl_like.training.collector import Clock
 from agilerl_like.training.schedule import Schedule
 
