@@ -80,7 +80,7 @@ class Agent(Individual):
     share_encoders: bool
     squash_output: bool
     normalize_images: bool
-    swap_channels: bool
+    swap_channels: bool | None
     normalize_observation: bool
     normalize_value: bool
     network: ActorCritic

@@ -399,7 +399,7 @@ class IPPO(Individual):
         if loop < 1:
             raise ConfigurationError(f"loop={loop!r} must be at least 1")
         made_with = self.settings()["swap_channels"]
-        if swap_channels != made_with:
+        if made_with is not None and swap_channels != made_with:
             raise ConfigurationError(f"swap_channels={swap_channels!r}; this team was made with {made_with!r}")
         stepped = TeamTransitionEnv(env if isinstance(env, MultiAgentVectorEnv) else alone(env))
         seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)

@@ -114,7 +114,7 @@ class PPO(Agent):
     normalize_observation: bool
     normalize_value: bool
     normalize_images: bool
-    swap_channels: bool
+    swap_channels: bool | None
     recurrent: bool
     max_seq_len: int | None
     bptt_sequence_type: BPTTSequenceType
@@ -159,7 +159,7 @@ class PPO(Agent):
         action_std_min: float = PPOSettings.action_std_min,
         action_std_max: float = PPOSettings.action_std_max,
         action_noise_correlation: float = PPOSettings.action_noise_correlation,
-        swap_channels: bool = PPOSettings.swap_channels,
+        swap_channels: bool | None = PPOSettings.swap_channels,
         clip_coef_vf: float | None = PPOSettings.clip_coef_vf,
         normalize_observation: bool = PPOSettings.normalize_observation,
         normalize_value: bool = PPOSettings.normalize_value,
@@ -209,6 +209,7 @@ class PPO(Agent):
         """Take over and check all that does not need a network."""
         known = validated(PPOSettings, settings)
         encoding = _encoding(observation_space, known)
+        known = replace(known, swap_channels=encoding.swap_channels)  # a saved agent keeps its layout
         if networks is None:
             architecture = NetworkSpec.from_net_config(net_config, encoding.leaves, recurrent=known.recurrent)
         else:

@@ -74,8 +74,9 @@ class PPOSettings:
     matter."""
     normalize_images: bool = True
     """Scale images from their bounds, mostly 0..255, to 0..1; they are stored as the bytes they are."""
-    swap_channels: bool = False
-    """The env's images have their channels behind, [H, W, C]; networks read them in front."""
+    swap_channels: bool | None = None
+    """Whether the env's images have their channels last, [H, W, C]; None: found from their shapes, images with a small
+    last axis have. Networks read channels first."""
     recurrent: bool = False
     """Put a memory behind the encoder, for worlds in which one observation does not tell everything."""
     max_seq_len: Count | None = None

@@ -26,7 +26,7 @@ from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_s
 from agilerl_like.envs.actions import MASK, legal_action
 from agilerl_like.envs.faults import described
 from agilerl_like.envs.masks import choices_of
-from agilerl_like.envs.spaces import check_action_space, check_observation_space, mask_size
+from agilerl_like.envs.spaces import ambiguous_images, check_action_space, check_observation_space, mask_size
 from agilerl_like.errors import ConfigurationError, Terminated
 
 SEED = 2_024
@@ -213,6 +213,11 @@ class _Check:
             except ConfigurationError as error:
                 raise self._break(str(error), _WRAP) from None
         space = self.env.observation_space
+        for name, shape in () if self._is_team else ambiguous_images(space):
+            self._warn(
+                f"the image {name or 'that is observed'} has shape {shape}, which does not tell where its channels are",
+                "they are read first; set algorithm.swap_channels: true if they are last, false if they are first",
+            )
         if not self._is_team and isinstance(space, Dict) and MASK in space.spaces:
             self._warn(
                 f"the observation has a key '{MASK}'",

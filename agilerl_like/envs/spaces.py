@@ -50,6 +50,9 @@ NUMBER = 4
 
 Path = tuple[str | int, ...]
 Kind = Literal["vector", "image", "categories"]
+Layout = Literal["first", "last", "ambiguous"]
+MOST_COLORS = 4
+"""More channels than a picture on a screen has: red, green, blue and how opaque it is."""
 
 
 def check_observation_space(space: Space) -> None:
@@ -257,15 +260,16 @@ class Leaf:
 class ObservationEncoding:
     """Turns observations of one space into rows `[…, size]`.
 
-    Rows are float32, or uint8 if some image is made of bytes. With `swap_channels` the env's images have their channels
-    behind, `[H, W, C]`, and a network sees them in front. With `normalize_images` it sees them between 0 and 1, as far
+    Rows are float32, or uint8 if some image is made of bytes. Networks see images with their channels first. Where the
+    env's images have them last, `[H, W, C]`, is found from their shapes (`layout_of`); `swap_channels` says it of all
+    images alike instead, True for last. With `normalize_images` it sees them between 0 and 1, as far
     as their bounds are finite.
 
     Raises:
         ConfigurationError: agents cannot observe this space.
     """
 
-    def __init__(self, space: Space, *, swap_channels: bool = False, normalize_images: bool = True) -> None:
+    def __init__(self, space: Space, *, swap_channels: bool | None = None, normalize_images: bool = True) -> None:
         check_observation_space(space)
         self.space = space
         parts = list(_walk(space, ()))
@@ -280,7 +284,7 @@ class ObservationEncoding:
             start = ends[byte]
             ends[byte] += width if byte else unit * width
             columns = slice(start, ends[byte])
-            channels_last = swap_channels and _kind(part) == "image"
+            channels_last = _kind(part) == "image" and _has_channels_last(part, swap_channels)
             leaves.append(_leaf(path, part, columns, byte, channels_last, normalize_images))
         self.leaves: tuple[Leaf, ...] = tuple(leaves)
         self.dtype = torch.uint8 if any(in_bytes) else torch.float32
@@ -288,6 +292,12 @@ class ObservationEncoding:
         """Columns of a row; bytes are filled up, so that the numbers of every row lie where numbers may lie."""
         self._padding = self.size - ends[any(in_bytes)]
         self._alone = None if self._padding or leaves[0].path else leaves[0]
+
+    @property
+    def swap_channels(self) -> bool | None:
+        """Whether its images have their channels last; None if some have and some have not."""
+        layouts = {leaf.channels_last for leaf in self.leaves if leaf.kind == "image"}
+        return None if len(layouts) > 1 else True in layouts
 
     @property
     def normalised(self) -> np.ndarray:
@@ -366,6 +376,30 @@ class ObservationEncoding:
 def _in_row_order(numbers: Any) -> Any:
     """The same numbers, rows behind each other; concatenated columns of a transposed array need not be."""
     return np.ascontiguousarray(numbers) if isinstance(numbers, np.ndarray) else numbers.contiguous()
+
+
+def layout_of(shape: tuple[int, ...]) -> Layout:
+    """Return where an image of three or four axes has its channels, as its shape tells.
+
+    In a square image they are the odd axis out; else they are on that end where the smallest axis is, and as the last
+    axis of no more than four. Anything else is ambiguous.
+    """
+    first, *between, last = shape
+    if len(shape) == 3 and len({*shape}) == 2 and between[0] > 1 and first != last:
+        return "last" if first == between[0] else "first"
+    if last < min(first, *between) and last <= MOST_COLORS:
+        return "last"
+    return "first" if first < min(last, *between) else "ambiguous"
+
+
+def ambiguous_images(space: Space) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the names and shapes of the images in a space of which it cannot be told where their channels are."""
+    images = [(path, part.shape or ()) for path, part in _walk(space, ()) if _kind(part) == "image"]
+    return [(".".join(map(str, path)), shape) for path, shape in images if layout_of(shape) == "ambiguous"]
+
+
+def _has_channels_last(image: Space, swap_channels: bool | None) -> bool:
+    return layout_of(image.shape or ()) == "last" if swap_channels is None else swap_channels
 
 
 def _walk(space: Space, path: Path) -> Iterator[tuple[Path, Space]]:

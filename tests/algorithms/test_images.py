@@ -219,3 +219,18 @@ def test_whoever_sees_nobody_does_nothing(space, settings):
     for act in (agent.get_action, agent.predict):
         assert shapes(act(none)) == [(0, *shape[1:]) for shape in shapes(act(one))]
     assert shapes(agent.evaluate_actions(none, np.zeros(0, np.int64))) == [(0,)] * 3
+
+
+def test_an_image_with_its_channels_last_is_found_and_a_saved_agent_keeps_its_layout(tmp_path):
+    found, said = agent_of(BEHIND, net_config=CNN), agent_of(BEHIND, net_config=CNN, swap_channels=True)
+    images = np.moveaxis(pictures(), 1, -1)
+    assert np.array_equal(found.predict(images)[0], said.predict(images)[0])
+    assert found.swap_channels is True
+    assert agent_of(FRONT, net_config=CNN).swap_channels is False
+    found.save_checkpoint(tmp_path / "agent")
+    assert PPO.load(tmp_path / "agent").settings()["swap_channels"] is True
+
+
+def test_a_grid_with_its_channels_last_needs_no_setting():
+    grid = gymnasium.spaces.Box(0, 255, (7, 7, 3), np.uint8)  # MiniGrid's ImgObsWrapper
+    assert agent_of(grid).encoding.leaves[0].shape == (3, 7, 7)

@@ -151,6 +151,10 @@ DEFECTS = {
         sound_but(observation_space=Graph(Discrete(2), None)),
         "error: observation_space=.* is a Graph; allowed",
     ),
+    "channels nobody can tell": (
+        sound_but(observation_space=Box(0, 255, (5, 5, 5), np.uint8), see=lambda self: np.zeros((5, 5, 5), np.uint8)),
+        r"warning: the image .* shape \(5, 5, 5\).* set algorithm.swap_channels",
+    ),
     "no space": (sound_but(action_space=None), "error: action_space is None"),
     "reward array": (sound_but(pay=lambda self: np.ones(1)), r"error: .*reward array\(\[1.\]\); return one float"),
     "complex reward": (sound_but(pay=lambda self: 1j), "error: .*reward 1j"),

@@ -24,6 +24,7 @@ from agilerl_like.envs import (
     tree_map,
 )
 from agilerl_like.envs.arrays import TensorArrays
+from agilerl_like.envs.spaces import ambiguous_images, layout_of
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 
@@ -533,3 +534,41 @@ def test_tree_map_joins_what_stands_at_the_same_place():
     other = {"a": np.array([10]), "b": (np.array([20]), np.array([30]))}
     assert tree_map(lambda x, y: int(x[0] + y[0]), one, other) == {"a": 11, "b": (22, 33)}
     assert tree_map(len, np.zeros(4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [
+        ((4, 84, 84), "first"),
+        ((84, 84, 4), "last"),
+        ((210, 160, 3), "last"),
+        ((3, 210, 160), "first"),
+        ((7, 7, 3), "last"),
+        ((7, 7, 20), "last"),  # one-hot categories of a grid
+        ((16, 8, 8), "first"),
+        ((6, 7, 2), "last"),
+        ((3, 3, 2), "last"),
+        ((10, 10, 10), "ambiguous"),
+        ((3, 64, 3), "ambiguous"),
+        ((1, 1, 5), "ambiguous"),
+        ((32, 16, 8), "ambiguous"),
+        ((4, 84, 84, 3), "last"),
+        ((3, 4, 84, 84), "first"),
+        ((4, 3, 64, 64), "ambiguous"),
+    ],
+)
+def test_the_place_of_channels_is_found_from_the_shape(shape, layout):
+    assert layout_of(shape) == layout
+    space = Dict({"eye": Box(0, 255, shape, np.uint8), "speed": Box(-1, 1, (2,))})
+    assert ambiguous_images(space) == ([("eye", shape)] if layout == "ambiguous" else [])
+    eye = ObservationEncoding(space).leaves[0]
+    assert eye.channels_last == (layout == "last")
+    for said in (True, False):  # what is said wins
+        assert ObservationEncoding(space, swap_channels=said).leaves[0].channels_last is said
+
+
+def test_images_of_one_observation_may_have_their_channels_in_different_places():
+    space = Dict({"left": Box(0, 255, (9, 9, 3), np.uint8), "right": Box(0, 255, (3, 9, 9), np.uint8)})
+    encoding = ObservationEncoding(space)
+    assert [leaf.shape for leaf in encoding.leaves] == [(3, 9, 9)] * 2
+    assert encoding.swap_channels is None
