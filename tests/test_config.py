@@ -303,7 +303,7 @@ class TestRefusing:
             ("seed: 1\nalgorithm: {lr: 1}\nseed: 2", "line 3: seed is already given in line 1"),
             ("algorithm:\n  lr: 1\n  lr: 2", "line 3: algorithm.lr is already given in line 2"),
             ("- 1", "holds [1]; allowed are settings by name"),
-            ("a: &x {b: *x}", "this is no YAML"),
+            ("a: &x {b: *x}", "aliases are nested too deep"),
             ("a: \0", "this is no YAML"),
             ("!!python/object/apply:os.system ['true']", "this is no YAML"),
             ("", "environment is missing"),
@@ -363,7 +363,7 @@ class TestRefusing:
         (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
         for path, message in (
             ("no.yaml", "No such file"),
-            (".", "Is a directory"),
+            (".", "is a folder, a FIFO or a device"),
             ("binary.yaml", "no text in UTF-8"),
         ):
             with pytest.raises(ConfigurationError, match=message):

@@ -12,22 +12,53 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 from yaml.constructor import ConstructorError
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like import storage
+from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.plain_yaml import PLAIN, TAG
 
 Place = tuple[str, ...]
 """The keys that lead to a value; in a list, how many stand before it."""
 
 
-class Loader(yaml.SafeLoader):
-    """Reads YAML of numbers, flags, null, text, lists and mappings, and of nothing else."""
+MAX_BYTES = 2**18
+MAX_NODES = 20_000
+MAX_DEPTH = 32
+"""Of one document: a few hundred bytes of aliases can describe more than a machine's memory. Nodes are counted where
+they are used, so that an alias counts as what it stands for."""
 
+
+class Loader(yaml.SafeLoader):
+    """Reads YAML of numbers, flags, null, text, lists and mappings, and of nothing else.
+
+    Raises:
+        ConstructorError: the document has more nodes, or is nested deeper, than is allowed.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._nodes = self._depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose one node and those in it."""
+        self._nodes, self._depth = self._nodes + 1, self._depth + 1
+        if self._nodes > MAX_NODES or self._depth > MAX_DEPTH:
+            mark = self.peek_event().start_mark
+            raise ConstructorError(None, None, LIMITS, mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+"""Where a shell puts what it hands over, as in `train <(envsubst < file.yaml)`."""
+LIMITS = f"allowed are {MAX_BYTES} bytes, {MAX_NODES} values and {MAX_DEPTH} levels"
 
 Loader.yaml_implicit_resolvers = {}
 Loader.yaml_constructors = {
@@ -90,17 +121,30 @@ def read(path: Path | str) -> Written:
         ConfigurationError: it cannot be read, or is no YAML.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"config={str(path)!r} cannot be read: {error.strerror}") from error
+        text = _bytes_of(path).decode()
+    except (CheckpointError, OSError) as error:
+        raise ConfigurationError(f"config={str(path)!r} cannot be read: {error}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"config={str(path)!r} is no text in UTF-8; allowed is a YAML file") from error
     return _understood(text, str(path))
 
 
+def _bytes_of(path: Path | str) -> bytes:
+    """The bytes of a regular file, or of a pipe that this process was given by whoever started it."""
+    if not str(path).startswith(DESCRIPTORS):
+        return storage.read_regular(path, MAX_BYTES, follow_links=True)
+    with open(path, "rb") as pipe:
+        data = pipe.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise CheckpointError(f"path={str(path)!r} is too large; {LIMITS}")
+    return data
+
+
 def value_of(text: str, where: str) -> Written:
     """What one value means; ConfigurationError if it is no YAML."""
-    return _understood(text, f"{where}={text!r}")
+    if len(text.encode()) > MAX_BYTES:
+        raise ConfigurationError(f"{where}={text[:40]!r}… is too long; {LIMITS}")
+    return _understood(text, f"{where}={text if len(text) < 200 else f'{text[:200]}…'!r}")
 
 
 def _understood(text: str, where: str) -> Written:
@@ -109,7 +153,9 @@ def _understood(text: str, where: str) -> Written:
         node = loader.get_single_node()
         if node is None:
             return Written(None)
-        entries = [*_entries(node, where)]
+        entries = [*islice(_entries(node, where), MAX_NODES + 1)]
+        if len(entries) > MAX_NODES:
+            raise ConfigurationError(f"{where}: its aliases stand for too much; {LIMITS}")
         places = {place: f"{where}, line {line}" for place, line, _ in entries}
         kinds = {TAG + kind for kind in ("bool", "int", "float")}
         texts = {place: value.value for place, _, value in [((), 0, node), *entries] if value.tag in kinds}
@@ -122,6 +168,8 @@ def _understood(text: str, where: str) -> Written:
 
 def _entries(node: yaml.Node, where: str, above: Place = ()) -> Iterator[tuple[Place, int, yaml.Node]]:
     """What is in lists and mappings, and its line; a key with nothing behind it is taken out."""
+    if len(above) > MAX_DEPTH:  # of aliases, which the loader does not follow
+        raise ConfigurationError(f"{where}: its aliases are nested too deep; {LIMITS}")
     if isinstance(node, yaml.MappingNode):
         node.value = [pair for pair in node.value if not _says_nothing(pair[1])]
         inside = [(_name(key, where), key, value) for key, value in node.value]

@@ -1,0 +1,61 @@
+"""What a YAML file may cost: a few hundred bytes of aliases can describe more than a machine's memory."""
+
+import os
+import time
+
+import pytest
+
+from agilerl_like.config import load, notation
+from agilerl_like.errors import ConfigurationError
+
+
+def nine_times(opening, closing, start):
+    """Nine anchors, each of nine aliases of the one before: 9**9 values in 500 bytes."""
+    lines = [f"a0: &a0 {opening}{start}{closing}"]
+    lines += [f"a{i}: &a{i} {opening}{', '.join([f'*a{i - 1}'] * 9)}{closing}" for i in range(1, 9)]
+    return "\n".join(lines)
+
+
+BOMBS = {
+    "aliases in lists": (nine_times("[", "]", "1"), "its aliases stand for too much"),
+    "aliases in merges": (nine_times("{<<: [", "]}", "{x: 1}"), "its aliases stand for too much"),
+    "an alias of itself": ("environment: &a {id: CartPole-v1, kwargs: *a}", "its aliases are nested too deep"),
+    "many values": ("x: [" + "1," * 10**5 + "]", "line 1: this is no YAML: allowed are 262144 bytes, 20000 values"),
+    "many anchors": ("\n".join(f"k{i}: &k{i} 1" for i in range(15_000)), "allowed are 262144 bytes, 20000 values"),
+    "deep lists": ("x: " + "[" * 10**5, "20000 values and 32 levels"),
+    "deep blocks": ("\n".join(" " * i + "a:" for i in range(700)), "line 32: .* and 32 levels"),
+    "many bytes": ("x: " + "y" * 10**6, "has 1000003 bytes; allowed are at most 262144"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_it_is_refused_at_once(tmp_path, name):
+    text, said = BOMBS[name]
+    (tmp_path / "bomb.yaml").write_text(text)
+    start = time.process_time()
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        load(tmp_path / "bomb.yaml")
+    assert time.process_time() - start < 2  # the first of them took 25
+    assert len(str(refused.value)) < 1000
+
+
+def test_ordinary_aliases_and_merges_are_read():
+    text = "a: &a {x: [1, 2], y: 3}\nb: {<<: *a, y: 4}\nc: [*a, *a]"
+    assert notation.value_of(text, "it").data == {
+        "a": {"x": [1, 2], "y": 3},
+        "b": {"x": [1, 2], "y": 4},
+        "c": [{"x": [1, 2], "y": 3}] * 2,
+    }
+
+
+def test_a_fifo_is_refused_and_a_pipe_of_the_shell_is_read(tmp_path):
+    os.mkfifo(tmp_path / "config.yaml")
+    with pytest.raises(ConfigurationError, match="is a folder, a FIFO or a device"):
+        load(tmp_path / "config.yaml")
+    reader, writer = os.pipe()
+    os.write(writer, b"environment: {id: CartPole-v1}")
+    os.close(writer)
+    try:
+        assert load(f"/dev/fd/{reader}").environment.id == "CartPole-v1"
+    finally:
+        os.close(reader)
