@@ -41,10 +41,10 @@ def as_record(kind: type[T], data: Any, where: str) -> T:
     Raises:
         CheckpointError: names `where`, the field, its value and what is allowed.
     """
-    known = {its.name for its in fields(cast(Any, kind))}
-    unknown = sorted(map(str, data.keys() - known)) if isinstance(data, Mapping) else []
+    known = [its.name for its in fields(cast(Any, kind))]
+    unknown = sorted(map(str, data.keys() - {*known})) if isinstance(data, Mapping) else []
     if unknown:
-        raise CheckpointError(f"{where}: {short(unknown[0])} is unknown; allowed is what {kind.__name__} has")
+        raise CheckpointError(f"{where}: {short(unknown[0])} is unknown; allowed are {', '.join(known)}")
     try:
         return _adapter(kind).validate_python(data)
     except ValidationError as error:

@@ -388,6 +388,9 @@ class StoredDocuments(Mapping[str, Any]):
 class StoredTensors(Mapping[str, Tensor]):
     """The tensors of one file: their names, shapes and dtypes for the price of its header, all else on demand."""
 
+    prefix = ""
+    """What stands in front of their names in the file."""
+
     def __init__(self, file: StoredFile) -> None:
         self._file = file
 
@@ -436,15 +439,15 @@ class StoredSection(StoredTensors):
 
     def __init__(self, whole: StoredTensors, prefix: str) -> None:
         super().__init__(whole._file)
-        self._whole, self._prefix = whole, prefix
+        self._whole, self.prefix = whole, prefix
 
     @cached_property
     def facts(self) -> dict[str, TensorFacts]:
-        return _section(self._whole.facts, self._prefix)
+        return _section(self._whole.facts, self.prefix)
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor]:
-        return _section(self._whole._tensors, self._prefix)
+        return _section(self._whole._tensors, self.prefix)
 
 
 def _facts(header: Any, size: int) -> dict[str, TensorFacts]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from agilerl_like import storage
 from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, evaluate, report_episodes
 from agilerl_like.algorithms.individual import Individual
-from agilerl_like.algorithms.stored import Outline, flag_in, read_agent
+from agilerl_like.algorithms.stored import Outline, check_finite, flag_in, read_agent
 from agilerl_like.envs.spaces import (
     ObservationEncoding,
     check_action_space,
@@ -560,6 +560,7 @@ class Agent(Individual):
         self.learned_with_masks = flag_in(document, "learned_with_masks", older=False)
         network = self._unfilled(self.architecture)
         self._check_stored(storage.facts_of(tensors), network)
+        check_finite(tensors)
         moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in ("exp_avg", "exp_avg_sq", "steps")]
         if any(bool((moment < 0).any()) for moment in moments[1:]):
             raise ValueError("adam.exp_avg_sq and adam.steps must not be negative")

@@ -17,10 +17,14 @@ from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.sequences import BPTTSequenceType
 from agilerl_like.networks.distributions import LOG_STD_RANGE
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+LARGEST = 1e38
+"""Of a float setting: float32, in which it is computed, ends at 3.4e38."""
+Positive = Annotated[float, Field(gt=0, le=LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, le=LARGEST)]
 LogStd = Annotated[float, Field(ge=LOG_STD_RANGE[0], le=LOG_STD_RANGE[1])]
+Epochs = Annotated[int, Field(ge=1, le=10_000)]
+"""An update takes time in proportion: with more it would not end."""
 Count = Annotated[int, Field(ge=1, le=2**40)]
 """A number of things that are made or done: if each took a byte, no machine could hold more."""
 
@@ -63,7 +67,7 @@ class PPOSettings:
     """Largest gradient norm, for actor and critic apart (value)."""
     target_kl: Positive | None = None
     """Mean KL after an epoch beyond which the remaining epochs are skipped; None: never (value)."""
-    update_epochs: Count = 4
+    update_epochs: Epochs = 4
     """Passes over a rollout (structural)."""
     share_encoders: bool = False
     """Let the critic use the actor's encoder."""

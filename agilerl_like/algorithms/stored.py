@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from agilerl_like import storage
 from agilerl_like.algorithms.groups import check_names, grouped
 from agilerl_like.envs.spaces import space_from_json
+from agilerl_like.storage import StoredTensors
 
 MAX_COUNT = 2**128
 """What no counter reaches."""
@@ -136,6 +138,24 @@ def whole(name: str, value: Any) -> int:
     if type(value) is not int or not 0 <= value < MAX_COUNT:
         raise ValueError(f"{name}={value!r:.100} must be a whole number of at least 0")
     return value
+
+
+def check_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Raise ValueError, with the name, if a stored tensor holds a number that is not finite.
+
+    Tensors in memory are not checked: between processes a member may travel that has diverged and is about to be
+    replaced.
+    """
+    if not isinstance(tensors, StoredTensors):
+        return
+    for name, tensor in tensors.items():
+        finite = torch.isfinite(tensor)
+        if not bool(finite.all()):
+            wrong = tensor[~finite]
+            raise ValueError(
+                f"{tensors.prefix}{name} holds {float(wrong[0])} in {wrong.numel()} of {tensor.numel()} places; "
+                "allowed are finite numbers"
+            )
 
 
 # -- folders

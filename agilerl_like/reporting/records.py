@@ -14,13 +14,14 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from agilerl_like.documents import Flag, Natural, Number, Score, Text, as_record
+from agilerl_like.documents import Flag, Natural, Number, Score, Text, as_record, short
 from agilerl_like.errors import CheckpointError
 
 FOUNDER = -1
 """The `parent_uid` of a member that nobody begot: the first population."""
 
 
+ParentUid = Annotated[int, Field(strict=True, ge=FOUNDER, lt=2**63)]
 MUTATION_KEYS = {"kind", "operator", "details"}
 
 
@@ -70,21 +71,21 @@ class MemberRecord:
     `legend` says what stands at each place of `architecture`.
     """
 
-    slot: int
-    uid: int
-    parent_uid: int
-    env_steps: int
-    fitness: float
-    fitness_std: float
-    episodes: int
-    train_return: float
-    hyperparameters: Mapping[str, float | int]
-    architecture: str
-    parameters: int
-    mutation: str
-    losses: Mapping[str, float]
-    evaluation_steps: int = 0
-    legend: str = ""
+    slot: Natural
+    uid: Natural
+    parent_uid: ParentUid
+    env_steps: Natural
+    fitness: Score
+    fitness_std: Score
+    episodes: Natural
+    train_return: Score
+    hyperparameters: Mapping[str, Number]
+    architecture: Text
+    parameters: Natural
+    mutation: Text
+    losses: Mapping[str, Score]
+    evaluation_steps: Natural = 0
+    legend: Text = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +97,8 @@ class BestRecord(MemberRecord):
     because the run was interrupted before: `fitness` is then that of the member's evaluation.
     """
 
-    generation: int
-    standard_error: float = math.nan
+    generation: Natural
+    standard_error: Score = math.nan
 
     @property
     def is_confirmed(self) -> bool:
@@ -117,7 +118,7 @@ class BirthRecord:
     generation: Natural
     slot: Natural
     uid: Natural
-    parent_uid: Annotated[int, Field(strict=True, ge=FOUNDER, lt=2**63)]
+    parent_uid: ParentUid
     survives: Flag
     mutations: tuple[Annotated[Mapping[str, Any], AfterValidator(_checked_mutation)], ...]
     hyperparameters: Mapping[str, Number]
@@ -149,6 +150,13 @@ class BirthRecord:
                 f"{'the same' if birth.survives else 'a smaller'} one, because survives={birth.survives}"
             )
         return birth
+
+
+def births_from_json(data: Any, where: str) -> tuple[BirthRecord, ...]:
+    """Read a list of births; CheckpointError says which is wrong."""
+    if not isinstance(data, list):
+        raise CheckpointError(f"{where}={short(data)}; allowed is a list of births")
+    return tuple(BirthRecord.from_json(birth, f"{where}.{number}") for number, birth in enumerate(data))
 
 
 @dataclass(frozen=True, kw_only=True)

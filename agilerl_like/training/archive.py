@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agilerl_like import storage
-from agilerl_like.algorithms.individuals import Individuals, documents_of
+from agilerl_like.algorithms.individuals import BEST, Individuals, documents_of
+from agilerl_like.documents import Flag, Natural, Seconds, Text, as_record, short
 from agilerl_like.errors import CheckpointError
-from agilerl_like.reporting.records import BirthRecord
+from agilerl_like.reporting.records import BirthRecord, births_from_json
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.checkpoint import Checkpoint, Checkpoints
@@ -36,33 +37,33 @@ PATIENCE = 3
 class Progress:
     """How far a run has come: all that it counts, and what it has found."""
 
-    next_uid: int
-    generation: int = 0
-    ticks: int = 0
+    next_uid: Natural
+    generation: Natural = 0
+    ticks: Natural = 0
     """Steps of each env."""
-    evaluation_steps: int = 0
-    saved_at: int = 0
+    evaluation_steps: Natural = 0
+    saved_at: Natural = 0
     """Ticks at the last checkpoint."""
-    seconds: float = 0.0
-    seconds_by_part: dict[str, float] = field(default_factory=dict)
-    evolved: bool = True
+    seconds: Seconds = 0.0
+    seconds_by_part: dict[str, Seconds] = field(default_factory=dict)
+    evolved: Flag = True
     """Whether the births after this generation have been carried out."""
-    outcome: str = ""
+    outcome: Text = ""
     """Why the run ended; empty if it has not."""
-    restorations: int = 0
+    restorations: Natural = 0
     """How often it went back to a checkpoint because nobody was healthy any more."""
 
     @classmethod
-    def from_json(cls, data: Any) -> Progress:
-        """Read what `dataclasses.asdict` wrote.
+    def from_json(cls, data: Any, where: str = "progress") -> Progress:
+        """Read what `dataclasses.asdict` wrote; `where` is what an error calls the data.
 
         Raises:
-            CheckpointError: something is missing, too many or of another type.
+            CheckpointError: a field is missing, unknown, or not what its annotation allows.
         """
-        wanted = {known.name: type(known.default) for known in fields(cls)} | {"next_uid": int, "seconds_by_part": dict}
-        if not isinstance(data, dict) or {name: type(value) for name, value in data.items()} != wanted:
-            raise CheckpointError(f"run={data!r:.200} is not the progress of a run")
-        return cls(**data)
+        missing = [known.name for known in fields(cls) if isinstance(data, dict) and known.name not in data]
+        if missing:
+            raise CheckpointError(f"{where}.{missing[0]} is missing")
+        return as_record(cls, data, where)
 
 
 class Account(NamedTuple):
@@ -95,14 +96,52 @@ def newest_of(places: Places, warn: Callable[[str], None]) -> Checkpoint | None:
     """
     checkpoint = None if places.run_dir is None else Checkpoints(places.run_dir / CHECKPOINTS).newest(warn)
     if checkpoint is not None:
-        run, path = checkpoint.documents.get("run"), checkpoint.path
-        if not isinstance(run, dict) or set(run) != {"progress", "births", "fitness", "rivals", "best"}:
-            raise CheckpointError(f"path={str(path)!r} is not the checkpoint of a run")
-        Progress.from_json(run["progress"])
-        for told in run["rivals"]:
-            if not (isinstance(told, list) and [*map(type, told)] == [float, int] and math.isfinite(told[0])):
-                raise CheckpointError(f"path={str(path)!r}: {told!r:.200} is not the rating and generation of a rival")
+        _check_run(checkpoint)
     return checkpoint
+
+
+RUN_KEYS = {"progress", "births", "fitness", "rivals", "best"}
+
+
+def _check_run(checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError unless a run can go on from what a checkpoint says of it, besides its members.
+
+    The digest of a checkpoint shows that nothing was damaged, and not that a run wrote it.
+    """
+    run, where = checkpoint.documents.get("run"), f"path={str(checkpoint.path / 'run.json')!r}: run"
+    if not isinstance(run, dict) or set(run) != RUN_KEYS:
+        raise CheckpointError(f"{where}={short(run)} is not the state of a run; it has {', '.join(sorted(RUN_KEYS))}")
+    progress = Progress.from_json(run["progress"], f"{where}.progress")
+    births = births_from_json(run["births"], f"{where}.births")
+    best = BestAgent.from_json(run["best"], None, f"{where}.best")
+    if progress.generation != checkpoint.generation:
+        raise CheckpointError(
+            f"{where}.progress.generation={progress.generation}; the checkpoint is of {checkpoint.generation}"
+        )
+    members = [document for name, document in checkpoint.documents.items() if name.startswith("member-")]
+    uids = [document["index"] for document in members if isinstance(document, dict) and "index" in document]
+    for uid in (best.record.uid, *(birth.uid for birth in (*births, *best.ancestry)), *uids):
+        if isinstance(uid, int) and uid >= progress.next_uid:
+            raise CheckpointError(
+                f"{where}.progress.next_uid={progress.next_uid}; allowed are numbers above every uid, such as {uid}"
+            )
+    _check_scores(run, checkpoint, where)
+
+
+def _check_scores(run: Mapping[str, Any], checkpoint: Checkpoint, where: str) -> None:
+    """Raise CheckpointError unless each member has a fitness, and each opponent a rating and its network."""
+    fitness, rivals = run["fitness"], run["rivals"]
+    size = sum(name.startswith("member-") for name in checkpoint.documents)
+    if not isinstance(fitness, list) or len(fitness) != size or any(type(one) not in (int, float) for one in fitness):
+        raise CheckpointError(f"{where}.fitness={short(fitness)}; allowed is one number for each of {size} members")
+    if not isinstance(rivals, list):
+        raise CheckpointError(f"{where}.rivals={short(rivals)}; allowed is a list of [rating, generation]")
+    for number, told in enumerate(rivals):
+        if not (isinstance(told, list) and [*map(type, told)] == [float, int] and math.isfinite(told[0])):
+            raise CheckpointError(f"{where}.rivals.{number}={short(told)}; allowed is [rating, generation]")
+    for name in (BEST, *(f"rival-{number:03d}" for number in range(len(rivals)))):
+        if name not in checkpoint.documents or name not in checkpoint.tensors:
+            raise CheckpointError(f"path={str(checkpoint.path)!r} has no {name}.json and {name}.safetensors")
 
 
 def population_of(checkpoint: Checkpoint, kind: type[Individuals], like: Individuals | None) -> Individuals:

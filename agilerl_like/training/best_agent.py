@@ -14,7 +14,7 @@ from typing import Any
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.documents import as_record, short
 from agilerl_like.errors import CheckpointError
-from agilerl_like.reporting.records import BestRecord, BirthRecord, MemberRecord
+from agilerl_like.reporting.records import BestRecord, BirthRecord, MemberRecord, births_from_json
 from agilerl_like.training.judge import Judgement
 
 CONFIRMING_EPISODES = 20
@@ -38,8 +38,8 @@ class BestAgent:
         return {"record": asdict(self.record), "ancestry": [birth.to_json() for birth in self.ancestry]}
 
     @classmethod
-    def from_json(cls, data: Any, agent: Individual | None) -> BestAgent:
-        """Read what `to_json` wrote; the main process has the agent.
+    def from_json(cls, data: Any, agent: Individual | None, where: str = "best") -> BestAgent:
+        """Read what `to_json` wrote; the main process has the agent, and `where` is what an error calls the data.
 
         Raises:
             CheckpointError: a part is missing or of another type.
@@ -47,9 +47,12 @@ class BestAgent:
         match data:
             case {"record": record, "ancestry": [*births]}:
                 return cls(
-                    as_record(BestRecord, record, "best"), tuple(BirthRecord.from_json(one) for one in births), 0, agent
+                    as_record(BestRecord, record, f"{where}.record"),
+                    births_from_json(births, f"{where}.ancestry"),
+                    0,
+                    agent,
                 )
-        raise CheckpointError(f"best={short(data)} is not the best agent of a run; allowed are record and ancestry")
+        raise CheckpointError(f"{where}={short(data)} is not the best agent of a run; allowed are record and ancestry")
 
 
 def unconfirmed(member: MemberRecord, generation: int) -> BestRecord:

@@ -12,12 +12,14 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from agilerl_like import storage
+from agilerl_like.documents import Finite, Natural, as_record
 from agilerl_like.errors import CheckpointError, ConfigurationError
 
 KIND = "checkpoint"
@@ -65,11 +67,18 @@ class Milestone(NamedTuple):
         Raises:
             CheckpointError: there is none.
         """
-        match documents.get(MILESTONE):
-            case {"generation": int(generation), "ordinal": int(ordinal), "score": int() | float() | None as score}:
-                if min(generation, ordinal) >= 0:
-                    return cls(generation, ordinal, score)
-        raise CheckpointError(f"path={str(path)!r} is not the checkpoint of a run: it does not say of which generation")
+        where = f"path={str(path / f'{MILESTONE}.json')!r}"
+        told = as_record(_Told, documents.get(MILESTONE), where)
+        return cls(told.generation, told.ordinal, told.score)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the document of a milestone must be."""
+
+    generation: Natural
+    ordinal: Natural
+    score: Finite | None
 
 
 def read(path: Path) -> Checkpoint:

@@ -336,6 +336,24 @@ def test_loading_goes_on_to_the_same_bits(tmp_path, space):
     assert all(torch.equal(ours[1][name], theirs[1][name]) for name in ours[1])
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, value):
+    agent = agent_of()
+    with torch.no_grad():
+        next(agent.actor.parameters()).view(-1)[3] = value
+    agent.save_checkpoint(tmp_path / "sick")
+    with pytest.raises(
+        CheckpointError, match=rf"sick': network\.actor\..* holds {value} in 1 of \d+ places; allowed are"
+    ):
+        PPO.load(tmp_path / "sick")
+
+
+@pytest.mark.parametrize(("name", "value"), [("update_epochs", 2**40), ("update_epochs", 10_001), ("lr", 1e300)])
+def test_settings_that_no_update_could_end_with_are_refused(name, value):
+    with pytest.raises(ConfigurationError, match=rf"{name}=.*: input should be less than or equal to"):
+        agent_of(**{name: value})
+
+
 def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
     agent = agent_of()
     path = agent.save_checkpoint(tmp_path / "agent")

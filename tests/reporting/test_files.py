@@ -321,7 +321,7 @@ def test_a_damaged_row_of_metrics_is_named(tmp_path, row, said):
         ({"mutations": [1]}, "mutations.0=1: Input should be a valid dictionary"),
         ({"mutations": [{}]}, r"mutations.0=\{\}: .*allowed is a mapping of kind"),
         ({"parent_uid": 7}, r"parent_uid=7 of uid=\d+; allowed is a smaller one"),
-        ({"colour": 1}, "'colour' is unknown; allowed is what BirthRecord has"),
+        ({"colour": 1}, "'colour' is unknown; allowed are generation, slot, uid"),
     ],
 )
 def test_a_damaged_line_of_lineage_is_named(tmp_path, change, said):

@@ -1,0 +1,104 @@
+"""What a checkpoint says of its run is checked field by field: a digest shows that it is whole, and no more."""
+
+import json
+import math
+import shutil
+
+import pytest
+
+from agilerl_like import PPO, make_vect_envs, storage, train_on_policy
+from agilerl_like.errors import CheckpointError
+from agilerl_like.training.archive import newest_of
+from agilerl_like.training.schedule import Places
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """The folder of a run of two generations, with its checkpoint."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    env = make_vect_envs("CartPole-v1", 2, backend="vector")
+    spaces = env.single_observation_space, env.single_action_space
+    pop = PPO.population(2, *spaces, num_envs=2, learn_step=32, batch_size=16, seed=1)
+    sizes = {"max_steps": 64, "evo_steps": 32, "eval_loop": 1, "eval_steps": 5, "checkpoint": 32}
+    train_on_policy(env, pop=pop, **sizes, run_dir=folder, verbose=False)
+    env.close()
+    return folder
+
+
+def forged(original, folder, change):
+    """A copy of a run whose newest checkpoint says something else, with digests that are right."""
+    shutil.copytree(original, folder)
+    path = max((folder / "checkpoints").iterdir())
+    documents, tensors = storage.read_folder(path, "checkpoint")
+    documents = json.loads(json.dumps(dict(documents)))
+    change(documents["run"], documents)
+    storage.write_folder(path, "checkpoint", documents, {name: dict(named) for name, named in tensors.items()})
+    return Places(run_dir=folder)
+
+
+def refuse(text):
+    raise AssertionError(text)
+
+
+def test_what_was_not_forged_is_read(original, tmp_path):
+    assert newest_of(forged(original, tmp_path / "run", lambda run, documents: None), refuse) is not None
+
+
+def test_a_milestone_without_meaning_is_a_damage_like_any_other(original, tmp_path):
+    places = forged(original, tmp_path / "run", lambda run, documents: documents["milestone"].update(score=math.nan))
+    warnings = []
+    checkpoint = newest_of(places, warnings.append)
+    assert checkpoint is not None
+    assert checkpoint.generation == 1
+    assert "milestone.json': score=nan: Input should be a finite number; the run goes on from gen-000001" in warnings[0]
+
+
+def progress(**changes):
+    return lambda run, documents: run["progress"].update(changes)
+
+
+def told(**changes):
+    return lambda run, documents: run.update(changes)
+
+
+BIRTH = {
+    "generation": 1,
+    "slot": 0,
+    "survives": False,
+    "mutations": [],
+    "hyperparameters": {},
+    "architecture": "",
+    "parent_hyperparameters": {},
+    "parent_architecture": "",
+    "parent_fitness": None,
+}
+EACH_OTHER = [{**BIRTH, "uid": 0, "parent_uid": 1}, {**BIRTH, "uid": 1, "parent_uid": 0}]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (progress(generation=-1), r"run\.progress: generation=-1: Input should be greater than or equal to 0"),
+        (progress(next_uid=-1), r"run\.progress: next_uid=-1: "),
+        (progress(next_uid=1), r"run\.progress\.next_uid=1; allowed are numbers above every uid, such as 1"),
+        (progress(restorations=-1), r"run\.progress: restorations=-1: "),
+        (progress(seconds_by_part={"env": "1"}), r"seconds_by_part\.env='1': Input should be a valid number"),
+        (progress(seconds_by_part=None), r"seconds_by_part=None: "),
+        (progress(backdoor=1), r"'backdoor' is unknown; allowed are next_uid, generation"),
+        (lambda run, documents: run["progress"].pop("ticks"), r"progress\.ticks is missing"),
+        (told(fitness=[]), r"run\.fitness=\[\]; allowed is one number for each of 2 members"),
+        (told(fitness=["1", "2"]), r"run\.fitness=\['1', '2'\]; allowed is one number"),
+        (told(births=None), r"run\.births=None; allowed is a list"),
+        (told(births=[{}]), r"run\.births\.0: .*"),
+        (told(births=EACH_OTHER), r"run\.births\.0: parent_uid=1 of uid=0; allowed is a smaller one"),
+        (told(rivals=None), r"run\.rivals=None; allowed is a list"),
+        (told(rivals=[[1000.0, 0]]), r"has no rival-000\.json and rival-000\.safetensors"),
+        (told(best=None), r"run\.best=None is not the best agent"),
+        (lambda run, documents: run["best"]["record"].update(fitness="1"), r"run\.best\.record: fitness='1': "),
+        (lambda run, documents: documents.pop("champion"), r"has no champion\.json"),
+        (lambda run, documents: documents["milestone"].update(generation=7), r"generation=2; the checkpoint is of 7"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_by_name(original, tmp_path, change, said):
+    with pytest.raises(CheckpointError, match=said):
+        newest_of(forged(original, tmp_path / "run", change), refuse)
