@@ -28,6 +28,7 @@ PLACES = {
     "play": "agilerl_like.algorithms.population:Population.play",
     "play-teams": "agilerl_like.algorithms.ippo:Teams.play",
     "report": "agilerl_like.reporting.files:CsvReporter.generation",
+    "record": "agilerl_like.reporting.files:RecordFile.append",
     "select": "agilerl_like.training.run:next_generation",
     "evolve": "agilerl_like.training.members:Members.evolve",
     "bear": "agilerl_like.algorithms.agent:Agent.bear",
