@@ -27,6 +27,7 @@ FLOORS = {
     "training": 6,
     "config": 7,
     "cli": 8,
+    "agilerl": 9,
     "__main__": 9,
     "__init__": 9,
 }

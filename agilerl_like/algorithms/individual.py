@@ -78,7 +78,7 @@ class Individual(ABC):
         self.mut: str = "None"
         self.fitness: list[float] = []
         self.scores: list[float] = []
-        self.steps = [0]
+        self._steps = StepCounts([0])
         self.updates = 0
         self.draws = 0
         self.variations = 0
@@ -210,7 +210,7 @@ class Individual(ABC):
                 "mut": self.mut or "None",
                 "fitness": self.fitness,
                 "scores": self.scores,
-                "steps": self.steps,
+                "steps": self._steps,
                 "updates": self.updates,
                 "draws": self.draws,
                 "variations": self.variations,
@@ -227,7 +227,7 @@ class Individual(ABC):
     def recall(self, document: Mapping[str, Any]) -> None:
         """Take over the history in a document; ValueError if an entry is of another type."""
         vars(self).update({name: value for name, value in history_in(document)._asdict().items() if name != "steps"})
-        self.steps = history_in(document).steps
+        self._steps = StepCounts(history_in(document).steps)
 
     # -- genome and mutation
 
@@ -316,7 +316,8 @@ class Individual(ABC):
     def _inherit(self, other: Any) -> None:
         """Take over what the other one is and has lived through; the weights it may borrow for now."""
         self.mut, self.updates, self.draws, self.variations = other.mut, other.updates, other.draws, other.variations
-        self.fitness, self.scores, self.steps = list(other.fitness), list(other.scores), list(other.steps)
+        self.fitness, self.scores = list(other.fitness), list(other.scores)
+        self._steps = StepCounts(other._steps)
         self._hooks = list(other._hooks)
         self.training = other.training
 

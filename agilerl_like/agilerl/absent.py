@@ -1,0 +1,93 @@
+"""AgileRL's names that have no counterpart here, each with the reason that an ImportError states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import MappingProxyType, ModuleType
+from typing import Any, NoReturn
+
+OFF_POLICY = "off-policy learning (replay buffers, Q networks) is not implemented; PPO and IPPO are the algorithms"
+BANDIT = "contextual bandits are not implemented; PPO and IPPO are the algorithms"
+OFFLINE = "offline learning is not implemented; PPO and IPPO are the algorithms"
+LLM = "training of language models is not implemented; PPO and IPPO are the algorithms"
+CLOUD = "AgileRL's cloud service has no counterpart"
+SEARCH = "multi-frequency selection is not available yet; TournamentSelection and TruncationSelection are"
+TRAINER = "use train_on_policy, or a YAML file and `agilerl-like train FILE`"
+LOGGERS = "train_on_policy(run_dir=…, tensorboard=True, wb=True) logs, and `agilerl_like.reporting` has the reporters"
+MUTATION_METHODS = (
+    "a module of one's own is an EvolvableModule of agilerl_like.modules (a frozen spec and what it builds), not a "
+    "class with @mutation methods"
+)
+MEMORY = (
+    "a recurrent network is PPO(recurrent=True), with memory_config; its module is agilerl_like.modules.EvolvableLSTM"
+)
+WHOLE_NETWORKS = "the encoder and heads are described by net_config, or whole networks given as actor_network"
+
+REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("DQN", "RainbowDQN", "DDPG", "TD3", "MADDPG", "MATD3"), OFF_POLICY),
+        **dict.fromkeys(("dqn", "dqn_rainbow", "ddpg", "td3", "maddpg", "matd3"), OFF_POLICY),
+        **dict.fromkeys(("ReplayBuffer", "MultiStepReplayBuffer", "PrioritizedReplayBuffer", "Sampler"), OFF_POLICY),
+        **dict.fromkeys(("replay_buffer", "sampler", "segment_tree", "data", "group_replay"), OFF_POLICY),
+        **dict.fromkeys(("train_off_policy", "train_multi_agent_off_policy"), OFF_POLICY),
+        **dict.fromkeys(("QNetwork", "RainbowQNetwork", "ContinuousQNetwork", "q_networks"), OFF_POLICY),
+        **dict.fromkeys(("DeterministicActor", "GumbelSoftmax"), OFF_POLICY),
+        **dict.fromkeys(("NeuralTS", "NeuralUCB", "BanditEnv", "train_bandits"), BANDIT),
+        **dict.fromkeys(("neural_ts_bandit", "neural_ucb_bandit"), BANDIT),
+        **dict.fromkeys(("CQN", "cqn", "train_offline", "minari_utils"), OFFLINE),
+        **dict.fromkeys(("GRPO", "DPO", "SFT", "CISPO", "GSPO", "LLMPPO", "LLMREINFORCE", "ILQL", "BC_LM"), LLM),
+        **dict.fromkeys(("grpo", "dpo", "sft", "cispo", "gspo", "ppo_llm", "reinforce_llm", "ilql", "bc_lm"), LLM),
+        **dict.fromkeys(("train_llm", "llm", "llm_utils", "llm_envs", "ilql_utils", "lora", "architectures"), LLM),
+        **dict.fromkeys(("EvolvableGPT", "EvolvableBERT", "gpt", "bert", "probe_envs_llm", "LLMAlgorithm"), LLM),
+        **dict.fromkeys(("arena", "ArenaTrainer"), CLOUD),
+        **dict.fromkeys(("MultiFrequencySelection", "MultiFrequencyOp", "multi_frequency"), SEARCH),
+        **dict.fromkeys(("LocalTrainer", "trainer", "train", "models", "builders", "strategies", "AgentType"), TRAINER),
+        **dict.fromkeys(("logger", "metrics", "init_loggers", "init_wandb", "log_utils", "population"), LOGGERS),
+        **dict.fromkeys(("default_progress_bar", "finish_training_run", "plot_population_score"), LOGGERS),
+        **dict.fromkeys(
+            ("mutation", "MutationType", "EvolvableWrapper", "ModuleDict", "DummyEvolvable"), MUTATION_METHODS
+        ),
+        **dict.fromkeys(
+            ("custom_components", "EvolvableCnnLstm", "cnn_lstm", "dummy", "to_evolvable"), MUTATION_METHODS
+        ),
+        **dict.fromkeys(("custom_modules", "distributions"), WHOLE_NETWORKS),
+        **dict.fromkeys(("EvolvableLSTM", "lstm"), MEMORY),
+        **dict.fromkeys(("EvolvableMultiInput", "multi_input"), WHOLE_NETWORKS),
+    }
+)
+"""The reason for each name, of a module or of something in one."""
+
+
+def refuse(room: str, name: str) -> NoReturn:
+    """Raise the ImportError for a name that is not in a module of this room."""
+    reason = REASONS.get(name, "it has no counterpart, or no such name is in AgileRL 2.58")
+    raise ImportError(f"{room}.{name} is not available: {reason}", name=f"{room}.{name}")
+
+
+def absent_from(room: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module of this room."""
+
+    def load(name: str) -> Any:
+        if name.startswith("__"):  # Python's own questions
+            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        refuse(room, name)
+
+    return load
+
+
+class AbsentFinder(MetaPathFinder):
+    """Refuses modules of AgileRL that are not here, with the reason in place of a bare ModuleNotFoundError."""
+
+    def __init__(self, package: str) -> None:
+        self._package = f"{package}."
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Leave all modules but this package's to others; they were asked before."""
+        if fullname.startswith(self._package):
+            room, _, name = fullname.rpartition(".")
+            refuse(room, name)
+        return None

@@ -1,0 +1,113 @@
+"""What AgileRL's agents have beside this package's: a whole number of steps, and names for parts of a loop by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.algorithms.core.registry import make_default_hp_config
+from agilerl_like.algorithms.individual import Individual, StepCounts
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import HyperparameterConfig
+
+__getattr__ = absent_from(__name__)
+
+
+class Steps(int):
+    """All env steps so far, as AgileRL counts since 2.8; indexed, the list that it was before."""
+
+    _counts: StepCounts
+
+    def __new__(cls, counts: StepCounts) -> Steps:
+        """The last of some counts, which indexing reads and writes."""
+        steps = super().__new__(cls, counts[-1])
+        steps._counts = counts
+        return steps
+
+    def __getitem__(self, place: int) -> int:
+        return self._counts[place]
+
+    def __setitem__(self, place: int, steps: int) -> None:
+        self._counts[place] = steps
+
+    def append(self, steps: int) -> None:
+        """Begin another entry, as scripts of older releases do after each test."""
+        self._counts.append(steps)
+
+
+class EvolvableAlgorithm(Individual):
+    """The mixin of this room's PPO and IPPO."""
+
+    @property
+    def steps(self) -> Any:
+        """Env steps so far."""
+        return Steps(self._steps)
+
+    @steps.setter
+    def steps(self, counts: Any) -> None:
+        if isinstance(counts, Iterable):
+            self._steps = StepCounts(counts)
+        else:
+            self._steps[-1] = int(counts)
+
+    def add_scores(self, scores: Sequence[Any]) -> None:
+        """Append the mean score of completed episodes, of which each may be a row by agent; nothing for none."""
+        if len(scores):
+            self.scores.append(float(np.mean([np.sum(score) for score in scores])))
+
+    def init_training_step(self, capture_grama: bool = False) -> None:
+        """Do nothing: there are no metrics to open, and no dormant units to find."""
+
+    def finalize_training_step(self, num_steps: int) -> None:
+        """Count the env steps of a block of training."""
+        self.steps += num_steps
+
+    def load_weights(self, path: str | os.PathLike[str]) -> None:
+        """Take over networks, normalisers and Adam's moments of a checkpoint; hyperparameters and history stay.
+
+        Raises:
+            CheckpointError: as `load_checkpoint`.
+        """
+        kept = {name: getattr(self, name) for name in self.hyperparameters}
+        history = list(self.fitness), list(self.scores), StepCounts(self._steps), self.mut
+        self.load_checkpoint(path)
+        self.fitness, self.scores, self._steps, self.mut = history
+        for name, value in kept.items():
+            setattr(self, name, value)
+
+    def wrap_models(self) -> None:
+        """Do nothing: models are distributed by train_on_policy."""
+
+    def unwrap_models(self) -> None:
+        """Do nothing."""
+
+    def clean_up(self) -> None:
+        """Release what a finished agent no longer needs."""
+
+
+def default_ranges(
+    hp_config: HyperparameterConfig | None, lr: float, batch_size: int, learn_step: int
+) -> HyperparameterConfig:
+    """The ranges that were given, or AgileRL's default ones: learning rate, minibatch and rollout."""
+    return hp_config or make_default_hp_config(lr=float(lr), batch_size=batch_size, learn_step=learn_step)
+
+
+def fitting_batch(batch_size: int, learn_step: int, rows: int) -> int:
+    """A minibatch no larger than a rollout of whole steps of so many rows, as AgileRL learns from a smaller one."""
+    return min(batch_size, -(-learn_step // rows) * rows)
+
+
+def wrapped(agents: Sequence[Any], wrapper_cls: Callable[..., Any] | None, wrapper_kwargs: Any) -> list[Any]:
+    """A list of agents, each in a wrapper if there is one."""
+    return [agent if wrapper_cls is None else wrapper_cls(agent, **(wrapper_kwargs or {})) for agent in agents]
+
+
+def refuse_networks(**networks: Any) -> None:
+    """Raise ConfigurationError if networks are given where none can be."""
+    for name, network in networks.items():
+        if network is not None:
+            raise ConfigurationError(f"{name} is given; a team has net_config, also by agent or group: allowed is None")

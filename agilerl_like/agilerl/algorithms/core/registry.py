@@ -1,0 +1,25 @@
+"""Ranges of hyperparameters, and AgileRL's default ones."""
+
+from __future__ import annotations
+
+from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.hpo import HyperparameterConfig, RLParameter
+
+__all__ = ["HyperparameterConfig", "RLParameter", "make_default_hp_config"]
+
+__getattr__ = absent_from(__name__)
+
+
+def make_default_hp_config(**values: float) -> HyperparameterConfig:
+    """Ranges around values: a tenth to ten times of a float, a quarter to four times of a whole number, as AgileRL has.
+
+    Raises:
+        ConfigurationError: a value is not a positive number.
+    """
+    return HyperparameterConfig(**{name: _around(value) for name, value in values.items()})
+
+
+def _around(value: float) -> RLParameter:
+    if isinstance(value, int):
+        return RLParameter(max(1, value // 4), 4 * value, 0.75, 1.5, int)
+    return RLParameter(value / 10, 10 * value)

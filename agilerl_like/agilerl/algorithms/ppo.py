@@ -1,0 +1,280 @@
+"""PPO with AgileRL 2.58's signature and defaults, and the rollout buffer that `collect_rollouts` fills."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.algorithms.core.base import EvolvableAlgorithm, default_ranges, fitting_batch, wrapped
+from agilerl_like.agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl_like.agilerl.networks.base import StochasticActor, ValueNetwork
+from agilerl_like.algorithms import ppo
+from agilerl_like.algorithms.evaluation import EpisodeCallback
+from agilerl_like.algorithms.experiences import NAMES
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.learning.sequences import BPTTSequenceType
+
+__getattr__ = absent_from(__name__)
+
+HIDDEN = ("h", "c")
+"""Ends of the names of a memory's states."""
+
+
+class PPO(EvolvableAlgorithm, ppo.PPO):
+    """This package's PPO, called as AgileRL's.
+
+    `rollout_buffer_config`, `wrap` and `accelerator`'s wrapping are accepted and have nothing to do. A `batch_size`
+    beyond the rollout becomes the rollout. `more` are keywords of `agilerl_like.PPO`, such as `seed`.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: Mapping[str, Any] | None = None,
+        batch_size: int = 64,
+        lr: float = 1e-4,
+        learn_step: int = 4096,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        mut: str | None = None,
+        action_std_init: float = 0.6,
+        clip_coef: float = 0.2,
+        ent_coef: float = 0.01,
+        vf_coef: float = 0.5,
+        max_grad_norm: float = 0.5,
+        target_kl: float | None = None,
+        normalize_images: bool = True,
+        update_epochs: int = 4,
+        actor_network: nn.Module | StochasticActor | None = None,
+        critic_network: nn.Module | ValueNetwork | None = None,
+        share_encoders: bool = True,
+        num_envs: int | None = None,
+        rollout_buffer_config: Mapping[str, Any] | None = None,
+        recurrent: bool = False,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        bptt_sequence_type: str | BPTTSequenceType | None = None,
+        max_seq_len: int | None = None,
+        *,
+        use_rollout_buffer: bool = True,
+        **more: Any,
+    ) -> None:
+        if isinstance(actor_network, StochasticActor):
+            net_config, recurrent = actor_network.net_config, recurrent or actor_network.recurrent
+            actor_network = critic_network = None
+        envs = num_envs or 1
+        batch_size = fitting_batch(batch_size, learn_step, envs)
+        net_config, its_length = without_sequence_length(net_config)
+        super().__init__(
+            observation_space,
+            action_space,
+            index=index,
+            hp_config=default_ranges(hp_config, lr, batch_size, learn_step),
+            net_config=net_config,
+            batch_size=batch_size,
+            lr=lr,
+            learn_step=learn_step,
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+            mut=mut,
+            action_std_init=action_std_init,
+            clip_coef=clip_coef,
+            ent_coef=ent_coef,
+            vf_coef=vf_coef,
+            max_grad_norm=max_grad_norm,
+            target_kl=target_kl,
+            normalize_images=normalize_images,
+            update_epochs=update_epochs,
+            actor_network=actor_network,
+            critic_network=cast(Any, critic_network),
+            share_encoders=share_encoders and actor_network is None,
+            num_envs=envs,
+            recurrent=recurrent,
+            device=device,
+            accelerator=accelerator,
+            bptt_sequence_type=BPTTSequenceType(bptt_sequence_type or BPTTSequenceType.CHUNKED),
+            max_seq_len=max_seq_len or its_length,
+            **more,
+        )
+        self._buffer: RolloutBuffer | None = None
+
+    @classmethod
+    def population(  # pyright: ignore[reportIncompatibleMethodOverride]  # AgileRL's is a list
+        cls,
+        size: int,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        device: str | torch.device = "cpu",
+        wrapper_cls: Callable[..., Any] | None = None,
+        wrapper_kwargs: Mapping[str, Any] | None = None,
+        resume_from_checkpoint: str | os.PathLike[str] | None = None,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """A list of `size` agents of one run seed, each in `wrapper_cls` if it is given.
+
+        With `resume_from_checkpoint` each of them begins as the agent that was saved there.
+        """
+        agents = list(super().population(size, observation_space, action_space, device=device, **kwargs))
+        for agent in agents if resume_from_checkpoint is not None else ():
+            agent.load_checkpoint(resume_from_checkpoint or "")
+        return wrapped(agents, wrapper_cls, wrapper_kwargs)
+
+    def _blank(self, index: int) -> PPO:
+        copy = super()._blank(index)
+        copy._buffer = None
+        return copy
+
+    @classmethod
+    def _from_document(cls, *args: Any, **kwargs: Any) -> PPO:
+        agent = cast(PPO, super()._from_document(*args, **kwargs))
+        agent._buffer = None
+        return agent
+
+    # -- the rollout buffer
+
+    @property
+    def rollout_buffer(self) -> RolloutBuffer:
+        """What `collect_rollouts` fills and a bare `learn()` learns from."""
+        if self._buffer is None:
+            self.create_rollout_buffer()
+        return self._buffer  # pyright: ignore[reportReturnType]  # just made
+
+    def create_rollout_buffer(self) -> None:
+        """Begin with an empty rollout buffer."""
+        self._buffer = RolloutBuffer(
+            self.rollout_steps,
+            self.observation_space,
+            self.action_space,
+            self.num_envs,
+            str(self.device),
+            self.gae_lambda,
+            self.gamma,
+            self.recurrent,
+        )
+
+    def learn(
+        self,
+        experiences: Any = None,
+        action_masks: Sequence[Any] | None = None,
+        hidden_state: Mapping[str, Tensor] | None = None,
+        acting: Sequence[Any] | None = None,
+    ) -> float:
+        """Do one update from the rollout buffer, or from the tuple of AgileRL's older loops; return the mean loss.
+
+        Raises:
+            ConfigurationError: the buffer is empty, or `experiences` is not such a tuple.
+        """
+        if experiences is not None:
+            if not isinstance(experiences, list | tuple):
+                raise ConfigurationError(
+                    f"experiences is a {type(experiences).__name__}; allowed is None, for what collect_rollouts put "
+                    f"into the rollout buffer, or the tuple ({', '.join(NAMES)})"
+                )
+            return super().learn(tuple(experiences), action_masks, self._unnamed(hidden_state), acting)  # pyright: ignore[reportArgumentType]  # its length is checked there
+        content = self.rollout_buffer.content()
+        self.rollout_buffer.reset()
+        first = self._unnamed(content.hidden_state)
+        if self.recurrent and first is None:
+            first = super().get_initial_hidden_state(self.num_envs)
+        return super().learn(content.experiences, content.action_masks, first, content.acting)
+
+    # -- hidden states, by AgileRL's names
+
+    def get_action(
+        self, obs: Any, action_mask: Any = None, hidden_state: Mapping[str, Tensor] | None = None, **more: Any
+    ) -> tuple[Any, ...]:
+        """As `agilerl_like.PPO.get_action`; hidden states are `[layers, envs, units]` by AgileRL's names."""
+        found = super().get_action(obs, action_mask, self._unnamed(hidden_state))
+        return (*found[:-1], self._renamed(found[-1])) if self.recurrent else found
+
+    def value_of(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
+        """The critic's value of observations, as an array `[envs]`."""
+        with torch.no_grad():
+            x = self.preprocess_observation(obs)
+            return self.network.value(x, self._now(self._unnamed(hidden_state), len(x))).cpu().numpy()
+
+    def evaluate_actions(
+        self, obs: Any, actions: Any, hidden_state: Any = None, action_mask: Any = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probability, entropy and value of given actions, with gradients."""
+        return super().evaluate_actions(obs, actions, self._unnamed(hidden_state), action_mask)
+
+    def get_initial_hidden_state(self, num_envs: int = 1) -> dict[str, Tensor]:
+        """Zeros `[layers, num_envs, units]`, by name; none for an agent that is not recurrent."""
+        return self._renamed(super().get_initial_hidden_state(num_envs))
+
+    def get_hidden_state_architecture(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each hidden state."""
+        return {name: tuple(state.shape) for name, state in self.get_initial_hidden_state(self.num_envs).items()}
+
+    @property
+    def _ends(self) -> tuple[str, ...]:
+        return HIDDEN if self.architecture.memory.cell == "LSTM" else HIDDEN[:1]  # pyright: ignore[reportAttributeAccessIssue]  # it is recurrent
+
+    def _renamed(self, states: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            f"{name}_encoder_{end}": part.transpose(0, 1)
+            for name, state in states.items()
+            for end, part in zip(self._ends, state.chunk(len(self._ends), dim=1), strict=True)
+        }
+
+    def _unnamed(self, states: Any) -> dict[str, Tensor] | None:
+        if not states or not self.recurrent:
+            return states
+        try:
+            return {
+                name: torch.cat([states[f"{name}_encoder_{end}"].transpose(0, 1) for end in self._ends], 1)
+                for name in self._memories
+            }
+        except KeyError as missing:
+            raise ConfigurationError(
+                f"hidden_state has {[*states]}; wanted are {[*self.get_initial_hidden_state()]}"
+            ) from missing
+
+    # -- AgileRL's other names
+
+    @staticmethod
+    def get_state_dim(observation_space: gymnasium.Space) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  # static there
+        """The shape that networks see of a space."""
+        return ppo.ObservationEncoding(observation_space).leaves[0].shape
+
+    @staticmethod
+    def get_action_dim(action_space: gymnasium.Space) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  # static there
+        """Outputs of an actor for a space."""
+        return ppo.make_distribution(action_space).num_outputs
+
+    def share_encoder_parameters(self) -> None:
+        """Do nothing: with `share_encoders` actor and critic have one encoder."""
+
+    def test(  # pyright: ignore[reportIncompatibleMethodOverride]  # AgileRL's order
+        self,
+        env: gymnasium.vector.VectorEnv | gymnasium.Env,
+        max_steps: int | None = None,
+        loop: int = 3,
+        vectorized: bool = True,
+        callback: EpisodeCallback | None = None,
+        *,
+        swap_channels: bool = False,
+    ) -> float:
+        """As `agilerl_like.PPO.test`, in AgileRL's order."""
+        return super().test(env, swap_channels, max_steps, loop, vectorized, callback)
+
+
+def without_sequence_length(net_config: Any) -> tuple[Any, int | None]:
+    """A `net_config` without the length of sequences that AgileRL has in its encoder, and that length."""
+    encoder = (net_config or {}).get("encoder_config") or {}
+    if "max_seq_len" not in encoder:
+        return net_config, None
+    rest = {name: value for name, value in encoder.items() if name != "max_seq_len"}
+    return {**net_config, "encoder_config": rest}, encoder["max_seq_len"]

@@ -1,0 +1,70 @@
+"""Mutation by hand with AgileRL's signature: all weights are given, and the elite is mutated unless turned off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.hpo import mutation as ours
+
+__getattr__ = absent_from(__name__)
+
+
+def Mutations(  # noqa: N802  # AgileRL's name
+    no_mutation: float,
+    architecture: float,
+    new_layer_prob: float,
+    parameters: float,
+    activation: float,
+    rl_hp: float,
+    mutation_sd: float | None = None,
+    dormant_threshold: float = 0.01,
+    activation_selection: Sequence[str] | None = None,
+    mutate_elite: bool = True,
+    rand_seed: int | None = None,
+    device: Any = "cpu",
+    accelerator: Any = None,
+) -> ByHand:
+    """This package's mutations; `dormant_threshold` has nothing to do, for dormant units are not drawn again.
+
+    `mutate_elite` counts for mutation by hand; train_on_policy never mutates the elite. `mutation_sd` left out is this
+    package's default, which bounds the noise by what it changes.
+    """
+    given: dict[str, Any] = {} if mutation_sd is None else {"mutation_sd": mutation_sd}
+    if activation_selection is not None:
+        given["activation_selection"] = tuple(activation_selection)
+    return ByHand(
+        no_mutation,
+        architecture,
+        new_layer_prob,
+        parameters,
+        activation,
+        rl_hp,
+        rand_seed=rand_seed,
+        device=device,
+        accelerator=accelerator,
+        spares_elite=not mutate_elite,
+        **given,
+    )
+
+
+@dataclass(frozen=True)
+class ByHand(ours.Mutations):
+    """Mutations of a list of agents, of which some may be chosen by their places."""
+
+    spares_elite: bool = False
+
+    def mutation(  # pyright: ignore[reportIncompatibleMethodOverride]  # AgileRL's has one more
+        self, population: Any, pre_training_mut: bool = False, indices: Sequence[int] | None = None
+    ) -> Any:
+        """Mutate the agents at `indices` (all of them, if left out) and return the population.
+
+        The elite, the first agent, is left out if `mutate_elite` is False.
+        """
+        chosen = range(len(population)) if indices is None else indices
+        for place in chosen:
+            if pre_training_mut or place or not self.spares_elite:
+                population[place].mutate(self, self.by_hand, pre_training=pre_training_mut)
+        return population

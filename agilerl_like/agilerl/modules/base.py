@@ -1,0 +1,50 @@
+"""What modules with AgileRL's constructors have in common.
+
+The constructor takes AgileRL's arguments; what a mutation builds is this package's own module, for which the spec is
+the whole description. Mutations by hand keep AgileRL's names of arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+
+from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.modules import EvolvableModule, Spec
+from agilerl_like.seeding import fresh_seed
+
+__all__ = ["EvolvableModule"]
+
+__getattr__ = absent_from(__name__)
+
+SpecT = TypeVar("SpecT", bound=Spec)
+NAMES = {"layer": "hidden_layer", "nodes": "numb_new_nodes", "channels": "numb_new_channels", "kernel": "kernel_size"}
+"""Arguments of mutations here, and in AgileRL."""
+
+
+def spec_from(kind: type[SpecT], **settings: Any) -> SpecT:
+    """The spec of AgileRL's arguments: lists become tuples, and no output activation is the identity."""
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    if "output_activation" in given:
+        given["output_activation"] = given["output_activation"] or "Identity"
+    return kind(**given)
+
+
+def begin(module: EvolvableModule, device: Any, random_seed: int | None) -> None:
+    """Draw a new module's weights and put it on its device."""
+    generator = torch.Generator().manual_seed(fresh_seed() % 2**63 if random_seed is None else random_seed)
+    module.reset_(generator, output_gain=1.0)
+    module.to(device)
+
+
+def arguments(**given: Any) -> dict[str, Any]:
+    """The arguments of a mutation by this package's names; those that are None are drawn."""
+    ours = {theirs: mine for mine, theirs in NAMES.items()}
+    return {ours[name]: value for name, value in given.items() if value is not None}
+
+
+def by_their_names(done: Mapping[str, Any]) -> dict[str, Any]:
+    """What a mutation did, by AgileRL's names."""
+    return {NAMES.get(name, name): value for name, value in done.items()}

@@ -1,0 +1,54 @@
+"""The residual network with AgileRL's constructor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from agilerl_like import modules
+from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.modules.base import begin, spec_from
+
+__getattr__ = absent_from(__name__)
+
+
+class EvolvableResNet(modules.EvolvableResNet):
+    """AgileRL's arguments; `name` and the like have nothing to do, and `random_seed` draws the weights."""
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_outputs: int,
+        channel_size: int,
+        kernel_size: int,
+        stride_size: int,
+        num_blocks: int,
+        output_activation: str | None = None,
+        scale_factor: int = 4,
+        min_blocks: int = 1,
+        max_blocks: int = 4,
+        min_channel_size: int = 32,
+        max_channel_size: int = 256,
+        device: Any = "cpu",
+        name: str = "resnet",
+        random_seed: int | None = None,
+    ) -> None:
+        spec = spec_from(
+            modules.ResNetSpec,
+            channel_size=channel_size,
+            kernel_size=kernel_size,
+            stride_size=stride_size,
+            num_blocks=num_blocks,
+            output_activation=output_activation,
+            scale_factor=scale_factor,
+            min_blocks=min_blocks,
+            max_blocks=max_blocks,
+            min_channel_size=min(min_channel_size, channel_size),
+            max_channel_size=max(max_channel_size, channel_size),
+        )
+        super().__init__(spec, tuple(input_shape), num_outputs)
+        begin(self, device, random_seed)
+
+    def rebuilt(self, spec: Any) -> Any:
+        """A module of this package's own, built from another spec."""
+        return modules.EvolvableResNet(spec, self.inputs, self.num_outputs)

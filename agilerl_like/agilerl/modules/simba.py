@@ -1,0 +1,49 @@
+"""The SimBa network with AgileRL's constructor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agilerl_like import modules
+from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.modules.base import begin, spec_from
+
+__getattr__ = absent_from(__name__)
+
+
+class EvolvableSimBa(modules.EvolvableSimBa):
+    """AgileRL's arguments; `name` and the like have nothing to do, and `random_seed` draws the weights."""
+
+    def __init__(
+        self,
+        num_inputs: int,
+        num_outputs: int,
+        hidden_size: int,
+        num_blocks: int,
+        output_activation: str | None = None,
+        scale_factor: int = 4,
+        min_blocks: int = 1,
+        max_blocks: int = 4,
+        min_mlp_nodes: int = 16,
+        max_mlp_nodes: int = 500,
+        device: Any = "cpu",
+        name: str = "simba",
+        random_seed: int | None = None,
+    ) -> None:
+        spec = spec_from(
+            modules.SimBaSpec,
+            hidden_size=hidden_size,
+            num_blocks=num_blocks,
+            output_activation=output_activation,
+            scale_factor=scale_factor,
+            min_blocks=min_blocks,
+            max_blocks=max_blocks,
+            min_mlp_nodes=min(min_mlp_nodes, hidden_size),
+            max_mlp_nodes=max(max_mlp_nodes, hidden_size),
+        )
+        super().__init__(spec, num_inputs, num_outputs)
+        begin(self, device, random_seed)
+
+    def rebuilt(self, spec: Any) -> Any:
+        """A module of this package's own, built from another spec."""
+        return modules.EvolvableSimBa(spec, self.inputs, self.num_outputs)

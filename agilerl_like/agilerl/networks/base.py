@@ -1,0 +1,86 @@
+"""What AgileRL builds as a network object, as the `net_config` that PPO builds its actor and critic from.
+
+`PPO(actor_network=StochasticActor(…), critic_network=ValueNetwork(…))` gives an agent of that architecture. Actor and
+critic have one architecture here, that of the actor; the objects have no weights and cannot be called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.errors import ConfigurationError
+
+__getattr__ = absent_from(__name__)
+
+
+class EvolvableNetwork:
+    """A network's description: `net_config` and whether it is `recurrent`."""
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space,
+        encoder_cls: Any = None,
+        encoder_config: Mapping[str, Any] | None = None,
+        encoder_name: str = "encoder",
+        action_space: gymnasium.Space | None = None,
+        min_latent_dim: int = 8,
+        max_latent_dim: int = 128,
+        latent_dim: int = 64,
+        simba: bool = False,
+        recurrent: bool = False,
+        device: Any = "cpu",
+        random_seed: int | None = None,
+        encoder: Any = None,
+        *,
+        head_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if encoder is not None or encoder_cls is not None:
+            raise ConfigurationError(
+                "encoder and encoder_cls are not taken; allowed is encoder_config, or actor_network=<any nn.Module>"
+            )
+        self.observation_space, self.action_space, self.recurrent = observation_space, action_space, recurrent
+        given = {"encoder_config": encoder_config, "head_config": head_config, "encoder": "simba" if simba else None}
+        self.net_config = {
+            "latent_dim": latent_dim,
+            "min_latent_dim": min_latent_dim,
+            "max_latent_dim": max_latent_dim,
+            **{name: value for name, value in given.items() if value is not None},
+        }
+
+
+class StochasticActor(EvolvableNetwork):
+    """A policy's description."""
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        encoder_cls: Any = None,
+        encoder_config: Mapping[str, Any] | None = None,
+        head_config: Mapping[str, Any] | None = None,
+        action_std_init: float = 0.0,
+        squash_output: bool = False,
+        **more: Any,
+    ) -> None:
+        super().__init__(
+            observation_space, encoder_cls, encoder_config, action_space=action_space, head_config=head_config, **more
+        )
+        self.action_std_init, self.squash_output = action_std_init, squash_output
+
+
+class ValueNetwork(EvolvableNetwork):
+    """A critic's description."""
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space,
+        encoder_cls: Any = None,
+        encoder_config: Mapping[str, Any] | None = None,
+        head_config: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(observation_space, encoder_cls, encoder_config, head_config=head_config, **more)

@@ -1,0 +1,119 @@
+"""`collect_rollouts`: one rollout of an agent into its buffer, for loops by hand of AgileRL 2.3 and later.
+
+A time limit is bootstrapped: the value of the true last observation is added to the reward of the step that was cut,
+which gives the same advantages. A row in which the env ignores the action (next-step autoreset) is not learned from.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.algorithms.ppo import PPO
+from agilerl_like.agilerl.vector.dummy_vec_env import DummyVecEnv
+from agilerl_like.agilerl.wrappers.agent import bare
+from agilerl_like.envs.transitions import Transition, TransitionEnv
+from agilerl_like.envs.trees import tree_map
+
+__getattr__ = absent_from(__name__)
+
+
+class Collected(NamedTuple):
+    """Scores of the episodes that ended, and what the next call goes on from."""
+
+    completed_episode_scores: list[float]
+    last_obs: Any
+    last_done: np.ndarray
+    last_scores: np.ndarray
+    last_info: dict[str, Any]
+
+
+def collect_rollouts(
+    agent: Any,
+    env: gymnasium.Env | gymnasium.vector.VectorEnv,
+    n_steps: int | None = None,
+    last_obs: Any = None,
+    last_done: np.ndarray | None = None,
+    last_scores: np.ndarray | None = None,
+    last_info: dict[str, Any] | None = None,
+    **kwargs: Any,
+) -> Collected:
+    """Act for `n_steps` (of all envs together; the agent's `learn_step` if left out) and fill the rollout buffer.
+
+    Without `last_obs` new episodes begin; with the last four results of the call before they are continued.
+    """
+    player: PPO = bare(agent)
+    steps = _source(player, env, fresh=last_obs is None)
+    player.num_envs = steps.num_envs
+    buffer = player.rollout_buffer
+    fresh = last_obs is None or steps is not buffer.source
+    if buffer.num_envs != steps.num_envs:
+        player.create_rollout_buffer()
+        buffer = player.rollout_buffer
+    buffer.reset()
+    buffer.source = steps
+    obs = steps.reset() if fresh else last_obs
+    done = np.ones(steps.num_envs, np.bool_) if fresh or last_done is None else np.asarray(last_done, np.bool_)
+    scores = np.zeros(steps.num_envs) if fresh or last_scores is None else np.array(last_scores)
+    state = player.get_initial_hidden_state(steps.num_envs) if fresh else buffer.hidden_state
+    completed: list[float] = []
+    for _ in range(-(-(n_steps or player.learn_step) // steps.num_envs)):
+        mask = steps.action_mask
+        action, log_prob, _, value, *after = player.get_action(obs, mask, state)
+        step = steps.step(_in_bounds(player, action))
+        reached = after[0] if after else None
+        buffer.add(
+            obs,
+            action,
+            _bootstrapped(player, step, reached),
+            step.ended,
+            value,
+            log_prob,
+            next_obs=step.obs,
+            hidden_state=state,
+            episode_start=done,
+            action_mask=mask,
+            acting=step.valid,
+        )
+        scores += step.reward
+        completed += scores[step.ended].tolist()
+        scores[step.ended] = 0.0
+        obs, done, state = step.obs, step.ended, _kept(reached, step, steps.autoreset_mode)
+    buffer.hidden_state = state
+    return Collected(completed, obs, done, scores, {})
+
+
+collect_rollouts_recurrent = collect_rollouts
+
+
+def _source(player: PPO, env: Any, *, fresh: bool) -> TransitionEnv:
+    """The env to step: the one that the rollout before came from, if that is to go on."""
+    known = player.rollout_buffer.source
+    vector = isinstance(env, gymnasium.vector.VectorEnv)
+    if not fresh and known is not None and (known.env if vector else getattr(known.env, "envs", [None])[0]) is env:
+        return known
+    return TransitionEnv(env if vector else DummyVecEnv(env))
+
+
+def _in_bounds(player: PPO, action: np.ndarray) -> np.ndarray:
+    space = player.action_space
+    return np.clip(action, space.low, space.high) if isinstance(space, gymnasium.spaces.Box) else action
+
+
+def _bootstrapped(player: PPO, step: Transition, state: Any) -> np.ndarray:
+    cut = step.truncated & ~step.terminated
+    if not cut.any():
+        return step.reward
+    return step.reward + np.where(cut, player.gamma * player.value_of(step.next_obs, state), 0.0)
+
+
+def _kept(state: Any, step: Transition, mode: AutoresetMode | None) -> Any:
+    """The hidden state `[layers, envs, units]` with zeros where a new episode's first observation comes next."""
+    if state is None:
+        return None
+    begins = ~step.valid if mode is AutoresetMode.NEXT_STEP else step.ended
+    return tree_map(lambda part: part * part.new_tensor(~begins).view(1, -1, 1), state)

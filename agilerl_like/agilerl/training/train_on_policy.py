@@ -1,0 +1,67 @@
+"""`train_on_policy` with AgileRL's signature, for lists of agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+
+from agilerl_like import training
+from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
+from agilerl_like.agilerl.vector.dummy_vec_env import DummyVecEnv
+from agilerl_like.agilerl.wrappers.agent import AgentWrapper, bare
+from agilerl_like.errors import ConfigurationError
+
+__getattr__ = absent_from(__name__)
+
+
+def train_on_policy(
+    env: Any,
+    env_name: str | None = None,
+    algo: str | None = None,
+    pop: Sequence[Any] = (),
+    init_hp: Any = None,
+    mut_p: Any = None,
+    max_steps: int = 1_000_000,
+    evo_steps: int = 10_000,
+    eval_steps: int | None = None,
+    eval_loop: int = 1,
+    target: float | None = None,
+    selection_strategy: Any = None,
+    tournament: Any = None,
+    mutation: Any = None,
+    collect_rollouts_fn: Callable[..., Any] | None = None,
+    **options: Any,
+) -> tuple[list[Any], list[float]]:
+    """Train a list of agents and return it with the fitness of each.
+
+    `collect_rollouts_fn` may be this room's `collect_rollouts`: the engine collects by itself. `options` are the
+    keywords of `agilerl_like.train_on_policy`.
+    """
+    if collect_rollouts_fn not in (None, collect_rollouts):
+        raise ConfigurationError(
+            f"collect_rollouts_fn={collect_rollouts_fn!r}; allowed are None and collect_rollouts: the engine collects "
+            "by itself, and a loop by hand may collect otherwise"
+        )
+    vector = env if isinstance(env, gymnasium.vector.VectorEnv) else DummyVecEnv(env)
+    wrapper = pop[0] if isinstance(pop[0], AgentWrapper) else None
+    trained, fitness = training.train_on_policy(
+        vector,
+        env_name,
+        algo,
+        [bare(agent) for agent in pop],
+        init_hp=init_hp,
+        mut_p=mut_p,
+        max_steps=max_steps,
+        evo_steps=evo_steps,
+        eval_steps=eval_steps,
+        eval_loop=eval_loop,
+        target=target,
+        selection_strategy=selection_strategy,
+        tournament=tournament,
+        mutation=mutation,
+        **options,
+    )
+    return [agent if wrapper is None else wrapper.around(agent) for agent in trained], fitness

@@ -1,0 +1,197 @@
+"""Helpers of AgileRL's scripts: environments, populations, selection and mutation in one call, and printing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.algorithms import IPPO, PPO, RecurrentPPO
+from agilerl_like.agilerl.utils.algo_utils import observation_space_channels_to_first
+from agilerl_like.envs import make_multi_agent_vect_envs
+from agilerl_like.envs import make_vect_envs as make_envs
+from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.hpo import HyperparameterConfig
+
+__all__ = [
+    "calculate_vectorized_scores",
+    "create_population",
+    "make_multi_agent_vect_envs",
+    "make_skill_vect_envs",
+    "make_vect_envs",
+    "observation_space_channels_to_first",
+    "print_hyperparams",
+    "run_selection_and_mutation",
+    "save_population_checkpoint",
+    "tournament_selection_and_mutation",
+]
+
+__getattr__ = absent_from(__name__)
+
+ALGORITHMS = {"PPO": PPO, "RecurrentPPO": RecurrentPPO, "IPPO": IPPO}
+IGNORED = ("ALGO", "POP_SIZE", "MAX_STEPS", "EVO_STEPS", "EVAL_STEPS", "EVAL_LOOP", "TARGET_SCORE", "CHANNELS_LAST")
+"""Keys of INIT_HP that the training loop or the environment reads, not the algorithm."""
+
+
+def make_vect_envs(
+    env_name: str | None = None,
+    num_envs: int = 1,
+    *,
+    make_env: Callable[..., Any] | None = None,
+    should_async_vector: bool | None = None,
+    extra_wrappers: Sequence[Any] | None = None,
+    **env_kwargs: Any,
+) -> gymnasium.vector.VectorEnv:
+    """`num_envs` copies of an environment; `extra_wrappers` go around each of them, the first inside.
+
+    `should_async_vector` left out leaves the choice to this package, which takes the fastest.
+    """
+    return make_envs(
+        env_name,
+        num_envs,
+        make_env=make_env,
+        should_async_vector=should_async_vector,
+        wrappers=tuple(extra_wrappers or ()),
+        env_kwargs=env_kwargs,
+    )
+
+
+def make_skill_vect_envs(env_name: str, skill: Callable[..., Any], num_envs: int = 1) -> gymnasium.vector.VectorEnv:
+    """Copies of an environment inside a `Skill`, which rewrites their reward."""
+    return make_envs(env_name, num_envs, wrappers=(skill,))
+
+
+def create_population(
+    algo: str,
+    net_config: Mapping[str, Any] | None = None,
+    INIT_HP: Mapping[str, Any] | None = None,  # noqa: N803  # AgileRL's name
+    observation_space: Any = None,
+    action_space: Any = None,
+    hp_config: HyperparameterConfig | None = None,
+    actor_network: Any = None,
+    critic_network: Any = None,
+    agent_wrapper: Callable[..., Any] | None = None,
+    wrapper_kwargs: Mapping[str, Any] | None = None,
+    population_size: int = 1,
+    num_envs: int = 1,
+    device: Any = "cpu",
+    accelerator: Any = None,
+    torch_compiler: str | None = None,
+    algo_kwargs: Mapping[str, Any] | None = None,
+) -> list[Any]:
+    """A list of agents, whose settings are the upper-case keys of `INIT_HP`, and `algo_kwargs`.
+
+    Raises:
+        ConfigurationError: another algorithm than PPO and IPPO, or a key of `INIT_HP` that is no setting.
+    """
+    if algo not in ALGORITHMS:
+        raise unknown_name("algo", algo, ALGORITHMS)
+    kind = ALGORITHMS[algo]
+    known = {key: value for key, value in (INIT_HP or {}).items() if key not in IGNORED}
+    settings: dict[str, Any] = {
+        **{key.lower(): value for key, value in known.items()},
+        "num_envs": num_envs,
+        **(algo_kwargs or {}),
+    }
+    networks = {"actor_network": actor_network, "critic_network": critic_network}
+    if kind is IPPO:
+        networks = {f"{name}s": network for name, network in networks.items()}
+    return kind.population(
+        population_size,
+        observation_space,
+        action_space,
+        device,
+        agent_wrapper,
+        wrapper_kwargs,
+        hp_config=hp_config,
+        net_config=net_config,
+        accelerator=accelerator,
+        **networks,
+        **settings,
+    )
+
+
+def run_selection_and_mutation(
+    selection_strategy: Any,
+    population: Any,
+    mutation: Any,
+    env_name: str,
+    algo: str | None = None,
+    elite_path: str | None = None,
+    save_elite: bool = False,
+    accelerator: Any = None,
+    language_model: bool | None = False,
+) -> Any:
+    """Select, mutate what selection says may change, and save the elite if that is asked for."""
+    elite, population, *indices = selection_strategy.select(population)
+    if save_elite:
+        elite.save_checkpoint((elite_path or f"{env_name}-elite_{algo or elite.algo}").removesuffix(".pt"))
+    return mutation.mutation(population, indices=indices[0] if indices else None)
+
+
+def tournament_selection_and_mutation(
+    population: Any,
+    tournament: Any,
+    mutation: Any,
+    env_name: str,
+    algo: str | None = None,
+    elite_path: str | None = None,
+    save_elite: bool = False,
+    accelerator: Any = None,
+    language_model: bool | None = False,
+) -> Any:
+    """`run_selection_and_mutation` in the older order."""
+    return run_selection_and_mutation(tournament, population, mutation, env_name, algo, elite_path, save_elite)
+
+
+def save_population_checkpoint(
+    population: Sequence[Any], save_path: str, overwrite_checkpoints: bool, accelerator: Any = None
+) -> None:
+    """Save each agent to a folder of its own: `save_path` with its index and, unless overwritten, its steps."""
+    path = Path(save_path)
+    for agent in population:
+        steps = "" if overwrite_checkpoints else f"_{int(np.ravel(agent.steps)[-1])}"
+        agent.save_checkpoint(path.with_name(f"{path.stem}_{agent.index}{steps}"))
+
+
+def print_hyperparams(pop: Sequence[Any]) -> None:
+    """Print a line for each agent: its index, mean and last fitness, and what evolution may change."""
+    for agent in pop:
+        tested = [float(np.sum(score)) for score in agent.fitness]
+        fitness = f"{np.mean(tested[-5:]):.2f}" if tested else "not tested"
+        changing = ", ".join(f"{name}={value:.4g}" for name, value in agent.hyperparameters.items())
+        sys.stdout.write(
+            f"agent {agent.index}: mean fitness of the last 5 tests {fitness}; {changing}; mutation {agent.mut}\n"
+        )
+
+
+def calculate_vectorized_scores(
+    rewards: np.ndarray,
+    terminations: np.ndarray,
+    include_unterminated: bool = False,
+    only_first_episode: bool = True,
+) -> list[float]:
+    """Scores of the episodes in rewards `[envs, steps]`, which end where `terminations` is True.
+
+    An environment in which no episode ended counts as one episode; of the others the unfinished one counts if
+    `include_unterminated`.
+
+    Raises:
+        ConfigurationError: the arrays are of unequal shape.
+    """
+    if np.shape(rewards) != np.shape(terminations):
+        raise ConfigurationError(
+            f"rewards {np.shape(rewards)} and terminations {np.shape(terminations)} differ in shape"
+        )
+    scores: list[float] = []
+    for earned, ends in zip(np.asarray(rewards), np.asarray(terminations, np.bool_), strict=True):
+        stops = (np.flatnonzero(ends) + 1).tolist()
+        episodes = [float(part.sum()) for part in np.split(earned, stops) if len(part)]
+        found = episodes if include_unterminated or not stops else episodes[: len(stops)]
+        scores += found[:1] if only_first_episode else found
+    return scores

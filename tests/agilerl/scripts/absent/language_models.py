@@ -1,0 +1,5 @@
+"""Language models."""
+
+from agilerl.algorithms.grpo import GRPO
+
+assert GRPO

@@ -1,0 +1,5 @@
+"""Multi-frequency selection."""
+
+from agilerl.hpo.multi_frequency import MultiFrequencySelection
+
+assert MultiFrequencySelection

@@ -1,0 +1,5 @@
+"""Off-policy algorithms."""
+
+from agilerl.algorithms import DQN
+
+assert DQN

@@ -1,0 +1,17 @@
+"""Modules are built, called and mutated."""
+
+import torch
+from agilerl.modules import EvolvableCNN, EvolvableMLP, EvolvableSimBa
+
+mlp = EvolvableMLP(num_inputs=4, num_outputs=2, hidden_size=[64, 64], max_hidden_layers=4, activation="ReLU")
+assert mlp(torch.zeros(3, 4)).shape == (3, 2)
+done = mlp.add_node(hidden_layer=0, numb_new_nodes=16)
+assert (done["hidden_layer"], done["numb_new_nodes"]) == (0, 16)
+assert mlp.hidden_size == [80, 64]
+mlp.add_layer()
+assert len(mlp.hidden_size) == 3
+assert mlp(torch.zeros(3, 4)).shape == (3, 2)
+cnn = EvolvableCNN([3, 16, 16], 5, channel_size=[16], kernel_size=[3], stride_size=[2])
+assert cnn(torch.zeros(2, 3, 16, 16)).shape == (2, 5)
+simba = EvolvableSimBa(num_inputs=4, num_outputs=2, hidden_size=32, num_blocks=1)
+assert simba(torch.zeros(3, 4)).shape == (3, 2)
