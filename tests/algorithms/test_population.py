@@ -258,6 +258,19 @@ def test_pre_training_mutation_makes_members_differ():
     assert [agent.index for agent in population] == [0, 1, 2, 3]
 
 
+def test_parameter_noise_before_training_wrecks_no_founder():
+    # the search for the noise's scale tripled the weights of encoders (cosine 0.35), as new policies hardly move
+    population = population_of(4)
+    before = [{name: tensor.clone() for name, tensor in agent.network.state_dict().items()} for agent in population]
+    population.mutate(Mutations(no_mutation=0, architecture=0, parameters=1, rl_hp=0), pre_training=True)
+    for agent, old in zip(population, before, strict=True):
+        assert agent.mut == "param"
+        for name, tensor in agent.network.state_dict().items():
+            if tensor.dim() > 1:
+                cosine = torch.nn.functional.cosine_similarity(tensor.flatten(), old[name].flatten(), dim=0)
+                assert 0.9 <= float(cosine) <= (0.999 if name.startswith("actor") else 1.001), name
+
+
 def test_initial_hyperparameters_are_drawn_on_request():
     drawn = population_of(4, sample_hyperparameters=True)
     assert len({agent.lr for agent in drawn}) == 4
