@@ -1,11 +1,14 @@
 """An environment that fails ends the command with exit code 75, one line about it and the command that resumes."""
 
+import csv
+import re
+
 import pytest
 
 from agilerl_like.cli import main
 
 FLAWED = """
-import sys
+import os, signal, sys
 import numpy as np
 from gymnasium.envs.classic_control import CartPoleEnv
 
@@ -35,12 +38,23 @@ class Flawed(CartPoleEnv):
     def narrows(self, observation):
         return observation[:3]
 
+    def interrupts(self, observation):
+        os.kill(os.getpid(), signal.SIGINT)
+        return observation
+
     def spoils(self, observation):
         return np.full_like(observation, np.nan)
+
+
+class Endless(Flawed):
+    def step(self, action):
+        observation, reward, _, *rest = super().step(action)
+        self.state, self.steps_beyond_terminated = np.zeros(4), None
+        return observation, reward, False, *rest
 """
 
 RUN = """
-environment: {id: "ENV:Flawed", num_envs: 2, backend: sync, kwargs: {flaw: FLAW, at: AT}}
+environment: {id: "ENV", num_envs: 2, backend: sync, kwargs: {flaw: FLAW, at: AT}}
 population: {size: 2}
 algorithm: {learn_step: 64, batch_size: 32}
 network: {encoder_config: {hidden_size: [16]}, head_config: {hidden_size: [16]}, latent_dim: 8}
@@ -55,9 +69,11 @@ def run(tmp_path, monkeypatch, request):
     name = "flawed_" + "".join(filter(str.isalnum, request.node.name))
     (tmp_path / f"{name}.py").write_text(FLAWED)
 
-    def start(flaw, at=100):
-        (tmp_path / "run.yaml").write_text(RUN.replace("ENV", name).replace("FLAW", flaw).replace("AT", str(at)))
-        return main(["train", "run.yaml", "--seed", "1", "--run.name", "one"])
+    def start(flaw, at=100, kind="Flawed", *options):
+        (tmp_path / "run.yaml").write_text(
+            RUN.replace("ENV", f"{name}:{kind}").replace("FLAW", flaw).replace("AT", str(at))
+        )
+        return main(["train", "run.yaml", "--seed", "1", "--run.name", "one", *options])
 
     return start
 
@@ -77,4 +93,18 @@ def test_in_training(run, capsys, flaw, message):
     *_, line = capsys.readouterr().err.splitlines()
     assert message in line
     assert line.startswith("agilerl-like: ")
-    assert line.endswith("; to go on: agilerl-like resume runs/one")
+    assert line.endswith("; to go on: agilerl-like resume runs/one --trust")
+
+
+def test_in_evaluation(run, capsys):
+    assert run("spoils", 270) == 75  # 256 steps are those of the first generation's training
+    *_, line = capsys.readouterr().err.splitlines()
+    assert re.search(r"Flawed, member \d, env \d of its own, in evaluation: observation\[0\]=nan is not finite", line)
+    assert line.endswith("; to go on: agilerl-like resume runs/one --trust")
+
+
+def test_one_interrupt_ends_an_evaluation_whose_episodes_never_end(run, capsys, tmp_path):
+    assert run("interrupts", 400, "Endless", "--training.eval-steps", "none") == 130
+    assert "agilerl-like resume runs/one --trust" in " ".join(capsys.readouterr().out.split())
+    with (tmp_path / "runs/one/metrics.csv").open() as table:
+        assert {row["eval/mean_reward"] for row in csv.DictReader(table)} == {"nan"}  # no episode has a return

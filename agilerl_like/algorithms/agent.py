@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like import storage
+from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, evaluate, report_episodes
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.stored import Outline, check_finite, flag_in, read_agent
@@ -452,7 +453,13 @@ class Agent(Individual):
         return torch.zeros(self.network.state_shape, dtype=self.network.dtype, device=self.device)
 
     def play(
-        self, env: TransitionEnv, seeds: list[int], max_steps: int | None = None, *, with_infos: bool = False
+        self,
+        env: TransitionEnv,
+        seeds: list[int],
+        max_steps: int | None = None,
+        *,
+        with_infos: bool = False,
+        asked_to_stop: Callable[[], bool] = never,
     ) -> Episodes:
         """Play one episode for each seed, without exploration."""
         training = self.training
@@ -467,6 +474,7 @@ class Agent(Individual):
                 nothing=self.nothing,
                 max_steps=max_steps,
                 with_infos=with_infos,
+                asked_to_stop=asked_to_stop,
             )
         finally:
             self.set_training_mode(training)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl_like.algorithms.episode_guard import EpisodeGuard, never
 from agilerl_like.envs.arrays import HostArrays
 from agilerl_like.envs.instances import instances_of, whole_sets
 from agilerl_like.envs.spaces import ObservationEncoding
@@ -130,6 +131,7 @@ def evaluate(
     nothing: Tensor,
     max_steps: int | None = None,
     with_infos: bool = False,
+    asked_to_stop: Callable[[], bool] = never,
 ) -> Episodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's rows.
 
@@ -137,14 +139,20 @@ def evaluate(
     every member plays the same instances on the same seeds.
 
     `nothing` `[M, K, H]`, on the policy's device, is what is remembered when an episode begins. `max_steps` cuts an
-    episode that is longer. `with_infos` keeps the info of each episode's last step.
+    episode that is longer. `with_infos` keeps the info of each episode's last step. `asked_to_stop` is asked at every
+    step.
+
+    Raises:
+        EnvironmentFault: an observation or a reward is not finite.
+        EvaluationStopped: the evaluation was asked to stop.
     """
     envs = env.num_envs // members
     seeds = _for_whole_sets(seeds, instances_of(env.env), envs)
     beginning = nothing.expand(env.num_envs, *nothing.shape)
 
     def play(some: Sequence[int]) -> Played:
-        return _round(policy, env, some, members, encoding, beginning, max_steps, with_infos)
+        guard = EpisodeGuard(env, members, is_cut=max_steps is not None, asked_to_stop=asked_to_stop)
+        return _round(policy, env, some, members, encoding, beginning, max_steps, with_infos, guard)
 
     return Episodes(*in_rounds(play, seeds, envs))
 
@@ -187,9 +195,11 @@ def _round(
     state: Tensor,
     max_steps: int | None,
     with_infos: bool,
+    guard: EpisodeGuard,
 ) -> Played:
     envs = env.num_envs // members
     observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
+    guard.check(observation=observations)
     arrays, device = env.arrays, state.device
     encode = arrays.encoder(encoding)
     look_every = 1 if isinstance(arrays, HostArrays) else TENSOR_STEPS
@@ -197,10 +207,12 @@ def _round(
     returns, lengths, lost = (arrays.zeros(env.num_envs, dtype=dtype) for dtype in (np.float64, np.int64, np.bool_))
     infos = LastInfos(env, arrays.to_numpy) if with_infos else NoInfos()
     for step in count(1):
+        guard.step(lambda playing=playing: int(playing.sum()))
         mask = None if env.action_mask is None else torch.as_tensor(env.action_mask).to(device)
         actions, state = policy(encode(observations).to(device), mask, state)
         transition = env.step(actions)
         observations = transition.obs
+        guard.check(reward=transition.reward, observation=observations)
         counted = playing & transition.valid
         returns += arrays.where(counted, transition.reward, 0.0)
         lengths += counted
@@ -209,7 +221,7 @@ def _round(
         if max_steps is not None:
             playing = playing & (lengths < max_steps)
         infos.note(before & ~playing, transition.ended)
-        if step % look_every == 0 and not playing.any():
+        if step % look_every == 0 and not guard.goes_on(playing):
             break
     found = arrays.to_numpy(returns), arrays.to_numpy(lengths), arrays.to_numpy(lost), infos.of(env.num_envs)
     return tuple(part.reshape(members, envs)[:, : len(seeds)] for part in found)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like import storage
+from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.stored import history_in, plain, read_agent
 from agilerl_like.errors import CheckpointError, ConfigurationError
@@ -186,7 +187,14 @@ class Individual(ABC):
         """Let go of what a finished mutation faded from."""
 
     @abstractmethod
-    def play(self, env: Any, seeds: list[int], max_steps: int | None = None) -> Episodes:
+    def play(
+        self,
+        env: Any,
+        seeds: list[int],
+        max_steps: int | None = None,
+        *,
+        asked_to_stop: Callable[[], bool] = never,
+    ) -> Episodes:
         """Play one episode for each seed, without exploration."""
 
     @abstractmethod

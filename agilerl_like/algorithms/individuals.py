@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like import storage
+from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.individual import Individual, IndividualT
 from agilerl_like.algorithms.settings import COMMON
@@ -138,7 +139,14 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         """Draw new noise for everybody from here on: what follows does not depend on how much was used before."""
 
     @abstractmethod
-    def play(self, env: Any, seeds: Sequence[int], max_steps: int | None = None) -> Episodes:
+    def play(
+        self,
+        env: Any,
+        seeds: Sequence[int],
+        max_steps: int | None = None,
+        *,
+        asked_to_stop: Callable[[], bool] = never,
+    ) -> Episodes:
         """Play one episode for each seed and each member, without exploration."""
 
     @abstractmethod

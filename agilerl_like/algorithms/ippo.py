@@ -9,7 +9,7 @@ times the team's, and all learners of a team are due at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.agent import WEIGHT, read_architecture
+from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, report_episodes
 from agilerl_like.algorithms.groups import Spaces, by_agent, by_group, check_names, grouped, keys_of
 from agilerl_like.algorithms.individual import Individual
@@ -421,14 +422,35 @@ class IPPO(Individual):
         }
 
     def perform(
-        self, env: TeamTransitionEnv, seeds: Sequence[int], max_steps: int | None = None, *, with_infos: bool = False
+        self,
+        env: TeamTransitionEnv,
+        seeds: Sequence[int],
+        max_steps: int | None = None,
+        *,
+        with_infos: bool = False,
+        asked_to_stop: Callable[[], bool] = never,
     ) -> TeamEpisodes:
         """Play one episode for each seed, without exploration."""
         with unexploring(self):
-            return evaluate_teams(self.brains, env, seeds, members=1, max_steps=max_steps, with_infos=with_infos)
+            return evaluate_teams(
+                self.brains,
+                env,
+                seeds,
+                members=1,
+                max_steps=max_steps,
+                with_infos=with_infos,
+                asked_to_stop=asked_to_stop,
+            )
 
-    def play(self, env: TeamTransitionEnv, seeds: list[int], max_steps: int | None = None) -> Episodes:
-        return self.perform(env, seeds, max_steps).together
+    def play(
+        self,
+        env: TeamTransitionEnv,
+        seeds: list[int],
+        max_steps: int | None = None,
+        *,
+        asked_to_stop: Callable[[], bool] = never,
+    ) -> Episodes:
+        return self.perform(env, seeds, max_steps, asked_to_stop=asked_to_stop).together
 
     # -- copies
 
@@ -636,9 +658,18 @@ class Teams(Individuals[IPPO]):
             for group, learners in self.by_group.items()
         }
 
-    def play(self, env: TeamTransitionEnv, seeds: Sequence[int], max_steps: int | None = None) -> Episodes:
+    def play(
+        self,
+        env: TeamTransitionEnv,
+        seeds: Sequence[int],
+        max_steps: int | None = None,
+        *,
+        asked_to_stop: Callable[[], bool] = never,
+    ) -> Episodes:
         with unexploring(self):
-            return evaluate_teams(self.brains, env, seeds, members=len(self), max_steps=max_steps).together
+            return evaluate_teams(
+                self.brains, env, seeds, members=len(self), max_steps=max_steps, asked_to_stop=asked_to_stop
+            ).together
 
     def _policy(self, learners: Population) -> Policy:
         shape = len(self), -1

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.agent import Agent, custom_networks, values_of
+from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.stored import read_population
@@ -143,7 +144,14 @@ class Population(Individuals[Agent]):
 
     # -- testing
 
-    def play(self, env: TransitionEnv, seeds: Sequence[int], max_steps: int | None = None) -> Episodes:
+    def play(
+        self,
+        env: TransitionEnv,
+        seeds: Sequence[int],
+        max_steps: int | None = None,
+        *,
+        asked_to_stop: Callable[[], bool] = never,
+    ) -> Episodes:
         """Play one episode for each seed and each member, without exploration.
 
         The members' envs are equal blocks of the env's rows.
@@ -166,6 +174,7 @@ class Population(Individuals[Agent]):
                 encoding=self.agents[0].encoding,
                 nothing=self.nothing,
                 max_steps=max_steps,
+                asked_to_stop=asked_to_stop,
             )
         finally:
             self.set_training_mode(training)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl_like.algorithms.episode_guard import EpisodeGuard, never
 from agilerl_like.algorithms.evaluation import Episodes, LastInfos, NoInfos, Played, in_rounds
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.envs.team_rows import GroupRows, check_agents
@@ -76,18 +77,25 @@ def evaluate_teams(
     members: int,
     max_steps: int | None = None,
     with_infos: bool = False,
+    asked_to_stop: Callable[[], bool] = never,
 ) -> TeamEpisodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's.
 
     `brains` are those of each group. In an env of counted episodes a copy stands still after its end; what any other
-    does then is ignored. `with_infos` keeps the info of each episode's last step.
+    does then is ignored. `with_infos` keeps the info of each episode's last step. `asked_to_stop` is asked at every
+    step.
+
+    Raises:
+        EnvironmentFault: an observation or a reward is not finite.
+        EvaluationStopped: the evaluation was asked to stop.
     """
     check_agents(env, (brain.rows for brain in brains.values()))
     envs = env.num_envs // members
     table = {group: Seats(brain) for group, brain in brains.items()}
 
     def play(some: Sequence[int]) -> Played:
-        return _round(table, env, some, members, max_steps, LastInfos(env) if with_infos else NoInfos())
+        guard = EpisodeGuard(env, members, is_cut=max_steps is not None, asked_to_stop=asked_to_stop)
+        return _round(table, env, some, members, max_steps, LastInfos(env) if with_infos else NoInfos(), guard)
 
     returns, lengths, lost, infos = in_rounds(play, seeds, envs)
     return TeamEpisodes(dict(zip(env.agent_ids, returns, strict=True)), lengths, lost, infos)
@@ -124,19 +132,23 @@ def _round(
     members: int,
     max_steps: int | None,
     infos: NoInfos,
+    guard: EpisodeGuard,
 ) -> Played:
     envs = env.num_envs // members
     observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
+    guard.check(observation=observations)
     for seats in table.values():
         seats.begin(env.num_envs, observations, env.action_mask)
     playing = np.tile(np.arange(envs) < len(seeds), members)
     returns = np.zeros((len(env.agent_ids), env.num_envs))
     lengths, lost = np.zeros(env.num_envs, np.int64), np.zeros(env.num_envs, np.bool_)
     while playing.any():
+        guard.step(lambda playing=playing: int(playing.sum()))
         actions: dict[str, np.ndarray] = {}
         for seats in table.values():
             actions |= seats.act()
         step = env.step(actions)
+        guard.check(reward=step.reward, observation=step.obs)
         acted = np.any(list(step.valid.values()), axis=0)
         returns += np.where(playing, [step.reward[agent] for agent in env.agent_ids], 0.0)
         lengths += playing & acted

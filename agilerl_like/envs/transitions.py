@@ -12,7 +12,7 @@ hand out tensors on an accelerator: then nothing here looks into them (see `envs
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -376,18 +376,21 @@ def check_finite(transition: Transition) -> None:
         check_finite_array("last observation", transition.next_obs)
 
 
-def check_finite_array(name: str, values: Tree) -> None:
-    """Raise EnvironmentFault, naming env, place and value, if a tree of arrays [N, …] holds NaN or infinity."""
+def check_finite_array(name: str, values: Tree, called: Callable[[int], str] = "env {}".format) -> None:
+    """Raise EnvironmentFault, naming env, place and value, if a tree of arrays [N, …] holds NaN or infinity.
+
+    `called` names the env of a row.
+    """
     if isinstance(values, Mapping):
         for key, part in values.items():
-            check_finite_array(f"{name}[{key!r}]", part)
+            check_finite_array(f"{name}[{key!r}]", part, called)
     elif isinstance(values, tuple):
         for index, part in enumerate(values):
-            check_finite_array(f"{name}[{index}]", part)
+            check_finite_array(f"{name}[{index}]", part, called)
     elif values.dtype.kind == "f" and np.count_nonzero(np.isfinite(values)) < values.size:
         row, *place = (int(index) for index in np.argwhere(~np.isfinite(values))[0])
         where = f"{name}[{', '.join(map(str, place))}]" if place else name
-        raise EnvironmentFault(f"env {row}: {where}={values[(row, *place)]} is not finite")
+        raise EnvironmentFault(f"{called(row)}: {where}={values[(row, *place)]} is not finite")
 
 
 def _check_vector_env(env: object) -> None:

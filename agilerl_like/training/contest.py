@@ -12,11 +12,12 @@ after; so who is crowned is rated anew, in games that nobody was selected by.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
 
+from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.ippo import IPPO, Teams
@@ -54,10 +55,17 @@ class Contest(Judge):
             )
         self.rivals = [Rival(first, FIRST_RATING, 0)]
 
-    def judge(self, players: Individual | Individuals, seeds: Sequence[int], generation: int) -> Judgement:
+    def judge(
+        self,
+        players: Individual | Individuals,
+        seeds: Sequence[int],
+        generation: int,
+        *,
+        asked_to_stop: Callable[[], bool] = never,
+    ) -> Judgement:
         home = cast(Teams | IPPO, players)
         rivals = self._drawn(home.seed, generation)
-        games = [self._games(home, cast(IPPO, rival.player), seeds) for rival in rivals]
+        games = [self._games(home, cast(IPPO, rival.player), seeds, asked_to_stop) for rival in rivals]
         scores = np.stack([score.mean(axis=1) for score, _ in games], axis=1)  # [P, opponents]
         ratings, errors = rated(scores, len(seeds), [rival.rating for rival in rivals])
         steps = np.sum([steps for _, steps in games], axis=0)
@@ -91,7 +99,9 @@ class Contest(Judge):
         )
         return [newest, *(older[int(place)] for place in sorted(places))]
 
-    def _games(self, home: Teams | IPPO, visitor: IPPO, seeds: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _games(
+        self, home: Teams | IPPO, visitor: IPPO, seeds: Sequence[int], asked_to_stop: Callable[[], bool] = never
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Scores `[P, K]` of all members on each seed (1 won, 0.5 drawn, 0 lost), and the env steps they took `[P]`."""
         members = len(home) if isinstance(home, Teams) else 1
         group_of = {agent: group for group, ids in visitor.groups.items() for agent in ids}
@@ -101,7 +111,9 @@ class Contest(Judge):
             at_home, away = home.brains, visitor.brains
             for side in sides_of(visitor.groups):
                 brains = {group: (at_home if group in side else away)[group] for group in visitor.groups}
-                games = evaluate_teams(brains, self.env, seeds, members=members, max_steps=self.max_steps)
+                games = evaluate_teams(
+                    brains, self.env, seeds, members=members, max_steps=self.max_steps, asked_to_stop=asked_to_stop
+                )
                 for agent, returns in games.returns.items():
                     earned = mine if group_of[agent] in side else theirs
                     earned += returns

@@ -5,9 +5,10 @@ All members are judged alike: on the same seeds, and without exploration.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.training.members import Members
@@ -43,9 +44,16 @@ class Judge:
         self.rivals: list[Rival] = []
         """Who is remembered; every process has them all."""
 
-    def judge(self, players: Individual | Individuals, seeds: Sequence[int], generation: int) -> Judgement:
-        """Test members, or one."""
-        played = players.play(self.env, list(seeds), self.max_steps)
+    def judge(
+        self,
+        players: Individual | Individuals,
+        seeds: Sequence[int],
+        generation: int,
+        *,
+        asked_to_stop: Callable[[], bool] = never,
+    ) -> Judgement:
+        """Test members, or one; raises EvaluationStopped if it was asked to stop."""
+        played = players.play(self.env, list(seeds), self.max_steps, asked_to_stop=asked_to_stop)
         return Judgement(
             played.means.tolist(),
             played.returns.std(axis=1).tolist(),

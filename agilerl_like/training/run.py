@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals, mend, rank_of
 from agilerl_like.hpo import Birth, Mutations, Selection, next_generation
@@ -149,8 +150,11 @@ class Run:
         while True:
             self._train(interrupts)
             interrupted = self._meet(interrupts)
-            records = self._judge()
-            self.best = best = self._best(fittest(records), interrupted=bool(interrupted))
+            records, stopped = self._judge(Interrupts() if interrupted else interrupts)
+            interrupted = interrupted or stopped
+            best = self.best
+            if best is None or not stopped:
+                self.best = best = self._best(fittest(records), interrupted=bool(interrupted))
             self._report(records, best.record)
             self.progress.outcome = self._reason_to_stop(bool(interrupted), best.record)
             if self.progress.outcome:
@@ -243,12 +247,12 @@ class Run:
         self.progress.next_uid = max(self.progress.next_uid, *(birth.uid + 1 for birth in births), 0)
         return max(one["signal"] for one in told)
 
-    def _judge(self) -> list[MemberRecord]:
-        """Evaluate all members and return their records."""
+    def _judge(self, interrupts: Interrupts) -> tuple[list[MemberRecord], int]:
+        """Evaluate all members and return their records, and the signal that stopped the evaluation, 0 if none did."""
         progress, members = self.progress, self.members
         with self.clock("evaluate"):
             seeds = integers(self.schedule.eval_loop, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation)
-            judgement = self.judge.judge(self.population, seeds, progress.generation)
+            judgement, stopped = self._evaluated(seeds, interrupts)
             own = [
                 score if agent.is_finite and slot not in self.lost else math.nan
                 for (slot, agent), score in zip(members.here().items(), judgement.fitness, strict=True)
@@ -261,7 +265,19 @@ class Run:
         records = members.tell(self._records(judgement), encode=asdict, decode=lambda data: MemberRecord(**data))
         self.fitness = [record.fitness for record in records]
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
-        return records
+        return records, stopped
+
+    def _evaluated(self, seeds: Sequence[int], interrupts: Interrupts) -> tuple[Judgement, int]:
+        """Evaluate the members of this process, unless a signal stops the evaluation on any process."""
+        judgement, signal = _unfinished(self.population), 0
+        try:
+            judgement = self.judge.judge(
+                self.population, seeds, self.progress.generation, asked_to_stop=lambda: interrupts.asked
+            )
+        except EvaluationStopped:
+            signal = interrupts.signal
+        signal = max(self.members.world.gather(signal))
+        return _unfinished(self.population) if signal else judgement, signal
 
     def _best(self, candidate: MemberRecord, *, interrupted: bool) -> BestAgent:
         """The best agent so far: the fittest member of this generation if fresh episodes confirm it, else as before.
@@ -431,6 +447,14 @@ class Run:
             saved_to=self.archive.places.shown if self.archive.saves else None,
             resume=self.archive.resume if reason in UNFINISHED else "",
         )
+
+
+def _unfinished(population: Individuals) -> Judgement:
+    """Return the judgement of an evaluation that did not end: the last fitness of each member, nan if it has none."""
+    members = len(population)
+    unknown = [math.nan] * members
+    last = [agent.fitness[-1] if agent.fitness else math.nan for agent in population]
+    return Judgement(last, unknown, unknown, 0, [0] * members)
 
 
 def _means(reports: list[Report]) -> dict[str, float]:

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from agilerl_like import PPO, make_vect_envs
+from agilerl_like.algorithms import episode_guard
+from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.evaluation import MORE_TRIES, Episodes, in_rounds
 from agilerl_like.envs import TransitionEnv, evaluation_env
 from agilerl_like.envs.trials import trial_env
+from agilerl_like.errors import EnvironmentFault
 
 SEEDS = [3, 1, 4, 1, 5]
 
@@ -128,3 +131,60 @@ def test_an_episode_that_is_lost_again_and_again_stays_lost():
 def test_if_all_episodes_were_lost_there_is_no_mean():
     nothing = Episodes(np.ones((2, 2)), np.ones((2, 2), int), np.array([[True, True], [True, False]]))
     np.testing.assert_array_equal(nothing.means, [np.nan, 1.0])
+
+
+# ---- what ends an evaluation
+
+
+class Spoiling(gym.Env):
+    """Episodes of eight steps; in the third step of an episode of seed 4 one number is wrong."""
+
+    observation_space = gym.spaces.Dict({"x": gym.spaces.Box(-1, 1, (2,), np.float32)})
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, what):
+        self.what = what
+
+    def reset(self, *, seed=None, options=None):
+        self.steps, self.is_wrong = 0, seed == 4
+        return {"x": np.zeros(2, np.float32)}, {}
+
+    def step(self, action):
+        self.steps += 1
+        wrong = self.is_wrong and self.steps == 3
+        observation = np.array([0, np.nan if wrong and self.what == "observation" else 0], np.float32)
+        reward = np.inf if wrong and self.what == "reward" else 1.0
+        return {"x": observation}, reward, self.steps == 8, False, {}
+
+
+def spoiling(what):
+    env = make_vect_envs(make_env=partial(Spoiling, what), num_envs=4, backend="sync")
+    return env, PPO.population(2, env.single_observation_space, env.single_action_space, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"), [("observation", r"observation\['x'\]\[1\]=nan"), ("reward", "reward=inf")]
+)
+def test_a_number_that_is_not_finite_is_a_fault_of_the_environment(what, message):
+    env, population = spoiling(what)
+    place = r"partial, member 0, env 1 of its own, in evaluation: "  # what made it has no name
+    with pytest.raises(EnvironmentFault, match=f"{place}{message} is not finite"):
+        population.play(TransitionEnv(env), [3, 4])
+    with pytest.raises(EnvironmentFault, match=f"partial, env 3, in evaluation: {message} is not finite"):
+        population[0].play(TransitionEnv(env), [1, 2, 3, 4])
+
+
+def test_episodes_that_go_on_for_very_long_are_named(monkeypatch):
+    monkeypatch.setattr(episode_guard, "ENDLESS", 5)
+    env, population = spoiling("nothing")
+    with pytest.warns(RuntimeWarning, match=r"4 episodes of an evaluation have not ended after 5 steps; eval_steps"):
+        population.play(TransitionEnv(env), [1, 2])
+    population.play(TransitionEnv(env), [1, 2], 7)  # a warning would be an error
+
+
+def test_an_evaluation_can_be_stopped_at_every_step():
+    env, population = spoiling("nothing")
+    asked = iter([False, False, True])
+    with pytest.raises(EvaluationStopped):
+        population.play(TransitionEnv(env), [1, 2], asked_to_stop=lambda: next(asked))
+    assert [one.unwrapped.steps for one in env.envs] == [2] * 4

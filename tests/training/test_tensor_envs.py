@@ -225,6 +225,17 @@ def test_evaluation_looks_at_tensors_now_and_then(world):
     assert ours.lengths.max() <= 12
 
 
+def test_a_tensor_that_is_not_finite_is_found_at_the_next_look():
+    class Spoiling(Beads):
+        def step(self, actions):
+            observation, reward, *rest = super().step(actions)
+            return observation, reward * math.nan, *rest
+
+    population = population_of(Beads(1))
+    with pytest.raises(EnvironmentFault, match=r"Spoiling, in evaluation: .* of the first 16 steps is not finite"):
+        population.play(TransitionEnv(Spoiling(6)), [1, 2, 3])
+
+
 def test_an_env_that_cannot_be_made_twice_is_for_training_and_for_tests():
     class Sole(Beads):
         resets = 0
