@@ -7,7 +7,7 @@ this one starts the others. To those nothing is sent but the plan: their members
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.description import check_identity, identity_of
 from agilerl_like.training.distributed import Alone, Together, World, deal, join_processes, part_processes
 from agilerl_like.training.interrupts import Interrupts
-from agilerl_like.training.launch import launched
+from agilerl_like.training.launch import Crew, launched
 from agilerl_like.training.lock import RunLock
 from agilerl_like.training.members import Members, Unsent
 from agilerl_like.training.run import Outcome, Run
@@ -114,7 +114,7 @@ def evolve_on_policy(
         cpu,
         Unsent.of(population),
     )
-    with launched(processes, assist, (job,)) as crew, joined(cpu=cpu, cause=crew.cause) as together:
+    with launched(processes, assist, (job,)) as crew, joined(cpu=cpu, crew=crew) as together:
         return replace(part, world=together).play(resume=resume)
 
 
@@ -325,10 +325,17 @@ def check_envs(num_envs: int, its_own: int) -> None:
 
 
 @contextlib.contextmanager
-def joined(*, cpu: bool, cause: Callable[[int], str] = lambda rank: "") -> Iterator[World]:
-    """Meet the processes that were started together with this one, and part from them."""
-    accelerator = join_processes(cpu=cpu)
+def joined(*, cpu: bool, crew: Crew | None = None) -> Iterator[World]:
+    """Meet the processes that were started together with this one, and part from them.
+
+    `crew` are those that this process started itself: if one ends before all have met, so do the others.
+    """
+    crew = crew or Crew()
+    with crew.meeting():
+        accelerator = join_processes(cpu=cpu)
     try:
-        yield Together(accelerator, cause=cause)
+        with crew.meeting():
+            world = Together(accelerator, cause=crew.cause)
+        yield world
     finally:
         part_processes(accelerator)

@@ -26,13 +26,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.room import cores
 
 STARTUP = 120.0
 """Seconds that a process has for its imports."""
 GRACE = 5.0
 """Seconds that a process has for leaving by itself when something went wrong, and again after SIGTERM."""
+MEETING = 600.0
+"""Seconds that all processes have for joining one process group."""
 JOIN = 60.0
 """Seconds that a process has for leaving by itself when all went well."""
 
@@ -111,6 +113,42 @@ class Crew:
             return f"{which} had not finished its imports after {STARTUP:g} s"
         how = Fallen(rank, process.pid or 0, process.exitcode, _signal_name(process.exitcode))
         return f"{which} {how} before its work began; what it wrote above may say why"
+
+    @contextmanager
+    def meeting(self) -> Iterator[None]:
+        """End all processes with one message and `ExitCode.FAULT` if one ends while they meet in this block.
+
+        To join a process group means to wait for every rank, for hours and in a call that no exception interrupts; a
+        `Watch` sees a rank that ended only when all have joined.
+        """
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        guard = Thread(target=self._guard, args=(reader,), daemon=True, name="guard of the meeting")
+        guard.start()
+        try:
+            yield
+        finally:
+            writer.send(True)
+            guard.join()
+            reader.close()
+            writer.close()
+
+    def _guard(self, met: Connection) -> None:
+        ready = wait([met, *(process.sentinel for process in self._processes.values())], MEETING)
+        if met in ready:
+            return
+        ranks = [rank for rank, process in self._processes.items() if process.sentinel in ready]
+        fates = [f"rank {rank} (pid {self._processes[rank].pid}) {self._fate(rank)}" for rank in ranks]
+        what = "; ".join(fates) or f"the processes had not met after {MEETING:g} s"
+        sys.stderr.write(f"\nagilerl-like: {what} while the processes met, so all ranks end. Nothing was trained.\n")
+        sys.stderr.flush()
+        sys.stdout.flush()
+        for process in self._processes.values():
+            process.kill()
+        os._exit(ExitCode.FAULT)  # the main thread waits for a process that will never come
+
+    def _fate(self, rank: int) -> str:
+        self._processes[rank].join()  # its sentinel is ready
+        return self.cause(rank) or "ended"
 
     def dismiss(self, patience: float) -> None:
         """Wait until all have left by themselves, and end those that have not."""

@@ -21,6 +21,7 @@ import agilerl_like.cli
 
 PLACES = {
     "settings": "agilerl_like.cli.train:build",
+    "join": "agilerl_like.training.conduct:join_processes",
     "begin": "agilerl_like.training.collector:Collector.begin",
     "tick": "agilerl_like.training.collector:Collector.step",
     "epoch": "agilerl_like.learning.update:Update.epoch",

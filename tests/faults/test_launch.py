@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import psutil
 import pytest
 import torch
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.training import launch
 from agilerl_like.training.launch import Fallen, launched
 
@@ -201,6 +202,35 @@ def script(last_line):
         """
     )
     return head + last_line
+
+
+MEETING = """
+import os, signal, threading
+from agilerl_like.training import launch
+
+def die(rank):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    threading.Event().wait()
+
+if __name__ == "__main__":
+    with launch.launched(3, die) as crew, crew.meeting():
+        os.write(1, f"{os.getpid()}\\n".encode())
+        threading.Event().wait()  # as a process group waits for who never comes
+"""
+
+
+def test_a_rank_that_dies_before_all_have_met_ends_the_others_with_one_message(tmp_path):
+    (tmp_path / "run.py").write_text(MEETING)
+    with spawn(tmp_path / "run.py") as parent:
+        out, errors = parent.communicate(timeout=10 * LONG)
+    assert parent.returncode == ExitCode.FAULT
+    assert re.fullmatch(
+        r"\nagilerl-like: rank 1 \(pid \d+\) was killed by SIGKILL while the processes met, so all ranks end\. "
+        r"Nothing was trained\.\n",
+        errors,
+    )
+    assert out.count("\n") == 1
 
 
 GUARDED = 'if __name__ == "__main__": main()'

@@ -60,6 +60,15 @@ def test_the_others_end_soon_say_why_and_the_run_goes_on_as_if_nothing_was(tmp_p
     assert all(at_once(equals, FAULTS + MORE if NIGHTLY else FAULTS, workers=4))  # most of the time they wait
 
 
+@pytest.mark.timeout(900)
+def test_a_rank_that_dies_while_the_processes_start_is_not_waited_for(tmp_path):
+    ended = train(tmp_path, *TWO, faults="1/join:1:kill")
+    assert ended.code == ExitCode.FAULT
+    assert not ended.left
+    message = r"agilerl-like: rank 1 \(pid \d+\) was killed by SIGKILL while the processes met, so all ranks end"
+    assert len(re.findall(message, ended.said)) == 1
+
+
 def how_it_ends(case):
     """The exit code: the launcher has its own, and so has SIGKILL."""
     is_launched, fault, _ = case
