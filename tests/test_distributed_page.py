@@ -45,7 +45,6 @@ def test_the_script_runs_as_it_stands(tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -16,9 +16,7 @@ ENVIRONMENT = {**os.environ, "TUTORIAL_STEPS": "2048", "OMP_NUM_THREADS": "1", "
 def test_the_hand_written_loop(tmp_path):
     budget = ["--max-steps", "4096", "--evo-steps", "2048", "--population", "2"]
     command = [sys.executable, TUTORIALS / "hand_written_loop.py", *budget]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "4096 steps each" in done.stdout
     assert "best: lr" in done.stdout
@@ -33,7 +31,7 @@ def test_notebooks(path, tmp_path):
     script = (
         "import re, sys, nbformat, nbclient\n"
         "book = nbformat.read(sys.argv[1], as_version=4)\n"
-        "nbclient.NotebookClient(book, timeout=200, kernel_name='python3').execute()\n"
+        "nbclient.NotebookClient(book, timeout=None, kernel_name='python3').execute()\n"
         "outputs = [o for cell in book.cells for o in cell.get('outputs', ())]\n"
         "print(sum('image/png' in o.get('data', {}) for o in outputs))\n"
         "text = ''.join(o.get('text', '') for o in outputs)\n"
@@ -45,7 +43,6 @@ def test_notebooks(path, tmp_path):
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

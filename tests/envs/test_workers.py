@@ -19,6 +19,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slowness import slowness
 
 from agilerl_like.envs import TransitionEnv, WorkerVectorEnv, backend_of, evaluation_env, make_vect_envs, widen
 from agilerl_like.envs.workers import TIMEOUT, number_of_workers
@@ -319,7 +320,7 @@ FAILURES = [
     (worlds.EXITS, r"ended with exit code 3 \(no traceback"),
     (worlds.IS_KILLED, "was killed by SIGKILL"),
     (worlds.CRASHES, r"was killed by SIGSEGV \(File .*in string_at"),
-    (worlds.HANGS, r"gave no answer for 1 s \(File .*in wait"),
+    (worlds.HANGS, r"gave no answer for [\d.]+ s \(File .*in wait"),
     (worlds.CHANGES_SHAPE, r".*an observation has shape \(1,\) and dtype float32; its space has shape \(2,\)"),
     (
         worlds.LOSES_SERVER,
@@ -330,13 +331,11 @@ FAILURES = [
 
 
 def test_a_failure_is_a_truncation_and_everything_goes_on(env_of):
-    env = env_of([worlds.Frail] * 4, num_workers=2, blocks=2, timeout=1.0)  # rows 1 and 2 are worker 1's
+    env = env_of([worlds.Frail] * 4, num_workers=2, blocks=2, timeout=2.0 * slowness())  # rows 1 and 2 are worker 1's
     before, _ = env.reset(seed=[10, 20, 30, 40])
     for restarts, (failure, message) in enumerate(FAILURES, 1):  # more than three, but never in a row
-        start = time.monotonic()
         with pytest.warns(RuntimeWarning, match=rf"Frail, member 0, env 1 .*\(seeded with 20\): worker 1 {message}"):
             after, reward, terminated, truncated, info = env.step(np.array([0, failure, 0, 0]))
-        assert time.monotonic() - start < 5.0
         same(reward, np.array([1.0, 0.0, 0.0, 1.0]))
         assert not terminated.any()
         same(truncated, np.array([False, True, True, False]))
@@ -592,15 +591,14 @@ def processes(env):
     return [worker.process for worker in env._crew]
 
 
-def closes(env, within):
-    """Close, and assert that every process has ended and no memory is left."""
+def closes(env):
+    """Close soon, and return how each process ended."""
     ends = processes(env)
     start = time.monotonic()
     env.close()
-    assert time.monotonic() - start < within
-    assert len(ends) == 2
-    assert None not in [process.returncode for process in ends]
+    assert time.monotonic() - start < 5.0 * slowness()
     env.close()
+    return [process.returncode for process in ends]
 
 
 def named_memory():
@@ -618,20 +616,20 @@ def test_closing_ends_workers_that_have_nothing_to_do_at_once(two_workers):
     before = named_memory()
     two_workers.step(np.zeros(4, int))
     assert named_memory() == before
-    closes(two_workers, within=2.0)
+    assert closes(two_workers) == [0, 0]  # nobody had to be killed
 
 
 def test_closing_ends_workers_that_hang_are_stopped_or_dead(two_workers):
     stopped, _ = processes(two_workers)
     two_workers.send(0, np.array([0, worlds.HANGS]))
     stopped.send_signal(signal.SIGSTOP)
-    closes(two_workers, within=5.0)
+    assert closes(two_workers) == [-signal.SIGKILL] * 2
 
 
 def test_closing_waits_for_no_env_that_does_not_close(env_of):
     env = env_of([worlds.NeverClosed] * 2, num_workers=2)
     env.reset(seed=1)
-    closes(env, within=5.0)
+    assert closes(env) == [-signal.SIGKILL] * 2
 
 
 def test_closing_before_anything_was_started_is_nothing(env_of):
@@ -694,8 +692,8 @@ def workers_of(script):
     return [os.pidfd_open(pid) for pid in pids]
 
 
-def ends(descriptor, within):
-    ended = bool(select.select([descriptor], [], [], within)[0])
+def ends(descriptor):
+    ended = bool(select.select([descriptor], [], [], 10.0 * slowness())[0])
     os.close(descriptor)
     return ended
 
@@ -712,7 +710,7 @@ def test_a_script_without_a_main_guard_that_closes_nothing_ends_in_silence():
         assert env.step(np.zeros(2, int))[0].shape == (2, 1)
         """
     )
-    out, error = script.communicate(timeout=30)
+    out, error = script.communicate()
     assert (script.returncode, error) == (0, "")
     for pid in out.split():
         with pytest.raises(ProcessLookupError):
@@ -725,7 +723,7 @@ def test_workers_end_by_themselves_when_their_parent_is_killed_even_if_they_hang
     watched = workers_of(script)
     script.kill()
     script.communicate()
-    assert [ends(worker, within=10.0) for worker in watched] == [True, True]
+    assert [ends(worker) for worker in watched] == [True, True]
 
 
 @needs_pidfd
@@ -744,7 +742,7 @@ def test_workers_that_are_stopped_or_hold_the_interpreter_end_when_their_parent_
     assert script.stdout.readline() == "ready\n"
     script.kill()
     script.communicate()
-    assert [ends(worker, within=60.0) for worker in watched] == [True, True]
+    assert [ends(worker) for worker in watched] == [True, True]
 
 
 @needs_pidfd
@@ -753,6 +751,6 @@ def test_ctrl_c_is_the_parents_alone():
     watched = workers_of(script)
     assert script.stdout.readline() == "ready\n"
     os.killpg(script.pid, signal.SIGINT)
-    error = script.communicate(timeout=30)[1]
-    assert [ends(worker, within=10.0) for worker in watched] == [True, True]
+    error = script.communicate()[1]
+    assert [ends(worker) for worker in watched] == [True, True]
     assert error.count("Traceback") == error.count("KeyboardInterrupt") == 1

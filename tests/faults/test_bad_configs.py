@@ -304,7 +304,6 @@ def test_a_process_of_its_own_says_the_same_even_without_asserts(flags, tmp_path
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
         check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )

@@ -22,7 +22,6 @@ def newest(folder: Path) -> int:
     return checkpoint.generation if checkpoint else 0
 
 
-@pytest.mark.timeout(900)
 def test_a_save_that_fails_costs_a_warning_and_nothing_that_was_saved_before(tmp_path):
     def equals(faults):
         folder = tmp_path / faults.replace(":", "-")
@@ -36,7 +35,6 @@ def test_a_save_that_fails_costs_a_warning_and_nothing_that_was_saved_before(tmp
     assert all(at_once(equals, FAILURES + MORE if NIGHTLY else FAILURES))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", ["write:20+:full", f"byte:{BYTES}:full"], ids=["ENOSPC", "a real limit"])
 def test_three_saves_in_a_row_that_fail_end_a_run_which_goes_on_when_there_is_room(tmp_path, fault):
     before = 1 if fault.startswith("write") else 0
@@ -50,7 +48,6 @@ def test_three_saves_in_a_row_that_fail_end_a_run_which_goes_on_when_there_is_ro
     assert state(tmp_path) == undisturbed()
 
 
-@pytest.mark.timeout(300)
 def test_records_that_the_disk_does_not_take_for_a_moment_cost_a_warning_and_are_written_later(tmp_path):
     ended = train(tmp_path, faults="record:3:full;record:4:full;record:6:full")
     assert ended.code == 0, ended

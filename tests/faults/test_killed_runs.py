@@ -2,7 +2,6 @@
 
 import random
 
-import pytest
 from tiny_runs import NIGHTLY, lineage, tier
 from whole_runs import APART, survivors
 
@@ -59,7 +58,6 @@ def a_plan(rng):
     return [a_fault(rng) for _ in range(rng.randint(1, 4))]
 
 
-@pytest.mark.timeout(900)
 def test_a_run_that_was_killed_anywhere_and_resumed_is_the_run_that_was_not(tmp_path):
     rng = random.Random(None if NIGHTLY else 5)
     kills = 0
@@ -72,7 +70,6 @@ def test_a_run_that_was_killed_anywhere_and_resumed_is_the_run_that_was_not(tmp_
     assert kinds >= {"architecture", "parameters", "activation", "rl_hp"}
 
 
-@pytest.mark.timeout(900)
 def test_two_processes_of_which_one_or_both_are_killed_and_resumed_are_the_run_on_one(tmp_path):
     plans = [["tick:150:kill-all", "1/bear:1:kill"], ["write:25:kill"]]
     assert survivors(tmp_path, plans, *TWO) == (3, [])

@@ -2,7 +2,6 @@
 
 import random
 
-import pytest
 from test_signals import CODES, is_clean
 from tiny_runs import NIGHTLY, lineage, tier
 from whole_runs import APART, go_on, state, survivors, undisturbed
@@ -32,7 +31,6 @@ def a_plan(rng):
     return [f"{place}:{round(PLACES[place] ** rng.random())}:kill" for place in places]
 
 
-@pytest.mark.timeout(900)
 def test_teams_that_were_killed_anywhere_and_resumed_are_those_that_were_not(tmp_path):
     rng = random.Random(None if NIGHTLY else 1)
     kills = 0
@@ -45,13 +43,11 @@ def test_teams_that_were_killed_anywhere_and_resumed_are_those_that_were_not(tmp
     assert len(kinds - {"none"}) >= 3  # or the run was too still to prove anything
 
 
-@pytest.mark.timeout(600)
 def test_teams_on_two_processes_of_which_one_or_both_are_killed_are_those_on_one(tmp_path):
     plans = [["tick:90:kill-all", "1/bear-team:1:kill"]]
     assert survivors(tmp_path, plans, *TWO, whom="teams") == (2, [])
 
 
-@pytest.mark.timeout(300)
 def test_signals_end_a_run_of_teams_cleanly_and_it_goes_on_as_if_nothing_was(tmp_path):
     for fault in ("tick:40:interrupt", "play-teams:1:terminate", "write:5:interrupt"):
         ended = go_on(tmp_path, whom="teams", faults=fault)

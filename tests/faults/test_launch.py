@@ -15,12 +15,13 @@ from types import ModuleType
 import psutil
 import pytest
 import torch
+from slowness import slowness
 
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.training import launch
 from agilerl_like.training.launch import Fallen, launched
 
-LONG = 60.0  # seconds
+LONG = 60.0 * slowness()  # seconds
 VARIABLES = (
     "RANK",
     "LOCAL_RANK",
@@ -223,7 +224,7 @@ if __name__ == "__main__":
 def test_a_rank_that_dies_before_all_have_met_ends_the_others_with_one_message(tmp_path):
     (tmp_path / "run.py").write_text(MEETING)
     with spawn(tmp_path / "run.py") as parent:
-        out, errors = parent.communicate(timeout=10 * LONG)
+        out, errors = parent.communicate(timeout=LONG)
     assert parent.returncode == ExitCode.FAULT
     assert re.fullmatch(
         r"\nagilerl-like: rank 1 \(pid \d+\) was killed by SIGKILL while the processes met, so all ranks end\. "

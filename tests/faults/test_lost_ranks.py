@@ -2,7 +2,7 @@
 
 import re
 
-import pytest
+from slowness import slowness
 from tiny_runs import NIGHTLY
 from whole_runs import APART, LAUNCHER, advice, at_once, go_on, saved, state, train, undisturbed
 
@@ -10,7 +10,7 @@ from agilerl_like.errors import ExitCode
 
 TWO = (*APART, "--run.processes", "2")
 NOTHING_SAVED = "No generation is saved yet."
-SOON = 30.0
+SOON = 30.0 * slowness()
 """Seconds in which the others have to end."""
 KILLED = "was killed by SIGKILL|is gone without a word (SIGKILL, out of memory, or a crash)"
 STOPPED = "was stopped by a signal (SIGSTOP)"
@@ -32,7 +32,6 @@ MORE = [
 ]
 
 
-@pytest.mark.timeout(900)
 def test_the_others_end_soon_say_why_and_the_run_goes_on_as_if_nothing_was(tmp_path):
     def equals(case):
         is_launched, fault, fate = case
@@ -60,7 +59,6 @@ def test_the_others_end_soon_say_why_and_the_run_goes_on_as_if_nothing_was(tmp_p
     assert all(at_once(equals, FAULTS + MORE if NIGHTLY else FAULTS, workers=4))  # most of the time they wait
 
 
-@pytest.mark.timeout(900)
 def test_a_rank_that_dies_while_the_processes_start_is_not_waited_for(tmp_path):
     ended = train(tmp_path, *TWO, faults="1/join:1:kill")
     assert ended.code == ExitCode.FAULT

@@ -1,6 +1,5 @@
 """R12: a run may go on with any number of processes; in per-member mode it stays the same run to the bit."""
 
-import pytest
 from tiny_runs import NIGHTLY
 from whole_runs import APART, at_once, go_on, saved, state, undisturbed
 
@@ -9,7 +8,6 @@ SIZES = [(2, 1, 2, 4, 3)]
 MORE = [(2, 1), (1, 2), (2, 4), (4, 3), (1, 4, 1, 3)]
 
 
-@pytest.mark.timeout(900)
 def test_a_run_that_goes_on_with_other_numbers_of_processes_is_the_same_run(tmp_path):
     def equals(sizes):
         folder = tmp_path / "-".join(map(str, sizes))

@@ -87,7 +87,6 @@ def test_another_process_folder_and_hash_seed_do_not_matter(expected, tmp_path):
         [sys.executable, "-c", ELSEWHERE, str(tmp_path / "run"), str(STEPS)],
         cwd=tmp_path / "elsewhere",
         env={**os.environ, "PYTHONHASHSEED": "77", "OMP_NUM_THREADS": "1", "LC_ALL": "C", "TZ": "Asia/Tokyo"},
-        timeout=120,
         check=True,
     )
     assert digest(tmp_path / "run") == expected

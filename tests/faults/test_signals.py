@@ -4,15 +4,16 @@ import os
 import signal
 
 import pytest
+from slowness import slowness
 from tiny_runs import NIGHTLY
 from whole_runs import APART, LAUNCHER, Command, advice, at_once, go_on, saved, state, train, training, undisturbed
 
 TWO = (*APART, "--run.processes", "2")
 CODES = {"interrupt": 128 + signal.SIGINT, "terminate": 128 + signal.SIGTERM}
-SOON = 30.0
+SOON = 30.0 * slowness()
 """Seconds in which a run has to end: what it takes is one or two, and ten are promised to who waits at a machine, but
 these tests share theirs, with four runs at a time on two cores (it has been five times as slow as when idle)."""
-AT_ONCE = 15.0
+AT_ONCE = 15.0 * slowness()
 """Seconds for one that need not finish its step: mostly those that Python takes to end, less than one."""
 
 LIVES = [
@@ -32,7 +33,6 @@ def is_clean(ended, folder, code):
     return ended.code == code and ended.seconds_after <= SOON and advice(folder) in ended.said and not ended.left
 
 
-@pytest.mark.timeout(900)
 def test_signals_end_a_run_cleanly_and_it_goes_on_as_if_nothing_was(tmp_path):
     def equals(lives):
         folder = tmp_path / lives[0].replace(":", "-")
@@ -46,7 +46,6 @@ def test_signals_end_a_run_cleanly_and_it_goes_on_as_if_nothing_was(tmp_path):
     assert all(at_once(equals, LIVES + MORE if NIGHTLY else LIVES))
 
 
-@pytest.mark.timeout(900)
 def test_a_signal_to_one_of_two_processes_ends_both(tmp_path):
     for fault in ("tick:40:terminate", "1/tick:40:terminate"):
         ended = go_on(tmp_path, *TWO, faults=fault)
@@ -55,7 +54,6 @@ def test_a_signal_to_one_of_two_processes_ends_both(tmp_path):
     assert state(tmp_path) == undisturbed(*APART)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("action", "options"), [("interrupt", ()), ("terminate", TWO)], ids=["one process", "two"])
 def test_a_second_signal_ends_a_run_at_once(tmp_path, action, options):
     ended = train(tmp_path, *options, faults=f"tick:150:{action};play:2:{action}")
@@ -65,7 +63,6 @@ def test_a_second_signal_ends_a_run_at_once(tmp_path, action, options):
     assert saved(tmp_path) == [1]  # which took a whole generation
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("to_all", [False, True], ids=["SIGTERM to the launcher", "Ctrl-C"])
 def test_a_signal_to_accelerate_launch_ends_its_run(tmp_path, to_all):
     with Command(training(tmp_path, *APART), launcher=LAUNCHER) as command:

@@ -2,7 +2,6 @@
 
 import signal
 
-import pytest
 from whole_runs import Command, at_once, run, state, training, undisturbed
 
 from agilerl_like.errors import ExitCode
@@ -13,7 +12,6 @@ def everything(folder):
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.timeout(300)
 def test_a_second_run_is_kept_out_of_a_folder_and_told_whose_it_is(tmp_path):
     first = training(tmp_path)
     with Command(first, faults="tick:5:stop;report+:2:stop") as command:

@@ -85,7 +85,6 @@ def test_only_what_is_not_there_travels_and_each_once():
     assert routes([(0, 0), (0, 1), (0, 1), (3, 1), (2, 0)], shares) == [Route(0, 0, 1), Route(2, 1, 0)]
 
 
-@pytest.mark.timeout(180)
 def test_two_processes_live_the_same_run_as_one_to_the_bit():
     (documents, tensors), fitness, births = lived(1, per_member=True)
     (others, their_tensors), their_fitness, their_births = lived(2, per_member=True)
@@ -98,7 +97,6 @@ def test_two_processes_live_the_same_run_as_one_to_the_bit():
             assert torch.equal(their_tensors[name][key], tensor), (name, key)
 
 
-@pytest.mark.timeout(180)
 def test_two_processes_that_share_one_member_learn_what_one_would():
     (documents, tensors), fitness, _ = lived(1, size=1, generations=2)
     (others, their_tensors), their_fitness, _ = lived(2, size=1, generations=2)

@@ -4,8 +4,6 @@ import json
 import math
 import os
 import signal
-import threading
-import time
 from itertools import pairwise
 
 import gymnasium
@@ -322,12 +320,10 @@ def test_a_second_ctrl_c_stops_at_once():
         with Interrupts():
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
-            threading.Event().wait(5)
+            pytest.fail("it goes on")
 
-    start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         stubborn()
-    assert time.monotonic() - start < 4
 
 
 def test_a_vector_env_of_the_users_own_is_shared_by_its_rows():

@@ -34,7 +34,6 @@ def digest(cwd, *arguments, hash_seed="0"):
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
         env={**os.environ, "PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1"},
     )
