@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import gymnasium as gym
@@ -490,6 +491,7 @@ def _resolve_source(env: EnvSource) -> EnvSource:
     """Return a registered id (with its version) or a factory."""
     if not isinstance(env, str):
         return env
+    env = _with_registrar(env)
     module_name, _, name = env.rpartition(":")
     if module_name:
         module = module_of("env_name", env, module_name)
@@ -506,7 +508,14 @@ def _resolve_source(env: EnvSource) -> EnvSource:
     return env
 
 
-_EXTRAS = {"MinAtar": "minatar"}  # namespace of ids -> what installs them
+def _with_registrar(env_id: str) -> str:
+    """The id with the module in front whose import registers it, for namespaces of which we know that one."""
+    registrar = _REGISTRARS.get(env_id.partition("/")[0], "")
+    return f"{registrar}:{env_id}" if registrar and find_spec(registrar) is not None else env_id
+
+
+_EXTRAS = {"ALE": "atari", "MinAtar": "minatar"}  # namespace of ids -> what installs them
+_REGISTRARS = {"ALE": "ale_py"}
 
 
 def _load_plugin(namespace: str) -> None:

@@ -1,5 +1,6 @@
 """Images and dictionaries through a whole agent: bytes in, channels in front or behind, the encoder that suits."""
 
+from importlib.util import find_spec
 from typing import ClassVar
 
 import gymnasium
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl_like import PPO, Mutations, train_on_policy
+from agilerl_like import PPO, Mutations, make_vect_envs, train_on_policy
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules import EvolvableCNN, EvolvableMLP, EvolvableMultiInput, EvolvableResNet, EvolvableSimBa
 
@@ -234,3 +235,40 @@ def test_an_image_with_its_channels_last_is_found_and_a_saved_agent_keeps_its_la
 def test_a_grid_with_its_channels_last_needs_no_setting():
     grid = gymnasium.spaces.Box(0, 255, (7, 7, 3), np.uint8)  # MiniGrid's ImgObsWrapper
     assert agent_of(grid).encoding.leaves[0].shape == (3, 7, 7)
+
+
+ATARI = (
+    {"name": "gymnasium.wrappers:AtariPreprocessing", "noop_max": 0},
+    {"name": "gymnasium.wrappers:FrameStackObservation", "stack_size": 4},
+)
+
+
+@pytest.mark.skipif(find_spec("ale_py") is None or find_spec("minigrid") is None, reason="the extras are not installed")
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "wrappers"),
+    [
+        ("ALE/Pong-v5", {"frameskip": 1}, ATARI),
+        ("minigrid:MiniGrid-Empty-5x5-v0", {}, "minigrid.wrappers:ImgObsWrapper"),
+    ],
+    ids=["atari", "minigrid"],
+)
+def test_known_worlds_of_images_need_no_net_config(env_id, kwargs, wrappers):
+    env = make_vect_envs(env_id, num_envs=1, backend="sync", wrappers=wrappers, **kwargs)
+    spaces = env.single_observation_space, env.single_action_space
+    population = PPO.population(2, *spaces, seed=1, num_envs=1, learn_step=8, batch_size=4)
+    assert sum(parameter.numel() for parameter in population[0].network.parameters()) <= 2_000_000
+    before = {agent.index: agent.network.critic.head.linears[0].weight.detach().clone() for agent in population}
+    population, _ = train_on_policy(
+        env,
+        pop=population,
+        max_steps=16,
+        evo_steps=8,
+        eval_steps=4,
+        mutation=Mutations(no_mutation=0.0, architecture=1.0, parameters=0.0, activation=0.0, rl_hp=0.0),
+        verbose=False,
+    )
+    env.close()
+    assert all(agent.is_finite for agent in population)
+    assert not any(
+        torch.equal(old, agent.network.critic.head.linears[0].weight) for agent in population for old in before.values()
+    )

@@ -83,3 +83,12 @@ def test_breakout_of_minatar_is_an_image_with_its_channels_last(backend):
     assert bricks.sum() == 60
     assert backend_of(env) == backend
     env.close()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="the extra atari is not installed")
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_atari_needs_no_import_of_its_package(backend):
+    env = make_vect_envs("ALE/Pong-v5", 1, backend=backend)
+    assert env.single_observation_space == gym.spaces.Box(0, 255, (210, 160, 3), np.uint8)
+    assert env.reset(seed=1)[0].shape == (1, 210, 160, 3)
+    env.close()
