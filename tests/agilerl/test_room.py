@@ -1,0 +1,180 @@
+"""What the room adapts: rollouts, counts of steps, hidden states, ranges, and errors that name what is absent."""
+
+import importlib
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import nn
+
+import agilerl_like
+from agilerl_like import ConfigurationError
+from agilerl_like.agilerl.algorithms import IPPO, PPO
+from agilerl_like.agilerl.hpo.mutation import Mutations
+from agilerl_like.agilerl.hpo.tournament import TournamentSelection
+from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
+from agilerl_like.agilerl.training.train_on_policy import train_on_policy
+from agilerl_like.agilerl.wrappers.agent import AsyncAgentsWrapper, RSNorm
+from agilerl_like.agilerl.wrappers.make_evolvable import MakeEvolvable
+
+BOX, DISCRETE = gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Discrete(2)
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}}
+
+
+class Limited(gymnasium.Env):
+    """Pays 1 a step and observes zeros; a time limit cuts every episode after two steps."""
+
+    observation_space, action_space = BOX, DISCRETE
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(3, np.float32), 1.0, False, self.steps == 2, {}
+
+
+def agent_of(**settings):
+    return PPO(BOX, DISCRETE, **{"seed": 0, "net_config": SMALL, "learn_step": 16, "batch_size": 8, **settings})
+
+
+def vector_of(mode, count=2):
+    return SyncVectorEnv([Limited] * count, autoreset_mode=mode)
+
+
+def test_a_time_limit_is_bootstrapped():
+    agent = agent_of(gamma=0.5)
+    value = float(agent.value_of(np.zeros((1, 3), np.float32))[0])
+    scores, *_ = collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=8)
+    rewards = agent.rollout_buffer.get()["rewards"].reshape(4, 2)
+    np.testing.assert_allclose(rewards[:, 0], [1.0, 1.0 + 0.5 * value, 1.0, 1.0 + 0.5 * value], rtol=1e-5)
+    assert scores == [2.0] * 4  # without what was added
+
+
+def test_rows_of_autoreset_are_not_learned_from():
+    agent = agent_of()
+    collect_rollouts(agent, vector_of(AutoresetMode.NEXT_STEP), n_steps=12)
+    content = agent.rollout_buffer.content()
+    assert [row.tolist() for row in content.acting] == [[True] * 2, [True] * 2, [False] * 2] * 2
+
+
+def test_a_rollout_is_continued_where_it_ended():
+    agent, env = agent_of(), vector_of(AutoresetMode.SAME_STEP)
+    first = collect_rollouts(agent, env, n_steps=2)
+    assert first.completed_episode_scores == []
+    second = collect_rollouts(agent, env, None, *first[1:])
+    assert second.completed_episode_scores[:2] == [2.0, 2.0]
+    agent.learn()
+    with pytest.raises(ConfigurationError, match=r"the rollout buffer is empty: call collect_rollouts"):
+        agent.learn()
+
+
+def test_steps_are_a_number_and_the_list_of_older_releases(tmp_path):
+    agent = agent_of()
+    agent.steps += 5
+    assert agent.steps == 5
+    agent.steps[-1] += 2
+    agent.steps.append(agent.steps[-1])
+    agent.steps = agent.steps + 1
+    assert (agent.steps, agent.steps[0], agent.clone(index=1).steps) == (8, 7, 8)
+    path = agent.save_checkpoint(tmp_path / "agent")
+    assert PPO.load(path).steps == 8
+    assert agilerl_like.PPO.load(path).steps == [7, 8]
+
+
+def test_hidden_states_have_other_names_and_the_same_numbers():
+    settings = {"seed": 0, "recurrent": True, "learn_step": 16, "batch_size": 8, "action_std_init": 0.6}
+    ours = agilerl_like.PPO(BOX, DISCRETE, share_encoders=True, **settings)
+    theirs = PPO(BOX, DISCRETE, **settings)
+    obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    mine, its = ours.get_initial_hidden_state(4), theirs.get_initial_hidden_state(4)
+    for _ in range(3):
+        *_, value, mine = ours.get_action(obs, hidden_state=mine)
+        *_, its_value, its = theirs.get_action(obs, hidden_state=its)
+        np.testing.assert_array_equal(value, its_value)
+    assert torch.equal(its["shared_encoder_h"][0], mine["shared"][:, 0])
+    assert torch.equal(its["shared_encoder_c"][0], mine["shared"][:, 1])
+    with pytest.raises(ConfigurationError, match=r"hidden_state has \['h'\]; wanted are \['shared_encoder_h'"):
+        theirs.get_action(obs, hidden_state={"h": torch.zeros(1, 4, 64)})
+
+
+def test_default_ranges_are_those_of_agilerl():
+    """As AgileRL 2.58.0 prints them for its defaults lr=1e-4, batch_size=64 and learn_step=4096."""
+    ranges = {name: (each.min, each.max) for name, each in PPO(BOX, DISCRETE, net_config=SMALL).hp_config.items()}
+    assert ranges["lr"] == pytest.approx((1e-5, 1e-3))
+    assert (ranges["batch_size"], ranges["learn_step"]) == ((16, 256), (1024, 16384))
+
+
+def test_selection_returns_the_values_of_its_release():
+    agents = PPO.population(3, BOX, DISCRETE, seed=0, net_config=SMALL, learn_step=16, batch_size=8)
+    for number, agent in enumerate(agents):
+        agent.fitness = [float(number)]
+    elite, population, indices = TournamentSelection(2, True, 3).select(agents)
+    assert (elite.index, population[0].index, len(population), indices) == (2, 2, 3, None)
+    assert len(TournamentSelection(2, True, 3, 1).select(agents)) == 2
+    with pytest.raises(ConfigurationError, match="eval_loop=3; allowed is 1"):
+        TournamentSelection(2, True, 3, 3)
+
+
+def test_the_elite_is_mutated_by_hand_unless_that_is_turned_off():
+    agents = PPO.population(2, BOX, DISCRETE, seed=0, net_config=SMALL, learn_step=16, batch_size=8)
+    before = [agent.hyperparameters for agent in agents]
+    Mutations(0, 0, 0, 0, 0, 1, mutate_elite=False, rand_seed=0).mutation(agents)
+    assert agents[0].hyperparameters == before[0]
+    assert agents[1].hyperparameters != before[1]
+    Mutations(0, 0, 0, 0, 0, 1, rand_seed=0).mutation(agents, indices=[0])
+    assert agents[0].hyperparameters != before[0]
+
+
+def test_a_network_that_is_made_evolvable_computes_the_same():
+    network = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 2), nn.Sigmoid())
+    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
+    evolvable = MakeEvolvable(network, x)
+    torch.testing.assert_close(evolvable(x), network(x))
+    assert evolvable.spec.hidden_size == (64, 32)
+    with pytest.raises(
+        ConfigurationError, match=r"network has layers \['Linear', 'Linear'\]; allowed are linear layers"
+    ):
+        MakeEvolvable(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), x)
+
+
+def test_what_cannot_be_is_refused_by_name():
+    spaces = {"a_0": BOX}, {"a_0": DISCRETE}
+    with pytest.raises(ConfigurationError, match="actor_networks is given"):
+        IPPO(*spaces, actor_networks=[nn.Linear(3, 2)])
+    with pytest.raises(ConfigurationError, match=r"collect_rollouts_fn=.*; allowed are None and collect_rollouts"):
+        train_on_policy(Limited(), pop=[agent_of()], collect_rollouts_fn=print)
+    with pytest.raises(ConfigurationError, match="normalize_observation=False; allowed is True"):
+        RSNorm(agent_of(normalize_observation=False))
+    with pytest.raises(ConfigurationError, match="experiences is a dict; allowed is None"):
+        agent_of().learn({})
+
+
+def test_absent_modules_are_named_and_others_are_left_to_python():
+    for name, reason in {
+        "algorithms.dqn": "off-policy",
+        "algorithms.grpo": "language models",
+        "training.train_bandits": "bandits",
+        "hpo.multi_frequency": "not available yet",
+        "nothing": "no such name is in AgileRL",
+    }.items():
+        with pytest.raises(ImportError, match=rf"agilerl_like\.agilerl\.{name} is not available: .*{reason}"):
+            importlib.import_module(f"agilerl_like.agilerl.{name}")
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'agilerl_like\.nothing'"):
+        importlib.import_module("agilerl_like.nothing")
+
+
+def test_agents_without_an_observation_are_not_asked_and_not_learned_from():
+    ids = ["a_0", "b_0"]
+    team = AsyncAgentsWrapper(IPPO(dict.fromkeys(ids, BOX), dict.fromkeys(ids, DISCRETE), seed=0, net_config=SMALL))
+    seen = np.zeros((2, 3), np.float32)
+    half = np.stack([np.full(3, np.nan), np.zeros(3)]).astype(np.float32)
+    inactive, active = team.extract_inactive_agents({"a_0": half, "b_0": np.full((2, 3), np.nan)})
+    assert {agent: rows.tolist() for agent, rows in inactive.items()} == {"a_0": [0], "b_0": [0, 1]}
+    assert list(active) == ["a_0"]
+    assert list(team.get_action({"a_0": half, "b_0": np.full((2, 3), np.nan)})[0]) == ["a_0"]
+    assert list(team.get_action({"a_0": seen, "b_0": seen})[0]) == ids
