@@ -38,7 +38,7 @@ from agilerl_like.training.launch import Crew, launched
 from agilerl_like.training.lock import RunLock
 from agilerl_like.training.members import Members, Unsent
 from agilerl_like.training.run import Outcome, Run
-from agilerl_like.training.run_folder import check_free, check_own, claim
+from agilerl_like.training.run_folder import check_free, check_links, check_own, claim
 from agilerl_like.training.schedule import Places, Schedule
 from agilerl_like.training.stage import Stage, share_of
 
@@ -229,6 +229,8 @@ class Part:
                 run.restore(memory, best, [] if checkpoint is None else rivals_of(checkpoint))
                 if lost is not None:
                     run.turn_over()
+            if places.run_dir is not None:
+                check_links(places.run_dir)
             if places.run_dir is not None and memory is None:
                 check_own(places.run_dir) if resume else claim(places.run_dir, overwrite=places.overwrite)
             self.reporters.start(_record(plan, stage, training_env, members, places))

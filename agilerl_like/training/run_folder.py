@@ -89,6 +89,18 @@ def check_own(folder: Path) -> None:
         )
 
 
+def check_links(folder: Path) -> None:
+    """Raise ConfigurationError if a link is in the place of a file or a saved folder that a run replaces."""
+    linked = [
+        name for name, entry in ENTRIES.items() if not isinstance(entry, FolderOf) and (folder / name).is_symlink()
+    ]
+    if linked:
+        raise ConfigurationError(
+            f"run_dir={str(folder)!r}: {', '.join(linked)} is a link, which a run does not replace; allowed is what "
+            "the run has left there"
+        )
+
+
 def _traces(folder: Path) -> list[str]:
     """The names of what a run leaves that are taken in a folder."""
     return [name for name in ENTRIES if _is_taken(folder / name)]

@@ -135,6 +135,15 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(earlier):
     assert target.read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["best", "population", "metrics.csv", "evolution.png"])
+def test_a_link_is_refused_before_a_run_is_resumed(earlier, name):
+    (earlier / name).rename(earlier.parent / "moved")
+    (earlier / name).symlink_to(earlier.parent / "moved")
+    with pytest.raises(ConfigurationError, match=f"{name} is a link"):
+        script(resume=earlier, max_steps=96)
+    assert (earlier / name).is_symlink()
+
+
 def test_a_run_that_is_still_going_on_is_said_first(earlier):
     with RunLock(earlier), pytest.raises(ConfigurationError, match="in use by another run"):
         check_free(earlier, overwrite=True)
