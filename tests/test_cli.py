@@ -413,3 +413,12 @@ def test_an_interrupted_run_is_saved_and_can_be_used(file, tmp_path, number):
     folder = tmp_path / "runs" / "long"
     assert len(Population.load(folder / "population")) == 2
     assert main(["eval", str(folder), "--episodes", "2"]) == 0
+
+
+def test_a_stream_that_knows_ascii_alone_is_written_to(run, monkeypatch):
+    for encoding, sign in (("ascii", "?"), ("utf-8", "±")):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr("sys.stdout", stream)
+        assert main(["eval", str(run), "--episodes", "1", "--seed", "1"]) == 0
+        stream.flush()
+        assert f"mean return 5.00 {sign} 0.00" in stream.buffer.getvalue().decode(encoding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import select
 import signal
@@ -66,6 +67,9 @@ COMMANDS: Mapping[str, Command] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; an error that a user can act on is printed in one line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # what an ASCII terminal lacks becomes a question mark
     try:
         return _command(list(sys.argv[1:] if arguments is None else arguments))
     except ConfigurationError as error:

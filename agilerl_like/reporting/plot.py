@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agilerl_like.durable import replace_file
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting import wording
 from agilerl_like.reporting.files import METRICS, read_metrics
 from agilerl_like.reporting.records import rank
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 PLOT = "evolution.png"
 _LOG_RANGE = 20.0
 _LABELS = 16
+PANELS = 48
+"""Of hyperparameters, each of which is drawn by itself."""
+DRAWABLE = 1e100
+"""Numbers beyond it, or nearer to zero than its inverse, are left out: the arithmetic of axes would overflow."""
 _DARK, _BLUE, _GREY, _RED = "#14213d", "#2a6f97", "#b8c2cc", "#d1495b"
 
 
@@ -49,6 +53,10 @@ def figure(run_dir: Path | str) -> Figure:
         raise ConfigurationError("a plot needs one more package: pip install 'agilerl-like[plot]'") from error
     history = _read(run_dir)
     names = [name for name in history.rows[0] if name.startswith("hp/")] + ["parameters"]
+    if len(names) > PANELS:
+        raise CheckpointError(
+            f"path={str(Path(run_dir) / METRICS)!r} has {len(names)} hp/ columns; allowed are {PANELS}"
+        )
     columns = len(names) if len(names) <= 4 else min((3, 4), key=lambda n: -len(names) % n)  # few empty places
     lines = math.ceil(len(names) / columns)
     drawing = Figure(figsize=(12, 4 + 2.4 * lines), layout="constrained", facecolor="white")
@@ -69,6 +77,7 @@ def figure(run_dir: Path | str) -> Figure:
         fontsize=13,
         fontweight="bold",
         color=_DARK,
+        parse_math=False,
     )
     return drawing
 
@@ -87,7 +96,9 @@ class _History:
     lineage: list[int]
 
     def column(self, name: str) -> np.ndarray:
-        return np.array([row[name] for row in self.rows], dtype=float)
+        values = np.array([row[name] for row in self.rows], dtype=float)
+        sizes = np.abs(values)
+        return np.where((sizes < DRAWABLE) & ((sizes > 1 / DRAWABLE) | (sizes == 0)), values, np.nan)
 
 
 def _read(run_dir: Path | str) -> _History:
@@ -148,7 +159,7 @@ def _draw_fitness(axes: Axes, history: _History) -> None:
     axes.scatter(steps[history.lineage], fitness[history.lineage], s=20, color=_DARK, zorder=4)
     _label_mutations(axes, history, steps, fitness)
     target = history.rows[-1]["population/target"]
-    if math.isfinite(target):
+    if abs(target) < DRAWABLE:
         axes.axhline(target, color=_RED, linestyle="--", linewidth=1.2, label=f"target {wording.fitness(target)}")
     axes.set(xlabel="env steps of all members", ylabel="mean return")
     axes.xaxis.set_major_formatter(lambda value, _: wording.count(value))
@@ -164,7 +175,7 @@ def _label_mutations(axes: Axes, history: _History, x: np.ndarray, y: np.ndarray
     for i in changed[-_LABELS:]:
         axes.annotate(
             rows[i]["mutation"], (x[i], y[i]), xytext=(-3, 5), textcoords="offset points", fontsize=8, color=_DARK,
-            ha="right", va="bottom", rotation=-30, rotation_mode="anchor", zorder=5,
+            ha="right", va="bottom", rotation=-30, rotation_mode="anchor", zorder=5, parse_math=False,
         )  # fmt: skip
 
 
@@ -200,7 +211,7 @@ def _scale(axes: Axes, values: np.ndarray) -> None:
 
 
 def _dress(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=_DARK)
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=_DARK, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e9ecef", linewidth=0.8)
     axes.set_axisbelow(True)
