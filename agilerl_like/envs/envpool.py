@@ -90,7 +90,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """Take one action in each env."""
         if self._pool is None:
             raise gym.error.ResetNeeded("reset() comes before step()")
-        return self._pool.step(actions)
+        return self._pool.step(checked_actions(actions, self.single_action_space, self.num_envs))
 
     def close_extras(self, **_: Any) -> None:
         """Let the pool's threads go."""
@@ -105,6 +105,23 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             pool = _envpool().make_gymnasium(self._env_id, num_envs=self.num_envs, seed=seeds, **kwargs)
             _ = pool.observation_space  # built at first use, and it warns
         return pool
+
+
+def checked_actions(actions: Any, space: gym.Space, rows: int) -> np.ndarray:
+    """Return actions as an array, one for each env; EnvPool itself steps with whatever it is given.
+
+    Raises:
+        ConfigurationError: another number of actions, or one outside the space.
+    """
+    given, shape = np.asarray(actions), (rows, *(space.shape or ()))
+    if given.shape != shape or not np.can_cast(given.dtype, np.dtype(space.dtype), "same_kind"):
+        raise ConfigurationError(
+            f"actions have shape {given.shape} and dtype {given.dtype}; allowed for {rows} envs are {shape} and "
+            f"{space.dtype}"
+        )
+    if isinstance(space, Discrete) and ((given < space.start) | (given >= space.start + space.n)).any():
+        raise ConfigurationError(f"actions={given.tolist()}; allowed are those of {space}")
+    return given
 
 
 def _envpool() -> ModuleType:

@@ -21,6 +21,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
 
+from agilerl_like.envs.faults import described
 from agilerl_like.envs.paths import module_of
 from agilerl_like.envs.team_env import MASK, STATE_SPACE, Packed, TeamEnv, outcome
 from agilerl_like.envs.trees import Tree, tree_map
@@ -369,9 +370,9 @@ def _called(factory: Callable[..., Any], source: TeamSource, kwargs: Mapping[str
     except ConfigurationError:
         raise
     except (TypeError, ValueError, AssertionError) as fault:
-        if not kwargs and not isinstance(fault, TypeError):
-            raise
-        raise ConfigurationError(f"env_kwargs={dict(kwargs)} do not suit env={source!r}: {fault}") from fault
+        if not kwargs:
+            raise ConfigurationError(f"env={source!r} cannot be made: {described(fault)}") from fault
+        raise ConfigurationError(f"env_kwargs={dict(kwargs)} do not suit env={source!r}: {described(fault)}") from fault
 
 
 def _in_parallel(env: AECEnv) -> ParallelEnv:

@@ -23,6 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from agilerl_like.envs import envpool
 from agilerl_like.envs.arrays import Array, Arrays, HostArrays, TensorArrays, arrays_of
 from agilerl_like.envs.cartpole import SeededCartPole
+from agilerl_like.envs.contract import check_reset, check_step, check_vector_env
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.faults import blamed_on
 from agilerl_like.envs.info_size import InfoSize
@@ -108,7 +109,9 @@ class TransitionEnv:
     """
 
     def __init__(self, env: VectorEnv) -> None:
-        _check_vector_env(env)
+        check_vector_env(env)
+        if getattr(env, "is_async", False) is True and envpool.is_pool(env):
+            raise ConfigurationError("env is an EnvPool with batch_size < num_envs; allowed is batch_size=num_envs")
         self.env = env
         self.num_envs: int = env.num_envs
         self.single_observation_space: gym.Space = _seen_of(env)
@@ -126,6 +129,8 @@ class TransitionEnv:
             refuse_twins(inner.envs, f"a function of env={env}")
             keep_last_observations(inner)
         self._fresh_arrays = self._in_parts is not None or _returns_fresh_arrays(self._core)
+        self._unchecked = not isinstance(inner, _OF_SINGLE_ENVS)
+        """Whether the env is not one of ours and has not taken a step yet."""
         self._warnings: set[str] = set()
         self._info_size = InfoSize(env)
         self._by_workers = isinstance(getattr(env, "unwrapped", env), WorkerVectorEnv)
@@ -153,7 +158,10 @@ class TransitionEnv:
         one generator for all rows; a list is mixed into the one seed that they take, so every entry matters.
         """
         with blamed_on(self.env, "reset"):
-            obs, info = self._reset(seeds)
+            result = self._reset(seeds)
+            if self._unchecked:
+                check_reset(result, self.env.single_observation_space, self.num_envs)
+            obs, info = result
         if not isinstance(self.single_observation_space, gym.spaces.Dict):
             self._wrapped = isinstance(obs, Mapping)  # whatever the env's space says
         obs = self._seen(obs)
@@ -196,7 +204,15 @@ class TransitionEnv:
         with blamed_on(self.env, "step"):
             if self._in_parts is not None and len(self._parts) > 1:
                 return self._translate(its, *self._in_parts.receive(part))
-            return self._translate(its, *self.env.step(its.actions))
+            result = self.env.step(its.actions)
+            if self._unchecked:
+                self._check_first(result)
+            return self._translate(its, *result)
+
+    def _check_first(self, result: Any) -> None:
+        """Check all of a first step; what a shape of a later one should be is looked at in `_translate`."""
+        check_step(result, self.env.single_observation_space, self.num_envs)
+        self._unchecked = False
 
     def check(self) -> None:
         """Warn or raise for what was wrong with tensors; this waits for the device, so it is called once a rollout.
@@ -268,6 +284,11 @@ class TransitionEnv:
         obs = self._own(self._seen(obs))
         reward = arrays.numbers(reward, copy=copy)
         terminated, truncated = arrays.flags(terminated, copy=copy), arrays.flags(truncated, copy=copy)
+        if not reward.shape == terminated.shape == truncated.shape == part.ended.shape:
+            raise EnvironmentFault(
+                f"rewards, terminated and truncated have shapes {tuple(reward.shape)}, {tuple(terminated.shape)} and "
+                f"{tuple(truncated.shape)}; allowed is {tuple(part.ended.shape)}, one number for each env"
+            )
         ended = terminated | truncated
         next_obs = obs
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
@@ -393,14 +414,6 @@ def check_finite_array(name: str, values: Tree, called: Callable[[int], str] = "
         raise EnvironmentFault(f"{called(row)}: {where}={values[(row, *place)]} is not finite")
 
 
-def _check_vector_env(env: object) -> None:
-    if not hasattr(env, "num_envs") or not hasattr(env, "single_observation_space"):
-        hint = "make_vect_envs(lambda: env_of_yours(), num_envs)" if isinstance(env, gym.Env) else "make_vect_envs(id)"
-        raise ConfigurationError(f"env={env!r} is not a gymnasium.vector.VectorEnv; {hint} makes one")
-    if getattr(env, "is_async", False) is True and envpool.is_pool(env):
-        raise ConfigurationError("env is an EnvPool with batch_size < num_envs; allowed is batch_size=num_envs")
-
-
 def _seen_of(env: VectorEnv) -> gym.Space:
     """Return what a policy sees: of spaces like Isaac Lab's, in which a critic may see more, its own part."""
     space = env.single_observation_space
@@ -411,7 +424,7 @@ def _seen_of(env: VectorEnv) -> gym.Space:
 
 
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:
-    mode = (env.metadata or {}).get("autoreset_mode")
+    mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
     if mode is None:
         return None
     try:

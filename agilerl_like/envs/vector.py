@@ -26,6 +26,7 @@ from gymnasium.vector.utils import batch_space
 
 from agilerl_like.envs import envpool
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
+from agilerl_like.envs.faults import described
 from agilerl_like.envs.instances import instances_of, note_instances
 from agilerl_like.envs.keeping import KeepingSyncVectorEnv, keeping
 from agilerl_like.envs.pace import prefer_workers
@@ -433,6 +434,7 @@ def _make_single(
         # Box2D is built with SWIG, and crashes the interpreter if this warning of its import is made an error
         warnings.filterwarnings("ignore", "builtin type .* has no __module__", DeprecationWarning)
         if isinstance(env, (str, EnvSpec)):
+            _silence_banner(env)
             made = gym.make(env, **{"disable_env_checker": None if watched else True, **kwargs})
         else:
             made = env(**kwargs)
@@ -445,6 +447,14 @@ def _make_single(
     for wrapper in training_wrappers:
         made = with_same_spaces(made, around(made, wrapper), wrapper)
     return made
+
+
+def _silence_banner(env: str | EnvSpec) -> None:
+    """Keep ALE from printing its banner for every env that is made, in the middle of a run's log."""
+    entry = (_spec(env) if isinstance(env, str) else env).entry_point
+    if isinstance(entry, str) and entry.startswith("ale_py"):
+        ale = importlib.import_module("ale_py")
+        ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)
 
 
 @contextmanager
@@ -463,11 +473,14 @@ def _explained(env: EnvSource | EnvSpec, kwargs: Mapping[str, Any]) -> Iterator[
     except (TypeError, ValueError, AssertionError) as fault:
         if not kwargs:
             raise
-        raise ConfigurationError(f"env_kwargs={dict(kwargs)} do not suit env_name={env!r}: {fault}") from fault
+        raise ConfigurationError(
+            f"env_kwargs={dict(kwargs)} do not suit env_name={env!r}: {described(fault)}"
+        ) from fault
 
 
 def _how_to_install(env: EnvSource, fault: BaseException) -> str:
-    entry = _spec(env).entry_point if isinstance(env, str) else None
+    spec = gym.registry.get(env.rpartition(":")[2]) if isinstance(env, str) else None
+    entry = None if spec is None else spec.entry_point
     if isinstance(entry, str) and entry.startswith("gymnasium.envs.box2d"):
         return f"pip install 'agilerl-like[box2d]' ({fault})"
     return str(fault)
@@ -574,7 +587,7 @@ def _recipe(env: VectorEnv) -> EnvRecipe | None:
         return recipe
     if isinstance(env, VectorWrapper):
         return None  # its inner env may have a recipe, but that would leave the wrapper out
-    spec = env.spec
+    spec = getattr(env, "spec", None)
     if isinstance(spec, EnvSpec) and spec.kwargs.get("vectorization_mode") == "vector_entry_point":
         own = ("vectorization_mode", "num_envs", "vector_kwargs", "wrappers")
         kwargs = {key: value for key, value in spec.kwargs.items() if key not in own}

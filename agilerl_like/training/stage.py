@@ -15,6 +15,7 @@ from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.cartpole import is_cartpole, seeded_env
 from agilerl_like.envs.check import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_env
+from agilerl_like.envs.contract import check_vector_env
 from agilerl_like.envs.instances import instances_of, whole_sets
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.envs.trials import trial_env
@@ -86,11 +87,12 @@ class AgentStage(Stage):
     def __init__(self, env: gymnasium.vector.VectorEnv) -> None:
         if hasattr(env, "possible_agents"):
             raise ConfigurationError(f"env={env!r:.200} is one of teams; train_multi_agent_on_policy trains in it")
-        if not hasattr(env, "num_envs"):
+        if not hasattr(env, "num_envs") and not hasattr(env, "single_observation_space"):
             raise ConfigurationError(
                 f"env={env!r:.200} is not a vector env; make_vect_envs({_id_of(env)}, num_envs=…) makes one, and of an "
                 "env of your own so does gymnasium.vector.SyncVectorEnv([make_env] * num_envs)"
             )
+        check_vector_env(env)
         self.env = env
 
     @property
