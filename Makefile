@@ -1,4 +1,4 @@
-# make train   install into .venv, evolve a population on CartPole to its target, show the result
+# make train   install into .venv, evolve a population that solves CartPole, show the result
 # make test    install into .venv, lint, type-check and run every test
 # make test-faults  kill, break and poison it, and see that nothing is lost (RELIABILITY_TIER=nightly: for two hours)
 # make lint    ruff and pyright alone
@@ -19,7 +19,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxproc
 	touch $@
 
 train: .venv/installed
-	$(BIN)/agilerl-like train configs/ppo/cartpole.yaml
+	$(BIN)/agilerl-like train cartpole
 
 test: lint
 	$(PYTEST) --ignore=tests/faults

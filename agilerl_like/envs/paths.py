@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from agilerl_like.envs.extras import EXTRAS, how_to_install, missing_module
 from agilerl_like.errors import ConfigurationError
 
 PACKAGES = ("ale_py", "gymnasium", "minatar", "minigrid", "mpe2", "pettingzoo")
@@ -75,12 +76,39 @@ def check_module_name(field: str, value: str, module_name: str) -> None:
 
 
 def module_of(field: str, value: str, module_name: str) -> ModuleType:
-    """Import the module that a field's value names; a ConfigurationError says if that cannot be done."""
+    """Import the module that a field's value names; one that is nowhere else may stand in the current folder.
+
+    Console scripts do not search the current folder, as `python -m` does. It is put at the end of the path, so that no
+    file there takes the place of an installed module.
+
+    Raises:
+        ConfigurationError: there is no such module, or its import fails.
+    """
     check_module_name(field, value, module_name)
     try:
+        _find_in_current_folder(module_name.partition(".")[0])
         return importlib.import_module(module_name)
     except ImportError as fault:
-        raise ConfigurationError(f"{field}={value!r}: module {module_name!r} cannot be imported ({fault})") from fault
+        raise ConfigurationError(
+            f"{field}={value!r}: module {module_name!r} cannot be imported: {_way_out(module_name, fault)}"
+        ) from fault
+
+
+def _find_in_current_folder(root: str) -> None:
+    here = Path.cwd()
+    is_there = (here / f"{root}.py").is_file() or (here / root / "__init__.py").is_file()
+    if is_there and root not in sys.modules and importlib.util.find_spec(root) is None:
+        sys.path.append(str(here))
+
+
+def _way_out(module_name: str, fault: ImportError) -> str:
+    root = module_name.partition(".")[0]
+    if root in EXTRAS or fault.name != root:
+        return how_to_install(missing_module(fault), fault)
+    return (
+        f"it is not installed, and there is no {root}.py in the current folder; allowed is the folder of {root}.py as "
+        "the current one, PYTHONPATH=FOLDER, or the module's package installed"
+    )
 
 
 def import_path(field: str, thing: Callable[..., Any]) -> str:

@@ -21,6 +21,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
 
+from agilerl_like.envs.extras import how_to_install, missing_module
 from agilerl_like.envs.faults import described
 from agilerl_like.envs.paths import module_of
 from agilerl_like.envs.team_env import MASK, STATE_SPACE, Packed, TeamEnv, outcome
@@ -359,14 +360,25 @@ def _factory(source: TeamSource) -> Callable[..., Any]:
     ids = getattr(pettingzoo, "parallel_registry", {})  # PettingZoo has had one since 1.26
     if source not in ids:
         raise unknown_name("env", source, ids)
-    return partial(pettingzoo.make, "parallel", source)
+    return partial(_registered, source)
+
+
+def _registered(source: str, **kwargs: Any) -> Any:
+    """Make an env of PettingZoo's registry, whose error for a missing package is no ImportError."""
+    try:
+        return pettingzoo.make("parallel", source, **kwargs)
+    except Exception as fault:
+        if missing := missing_module(fault):
+            raise ImportError(str(fault), name=missing) from fault
+        raise
 
 
 def _called(factory: Callable[..., Any], source: TeamSource, kwargs: Mapping[str, Any]) -> Any:
     try:
         return factory(**kwargs)
     except ImportError as fault:
-        raise ConfigurationError(f"env={source!r} needs a package: {fault}") from fault
+        install = how_to_install(missing_module(fault), fault)
+        raise ConfigurationError(f"env={source!r} needs a package: {install}") from fault
     except ConfigurationError:
         raise
     except (TypeError, ValueError, AssertionError) as fault:

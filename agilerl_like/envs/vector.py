@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import gymnasium as gym
@@ -26,6 +27,7 @@ from gymnasium.vector.utils import batch_space
 
 from agilerl_like.envs import envpool
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
+from agilerl_like.envs.extras import EXTRAS, how_to_install, missing_module
 from agilerl_like.envs.faults import described
 from agilerl_like.envs.instances import instances_of, note_instances
 from agilerl_like.envs.keeping import KeepingSyncVectorEnv, keeping
@@ -482,8 +484,8 @@ def _how_to_install(env: EnvSource, fault: BaseException) -> str:
     spec = gym.registry.get(env.rpartition(":")[2]) if isinstance(env, str) else None
     entry = None if spec is None else spec.entry_point
     if isinstance(entry, str) and entry.startswith("gymnasium.envs.box2d"):
-        return f"pip install 'agilerl-like[box2d]' ({fault})"
-    return str(fault)
+        return how_to_install("Box2D", fault)
+    return how_to_install(missing_module(fault), fault)
 
 
 def _spec(env_id: str) -> EnvSpec:
@@ -492,10 +494,9 @@ def _spec(env_id: str) -> EnvSpec:
     try:
         return gym.registry[name]
     except KeyError as fault:
-        namespace = name.partition("/")[0]
-        if namespace in _EXTRAS and not _is_registered(namespace):
-            install = f"pip install 'agilerl-like[{_EXTRAS[namespace]}]'"
-            raise ConfigurationError(f"env_name={env_id!r} needs a package: {install}") from None
+        namespace = name.replace("-", "/").partition("/")[0]  # "ALE/Pong-v5", "MiniGrid-Empty-5x5-v0"
+        if namespace in EXTRAS and not _is_registered(namespace):
+            raise ConfigurationError(f"env_name={env_id!r} needs a package: {how_to_install(namespace)}") from None
         error = unknown_name("env_name", env_id, gym.registry)
         raise ConfigurationError(f"{error}; an id of another package is written 'package:Env-v0'") from fault
 
@@ -506,10 +507,9 @@ def _resolve_source(env: EnvSource) -> EnvSource:
         return env
     env = _with_registrar(env)
     module_name, _, name = env.rpartition(":")
-    if module_name:
-        module = module_of("env_name", env, module_name)
-        if name not in gym.registry and hasattr(module, name):
-            return getattr(module, name)
+    module = module_of("env_name", env, module_name) if module_name else None
+    if module is not None and name not in gym.registry and hasattr(module, name):
+        return getattr(module, name)
     if "/" in name:
         _load_plugin(name.partition("/")[0])
     if name not in gym.registry:
@@ -517,6 +517,8 @@ def _resolve_source(env: EnvSource) -> EnvSource:
         if versions:
             newest = max(versions, key=lambda spec: spec.version or 0).id
             return f"{module_name}:{newest}" if module_name else newest
+        if module is not None and "-" not in name:
+            raise unknown_name(f"env_name={env!r}: name in {module_name}", name, _public(module))
     _spec(env)
     return env
 
@@ -527,8 +529,12 @@ def _with_registrar(env_id: str) -> str:
     return f"{registrar}:{env_id}" if registrar and find_spec(registrar) is not None else env_id
 
 
-_EXTRAS = {"ALE": "atari", "MinAtar": "minatar"}  # namespace of ids -> what installs them
 _REGISTRARS = {"ALE": "ale_py"}
+
+
+def _public(module: ModuleType) -> list[str]:
+    """What a module has that can be called, by name."""
+    return [name for name, thing in vars(module).items() if name[0] != "_" and callable(thing)]
 
 
 def _load_plugin(namespace: str) -> None:
@@ -544,7 +550,7 @@ def _load_plugin(namespace: str) -> None:
 
 
 def _is_registered(namespace: str) -> bool:
-    return any(spec.namespace == namespace for spec in gym.registry.values())
+    return any(name.startswith((f"{namespace}/", f"{namespace}-")) for name in gym.registry)
 
 
 def _with_time_limit(kwargs: Mapping[str, Any], backend: Backend) -> Mapping[str, Any]:

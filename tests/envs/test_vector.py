@@ -291,7 +291,7 @@ def picky(level: int) -> gym.Env:
         (lambda: make_vect_envs("CartPole-v1", autoreset="same_step"), "did you mean 'SameStep'"),
         (lambda: make_vect_envs("CartPol-v1"), "CartPol-v1.*did you mean 'CartPole-v1'"),
         (lambda: make_vect_envs("LunarLander-v2"), "LunarLander-v2.*LunarLander-v3"),
-        (lambda: make_vect_envs("ALE/Ping-v5"), "'package:Env-v0'"),
+        (lambda: make_vect_envs("Nowhere/Ping-v5"), "'package:Env-v0'"),
         (lambda: make_vect_envs("no_such_module:Env-v0"), "no_such_module.*cannot be imported"),
         (lambda: make_vect_envs("gymnasium.envs:Nothing"), "Nothing"),
         (lambda: make_vect_envs("Pendulum-v1", wrappers=["FrameStak"]), "FrameStak.*FrameStackObservation"),
