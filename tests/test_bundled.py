@@ -35,6 +35,7 @@ def test_every_file_has_a_name_an_environment_and_a_line_that_says_what_it_is_fo
         ("mpe2.simple_spread_v3", "ippo/simple_spread.yaml"),
         ("butterfly/cooperative_pong-v6", "ippo/cooperative_pong.yaml"),
         ("MinAtar/Breakout-v1", "ppo/minatar_breakout.yaml"),
+        ("MiniGrid-Empty-5x5-v0", "ppo/minigrid_empty.yaml"),
     ],
 )
 def test_a_name_or_an_environment_stands_for_a_file(name, file, tmp_path, monkeypatch):
@@ -54,7 +55,7 @@ def test_a_file_of_the_users_own_comes_before_a_name(tmp_path, monkeypatch):
         ("MountainCar-v0", "PPO"),
         ("MountainCar", "PPO"),
         ("own:Env", "PPO"),
-        ("ALE/Pong-v5", "PPO"),
+        ("ALE/Breakout-v5", "PPO"),
         ("mpe2.simple_tag_v3", "IPPO"),
     ],
 )

@@ -82,7 +82,7 @@ def find(name: str) -> Draft:
         return named[0].draft
     if named:
         raise ConfigurationError(f"config={name!r} is ambiguous; allowed are {', '.join(one.name for one in named)}")
-    suiting = [one for one in known if one.environment == name]
+    suiting = [one for one in known if name in (one.environment, one.environment.rpartition(":")[2])]
     if suiting:
         return min(suiting, key=lambda one: (not one.is_plain, len(one.name))).draft
     if re.fullmatch(PETTINGZOO, name):
