@@ -1,0 +1,48 @@
+"""Random actions that an env allows: by the mask of its info, and for every agent of a team."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+
+from agilerl_like.envs.actions import legal_sample
+from agilerl_like.envs.pace import prefer_workers
+
+
+@pytest.mark.parametrize(
+    ("space", "mask", "allowed"),
+    [
+        (Discrete(4, start=1), [0, 1, 0, 1], {2, 4}),
+        (MultiDiscrete([2, 3]), [0, 1, 1, 0, 1], {(1, 0), (1, 2)}),
+        (MultiBinary(2), [False, True], {(0, 0), (0, 1)}),
+        (Discrete(2), None, {0, 1}),
+    ],
+)
+def test_samples_are_those_that_a_mask_allows(space, mask, allowed):
+    space.seed(0)
+    samples = [np.asarray(legal_sample(space, mask)).tolist() for _ in range(40)]
+    assert {tuple(sample) if isinstance(sample, list) else sample for sample in samples} == allowed
+
+
+class Strict(gym.Env):
+    """Allows one of fifty actions, another one in every step, and raises on the others."""
+
+    observation_space, action_space = Box(0, 1, (1,)), Discrete(50)
+    allowed = 0
+
+    def tell(self):
+        return {"action_mask": np.arange(50) == self.allowed}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), self.tell()
+
+    def step(self, action):
+        assert action == self.allowed, "illegal"
+        self.allowed = (self.allowed + 7) % 50
+        return np.zeros(1, np.float32), 0.0, False, False, self.tell()
+
+
+def test_auto_times_an_env_that_refuses_illegal_actions():
+    _, why = prefer_workers(Strict, num_envs=4, num_workers=2)
+    assert why.startswith("a step of 4 envs takes ")
