@@ -215,7 +215,13 @@ def _beside(path: Path, role: str) -> Path:
 def _left_beside(path: Path, role: str) -> list[Path]:
     if not path.parent.is_dir():
         return []
-    return sorted(other for other in path.parent.iterdir() if other.name.startswith(f".{path.name}.{role}-"))
+    named = (other for other in path.parent.iterdir() if other.name.startswith(f".{path.name}.{role}-"))
+    return sorted(filter(is_folder, named))
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder and no link to one: shutil.rmtree opens anything else, and a FIFO would block."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def _sweep(path: Path, role: str) -> None:

@@ -326,3 +326,10 @@ def test_lines_are_read_one_at_a_time_and_the_last_one_only_if_it_is_whole(tmp_p
 def test_backslashes_cost_no_more_memory_than_other_bytes():
     data = b'"' + b"\\" * (storage.MAX_JSON_BYTES - 1)
     assert peak_of(lambda: storage.parse_json(data, "it")) < 33  # it was 495
+
+
+def test_a_fifo_among_leftovers_is_left_alone_and_does_not_block(folder):
+    """shutil.rmtree would open it, and wait for a writer."""
+    os.mkfifo(folder.parent / ".thing.tmp-fifo")
+    storage.write_folder(folder, "test", DOCUMENTS, TENSORS)
+    assert names_in(folder.parent) == [".thing.tmp-fifo", "thing"]

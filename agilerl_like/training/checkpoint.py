@@ -202,5 +202,5 @@ class Checkpoints:
         for its in found.keys() - kept:
             with contextlib.suppress(OSError):  # what cannot be removed costs room, and nothing else
                 storage.remove_folder(found[its])
-        for leftover in self.folder.glob(".gen-*"):
+        for leftover in filter(storage.is_folder, self.folder.glob(".gen-*")):
             shutil.rmtree(leftover, ignore_errors=True)

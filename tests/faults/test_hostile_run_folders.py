@@ -79,7 +79,10 @@ def base(tmp_path_factory):
 def tried(command, folder):
     """Run a command on a folder: its exit code, what it said, and what it cost."""
 
+    hung = []
+
     def stop(*_):
+        hung.append(command)
         raise AssertionError(f"{command} hangs")
 
     said, shown = io.StringIO(), io.StringIO()
@@ -93,6 +96,7 @@ def tried(command, folder):
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+    assert not hung  # shutil.rmtree catches what is raised within it
     # what a disk did not take of a run that was trained is a warning in its log, and an exit code
     warned = [line for line in shown.getvalue().splitlines() if "warning" in line]
     error = said.getvalue() or "".join(f"{line}\n" for line in warned[-1:] if code)
