@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from agilerl_like import PPO
 from agilerl_like.algorithms.settings import PPOSettings
 from agilerl_like.config import Config, Draft, MutationConfig, RangeConfig, Section, build, load
 from agilerl_like.config.notation import value_of
@@ -440,6 +441,14 @@ class TestBuilding:
             assert agent.device.type == "meta"
             assert len(tensors) > 10
             assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+    def test_simba_means_what_it_means_in_python(self, read):
+        setup = build(read("environment: {id: CartPole-v1}\nnetwork: {simba: true, encoder_config: {num_blocks: 1}}"))
+        setup.env.close()
+        (observation, action) = setup.env.single_observation_space, setup.env.single_action_space
+        config = {"simba": True, "encoder_config": {"num_blocks": 1}}
+        assert setup.population[0].architecture == PPO(observation, action, net_config=config).architecture
+        assert type(setup.population[0].architecture.encoder).__name__ == "SimBaSpec"
 
     def test_a_process_of_several_is_given_the_device_of_its_rank(self, read):
         setup = build(read("environment: {id: CartPole-v1}\nrun: {device: cuda}"), torch.device("meta"))

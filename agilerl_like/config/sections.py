@@ -164,6 +164,8 @@ class NetworkConfig(Section):
 
     encoder: str | None = None
     """Kind of encoder: mlp, simba, cnn, resnet or multi_input; none: the one that suits the observations."""
+    simba: bool = False
+    """Use the encoder simba where no `encoder` is named: AgileRL's way to say so."""
     encoder_config: dict[str, Any] = {}
     """From the observation to the latent layer: what is not as its kind has it by default."""
     memory_config: dict[str, Any] = {}
