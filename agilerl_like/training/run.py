@@ -12,7 +12,7 @@ that to go on is the same as never to have stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -154,7 +154,8 @@ class Run:
             interrupted = interrupted or stopped
             best = self.best
             if best is None or not stopped:
-                self.best = best = self._best(fittest(records), interrupted=bool(interrupted))
+                best, stopped = self._best(fittest(records), interrupts, interrupted=bool(interrupted))
+                self.best, interrupted = best, interrupted or stopped
             self._report(records, best.record)
             self.progress.outcome = self._reason_to_stop(bool(interrupted), best.record)
             if self.progress.outcome:
@@ -252,7 +253,11 @@ class Run:
         progress, members = self.progress, self.members
         with self.clock("evaluate"):
             seeds = integers(self.schedule.eval_loop, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation)
-            judgement, stopped = self._evaluated(seeds, interrupts)
+            judgement, stopped = self._unless_stopped(
+                interrupts,
+                lambda asked: self.judge.judge(self.population, seeds, progress.generation, asked_to_stop=asked),
+            )
+            judgement = judgement or _unfinished(self.population)
             own = [
                 score if agent.is_finite and slot not in self.lost else math.nan
                 for (slot, agent), score in zip(members.here().items(), judgement.fitness, strict=True)
@@ -267,47 +272,55 @@ class Run:
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
         return records, stopped
 
-    def _evaluated(self, seeds: Sequence[int], interrupts: Interrupts) -> tuple[Judgement, int]:
-        """Evaluate the members of this process, unless a signal stops the evaluation on any process."""
-        judgement, signal = _unfinished(self.population), 0
+    def _unless_stopped(
+        self, interrupts: Interrupts, evaluate: Callable[[Callable[[], bool]], Judgement | None]
+    ) -> tuple[Judgement | None, int]:
+        """Evaluate on this process; if a signal stops any process, return None and the signal."""
+        judgement, signal = None, 0
         try:
-            judgement = self.judge.judge(
-                self.population, seeds, self.progress.generation, asked_to_stop=lambda: interrupts.asked
-            )
+            judgement = evaluate(lambda: interrupts.asked)
         except EvaluationStopped:
             signal = interrupts.signal
         signal = max(self.members.world.gather(signal))
-        return _unfinished(self.population) if signal else judgement, signal
+        return None if signal else judgement, signal
 
-    def _best(self, candidate: MemberRecord, *, interrupted: bool) -> BestAgent:
+    def _best(self, candidate: MemberRecord, interrupts: Interrupts, *, interrupted: bool) -> tuple[BestAgent, int]:
         """The best agent so far: the fittest member of this generation if fresh episodes confirm it, else as before.
 
-        A run that was interrupted ends without playing them.
+        A run that was interrupted ends without playing them. Also returns the signal that stopped them, 0 if none did.
         """
-        best, target = self.best, self.schedule.target
+        best, target, stopped = self.best, self.schedule.target, 0
         if best is not None and not may_surpass(candidate, best.record, target):
-            return best
+            return best, stopped
         found = unconfirmed(candidate, self.progress.generation)
         if not interrupted and math.isfinite(candidate.fitness):
-            found = confirmed(candidate, self.progress.generation, self._fresh_evaluation(candidate.slot))
+            fresh, stopped = self._fresh_evaluation(candidate.slot, interrupts)
+            found = found if fresh is None else confirmed(candidate, self.progress.generation, fresh)
         if best is not None and not surpasses(found, best.record, target):
-            return best
+            return best, stopped
         holder, agent = self.members.holder(candidate.slot), None
         if holder == self.members.world.rank:
             agent = self.members.here()[candidate.slot].clone()
             agent.fitness[-1] = found.fitness
-        return BestAgent(found, self.chronicle.ancestry(candidate.uid), holder, agent)
+        return BestAgent(found, self.chronicle.ancestry(candidate.uid), holder, agent), stopped
 
-    def _fresh_evaluation(self, slot: int) -> Judgement:
-        """Play a member on episodes that it was not chosen by; all processes learn the result."""
+    def _fresh_evaluation(self, slot: int, interrupts: Interrupts) -> tuple[Judgement | None, int]:
+        """Play a member on episodes that it was not chosen by; all processes learn the result, or what stopped it."""
         members, generation = self.members, self.progress.generation
+        player = members.here().get(slot)
         with self.clock("evaluate"):
             episodes = max(self.schedule.eval_loop, CONFIRMING_EPISODES)
             seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, generation)
-            own = [self.judge.judge(members.here()[slot], seeds, generation)] if slot in members.here() else []
-            found = Judgement(*next(filter(None, members.world.gather([list(one) for one in own])))[0])
-        self.progress.evaluation_steps += sum(found.steps)
-        return found
+            own, stopped = self._unless_stopped(
+                interrupts,
+                lambda asked: player and self.judge.judge(player, seeds, generation, asked_to_stop=asked),
+            )
+            found = next(filter(None, members.world.gather(None if own is None else list(own))), None)
+        if found is None:
+            return None, stopped
+        fresh = Judgement(*found)
+        self.progress.evaluation_steps += sum(fresh.steps)
+        return fresh, stopped
 
     def _reason_to_stop(self, interrupted: bool, best: BestRecord) -> str:
         if interrupted:

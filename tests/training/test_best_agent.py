@@ -1,8 +1,10 @@
 """One meaning of "best": the same agent, with the same fitness, wherever a run names it."""
 
 import math
+import signal
 from dataclasses import replace
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -166,3 +168,33 @@ def test_without_a_run_the_best_is_the_fittest():
     for agent, fitness in zip(population, (3.0, 7.0), strict=True):
         agent.fitness.append(fitness)
     assert population.best is population.fittest is population[1]
+
+
+class EndlessWhenFresh(gymnasium.Env):
+    """Episodes of five steps; the fresh ones of the first generation never end, and send SIGINT as they begin."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    has_signalled = False
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.is_fresh, self.steps = seed in integers(CONFIRMING_EPISODES, 0, Purpose.CONFIRMATION_ENVS, 1), 0
+        if self.is_fresh and not EndlessWhenFresh.has_signalled:  # a second signal would end the run at once
+            EndlessWhenFresh.has_signalled = True
+            signal.raise_signal(signal.SIGINT)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(1, np.float32), 1.0, self.steps == 5 and not self.is_fresh, False, {}
+
+
+def test_an_interrupt_ends_the_fresh_episodes():
+    env, records = make_vect_envs(EndlessWhenFresh, num_envs=2), Records()
+    spaces = env.single_observation_space, env.single_action_space
+    population = PPO.population(2, *spaces, num_envs=2, learn_step=16, batch_size=8, seed=0)
+    train_on_policy(env, pop=population, max_steps=64, evo_steps=32, verbose=False, reporters=[records])
+    assert records.summary.reason == "interrupted"
+    assert records.summary.best.fitness == 5.0
+    assert not records.summary.best.is_confirmed
