@@ -300,7 +300,7 @@ cases(
     steps_are_a_number=lambda c: c.say(steps=0),
     fitness_is_text=lambda c: c.say(fitness="123"),
     fitness_is_texts=lambda c: c.say(fitness=["nan"]),
-    fitness_is_lists=lambda c: c.say(fitness=[[1.0]]),
+    fitness_is_lists_of_lists=lambda c: c.say(fitness=[[[1.0]]]),
     fitness_is_huge=lambda c: c.say(fitness=[10**4000]),
     scores_are_null=lambda c: c.say(scores=None),
     mut_is_a_list=lambda c: c.say(mut=["x"]),
