@@ -197,10 +197,13 @@ def test_anything_else_does(path):
     assert not is_known(path)
 
 
-def test_a_file_in_the_current_folder_is_no_known_package(tmp_path, monkeypatch, fired):
-    (tmp_path / "minigrid.py").write_text(f"import pathlib; pathlib.Path({str(fired)!r}).touch()")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert not is_known("minigrid:MiniGrid-Empty-v0")
+@pytest.mark.parametrize("is_on_the_path", [True, False])
+def test_a_file_in_the_current_folder_is_no_known_package(tmp_path, monkeypatch, fired, is_on_the_path):
+    monkeypatch.setattr("agilerl_like.envs.paths.PACKAGES", ("known_and_absent",))
+    (tmp_path / "known_and_absent.py").write_text(f"import pathlib; pathlib.Path({str(fired)!r}).touch()")
+    if is_on_the_path:
+        monkeypatch.syspath_prepend(tmp_path)
+    assert not is_known("known_and_absent:Empty-v0")
     assert not fired.exists()
     os.chdir("/")
-    assert is_known("minigrid:MiniGrid-Empty-v0")
+    assert is_known("known_and_absent:Empty-v0")

@@ -60,8 +60,10 @@ def _is_package(root: str) -> bool:
     if root in sys.modules:
         return True
     spec = importlib.util.find_spec(root)
-    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
     here = Path.cwd()
+    if spec is None:  # it would be looked for in the current folder
+        return not any(path.stem == root for path in here.iterdir())
+    places = [spec.origin, *(spec.submodule_search_locations or ())]
     return not any(here in (Path(place).parent, Path(place).parent.parent) for place in places if place)
 
 
