@@ -1,3 +1,4 @@
+import contextlib
 import math
 from dataclasses import asdict, fields
 from importlib.util import find_spec
@@ -441,6 +442,15 @@ class TestBuilding:
             assert agent.device.type == "meta"
             assert len(tensors) > 10
             assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+    def test_a_recurrent_encoder_means_what_it_means_in_python(self, read):
+        lines = "environment: {id: CartPole-v1}\nnetwork: {encoder_config: {hidden_state_size: 32, max_seq_len: 8}}\n"
+        setup = build(read(lines + "algorithm: {recurrent: true}"))
+        with contextlib.closing(setup.env):
+            assert setup.population[0].architecture.memory.hidden_state_size == 32
+            assert setup.population[0].max_seq_len == 8
+        with pytest.raises(ConfigurationError, match="encoder_config key='hidden_state_size' is unknown"):
+            read(lines)
 
     def test_simba_means_what_it_means_in_python(self, read):
         setup = build(read("environment: {id: CartPole-v1}\nnetwork: {simba: true, encoder_config: {num_blocks: 1}}"))

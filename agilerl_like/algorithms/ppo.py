@@ -42,7 +42,7 @@ from agilerl_like.learning.update import Report, Values
 from agilerl_like.modules.layers import NoisyLinear
 from agilerl_like.modules.lstm import EvolvableLSTM
 from agilerl_like.networks.actor_critic import ActorCritic
-from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.architecture import NetworkSpec, sequence_length
 from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import make_distribution
 from agilerl_like.networks.memory import TIMELESS, Course
@@ -207,6 +207,8 @@ class PPO(Agent):
         **arguments: Any,
     ) -> None:
         """Take over and check all that does not need a network."""
+        if settings["recurrent"] and settings["max_seq_len"] is None:
+            settings = settings | {"max_seq_len": sequence_length(net_config)}
         known = validated(PPOSettings, settings)
         encoding = _encoding(observation_space, known)
         known = replace(known, swap_channels=encoding.swap_channels)  # a saved agent keeps its layout

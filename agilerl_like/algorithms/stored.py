@@ -99,7 +99,7 @@ def history_in(document: Mapping[str, Any]) -> History:
     """
     return History(
         mut=text_in(document, "mut"),
-        fitness=entries_in(document, "fitness"),
+        fitness=numbers_in(document, "fitness"),  # what selection compares
         scores=entries_in(document, "scores"),
         steps=[whole("steps", entry) for entry in document["steps"]] or [0],
         updates=count_in(document, "updates"),

@@ -22,7 +22,7 @@ from agilerl_like.hpo import Mutations, RLParameter, Selection, TournamentSelect
 from agilerl_like.hpo.hyperparameters import Scale
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
-from agilerl_like.networks.architecture import NetworkSpec, check_encoder
+from agilerl_like.networks.architecture import NetworkSpec, check_encoder, split_recurrent
 from agilerl_like.training.schedule import Schedule
 
 AUTO = "auto"
@@ -180,8 +180,9 @@ class NetworkConfig(Section):
     """Largest width that mutations may give it."""
 
     def net_config(self, *, blind: bool = False) -> dict[str, Any]:
-        """It as the algorithm takes it; `blind`: reading anything, while nobody knows what there is to see."""
-        return self.model_dump() | ({"encoder": "mlp", "encoder_config": {}} if blind else {})
+        """The `net_config` of the algorithm; `blind`: one for any observations, before the environment's are known."""
+        memory = split_recurrent(self.encoder_config)[1]
+        return self.model_dump() | ({"encoder": "mlp", "encoder_config": memory} if blind else {})
 
     @model_validator(mode="before")
     @classmethod

@@ -239,15 +239,10 @@ class NetworkSpec(Spec):
         name = config.pop("encoder", usual)
         check_kind_of_encoder(name)
         encoder, memory, head = (dict(_mapping(f"{part}_config", config.pop(f"{part}_config", {}))) for part in PARTS)
-        for part, its in (("encoder", encoder), ("memory", memory)):
-            if "max_seq_len" in its:  # as AgileRL's encoder has it
-                raise ConfigurationError(
-                    f"{part}_config key='max_seq_len' says how updates are cut and not what a network is: leave it "
-                    f"out, and give the agent max_seq_len={its['max_seq_len']!r}"
-                )
-        if recurrent and "hidden_state_size" in encoder:  # AgileRL's recurrent encoder is a memory and nothing else
-            remembered = {field.name for field in fields(LSTMSpec)} & encoder.keys()
-            memory = {**{key: encoder.pop(key) for key in sorted(remembered)}, **memory}
+        if recurrent:
+            encoder, own = split_recurrent(encoder)
+            memory = own | memory
+            memory.pop("max_seq_len", None)  # see `sequence_length`
         if memory and not recurrent:
             raise ConfigurationError(f"memory_config={memory!r} has no meaning without recurrent=True; leave it out")
         spec, inputs = ENCODERS[name].spec, _forms(leaves).get(ENCODERS[name].reads)
@@ -289,9 +284,32 @@ def remembered_size(spec: NetworkSpec) -> int:
     return spec.latent_dim if isinstance(spec.memory, Absent) else spec.memory.hidden_state_size
 
 
+def split_recurrent(encoder_config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide an `encoder_config` into settings of an encoder and those of a memory.
+
+    AgileRL's recurrent encoder is an LSTM and nothing else: where `hidden_state_size` is given, the settings of an LSTM
+    are those of the memory behind the default encoder.
+    """
+    names = {field.name for field in fields(LSTMSpec)} if "hidden_state_size" in encoder_config else set()
+    memory = {name: value for name, value in encoder_config.items() if name in names | {"max_seq_len"}}
+    return {name: value for name, value in encoder_config.items() if name not in memory}, memory
+
+
+def sequence_length(net_config: Mapping[str, Any] | None) -> int | None:
+    """The `max_seq_len` in a `net_config`, None if there is none.
+
+    AgileRL has it among the settings of its recurrent encoder. It says how updates are cut into sequences, not what a
+    network is, so it is the default of the agent's setting of that name.
+    """
+    configs = [_mapping(part, (net_config or {}).get(part) or {}) for part in ("encoder_config", "memory_config")]
+    return next((config["max_seq_len"] for config in configs if config.get("max_seq_len") is not None), None)
+
+
 def check_encoder(name: str | None, config: Any) -> None:
     """Raise ConfigurationError unless a configuration is one of the named kind of encoder, or of the likeliest."""
     check_mapping("encoder_config", config)
+    config, memory = split_recurrent(config)
+    LSTMSpec.from_config("encoder_config", {name: value for name, value in memory.items() if name != "max_seq_len"})
     name = name or likely_encoder(config)
     check_kind_of_encoder(name)
     ENCODERS[name].spec.from_config("encoder_config", config)

@@ -349,16 +349,25 @@ def is_launched() -> bool:
 
 
 def join_processes(*, cpu: bool) -> Accelerator:
-    """Meet the other processes that were started together with this one.
+    """Join the process group of the processes that were started together with this one; torch keeps its threads.
 
-    Threads of torch are as they were before.
+    Raises:
+        ConfigurationError: rank 0 cannot listen on the group's port, or the others cannot reach it.
     """
     from accelerate import Accelerator, InitProcessGroupKwargs  # here, for most runs need not wait for it
 
     threads = torch.get_num_threads()
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # Accelerate would choose a number of its own
     group = InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT)
-    accelerator = Accelerator(cpu=cpu, kwargs_handlers=[group])
+    try:
+        accelerator = Accelerator(cpu=cpu, kwargs_handlers=[group])
+    except dist.DistNetworkError as error:
+        place = [f"{name}={os.environ.get(name)!r}" for name in ("MASTER_ADDR", "MASTER_PORT")]
+        reason = "it is in use" if "EADDRINUSE" in str(error) else f"{error!s:.200}"
+        raise ConfigurationError(
+            f"{', '.join(place)}: the processes cannot meet there ({reason}); allowed is a free port, as in "
+            "accelerate launch --main_process_port PORT"
+        ) from error
     torch.set_num_threads(threads)
     return accelerator
 

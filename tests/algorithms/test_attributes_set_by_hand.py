@@ -48,7 +48,7 @@ def test_what_is_set_is_saved_and_loaded(make, name, given, loaded, tmp_path):
         ("steps", [-1], r"agent 0 cannot be saved as it is: steps=-1 must be a whole number"),
         ("steps", "many", r"steps='many' must be a whole number"),
         ("scores", ["good"], r"scores=\['good'\] must be a list of numbers"),
-        ("fitness", [[None]], r"fitness=\[None\] must be a list of numbers"),
+        ("fitness", [[None]], r"fitness=\[\[None\]\] must be a list of numbers"),
         ("mut", 3, r"mut=3 must be a text"),
         ("learn_step", 32, r"batch_size=64 is larger than the rollout of learn_step=32"),
         ("gamma", 2.0, r"gamma=2\.0"),

@@ -372,9 +372,15 @@ def test_wrong_settings_are_named(given, message):
         agent_of(**given)
 
 
-def test_a_length_in_agilerls_place_is_sent_to_ours():
-    with pytest.raises(ConfigurationError, match=r"encoder_config key='max_seq_len' .* give the agent max_seq_len=512"):
-        agent_of(net_config={"encoder_config": {"hidden_state_size": 64, "num_layers": 1, "max_seq_len": 512}})
+def test_the_length_of_sequences_in_a_recurrent_encoder_is_the_default_of_the_setting():
+    recurrent = {"encoder_config": {"hidden_state_size": 32, "num_layers": 1, "max_seq_len": 512}}
+    assert agent_of(net_config=recurrent).max_seq_len == 512
+    assert agent_of(net_config=recurrent).architecture.memory.hidden_state_size == 32
+    assert agent_of(net_config=recurrent, max_seq_len=4).max_seq_len == 4
+    with pytest.raises(ConfigurationError, match=r"max_seq_len=0"):
+        agent_of(net_config={"memory_config": {"max_seq_len": 0}})
+    with pytest.raises(ConfigurationError, match=r"encoder_config key='hidden_state_size' is unknown"):
+        agent_of(net_config=recurrent, recurrent=False)
 
 
 def experiences_of(agent, seed=0, steps=STEPS, hidden=None, begins=None):

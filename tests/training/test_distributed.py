@@ -1,6 +1,10 @@
 """Law 9, and more: a run on one process and on several is one run."""
 
 import math
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -172,3 +176,15 @@ def test_processes_without_a_gpu_of_their_own_are_refused():
         device_of_rank(torch.device("cuda"), 2, gpus=2)
     with pytest.raises(ConfigurationError, match="'cuda:1' is a single GPU"):
         device_of_rank(torch.device("cuda:1"), 0, gpus=2)
+
+
+def test_a_port_that_is_in_use_is_one_error():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        group = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        command = [sys.executable, "-m", "agilerl_like", "train", "cartpole"]
+        environ = {**os.environ, **group, "ACCELERATE_USE_CPU": "true"}
+        ended = subprocess.run(command, check=False, env=environ, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert f"MASTER_PORT='{port}': the processes cannot meet there (it is in use); allowed is a free" in ended.stderr
+    assert "Traceback" not in ended.stderr

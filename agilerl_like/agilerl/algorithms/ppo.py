@@ -75,7 +75,6 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
             actor_network = critic_network = None
         envs = num_envs or 1
         batch_size = fitting_batch(batch_size, learn_step, envs)
-        net_config, its_length = without_sequence_length(net_config)
         super().__init__(
             observation_space,
             action_space,
@@ -104,7 +103,7 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
             device=device,
             accelerator=accelerator,
             bptt_sequence_type=BPTTSequenceType(bptt_sequence_type or BPTTSequenceType.CHUNKED),
-            max_seq_len=max_seq_len or its_length,
+            max_seq_len=max_seq_len,
             **more,
         )
         self._buffer: RolloutBuffer | None = None
@@ -269,12 +268,3 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
     ) -> float:
         """As `agilerl_like.PPO.test`, in AgileRL's order."""
         return super().test(env, swap_channels, max_steps, loop, vectorized, callback)
-
-
-def without_sequence_length(net_config: Any) -> tuple[Any, int | None]:
-    """A `net_config` without the length of sequences that AgileRL has in its encoder, and that length."""
-    encoder = (net_config or {}).get("encoder_config") or {}
-    if "max_seq_len" not in encoder:
-        return net_config, None
-    rest = {name: value for name, value in encoder.items() if name != "max_seq_len"}
-    return {**net_config, "encoder_config": rest}, encoder["max_seq_len"]
