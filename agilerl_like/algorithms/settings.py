@@ -103,7 +103,8 @@ class PPOSettings:
 NUMERIC = tuple(
     name
     for name in PPOSettings.__dataclass_fields__
-    if not isinstance(PPOSettings.__dataclass_fields__[name].default, bool | str) and name != "max_seq_len"
+    if not isinstance(PPOSettings.__dataclass_fields__[name].default, bool | str)
+    and name not in ("max_seq_len", "swap_channels")
 )
 """Settings that a member may have evolved."""
 

@@ -298,8 +298,8 @@ def test_no_sequence_of_mutations_leaves_a_bound(name, seed):
 
 def test_the_work_of_a_sample_is_counted():
     spec = SPECS["raw vectors"]
-    # eye: kernel 2x2 on 6x5x2 (channels first: 6 of 5x2): 3 * 6*4 * (4*1) + 3*4*1 * 8; map: 3 * 1*4 * (3*3) + 3*9 * 8
-    eye, map_ = 3 * 6 * 4 * 4 + 12 * 8, 3 * 4 * 9 + 27 * 8
+    # eye: kernel 2x2 on 6x5x2 (channels last: 2 of 6x5): 3 * 2*4 * (5*4) + 3*5*4 * 8; map: 3 * 1*4 * (3*3) + 3*9 * 8
+    eye, map_ = 3 * 2 * 4 * 20 + 60 * 8, 3 * 4 * 9 + 27 * 8
     assert spec.multiply_adds(spec, LEAVES, OUTPUTS) == eye + map_ + (8 + 8 + 3 + 4 + 6) * OUTPUTS
     remembering = SPECS["with a memory"]
     past = 3 * 4 * 4 * (2 + 4)  # 3 steps of 4 gates of 4 units, each from 2 inputs and 4 units

@@ -138,7 +138,7 @@ def test_experiences_that_do_not_fit_are_named():
     for place, change, message in (
         (3, {"red_0": whole[3]["red_0"]}, "rewards has nothing of agent.*'blue_0'"),
         (1, {**whole[1], "red_0": whole[1]["red_0"][:2]}, r"actions\['red_0'\] has 2 steps; states has 4"),
-        (3, {**whole[3], "red_0": [np.array([np.nan, 0.0])] * 4}, "rewards holds nan"),
+        (3, {**whole[3], "red_0": [np.array([np.inf, 0.0])] * 4}, "rewards holds inf"),  # nan: the agent did not act
         (4, {**whole[4], "red_0": [np.array([7.0, 0.0])] * 4}, "dones or next_done holds 7; allowed are 0 and 1"),
     ):
         with pytest.raises(ConfigurationError, match=message):
