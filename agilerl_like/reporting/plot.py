@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 PLOT = "evolution.png"
 _LOG_RANGE = 20.0
 _LABELS = 16
+_LABEL_LENGTH = 20
+"""Characters of a mutation's label: `encoder.remove_layer`, the longest operator of the default network."""
+_LEFT, _TOP, _RIGHT = 0.15, 0.65, 0.85
+"""Beyond these shares of the axes a label would leave them, and is put on the other side of its point."""
+_LEAST_SPREAD = 0.1
+"""Half the height of an axis at least, relative to the values: less would make noise look like a change."""
 PANELS = 48
 """Of hyperparameters, each of which is drawn by itself."""
 DRAWABLE = 1e100
@@ -157,13 +163,13 @@ def _draw_fitness(axes: Axes, history: _History) -> None:
     axes.plot(steps[starts], best[starts], color=_BLUE, linestyle=":", label="best so far, on fresh episodes")
     _draw_branches(axes, history, steps, fitness)
     axes.scatter(steps[history.lineage], fitness[history.lineage], s=20, color=_DARK, zorder=4)
-    _label_mutations(axes, history, steps, fitness)
     target = history.rows[-1]["population/target"]
     if abs(target) < DRAWABLE:
         axes.axhline(target, color=_RED, linestyle="--", linewidth=1.2, label=f"target {wording.fitness(target)}")
     axes.set(xlabel="env steps of all members", ylabel="mean return")
     axes.xaxis.set_major_formatter(lambda value, _: wording.count(value))
-    axes.margins(y=0.2)
+    _limit_height(axes, np.concatenate([fitness, best, [target if abs(target) < DRAWABLE else math.nan]]), margin=0.2)
+    _label_mutations(axes, history, steps, fitness)
     _dress(axes, "fitness")
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, frameon=False, fontsize=9)
 
@@ -172,11 +178,29 @@ def _label_mutations(axes: Axes, history: _History, x: np.ndarray, y: np.ndarray
     rows = history.rows
     born = [i for i in history.lineage if history.before[i] >= 0 and rows[history.before[i]]["uid"] != rows[i]["uid"]]
     changed = [i for i in born if rows[i]["mutation"] not in ("", "None") and math.isfinite(y[i])]
+    shares = axes.transLimits.transform(np.stack([x, y], axis=-1))
     for i in changed[-_LABELS:]:
+        across, up = shares[i]
+        above = up < _TOP
+        ends_here = across > (_LEFT if above else _RIGHT)  # above the point to its left, below it to its right
         axes.annotate(
-            rows[i]["mutation"], (x[i], y[i]), xytext=(-3, 5), textcoords="offset points", fontsize=8, color=_DARK,
-            ha="right", va="bottom", rotation=-30, rotation_mode="anchor", zorder=5, parse_math=False,
+            _short(rows[i]["mutation"]), (x[i], y[i]), xytext=(-3 if ends_here else 3, 5 if above else -5),
+            textcoords="offset points", ha="right" if ends_here else "left", va="bottom" if above else "top",
+            rotation=-30 if above == ends_here else 30, rotation_mode="anchor", fontsize=8, color=_DARK, zorder=5,
+            parse_math=False, clip_on=True,
         )  # fmt: skip
+
+
+def _short(label: str) -> str:
+    """Return the label of a mutation in at most `_LABEL_LENGTH` characters: several hyperparameters become a number."""
+    if len(label) <= _LABEL_LENGTH:
+        return label
+    if "," in label:
+        return f"{label.count(',') + 1} hyperparameters"
+    parts = label.split(".")
+    ends = [".".join(parts[first:]) for first in range(1, len(parts))]  # where in the network goes before what was done
+    end = next((end for end in ends if len(end) < _LABEL_LENGTH), "")
+    return f"…{end}" if end else f"{label[: _LABEL_LENGTH - 1]}…"
 
 
 def _draw_trait(axes: Axes, name: str, history: _History, norm: Normalize) -> None:
@@ -208,6 +232,25 @@ def _scale(axes: Axes, values: np.ndarray) -> None:
     else:
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=whole, min_n_ticks=1))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
+        _limit_height(axes, values)
+
+
+def _limit_height(axes: Axes, values: np.ndarray, margin: float = 0.05) -> None:
+    """Set the limits of y to those of the values and a margin, and to a least height around values that hardly differ.
+
+    The least height is relative to the largest value, and for discounts and other values in [0.9, 1) to what they lack
+    of 1: 0.99 and 0.995 are far apart.
+    """
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return
+    low, high = finite.min(), finite.max()
+    middle = low + (high - low) / 2
+    least = _LEAST_SPREAD * (max(abs(low), abs(high)) or 1.0)
+    if low >= 0.9 and high < 1:
+        least = min(least, 1 - middle)
+    half = max((high - low) * (0.5 + margin), least)
+    axes.set_ylim(middle - half, middle + half)
 
 
 def _dress(axes: Axes, title: str) -> None:

@@ -61,6 +61,84 @@ def test_the_best_members_branch_leaves_its_parent(run_dir):
     assert [text.get_text() for text in fitness.texts] == ["lr"]
 
 
+SEVEN = "gae_lambda,gamma,lr,update_epochs,clip_coef,vf_coef,ent_coef"
+
+
+def a_lineage(folder, fitnesses, mutation=SEVEN, **changes):
+    """A run in which each generation's member is a changed clone of the one before."""
+    reporter = CsvReporter(folder)
+    reporter.start(a_run(population_size=1))
+    for number, fitness in enumerate(fitnesses, 1):
+        member = a_member(uid=number - 1, parent_uid=number - 2, fitness=fitness, mutation=mutation, **changes)
+        reporter.generation(a_generation(member, number=number, target=None))
+    return figure(folder)
+
+
+@pytest.mark.parametrize(
+    "fitnesses",
+    [[0, 5, 40, 60, 80, 100, 100, 100, 50, 90, 10, 99, 0, 101], [0, 100, 95, 60, 40, 5, 0, 0, 0, 50, 10, 60, 0, 101]],
+    ids=["rises", "falls"],
+)
+@pytest.mark.parametrize("mutation", [SEVEN, "extractors.camera.encoder.remove_channel", "action_noise_correlation"])
+def test_labels_of_mutations_stay_inside_the_axes(tmp_path, mutation, fitnesses):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    drawing = a_lineage(tmp_path, fitnesses, mutation)
+    FigureCanvasAgg(drawing).draw()
+    fitness = drawing.axes[0]
+    inside = fitness.get_window_extent()
+    assert len(fitness.texts) == 13
+    for text in fitness.texts:
+        extent = text.get_window_extent()
+        assert inside.x0 <= extent.x0 < extent.x1 <= inside.x1, (text.xy, extent, inside)
+        assert inside.y0 <= extent.y0 < extent.y1 <= inside.y1, (text.xy, extent, inside)
+
+
+@pytest.mark.parametrize(
+    ("mutation", "label"),
+    [
+        ("lr,gamma", "lr,gamma"),
+        ("encoder.remove_layer", "encoder.remove_layer"),
+        ("clip_coef,lr,update_epochs", "3 hyperparameters"),
+        ("extractors.camera.encoder.add_node", "…encoder.add_node"),
+        ("encoder.cnn.remove_channel", "…cnn.remove_channel"),
+        ("action_noise_correlation", "action_noise_correl…"),
+    ],
+)
+def test_labels_of_mutations_are_at_most_20_characters(tmp_path, mutation, label):
+    drawing = a_lineage(tmp_path, [10, 20], mutation)
+    assert [text.get_text() for text in drawing.axes[0].texts] == [label]
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high"),
+    [
+        (1e-3, 0.9e-3, 1.1e-3),  # 10 % on both sides
+        (-2.0, -2.2, -1.8),
+        (0.0, -0.1, 0.1),
+        (0.99, 0.98, 1.0),  # a discount, which counts by what it lacks of 1
+        (1.0, 0.9, 1.1),
+        (4, 3.6, 4.4),
+    ],
+)
+def test_an_axis_of_one_value_is_not_scaled_to_noise(tmp_path, value, low, high):
+    axes = a_lineage(tmp_path, [10, 20], hyperparameters={"x": value}).axes[1]
+    assert axes.get_ylim() == pytest.approx((low, high))
+
+
+def test_values_that_hardly_differ_do_not_fill_their_axis(tmp_path):
+    # fitness 499 to 501 about 500: 10 % of the largest, 50.1, on both sides; weights 990 to 1010: 101 about 1000
+    reporter = CsvReporter(tmp_path)
+    reporter.start(a_run())
+    for number, (fitness, parameters) in enumerate([(499, 990), (501, 1010)], 1):
+        member = a_member(fitness=fitness, parameters=parameters, hyperparameters={"lr": 10.0**-number})
+        reporter.generation(a_generation(member, number=number, target=None))
+    fitness, lr, size, _ = figure(tmp_path).axes
+    assert fitness.get_ylim() == pytest.approx((449.9, 550.1))
+    assert size.get_ylim() == pytest.approx((899, 1101))
+    assert lr.get_ylim() == pytest.approx((0.0055, 0.1045))  # 0.01 to 0.1 and a margin of 5 %
+
+
 def test_of_equally_fit_members_the_title_names_the_one_that_the_console_names(tmp_path):
     folder = tmp_path / "equals"
     reporter = CsvReporter(folder)
