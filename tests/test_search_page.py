@@ -1,0 +1,91 @@
+"""What the page on the search says is so."""
+
+import os
+import re
+import subprocess
+import sys
+from inspect import signature
+from math import comb, log
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from agilerl_like import PPO, Mutations, RLParameter, TournamentSelection
+from agilerl_like.config.bundled import find
+from agilerl_like.training.run_folder import CONFIG
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "tutorials" / "search.md").read_text(encoding="utf-8")
+CLONES = re.findall(r"^\| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", PAGE, flags=re.MULTILINE)
+
+
+def expected_clones(size, tournament_size):
+    """The members that win no tournament: the one of rank r wins one with probability C(size-1-r, k-1) / C(size, k)."""
+    wins = [comb(size - 1 - r, tournament_size - 1) / comb(size, tournament_size) for r in range(1, size)]
+    return sum((1 - win) ** (size - 1) for win in wins)
+
+
+def test_the_weights_are_those_of_mutations():
+    weights = dict(re.findall(r"^\| [\w ]+ \| `(\w+)=([\d.]+)` \|", PAGE, flags=re.MULTILINE))
+    kinds = {"no_mutation" if kind == "none" else kind: weight for kind, weight in Mutations().weights.items()}
+    assert {name: float(weight) for name, weight in weights.items()} == kinds
+    assert sum(kinds.values()) == pytest.approx(1)  # so a weight is a share
+
+
+@pytest.mark.parametrize("name", ["new_layer_prob", "mutation_kl", "mutation_sd"])
+def test_defaults_of_mutations(name):
+    assert f"`{name}={getattr(Mutations, name)}`" in PAGE
+
+
+@pytest.mark.parametrize("name", ["shrink_factor", "grow_factor", "resample"])
+def test_defaults_of_ranges(name):
+    assert f"`{name}={getattr(RLParameter, name)}`" in PAGE
+
+
+@pytest.mark.parametrize("name", ["action_std_init", "action_std_min", "action_std_max", "action_noise_correlation"])
+def test_defaults_of_exploration(name):
+    (stated,) = re.findall(rf"`{name}=(-?[\d.]+)`", PAGE)
+    assert float(stated) == signature(PPO).parameters[name].default
+
+
+def test_the_numbers_of_clones_follow_from_tournaments():
+    assert len(CLONES) == 5
+    for size, tournament_size, clones, changed in CLONES:
+        expected = expected_clones(int(size), int(tournament_size))
+        assert (float(clones), float(changed)) == (round(expected, 1), round(0.6 * expected, 1))
+    assert round(14 * expected_clones(8, 2)) == 50
+    assert round(2 * expected_clones(8, 2)) == 7  # three generations
+    assert 25 < log(100) / log(1.2) < 26  # moves for a factor of 100
+
+
+def test_tournaments_make_as_many_clones_as_the_formula_says():
+    rng, selection = np.random.default_rng(1), TournamentSelection(2)
+    fitness = np.arange(8.0)
+    clones = [8 - len(set(selection.parents(fitness, rng).tolist())) for _ in range(4000)]
+    assert np.mean(clones) == pytest.approx(expected_clones(8, 2), abs=0.06)  # over three standard errors
+
+
+def test_founders_of_an_environment_without_a_configuration():
+    config = find("Taxi-v3").judge()
+    assert config.population.sample_hyperparameters
+    ranges = {name: (range_.min, range_.max) for name, range_ in config.hyperparameters.items()}
+    assert ranges == {"lr": (1e-5, 1e-2), "ent_coef": (1e-4, 1e-1)}
+
+
+def test_the_script_runs_as_it_stands(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    script = tmp_path / "ranks.py"
+    script.write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.fullmatch(r"\d+ clones: Counter\(.*\)", done.stdout.splitlines()[-1])
+    assert "selection" not in yaml.safe_load((tmp_path / "runs" / "ranks" / CONFIG).read_text(encoding="utf-8"))
