@@ -10,6 +10,7 @@ network: their sizes are bounded tightly, so that what grows is not what was ask
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import tempfile
@@ -54,8 +55,11 @@ CHECKPOINT_GENERATIONS = 50
 WARM_UP = 100
 """Generations that may still grow: buffers, caches, the allocator."""
 
-EVERY = 5
+EVERY = 10
 """Generations from one look to the next."""
+
+BLOCKS = 8
+"""Parts of the series, of which one at a time is left out for the standard error of the slope."""
 
 MOST_KB = 1.0
 MOST_TOTAL_MB = 5.0
@@ -150,9 +154,17 @@ class Result:
 
     @property
     def slope(self) -> float:
-        """Growth of resident memory in kB a generation, by least squares, beside what follows from larger networks."""
-        causes = np.stack([np.ones(len(self.rss_kb)), self.generations, self.weights], 1)
-        return float(np.linalg.lstsq(causes, np.asarray(self.rss_kb), rcond=None)[0][1])
+        """Growth of resident memory in kB a generation, the median of the slopes between all looks (Theil and Sen)."""
+        return median_slope(np.asarray(self.generations), np.asarray(self.rss_kb))
+
+    @property
+    def slope_error(self) -> float:
+        """The slope's standard error: a jackknife over contiguous blocks, for neighbouring looks are alike."""
+        looks = np.arange(len(self.rss_kb))
+        blocks = np.array_split(looks, min(BLOCKS, len(looks)))
+        rests = [np.setdiff1d(looks, block) for block in blocks]
+        slopes = [median_slope(np.asarray(self.generations)[rest], np.asarray(self.rss_kb)[rest]) for rest in rests]
+        return float(np.sqrt((len(blocks) - 1) * np.var(slopes)))
 
     @property
     def growth_mb(self) -> float:
@@ -162,7 +174,14 @@ class Result:
     @property
     def headline(self) -> str:
         """A few words for those who watch."""
-        return f"{self.slope:+.2f} kB a generation, {self.growth_mb:+.1f} MB in all, {self.seconds:.0f} s"
+        slope = f"{self.slope:+.2f} ± {self.slope_error:.2f} kB a generation"
+        return f"{slope}, {self.growth_mb:+.1f} MB in all, {self.seconds:.0f} s"
+
+
+def median_slope(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the median of the slopes between all pairs of points, which a few outliers do not move."""
+    i, j = np.triu_indices(len(x), 1)
+    return float(np.median((y[j] - y[i]) / (x[j] - x[i])))
 
 
 class Watch(Reporter):
@@ -176,6 +195,7 @@ class Watch(Reporter):
     def generation(self, record: GenerationRecord) -> None:
         self.seconds = record.seconds
         if record.generation >= self.warm_up and record.generation % EVERY == 0:
+            gc.collect()
             resident, *counts = held()
             weights = sum(member.parameters for member in record.members)
             self.seen.append((record.generation, resident, weights, *counts))
@@ -254,7 +274,7 @@ def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[st
             run.side,
             f"{result.rss_kb[0] / 1024:.1f}",
             f"{result.growth_mb:+.1f}",
-            f"{result.slope:+.2f}",
+            f"{result.slope:+.2f} ± {result.slope_error:.2f}",
             ", ".join("-".join(map(str, sorted({min(counts), max(counts)}))) for counts in held),
             f"{result.seconds:.0f}",
         )
@@ -267,9 +287,10 @@ def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[st
         f"P={MEMBERS}, {ENVS} envs a member (backend {options.backend}), {STEPS} steps of each a generation, evaluated "
         f"for at most {EVALUATION_STEPS} steps, all kinds of mutation, small networks of each kind within tight "
         f"bounds, a checkpoint every {CHECKPOINT_GENERATIONS} generations; {options.generations:,} generations, looked "
-        f"at every {EVERY} from generation {first} on. The slope is that of resident memory over generations beside "
-        "the number of weights. A run keeps the history of its members (fitness, returns, births), which is part of "
-        "what grows.",
+        f"at every {EVERY} from generation {first} on. The slope is the median of the slopes "
+        f"between all looks, ± its standard error (jackknife over {BLOCKS} blocks of looks). Python takes memory from "
+        "the system in arenas of 1 MiB, so one arena more is a slope of 3 kB over 300 generations. A run keeps the "
+        "history of its members (fitness, returns, births), which is part of what grows.",
         "",
         conditions(runs, options),
         "",

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import stat
+import sys
 import time
 import tracemalloc
 from contextlib import contextmanager
@@ -333,3 +334,21 @@ def test_a_fifo_among_leftovers_is_left_alone_and_does_not_block(folder):
     os.mkfifo(folder.parent / ".thing.tmp-fifo")
     storage.write_folder(folder, "test", DOCUMENTS, TENSORS)
     assert names_in(folder.parent) == [".thing.tmp-fifo", "thing"]
+
+
+def test_sizes_that_were_written_leave_nothing_in_memory(tmp_path):
+    def written(sizes):
+        storage.write_folder(tmp_path / "thing", "test", {}, {"w": {f"{n}": torch.zeros(n) for n in sizes}})
+        return sys.getallocatedblocks()
+
+    written(range(1, 50))
+    before = written(range(100, 150))
+    assert written(range(3000, 3300)) - before < 1000  # a ctypes type for each size took 33 blocks each
+
+
+def test_bfloat16_is_stored(tmp_path):
+    tensors = {"w": {"half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16), "whole": torch.tensor(3)}}
+    _, found = everything(storage.write_folder(tmp_path / "thing", "test", {}, tensors))
+    assert found["w"]["half"].dtype == torch.bfloat16
+    assert found["w"]["half"].tolist() == [1.5, -2.0]
+    assert found["w"]["whole"].item() == 3

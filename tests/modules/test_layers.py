@@ -270,3 +270,24 @@ def test_activations_are_torchs(name):
 def test_an_unknown_activation_is_told_its_near_names():
     with pytest.raises(ConfigurationError, match=r"activation='Relu' is unknown; did you mean 'ReLU'"):
         check_activation("activation", "Relu")
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_no_activation_is_compiled_for_each_new_shape(name, capfd):
+    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+        torch.nn.functional.conv2d(torch.ones(4, 8, 12, 12), torch.ones(8, 8, 3, 3))
+        ACTIVATIONS[name](x).sum().backward()
+    operations = [line for line in capfd.readouterr().out.splitlines() if ",exec," in line]
+    assert any("convolution" in line for line in operations)  # it is told of what oneDNN does
+    assert not any("eltwise" in line for line in operations)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 4), (3, 4), (2, 3, 4)])
+def test_gelu_is_x_by_the_normal_distribution(shape):
+    x = 3 * normal(*shape)
+    expected = [value * 0.5 * math.erfc(-value / math.sqrt(2)) for value in x.flatten().tolist()]
+    found = ACTIVATIONS["GELU"](x.float())
+    assert found.is_contiguous()
+    torch.testing.assert_close(found.double().flatten(), torch.tensor(expected, dtype=torch.float64), atol=1e-5, rtol=0)
