@@ -19,9 +19,9 @@ from agilerl_like.networks.distributions import LOG_STD_RANGE
 
 LARGEST = 1e38
 """Of a float setting: float32, in which it is computed, ends at 3.4e38."""
-Positive = Annotated[float, Field(gt=0, le=LARGEST)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-NonNegative = Annotated[float, Field(ge=0, le=LARGEST)]
+NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 LogStd = Annotated[float, Field(ge=LOG_STD_RANGE[0], le=LOG_STD_RANGE[1])]
 Epochs = Annotated[int, Field(ge=1, le=10_000)]
 """An update takes time in proportion: with more it would not end."""

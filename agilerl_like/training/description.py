@@ -203,7 +203,7 @@ def settings_of(
             "be written; `agilerl-like eval RUN --env ID` names one"
         )
     else:
-        environment["num_envs"] = population[0].num_envs
+        environment["num_envs"] = vector.num_envs  # of each member, for the environment can be made again
         environment["backend"] = _backend_of(vector)
     varied = [key for key, value in members["algorithm"].items() if isinstance(value, list)]
     is_drawn = bool(varied) and set(varied) <= members["hyperparameters"].keys()

@@ -79,7 +79,8 @@ FIELDS = [
     wrong("environment.num_envs", TOO_SMALL | FRACTION | NO_NUMBER, AT_LEAST, WHOLE),
     wrong("environment.num_envs", HUGE, r"needs at least .*B of memory; .*: allowed are at most \d+ envs"),
     *(wrong(path, BEYOND, "less than or equal to 1099511627776") for path in
-      ("algorithm.batch_size", "algorithm.learn_step", "algorithm.update_epochs", "population.size")),
+      ("algorithm.batch_size", "algorithm.learn_step", "population.size")),
+    wrong("algorithm.update_epochs", st.integers(10_001, 10**30), "less than or equal to 10000"),
     wrong("environment.step_timeout", NEGATIVE | NO_NUMBER, AT_LEAST, NUMBER),
     wrong("environment.backend", NO_NAME, "allowed are|did you mean"),
     wrong("population.size", TOO_SMALL | FRACTION | NO_NUMBER, AT_LEAST, WHOLE),

@@ -46,8 +46,7 @@ def script(run_dir=None, *, env="CartPole-v1", num_envs=2, size=2, make=None, op
             size,
             envs.single_observation_space,
             envs.single_action_space,
-            num_envs=envs.num_envs,
-            **{**defaults, **settings},
+            **{**defaults, **settings},  # num_envs is left out: training sets it
         )
         return train_on_policy(
             envs, pop=pop, verbose=False, **{"run_dir": run_dir, **SCHEDULE, **EVOLUTION, **(options or {})}
