@@ -272,6 +272,7 @@ def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[st
         held = [result.threads, result.files, result.children, result.shared]
         return (
             run.side,
+            f"{result.generations[-1]:,}",
             f"{result.rss_kb[0] / 1024:.1f}",
             f"{result.growth_mb:+.1f}",
             f"{result.slope:+.2f} ± {result.slope_error:.2f}",
@@ -280,13 +281,13 @@ def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[st
         )
 
     first = runs[0].result.generations[0]
-    heads = ("kind of network", "MB at the first look", "growth, MB", "slope, kB a generation")
+    heads = ("kind of network", "generations", "MB at the first look", "growth, MB", "slope, kB a generation")
     return [
         "## Memory over many generations",
         "",
         f"P={MEMBERS}, {ENVS} envs a member (backend {options.backend}), {STEPS} steps of each a generation, evaluated "
         f"for at most {EVALUATION_STEPS} steps, all kinds of mutation, small networks of each kind within tight "
-        f"bounds, a checkpoint every {CHECKPOINT_GENERATIONS} generations; {options.generations:,} generations, looked "
+        f"bounds, a checkpoint every {CHECKPOINT_GENERATIONS} generations; looked "
         f"at every {EVERY} from generation {first} on. The slope is the median of the slopes "
         f"between all looks, ± its standard error (jackknife over {BLOCKS} blocks of looks). Python takes memory from "
         "the system in arenas of 1 MiB, so one arena more is a slope of 3 kB over 300 generations. A run keeps the "
@@ -300,7 +301,8 @@ def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[st
 
 def goals(runs: Sequence[Run[Result]]) -> list[Goal]:
     """Return what grew."""
-    looked_at = f"{runs[0].result.generations[-1]:,} generations"
+    lengths = sorted({run.result.generations[-1] for run in runs})
+    looked_at = f"{' to '.join(f'{length:,}' for length in dict.fromkeys((lengths[0], lengths[-1])))} generations"
     worst = max(runs, key=lambda run: run.result.slope)
     largest = max(runs, key=lambda run: run.result.growth_mb)
     steady = all(

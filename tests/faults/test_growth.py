@@ -1,9 +1,11 @@
 """R8: sixty generations leave behind what six do; a thousand are measured by benchmarks/memory.py."""
 
+import ctypes
 import gc
 import threading
 
 import psutil
+import pytest
 from tiny_runs import ENVS, MEMBERS, children, descriptors, named_memory, population_for, tier, tiny_run
 from torch import Tensor
 
@@ -59,3 +61,78 @@ def test_generations_leave_nothing_behind(tmp_path):
     assert late <= 2 * early  # nets may have more layers now, each with its few tensors
     growth = watch.resident[-1] - watch.resident[WARM_UP]
     assert growth <= 5 * MEBIBYTE, f"{growth / MEBIBYTE:.1f} MiB"
+
+
+TIGHT = {"hidden_size": [16], "min_mlp_nodes": 16, "max_mlp_nodes": 32, "max_hidden_layers": 2}
+ENDS = {"head_config": TIGHT, "latent_dim": 16, "max_latent_dim": 24}
+MEMORY = {"hidden_state_size": 16, "max_hidden_state_size": 32, "max_layers": 2, "cell": "GRU"}
+KINDS = {
+    "mlp": {"net_config": {**ENDS, "encoder_config": TIGHT}},
+    "gru": {
+        "net_config": {**ENDS, "encoder_config": TIGHT, "memory_config": MEMORY},
+        "recurrent": True,
+        "max_seq_len": 8,
+    },
+}
+"""Networks within bounds so tight that their number of weights does not grow."""
+
+LONG, LOOK, WINDOW = tier(150, 600), 5, 10
+"""Generations, how many from one look to the next, and looks of which the least counts."""
+MOST_KB = 1.0
+"""A generation."""
+
+
+class Heap(ctypes.Structure):
+    """What glibc's mallinfo2 returns: `hblkhd` bytes are mapped one by one, `uordblks` are in use of the rest."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keep",
+        )
+    )
+
+
+class HeapWatch(Reporter):
+    """Measures how many kB of C's heap are in use: resident memory moves by arenas of 1 MiB, which hides a kB."""
+
+    def __init__(self, mallinfo):
+        mallinfo.restype = Heap
+        self.mallinfo, self.used = mallinfo, []
+
+    def generation(self, record):
+        if record.generation % LOOK == 0:
+            gc.collect()
+            now = self.mallinfo()
+            self.used.append((now.uordblks + now.hblkhd) / 1024)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_heap_grows_at_most_a_kilobyte_a_generation(kind, tmp_path):
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:
+        pytest.skip("mallinfo2 is glibc's, from 2.33 on")
+    env, watch = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="sync"), HeapWatch(mallinfo)
+    population = population_for(env, **KINDS[kind])
+    tiny_run(
+        population,
+        env=env,
+        generations=LONG,
+        generation=STEPS,
+        eval_steps=20,
+        checkpoint=10 * STEPS,
+        run_dir=tmp_path,
+        reporters=[watch],
+    )
+    early, late = min(watch.used[WINDOW : 2 * WINDOW]), min(watch.used[-WINDOW:])  # of small populations both times
+    generations = LOOK * (len(watch.used) - 2 * WINDOW)
+    assert late - early <= MOST_KB * generations, f"{(late - early) / generations:.1f} kB a generation"
