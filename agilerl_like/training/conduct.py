@@ -31,7 +31,7 @@ from agilerl_like.training.archive import (
     rivals_of,
 )
 from agilerl_like.training.best_agent import BestAgent
-from agilerl_like.training.description import check_identity, identity_of
+from agilerl_like.training.description import SELECTION, check_identity, identity_of, selection_name
 from agilerl_like.training.distributed import Alone, Together, World, deal, join_processes, part_processes
 from agilerl_like.training.interrupts import Interrupts
 from agilerl_like.training.launch import Crew, launched
@@ -185,13 +185,14 @@ class Part:
                     f"{lost}. The run goes back, once, to its checkpoint of generation {generation}, "
                     "and on with other noise"
                 )
-            identity = identity_of(stage, population, schedule) if self.world.is_main else {}
+            identity = identity_of(stage, population, schedule, plan.selection) if self.world.is_main else {}
             if checkpoint is not None:
                 begun_with = identity_in(checkpoint)
                 if lost is None:
                     drawn = population is not None and population[0].seed_is_drawn
                     check_identity(begun_with, identity, str(places.shown), seed_is_drawn=drawn)
-                identity = begun_with
+                    self._warn_of_another_selection(begun_with)
+                identity = {**begun_with, SELECTION: selection_name(plan.selection)}
                 population = population_of(checkpoint, stage.population, population)
             elif resume and places.run_dir is not None and (places.run_dir / METRICS).is_file():
                 self.reporters.warning(f"{places.shown} has no checkpoint yet: the run begins again")
@@ -241,6 +242,15 @@ class Part:
                     if lost is None and (memory is not None or run.progress.saved_at):
                         raise Fallen(str(end)) from end
                     raise
+
+    def _warn_of_another_selection(self, begun_with: Mapping[str, Any]) -> None:
+        """Warn if a resumed run selects in another way: no configuration can name a strategy of a script's own."""
+        before, now = begun_with.get(SELECTION), selection_name(self.plan.selection)
+        if before is not None and before != now:
+            self.reporters.warning(
+                f"selection={now}: this run was begun with {before}; it continues with {now}. A strategy of a script's "
+                "own needs that script: train_on_policy(…, selection_strategy=…, resume=…)"
+            )
 
     def _trial_env(self, stack: contextlib.ExitStack, members: int) -> Any:
         """Where members are tested: made for them, unless only the one env exists that was given for it."""

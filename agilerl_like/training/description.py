@@ -25,6 +25,8 @@ from agilerl_like.training.schedule import Schedule
 from agilerl_like.training.stage import Stage
 
 Place = tuple[str, ...]
+SELECTION = "selection"
+"""Name of the class of a run's selection strategy among what it was begun with."""
 ABSENT = object()
 """What is where a setting is left out."""
 
@@ -96,8 +98,15 @@ def _plain(value: Any) -> Any:
 # -- what a run keeps
 
 
-def identity_of(stage: Stage, population: Individuals | None, schedule: Schedule) -> dict[str, Any]:
-    """What a run keeps for its whole life; of members nothing, if none are given.
+def selection_name(selection: Selection | None) -> str:
+    """The class of a selection strategy; "none" without one."""
+    return "none" if selection is None else type(selection).__qualname__
+
+
+def identity_of(
+    stage: Stage, population: Individuals | None, schedule: Schedule, selection: Selection | None
+) -> dict[str, Any]:
+    """What a run keeps for its whole life, and its selection, which may change; of members nothing, if none are given.
 
     Members that have been trained are a result and no settings: only their number, seed and ranges are told.
     """
@@ -110,6 +119,7 @@ def identity_of(stage: Stage, population: Individuals | None, schedule: Schedule
         "environment": environment_of(stage),
         **members,
         "training": {"fitness": schedule.fitness, "eval_steps": schedule.eval_steps},
+        SELECTION: selection_name(selection),
     }
 
 
@@ -120,6 +130,7 @@ def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str,
     not given, and with `seed_is_drawn` whatever follows from the seed.
     """
     old, new = ({**section, "environment": dict(section["environment"])} for section in (run, given))
+    old.pop(SELECTION, None)
     _keep_common(old["environment"], new["environment"])
     if "id" in old["environment"]:  # the name follows from it
         old["environment"].pop("name", None)

@@ -282,6 +282,19 @@ def test_an_edited_configuration_is_refused(run, capsys, line, edited, said):
     assert said in capsys.readouterr().err
 
 
+class OwnTournament(TournamentSelection):
+    """A selection strategy that only a script can name."""
+
+
+def test_another_selection_than_the_one_of_before_is_warned_of(tmp_path, capsys):
+    own = {"selection_strategy": OwnTournament(2)}
+    script(tmp_path / "mine", options=own)
+    again(tmp_path / "mine", options=own)
+    assert "selection=" not in capsys.readouterr().out
+    assert main(["resume", str(tmp_path / "mine"), "--training.max-steps", "128"]) == 0
+    assert "selection=TournamentSelection: this run was begun with OwnTournament; it" in capsys.readouterr().out
+
+
 def test_checkpoint_without_a_place_saves_where_agilerl_does(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     script()
