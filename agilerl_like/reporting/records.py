@@ -92,9 +92,9 @@ class MemberRecord:
 class BestRecord(MemberRecord):
     """The best agent of a run so far, found in `generation`.
 
-    `fitness`, `fitness_std` and `episodes` are those of fresh episodes, played by no one else and chosen from by
-    nothing, and `standard_error` is the standard error of that fitness. It is nan where no fresh episodes were played,
-    because the run was interrupted before: `fitness` is then that of the member's evaluation.
+    `fitness`, `fitness_std` and `episodes` are those of fresh episodes, which selection does not use, and
+    `standard_error` is the standard error of that fitness. It is nan where an interrupt came before the fresh episodes:
+    `fitness` is then that of the member's evaluation.
     """
 
     generation: Natural

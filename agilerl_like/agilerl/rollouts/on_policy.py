@@ -23,7 +23,7 @@ __getattr__ = absent_from(__name__)
 
 
 class Collected(NamedTuple):
-    """Scores of the episodes that ended, and what the next call goes on from."""
+    """Scores of the episodes that ended, and the state from which the next call continues."""
 
     completed_episode_scores: list[float]
     last_obs: Any

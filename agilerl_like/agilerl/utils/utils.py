@@ -127,7 +127,7 @@ def run_selection_and_mutation(
     accelerator: Any = None,
     language_model: bool | None = False,
 ) -> Any:
-    """Select, mutate what selection says may change, and save the elite if that is asked for."""
+    """Select parents, mutate the members that selection lets change, and save the elite if `save_elite` is set."""
     elite, population, *indices = selection_strategy.select(population)
     if save_elite:
         elite.save_checkpoint((elite_path or f"{env_name}-elite_{algo or elite.algo}").removesuffix(".pt"))
