@@ -47,6 +47,16 @@ class Flawed(CartPoleEnv):
         return np.full_like(observation, np.nan)
 
 
+class Unlicensed(Flawed):
+    made = 0
+
+    def __init__(self, flaw, at=100):
+        super().__init__(flaw, at=-1)
+        Unlicensed.made += 1
+        if Unlicensed.made == at:
+            raise RuntimeError("no licence")
+
+
 class Endless(Flawed):
     def step(self, action):
         observation, reward, _, *rest = super().step(action)
@@ -95,6 +105,15 @@ def test_in_training(run, capsys, flaw, message):
     assert message in line
     assert line.startswith("agilerl-like: ")
     assert line.endswith("; to go on: agilerl-like resume runs/one --trust")
+
+
+@pytest.mark.parametrize(("at", "backend"), [(1, "sync"), (1, "workers"), (1, "auto"), (8, "sync")])
+def test_in_a_constructor(run, capsys, at, backend):
+    """The first env is made while the settings are read, the eighth when those of all members are."""
+    assert run("opens", at, "Unlicensed", "--environment.backend", backend, "--environment.num-workers", "1") == 75
+    *_, line = capsys.readouterr().err.splitlines()
+    message = r"^agilerl-like: \S+:Unlicensed: construction failed with RuntimeError: no licence "
+    assert re.search(message + r'\(File ".*", line \d+, in __init__\)$', line)
 
 
 def test_in_evaluation(run, capsys):

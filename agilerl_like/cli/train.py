@@ -175,7 +175,8 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
             write_line(f"{end}; to go on it needs {' and '.join(map(BEYOND.__getitem__, end.limits))}")
             return ExitCode.DONE
         except (EnvironmentFault, NoHealthyMember) as error:
-            return write_error(type(error)(f"{error}; to go on: {command}"), ExitCode.FAULT)
+            begun = run_dir is None or (run_dir / CONFIG).is_file()
+            return write_error(type(error)(f"{error}; to go on: {command}" if begun else str(error)), ExitCode.FAULT)
     if run_dir is not None and config.run.plot and importlib.util.find_spec("matplotlib") is not None:
         _draw(run_dir)
     return _exit_code(outcome)

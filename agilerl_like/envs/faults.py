@@ -54,8 +54,8 @@ def described(error: BaseException) -> str:
 def blamed_on(env: Any, action: str) -> Iterator[None]:
     """Turn whatever an environment raises in this block into an EnvironmentFault that names it.
 
-    `env` is a vector environment, `action` what it is asked to do ("step", "reset"). `sys.exit` counts as an
-    exception of the environment; Ctrl-C, a second SIGTERM and our own errors pass.
+    `env` is a vector environment, or its name; `action` is what it is asked to do ("step", "reset"). `sys.exit` counts
+    as an exception of the environment; Ctrl-C, a second SIGTERM and our own errors pass.
     """
     try:
         yield
@@ -71,16 +71,23 @@ def blamed_on(env: Any, action: str) -> Iterator[None]:
 
 def name_of(env: Any) -> str:
     """Return the name of an environment, single or vector, for messages: its id, or its factory or class."""
+    if isinstance(env, str):
+        return env
     recipe = vars(env).get("recipe") if hasattr(env, "__dict__") else None
     if recipe is not None:
-        source = recipe.env_kwargs.get("source", recipe.env)  # of a multi-agent environment
-        return source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
+        return name_of_recipe(recipe)
     env_id = getattr(getattr(env, "spec", None), "id", None)
     if isinstance(env_id, str):
         return env_id
     core = getattr(env, "unwrapped", env)
     singles = getattr(core, "envs", None)
     return name_of(singles[0]) if isinstance(singles, (list, tuple)) and singles else type(core).__name__
+
+
+def name_of_recipe(recipe: Any) -> str:
+    """Return the name of the environment that a recipe makes: its id or import path, or its factory's name."""
+    source = recipe.env_kwargs.get("source", recipe.env)  # of a multi-agent environment
+    return source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
 
 
 def misfit(space: gym.Space, observation: Any) -> str:

@@ -28,7 +28,7 @@ from gymnasium.vector.utils import batch_space
 from agilerl_like.envs import envpool
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.extras import EXTRAS, how_to_install, missing_module
-from agilerl_like.envs.faults import described
+from agilerl_like.envs.faults import blamed_on, described, name_of_recipe
 from agilerl_like.envs.instances import instances_of, note_instances
 from agilerl_like.envs.keeping import KeepingSyncVectorEnv, keeping
 from agilerl_like.envs.pace import prefer_workers
@@ -104,6 +104,7 @@ class EnvRecipe:
         Raises:
             ConfigurationError: unknown id, wrapper or argument, a package that is not installed, or a backend that this
                 env does not have.
+            EnvironmentFault: the env's constructor raised another exception.
         """
         for wrapper in (*self.wrappers, *self.training_wrappers):
             resolved(wrapper)  # what cannot be imported is an error here, not in a worker
@@ -116,9 +117,10 @@ class EnvRecipe:
             wanted = replace(wanted, env=_resolve_source(self.env))
         if isinstance(wanted.env, str):
             wanted = replace(wanted, env_kwargs=_with_time_limit(wanted.env_kwargs, wanted.backend))
-        backend, why = wanted._choose() if wanted.backend == "auto" else (wanted.backend, "")
-        chosen = replace(wanted, backend=backend)
-        env = cast(_Remembering, chosen._build())
+        with blamed_on(name_of_recipe(self), "construction"):
+            backend, why = wanted._choose() if wanted.backend == "auto" else (wanted.backend, "")
+            chosen = replace(wanted, backend=backend)
+            env = cast(_Remembering, chosen._build())
         if not isinstance(chosen.env, str):
             chosen = replace(chosen, env=self.env)  # an import path stays one, so that to_json can write it
         env.recipe, env.choice = chosen, Choice(wanted.backend, why)
