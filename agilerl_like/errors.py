@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import NamedTuple
+from functools import wraps
+from typing import NamedTuple, ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+ResultT = TypeVar("ResultT")
 
 
 class ExitCode(IntEnum):
@@ -123,3 +128,26 @@ def renamed(field: str, value: object, here: str, foreign: Foreign) -> Configura
     """Build the error for a setting that has another name here."""
     conversion = f", which {foreign.conversion}" if foreign.conversion else ""
     return ConfigurationError(f"{field}={value!r} is unknown; did you mean {here!r}{conversion}?")
+
+
+def names_checked(function: Callable[Arguments, ResultT]) -> Callable[Arguments, ResultT]:
+    """Decorate a function that takes `**settings`: a required argument under another name is a ConfigurationError.
+
+    Python itself says only that an argument is missing, for it takes the name given for one of the settings.
+    """
+    parameters = inspect.signature(function).parameters
+    required = [
+        name for name, one in parameters.items() if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+    ]
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> ResultT:
+        missing = [name for name in required[len(args) :] if name not in kwargs]
+        for name in missing:
+            others = [given for given in kwargs if given not in parameters]
+            foreign = [given for given in others if (meant := foreign_setting(given)) and meant.name == name]
+            for given in foreign or difflib.get_close_matches(name, others, n=1, cutoff=0.8):
+                raise renamed("argument", given, name, Foreign(name))
+        return function(*args, **kwargs)
+
+    return call

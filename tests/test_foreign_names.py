@@ -43,6 +43,29 @@ def test_python_does_too(make):
         make(n_steps=128)
 
 
+@pytest.mark.parametrize(
+    ("make", "given", "meant"),
+    [
+        (
+            lambda: IPPO.population(2, observation_space=BOX, action_space=BOX),
+            "observation_space",
+            "observation_spaces",
+        ),
+        (lambda: IPPO(observation_spaces={"a_0": BOX}, action_space=BOX), "action_space", "action_spaces"),
+        (lambda: PPO(observation_spaces=BOX, action_spaces=BOX), "observation_spaces", "observation_space"),
+        (lambda: PPO.population(pop_size=2, observation_space=BOX, action_space=BOX), "pop_size", "size"),
+    ],
+)
+def test_a_required_argument_under_another_name_is_named(make, given, meant):
+    with pytest.raises(ConfigurationError, match=f"argument='{given}' is unknown; did you mean '{meant}'?"):
+        make()
+
+
+def test_an_argument_that_is_missing_altogether_stays_pythons_error():
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'action_spaces'"):
+        IPPO.population(2, {"a_0": BOX}, batch_size=64)
+
+
 def test_every_name_leads_to_a_setting_that_exists_and_none_is_one():
     whole = Draft({"environment": {"id": "CartPole-v1"}}).judge().to_json()
     for foreign, known in FOREIGN.items():

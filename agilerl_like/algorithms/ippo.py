@@ -35,7 +35,7 @@ from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, ParallelEnv, alone
 from agilerl_like.envs.spaces import space_to_json
 from agilerl_like.envs.team_rows import GroupRows, Rewards
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError, names_checked, unknown_name
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
 from agilerl_like.learning.rollout import row_bytes
 from agilerl_like.learning.team import Team
@@ -77,6 +77,7 @@ class IPPO(Individual):
 
     learn_step: int
 
+    @names_checked
     def __init__(
         self,
         observation_spaces: Spaces,
@@ -234,6 +235,7 @@ class IPPO(Individual):
         return self.learners[self.get_group_id(agent_id)]
 
     @classmethod
+    @names_checked
     def population(
         cls,
         size: int,

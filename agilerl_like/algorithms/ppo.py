@@ -32,7 +32,7 @@ from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
 from agilerl_like.algorithms.stored import count_in, plain, space_in
 from agilerl_like.envs.masks import choices_of
 from agilerl_like.envs.spaces import ObservationEncoding, mask_size
-from agilerl_like.errors import ConfigurationError, NoHealthyMember, unknown_name
+from agilerl_like.errors import ConfigurationError, NoHealthyMember, names_checked, unknown_name
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
@@ -123,6 +123,7 @@ class PPO(Agent):
     precision: Precision
     per_member: bool
 
+    @names_checked
     def __init__(
         self,
         observation_space: gymnasium.Space,
@@ -263,6 +264,7 @@ class PPO(Agent):
         )
 
     @classmethod
+    @names_checked
     def population(
         cls,
         size: int,
