@@ -12,7 +12,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorE
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from agilerl_like.envs import EnvRecipe, TransitionEnv, evaluation_env, make_vect_envs, widen
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 CARTPOLE = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
 ENVPOOL = importlib.util.find_spec("envpool") is not None
@@ -396,9 +396,10 @@ def test_a_time_limit_may_be_left_to_the_env_or_out():
         make_vect_envs("CartPole-v1", 2, max_episode_steps=-1, backend="vector")
 
 
-def test_a_fault_inside_a_users_factory_stays_what_it_is():
+def test_a_fault_inside_a_users_factory_is_blamed_on_it_and_stays_the_cause():
     def broken():
         return len(3)  # pyright: ignore[reportArgumentType]
 
-    with pytest.raises(TypeError, match="has no len"):
+    with pytest.raises(EnvironmentFault, match="broken: construction failed with TypeError: .* has no len") as found:
         make_vect_envs(broken)
+    assert isinstance(found.value.__cause__, TypeError)
