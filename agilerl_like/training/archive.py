@@ -245,6 +245,7 @@ class Archive:
     ) -> Path:
         score = account.best.record.fitness
         written = checkpoints.write(account.progress.generation, documents, tensors, score=score)
+        checkpoints.mark()
         checkpoints.warn_if_tight(self.reporters.warning)
         return written
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import shutil
 import uuid
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from agilerl_like import storage
 from agilerl_like.documents import Finite, Natural, as_record
+from agilerl_like.durable import replace_file
 from agilerl_like.errors import CheckpointError, ConfigurationError
 
 KIND = "checkpoint"
@@ -28,6 +30,9 @@ MILESTONE = "milestone"
 FOLDER = re.compile(r"gen-(\d{6,})")
 ASIDE = "aside-"
 """Prefix of the name of a folder that is kept and not used: a run went back behind it, or it lacks its manifest."""
+MARK = ".checkpointed"
+"""A file beside the folder of checkpoints: the run has written one. It stays where the checkpoints are moved away."""
+MARK_TEXT = b"This run has written checkpoints.\n"
 ROOM = 2.5
 """Free space that a run should have, in checkpoints."""
 
@@ -91,6 +96,18 @@ def read(path: Path) -> Checkpoint:
     return Checkpoint(path, Milestone.of(documents, path).generation, documents, tensors)
 
 
+def is_marked(run_dir: Path) -> bool:
+    """Return whether the run of this folder has written a checkpoint, wherever its checkpoints are now."""
+    mark = run_dir / MARK
+    return mark.is_file() and not mark.is_symlink() and mark.read_bytes() == MARK_TEXT
+
+
+def unmark(run_dir: Path) -> None:
+    """Remove the mark of an earlier run; a file of that name which no run has written stays."""
+    if is_marked(run_dir):
+        (run_dir / MARK).unlink()
+
+
 def _generation_of(path: Path) -> int:
     return int(path.name.removeprefix("gen-"))
 
@@ -145,7 +162,8 @@ class Checkpoints:
         If newer ones are not, `warn` is told once, with what is wrong with the newest.
 
         Raises:
-            CheckpointError: there are some, and none is whole; or one is of a schema that this version does not read.
+            CheckpointError: there are some, and none is whole; one is of a schema that this version does not read; or
+                the run has written some, and all are gone.
         """
         damage: CheckpointError | None = None
         for path in reversed(self._folders()):
@@ -162,7 +180,25 @@ class Checkpoints:
             return checkpoint
         if damage is not None:
             raise CheckpointError(f"path={str(self.folder)!r} has no checkpoint that is whole; of the newest: {damage}")
+        if is_marked(self.folder.parent):
+            raise CheckpointError(
+                f"path={str(self.folder)!r} has no checkpoint, though this run has written some, so it cannot go on; "
+                "put them back, or begin afresh with overwrite=True (train, --run.overwrite true) instead of resume"
+            )
         return None
+
+    def mark(self) -> None:
+        """Note durably that the run has written a checkpoint (see `MARK`).
+
+        Raises:
+            CheckpointError: the disk does not take it.
+        """
+        mark = self.folder.with_name(MARK)
+        if not os.path.lexists(mark):
+            try:
+                replace_file(mark, MARK_TEXT)
+            except OSError as error:
+                raise CheckpointError(f"path={str(mark)!r} could not be written ({error})") from error
 
     def warn_if_tight(self, warn: Callable[[str], None]) -> None:
         """Warn, once, if the disk has not room for a few more checkpoints like the last one."""

@@ -20,7 +20,7 @@ from agilerl_like.reporting.plot import PLOT
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporter
 from agilerl_like.reporting.wandb import ID
-from agilerl_like.training.checkpoint import FOLDER, KIND
+from agilerl_like.training.checkpoint import FOLDER, KIND, unmark
 from agilerl_like.training.lock import LOCK, RunLock
 from agilerl_like.training.provenance import provenance
 
@@ -65,6 +65,7 @@ def claim(folder: Path, *, overwrite: bool = False) -> None:
     """
     _check(folder, overwrite=overwrite)
     try:
+        unmark(folder)
         for name in _traces(folder):
             ENTRIES[name].remove(folder / name)
             sync_folder(folder)

@@ -149,6 +149,27 @@ def test_a_run_that_is_still_going_on_is_said_first(earlier):
         check_free(earlier, overwrite=True)
 
 
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_run_whose_checkpoints_were_moved_away_is_not_begun_again(earlier, emptied):
+    """To begin again would replace its records."""
+    shutil.move(earlier / "checkpoints", earlier.parent / "moved")
+    if emptied:
+        (earlier / "checkpoints").mkdir()
+    before = contents(earlier)
+    with pytest.raises(CheckpointError, match=r"has no checkpoint, .* put them back, or begin afresh with overwrite"):
+        script(resume=earlier, max_steps=96)
+    assert contents(earlier) == before
+    shutil.copytree(earlier.parent / "moved", earlier / "checkpoints", dirs_exist_ok=True)
+    script(resume=earlier, max_steps=96)
+    assert len({line.split(",")[0] for line in (earlier / "metrics.csv").read_text().splitlines()[1:]}) == 3
+
+
+def test_an_overwritten_run_that_has_no_checkpoint_yet_begins_again(earlier):
+    claim(earlier, overwrite=True)
+    _, fitness = script(resume=earlier)
+    assert len(fitness) == 2
+
+
 def test_resume_and_overwrite_contradict_each_other(earlier):
     before = contents(earlier)
     with pytest.raises(ConfigurationError, match="overwrite=True would remove the run of resume="):
