@@ -400,6 +400,6 @@ def test_a_fault_inside_a_users_factory_is_blamed_on_it_and_stays_the_cause():
     def broken():
         return len(3)  # pyright: ignore[reportArgumentType]
 
-    with pytest.raises(EnvironmentFault, match="broken: construction failed with TypeError: .* has no len") as found:
+    with pytest.raises(EnvironmentFault, match=r"broken: construction failed with TypeError: .* has no len") as found:
         make_vect_envs(broken)
     assert isinstance(found.value.__cause__, TypeError)
