@@ -25,7 +25,7 @@ from agilerl_like.algorithms.team_evaluation import evaluate_teams, unexploring
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, generator, integers
-from agilerl_like.training.judge import Judge, Judgement, Rival
+from agilerl_like.training.judge import Crowning, Evaluate, Judge, Judgement, Rival
 from agilerl_like.training.members import Members
 
 FIRST_RATING = 1000.0
@@ -73,22 +73,20 @@ class Contest(Judge):
         played = len(rivals) * sides * len(seeds)
         return Judgement(ratings.tolist(), errors.tolist(), errors.tolist(), played, steps.tolist())
 
-    def crown(self, members: Members, slot: int, generation: int) -> int:
-        best, seeds = (
-            members.here().get(slot),
-            integers(CROWNING_GAMES, members.first.seed, Purpose.CROWNING, generation),
-        )
+    def crown(self, members: Members, slot: int, generation: int, evaluate: Evaluate) -> Crowning:
+        seeds = integers(CROWNING_GAMES, members.first.seed, Purpose.CROWNING, generation)
         holder = members.holder(slot)
-        own = None
-        if best is not None and holder == members.world.rank:
-            own = self.judge(best, seeds, generation)
+        best = members.here().get(slot) if holder == members.world.rank else None
+        own, signal = evaluate(lambda asked: best and self.judge(best, seeds, generation, asked_to_stop=asked))
+        if signal:
+            return Crowning(0, signal)
         rating, steps = members.world.gather(None if own is None else [own.fitness[0], own.steps[0]])[holder]
-        champion = members.spread(holder, [None if own is None or best is None else best.clone()])[0]
+        champion = members.spread(holder, [None if best is None else best.clone()])[0]
         self.rivals.append(Rival(champion, rating, generation))
         if len(self.rivals) > REMEMBERED:  # the first and the last stay
             forgotten = generator(members.first.seed, Purpose.OPPONENTS, generation, 1).integers(1, REMEMBERED)
             del self.rivals[int(forgotten)]
-        return steps
+        return Crowning(steps, 0)
 
     def _drawn(self, seed: int, generation: int) -> list[Rival]:
         """The newest, and some of the others."""

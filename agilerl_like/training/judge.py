@@ -36,6 +36,22 @@ class Rival(NamedTuple):
     generation: int
 
 
+class Crowning(NamedTuple):
+    """What it took to crown the best of a generation."""
+
+    steps: int
+    """Env steps of its games."""
+    signal: int
+    """What stopped them, so that nobody was crowned: SIGINT or SIGTERM, 0 if nothing did."""
+
+
+Evaluate = Callable[[Callable[[Callable[[], bool]], Judgement | None]], tuple[Judgement | None, int]]
+"""Calls a function that evaluates on this process until it is asked to stop.
+
+It returns None and the signal if a signal stopped the evaluation of any process.
+"""
+
+
 class Judge:
     """Judges members by what they earn: fitness is the mean return."""
 
@@ -66,6 +82,6 @@ class Judge:
         """See those who begin a run; all processes take part."""
         return
 
-    def crown(self, members: Members, slot: int, generation: int) -> int:
-        """See who was the best of a generation; all processes take part. Returns how many env steps that took."""
-        return 0
+    def crown(self, members: Members, slot: int, generation: int, evaluate: Evaluate) -> Crowning:
+        """See who was the best of a generation; all processes take part. Games, if any, are played by `evaluate`."""
+        return Crowning(0, 0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -137,17 +138,17 @@ class Run:
 
     def go(self, interrupts: Interrupts) -> Outcome:
         """Run generations until the budget is spent, the target reached or somebody interrupts."""
+        interrupted = 0
         if self.progress.generation == 0:
             self._warn_of_idle()
             self._found()
         elif not self.progress.evolved:  # the run had ended, and has a larger budget or another target now
             self._begin_episodes()
-            self._crown()
-            self._evolve()
+            interrupted = self._succeed(interrupts)
             self.progress.saved_at = self.steps
         self._begin_episodes()
         self.reporters.progress(self.steps * self.members.size)
-        while True:
+        while not interrupted:
             self._train(interrupts)
             interrupted = self._meet(interrupts)
             records, stopped = self._judge(Interrupts() if interrupted else interrupts)
@@ -160,10 +161,11 @@ class Run:
             self.progress.outcome = self._reason_to_stop(bool(interrupted), best.record)
             if self.progress.outcome:
                 break
-            self._crown()
-            self._evolve()
-            self._checkpoint()
+            interrupted = self._succeed(interrupts)
+            if not interrupted:
+                self._checkpoint()
         self._save(last=True)
+        best = self._known_best()
         summary = self._summary(best)
         self.reporters.finish(summary)
         population = self.members.everybody()
@@ -331,12 +333,25 @@ class Run:
             return "disk full"
         return "budget spent" if self._ticks_left() <= 0 else ""
 
-    def _crown(self) -> None:
-        """Let the judge remember who was best."""
+    def _succeed(self, interrupts: Interrupts) -> int:
+        """Crown the best member, and have the next generation born; a signal that stops the crowning is returned."""
+        stopped = self._crown(interrupts)
+        if stopped:
+            self.progress.outcome = INTERRUPTED
+        else:
+            self._evolve()
+        return stopped
+
+    def _crown(self, interrupts: Interrupts) -> int:
+        """Let the judge remember the best member; return the signal that stopped its games, 0 if none did."""
         slot = max(range(self.members.size), key=lambda slot: (rank_of(self.fitness[slot]), -slot))
-        if math.isfinite(self.fitness[slot]):
-            with self.clock("evaluate"):
-                self.progress.evaluation_steps += self.judge.crown(self.members, slot, self.progress.generation)
+        if not math.isfinite(self.fitness[slot]):
+            return 0
+        with self.clock("evaluate"):
+            evaluate = partial(self._unless_stopped, interrupts)
+            steps, stopped = self.judge.crown(self.members, slot, self.progress.generation, evaluate)
+        self.progress.evaluation_steps += steps
+        return stopped
 
     def _evolve(self) -> None:
         self.progress.evolved = True
@@ -387,10 +402,13 @@ class Run:
         with self.clock("report"):
             self.progress.seconds = self._seconds()
             self.progress.seconds_by_part = dict(self.clock.seconds)
-            if self.best is None:
-                raise RuntimeError("a run is saved before its first evaluation")
-            births = self.chronicle.births
-            self.archive.save(Account(self.progress, self.best, births, self.fitness, self.judge.rivals), last=last)
+            best, births = self._known_best(), self.chronicle.births
+            self.archive.save(Account(self.progress, best, births, self.fitness, self.judge.rivals), last=last)
+
+    def _known_best(self) -> BestAgent:
+        if self.best is None:
+            raise RuntimeError("the best agent of a run is not known before its first evaluation")
+        return self.best
 
     def _seconds(self) -> float:
         return perf_counter() - self.started

@@ -1,6 +1,7 @@
 """Fitness by rating: who beats those that were best before."""
 
 import math
+import signal
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from agilerl_like import (
 )
 from agilerl_like.envs.pettingzoo import team_trial_env
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
-from agilerl_like.training.contest import FIRST_RATING, Contest, rated, sides_of
+from agilerl_like.seeding import Purpose, integers
+from agilerl_like.training.contest import CROWNING_GAMES, FIRST_RATING, Contest, rated, sides_of
 from agilerl_like.training.judge import Rival
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
@@ -176,3 +178,43 @@ def test_worlds_without_sides_are_refused():
         train_on_policy(env, pop=agents, fitness="rating")
     with pytest.raises(ConfigurationError, match=r"fitness.*'elo'.*rating, return"):
         train_on_policy(env, pop=agents, fitness="elo")
+
+
+class EndlessWhenCrowning(Duel):
+    """The crowning games of the second generation never end, and send SIGINT as they begin."""
+
+    has_signalled = False
+
+    def reset(self, seed=None, options=None):
+        if seed is not None:
+            self.is_crowning = seed in integers(CROWNING_GAMES, 2, Purpose.CROWNING, 2)
+            if self.is_crowning and not EndlessWhenCrowning.has_signalled:  # a second signal would end the run at once
+                EndlessWhenCrowning.has_signalled = True
+                signal.raise_signal(signal.SIGINT)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, actions):
+        self.steps = 1_000_000_000 if self.is_crowning and EndlessWhenCrowning.is_endless else 4
+        return super().step(actions)
+
+    is_endless = True
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["between generations", "as a run that had ended goes on"])
+def test_an_interrupt_ends_the_crowning_games_and_the_run_goes_on_as_if_it_had_not_come(tmp_path, monkeypatch, ended):
+    folder = tmp_path / "run"
+    monkeypatch.setattr(EndlessWhenCrowning, "is_endless", False)
+    monkeypatch.setattr(EndlessWhenCrowning, "has_signalled", True)
+    _, whole = trained(generations=3, world=EndlessWhenCrowning, run_dir=tmp_path / "whole")
+    if ended:
+        trained(generations=2, world=EndlessWhenCrowning, run_dir=folder)
+    monkeypatch.setattr(EndlessWhenCrowning, "is_endless", True)
+    monkeypatch.setattr(EndlessWhenCrowning, "has_signalled", False)
+    how = {"pop": False, "resume": folder} if ended else {"run_dir": folder}
+    trained(generations=3, world=EndlessWhenCrowning, **how)
+    assert EndlessWhenCrowning.has_signalled
+    rows = (folder / "metrics.csv").read_text().splitlines()[1:]
+    assert {row.split(",")[0] for row in rows} == {"1", "2"}
+    monkeypatch.setattr(EndlessWhenCrowning, "is_endless", False)
+    _, fitness = trained(generations=3, world=EndlessWhenCrowning, pop=False, resume=folder)
+    assert fitness == whole
