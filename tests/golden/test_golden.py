@@ -1,0 +1,61 @@
+"""The golden record: digests of short runs, which a change that only moves or renames code leaves equal to the bit.
+
+golden.json holds the digests and the processor and torch version on which they were recorded; elsewhere rounding may
+differ, so only the digests that must equal one another are compared. After a change of rounding, record again:
+`python tests/golden/test_golden.py`.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+RECORD = HERE / "golden.json"
+
+
+def machine():
+    """Processor and torch version: what rounding depends on, with one thread."""
+    info = Path("/proc/cpuinfo")
+    models = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    name = models[0].partition(":")[2].strip() if models else platform.processor()
+    return f"{name}, torch {torch.__version__.partition('+')[0]}"
+
+
+def run(folder):
+    """Run everything in a process of its own, with one thread; return the digests by name."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(HERE)}
+    done = subprocess.run(
+        [sys.executable, HERE / "golden_runs.py", folder], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
+    return json.loads(done.stdout.rpartition("DIGESTS ")[2])
+
+
+@pytest.fixture(scope="module")
+def digests(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("golden"))
+
+
+def test_runs_equal_the_record(digests):
+    record = json.loads(RECORD.read_text())
+    if machine() != record["machine"]:
+        pytest.skip(f"recorded on {record['machine']}; rounding differs on {machine()}")
+    assert digests == record["digests"]
+
+
+@pytest.mark.parametrize("name", ["mlp discrete, resumed", "team, resumed", "mlp per member, two processes"])
+def test_a_resumed_or_distributed_run_equals_the_plain_one(digests, name):
+    assert digests[name] == digests[name.rpartition(", ")[0]]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        found = {"machine": machine(), "digests": run(Path(folder))}
+    RECORD.write_text(json.dumps(found, indent=2) + "\n")
