@@ -24,12 +24,12 @@ class Purpose(IntEnum):
     CONFIRMATION_ENVS = 6
     SELECTION = 7
     MUTATION = 8
-    MORPHISM = 9
-    BY_HAND = 10
+    WEIGHT_TRANSFER = 9
+    MANUAL = 10
     WEIGHT_NOISE = 11
     GROUP = 12
     OPPONENTS = 13
-    CROWNING = 14
+    POOL_UPDATE = 14
 
 
 def seed_sequence(seed: int, purpose: Purpose, *keys: int) -> np.random.SeedSequence:

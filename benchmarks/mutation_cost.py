@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from agilerl_like import HyperparameterConfig, Mutations, RLParameter
-from agilerl_like.hpo import Birth
+from agilerl_like.hpo import Offspring
 from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish
 from benchmarks.measurement import UPDATE_STEPS
 from benchmarks.ours import CARTPOLE, build_population, collecting, net_config, train
@@ -80,7 +80,7 @@ def measure(case: Case, threads: int, seed: int) -> Births:
                 child = parent.clone(index=1 + birth)
             else:  # as a population does it
                 genome, changes = mutations.draw(parent.genome, parent.hp_config, rng, repair=parent.repair)
-                child, _ = parent.bear(Birth(1, 0, 1 + birth, parent.index, 0, genome, changes))
+                child, _ = parent.make_offspring(Offspring(1, 0, 1 + birth, parent.index, 0, genome, changes))
             milliseconds = 1e3 * (time.perf_counter() - start)
             if birth >= SOME:
                 done = CLONE if kind == "no_mutation" else REFUSED if child.mut == "None" else child.mut

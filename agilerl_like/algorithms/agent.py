@@ -48,7 +48,7 @@ from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.distributions import ActionDistribution
-from agilerl_like.networks.variation import Parent, perturb_, vary
+from agilerl_like.networks.network_mutation import MutationSource, add_parameter_noise_, mutate_network
 from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, integer, integers
 
@@ -360,17 +360,17 @@ class Agent(Individual):
             return change
         self.variations += 1  # for of two without an update between, one must not draw what the other did
         keys = self.index, self.updates, self.variations
-        generator = torch_generator(torch.device("cpu"), self.seed, Purpose.MORPHISM, *keys)
+        generator = torch_generator(torch.device("cpu"), self.seed, Purpose.WEIGHT_TRANSFER, *keys)
         if change.kind == "parameters":
             self._move_out()
             sd, target_kl = (float(change.details.get(name, default)) for name, default in NOISE.items())
-            details = perturb_(self.network, self._states(generator), sd, generator, target_kl=target_kl)
+            details = add_parameter_noise_(self.network, self._states(generator), sd, generator, target_kl=target_kl)
             return Mutation(change.kind, change.operator, details)
 
         adam = self.moments
         moments = adam.exp_avg[0], adam.exp_avg_sq[0]
-        parent = Parent(self.network, moments, partial(self._states, generator))
-        result = vary(parent, change.operator, dict(change.details), generator)
+        parent = MutationSource(self.network, moments, partial(self._states, generator))
+        result = mutate_network(parent, change.operator, dict(change.details), generator)
         if "refused" in result.arguments:
             return Mutation("none", change.operator, {"wanted": change.kind, **result.arguments})
         if change.operator.startswith("memory."):

@@ -21,7 +21,7 @@ from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.stored import history_in, plain, read_agent
 from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.hpo import Birth, Genome, HyperparameterConfig, Mutation, Mutations
+from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations, Offspring
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.seeding import fresh_seed
 
@@ -300,7 +300,7 @@ class Individual(ABC):
         copy._move_out()
         return copy
 
-    def bear(self: IndividualT, birth: Birth) -> tuple[IndividualT, tuple[Mutation, ...]]:
+    def make_offspring(self: IndividualT, birth: Offspring) -> tuple[IndividualT, tuple[Mutation, ...]]:
         """Return a child, and the mutations that were really carried out on it."""
         child = self._heir(birth.uid)
         done = child.become(birth.genome, birth.mutations)

@@ -23,8 +23,8 @@ from agilerl_like.algorithms.individual import Individual, IndividualT
 from agilerl_like.algorithms.settings import COMMON
 from agilerl_like.algorithms.stored import numbers_in, read_population
 from agilerl_like.errors import CheckpointError, ConfigurationError, NoHealthyMember
-from agilerl_like.hpo import Birth, Mutation, Mutations, RLParameter
-from agilerl_like.hpo.evolution import first_generation
+from agilerl_like.hpo import Mutation, Mutations, Offspring, RLParameter
+from agilerl_like.hpo.evolution import pre_training_mutations
 from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.room import check_room
@@ -159,7 +159,9 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         """Mend hyperparameters that depend on each other; all members have the same rules."""
         return self.agents[0].repair(hyperparameters)
 
-    def evolve(self, births: Sequence[Birth], parents: Mapping[int, IndividualT] | None = None) -> tuple[Birth, ...]:
+    def evolve(
+        self, births: Sequence[Offspring], parents: Mapping[int, IndividualT] | None = None
+    ) -> tuple[Offspring, ...]:
         """Carry out births, one a member; return them with what was really done.
 
         `parents` are those whom the births name, by their slots: the members themselves, if this is the whole
@@ -170,14 +172,14 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
             agent.settle()
         parents = dict(enumerate(self.agents)) if parents is None else parents
         heirs: list[IndividualT] = []
-        done: list[Birth] = []
+        done: list[Offspring] = []
         for birth in births:
             parent = parents[birth.parent_slot]
             if birth.survives and all(change.kind == "none" for change in birth.mutations):
                 heirs.append(parent)
                 done.append(birth)
                 continue
-            child, changes = parent.bear(birth)
+            child, changes = parent.make_offspring(birth)
             heirs.append(child)
             done.append(_as_done(birth, child, changes))
         self.take_over(heirs)
@@ -190,7 +192,7 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         """
         if pre_training and mutations.rand_seed is None:
             self.evolve(
-                first_generation(
+                pre_training_mutations(
                     [agent.genome for agent in self.agents],
                     [agent.index for agent in self.agents],
                     [agent.hp_config for agent in self.agents],
@@ -203,7 +205,7 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         spared = None if mutations.mutate_elite or pre_training else self.fittest
         for agent in self.agents:
             if agent is not spared:
-                agent.mutate(mutations, mutations.by_hand, pre_training=pre_training)
+                agent.mutate(mutations, mutations.manual_rng, pre_training=pre_training)
         return self
 
     def reselect(self: IndividualsT, parents: Sequence[int] | np.ndarray) -> IndividualsT:
@@ -357,8 +359,10 @@ def mend(population: Individuals, sick: Sequence[int], uids: Sequence[int]) -> l
     return [(place, parent) for place in sick]
 
 
-def _as_done(birth: Birth, child: Individual, changes: tuple[Mutation, ...]) -> Birth:
-    return Birth(birth.generation, birth.slot, birth.uid, birth.parent_uid, birth.parent_slot, child.genome, changes)
+def _as_done(birth: Offspring, child: Individual, changes: tuple[Mutation, ...]) -> Offspring:
+    return Offspring(
+        birth.generation, birth.slot, birth.uid, birth.parent_uid, birth.parent_slot, child.genome, changes
+    )
 
 
 def rank_of(fitness: float) -> float:

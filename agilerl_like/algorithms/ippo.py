@@ -40,7 +40,7 @@ from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
 from agilerl_like.learning.rollout import row_bytes
 from agilerl_like.learning.team import Team
 from agilerl_like.networks.custom import CustomSpec
-from agilerl_like.networks.team import TeamSpec, split
+from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
 from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, integer, integers
 from agilerl_like.storage import section
@@ -260,9 +260,9 @@ class IPPO(Individual):
     # -- the team as one
 
     @property
-    def architecture(self) -> TeamSpec:  # pyright: ignore[reportIncompatibleVariableOverride]  # derived, not set
+    def architecture(self) -> MultiAgentSpec:  # pyright: ignore[reportIncompatibleVariableOverride]  # derived, not set
         """What its networks are."""
-        return TeamSpec.by_group({group: learner.architecture for group, learner in self.learners.items()})
+        return MultiAgentSpec.by_group({group: learner.architecture for group, learner in self.learners.items()})
 
     @property
     def parameter_count(self) -> int:
@@ -320,7 +320,7 @@ class IPPO(Individual):
             learner.settle()
 
     def genome_to_json(self, genome: Genome) -> dict[str, Any]:
-        return {"hyperparameters": dict(genome.hyperparameters), "architecture": genome.architecture.to_config()}  # pyright: ignore[reportAttributeAccessIssue]  # a TeamSpec
+        return {"hyperparameters": dict(genome.hyperparameters), "architecture": genome.architecture.to_config()}  # pyright: ignore[reportAttributeAccessIssue]  # a MultiAgentSpec
 
     def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
         specs = {
@@ -329,7 +329,7 @@ class IPPO(Individual):
             )
             for group, learner in self.learners.items()
         }
-        return Genome(data["hyperparameters"], TeamSpec.by_group(specs))
+        return Genome(data["hyperparameters"], MultiAgentSpec.by_group(specs))
 
     def assign(self, hyperparameters: Mapping[str, int | float]) -> None:
         for group, learner in self.learners.items():
@@ -343,7 +343,7 @@ class IPPO(Individual):
             return Mutation(change.kind, change.operator, details)
         if change.kind not in ("architecture", "activation"):
             return change
-        group, operator = split(change.operator)
+        group, operator = split_operator(change.operator)
         done_there = self.learners[group]._carry_out(Mutation(change.kind, operator, change.details))
         return Mutation(done_there.kind, change.operator, done_there.details)
 

@@ -12,10 +12,10 @@ from itertools import count
 
 import numpy as np
 
-from agilerl_like.hpo.genome import Birth, Genome
+from agilerl_like.hpo.genome import Genome, Offspring
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
 from agilerl_like.hpo.mutation import Mutations, Repair, unchanged
-from agilerl_like.hpo.selection import Selection, place, ranking
+from agilerl_like.hpo.selection import Selection, assign_slots, ranking
 from agilerl_like.seeding import Purpose, generator
 
 
@@ -31,7 +31,7 @@ def next_generation(
     generation: int,
     next_uid: int,
     repair: Repair = unchanged,
-) -> tuple[Birth, ...]:
+) -> tuple[Offspring, ...]:
     """Return one birth for every slot; `generation` counts from 1, and clones get uids from `next_uid` on.
 
     Members that are chosen keep their slots; clones take the places of the others. Survivors stay as they are, unless
@@ -39,23 +39,23 @@ def next_generation(
     """
     selection.validate(len(genomes))
     fitness = np.asarray(fitness, dtype=float)
-    parents = place(selection.parents(fitness, generator(seed, Purpose.SELECTION, generation), uids=uids))
+    parents = assign_slots(selection.parents(fitness, generator(seed, Purpose.SELECTION, generation), uids=uids))
     elite = ranking(fitness, uids)[0]
     new_uids = count(next_uid)
 
-    def bear(slot: int, parent: int) -> Birth:
+    def make_offspring(slot: int, parent: int) -> Offspring:
         survives = slot == parent
         uid = uids[slot] if survives else next(new_uids)
         genome, changes = genomes[parent], ()
         if not survives or (mutations.mutate_elite if slot == elite else mutations.mutate_survivors):
             rng = generator(seed, Purpose.MUTATION, generation, uid)
             genome, changes = mutations.draw(genome, hp_configs[parent], rng, repair=repair)
-        return Birth(generation, slot, int(uid), int(uids[parent]), parent, genome, changes)
+        return Offspring(generation, slot, int(uid), int(uids[parent]), parent, genome, changes)
 
-    return tuple(bear(slot, parent) for slot, parent in enumerate(parents.tolist()))
+    return tuple(make_offspring(slot, parent) for slot, parent in enumerate(parents.tolist()))
 
 
-def first_generation(
+def pre_training_mutations(
     genomes: Sequence[Genome],
     uids: Sequence[int],
     hp_configs: Sequence[HyperparameterConfig],
@@ -63,12 +63,12 @@ def first_generation(
     mutations: Mutations,
     seed: int,
     repair: Repair = unchanged,
-) -> tuple[Birth, ...]:
+) -> tuple[Offspring, ...]:
     """Return the births of generation 0, in which every member is mutated once before any training."""
 
-    def bear(slot: int) -> Birth:
+    def make_offspring(slot: int) -> Offspring:
         rng = generator(seed, Purpose.MUTATION, 0, uids[slot])
         genome, changes = mutations.draw(genomes[slot], hp_configs[slot], rng, repair=repair, pre_training=True)
-        return Birth(0, slot, int(uids[slot]), int(uids[slot]), slot, genome, changes)
+        return Offspring(0, slot, int(uids[slot]), int(uids[slot]), slot, genome, changes)
 
-    return tuple(bear(slot) for slot in range(len(genomes)))
+    return tuple(make_offspring(slot) for slot in range(len(genomes)))

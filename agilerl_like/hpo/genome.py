@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from agilerl_like.hpo.frozen import FrozenMapping
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.hyperparameters import Number
 
 OperatorKind: TypeAlias = Literal["layer", "node", "activation"]
@@ -92,7 +92,7 @@ class Genome:
 
 
 @dataclass(frozen=True)
-class Birth:
+class Offspring:
     """Who lives in a slot from this generation on: a survivor, or a child of the member that was in `parent_slot`."""
 
     generation: int

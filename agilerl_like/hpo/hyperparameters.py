@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.hpo.frozen import FrozenMapping
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
 
 Number: TypeAlias = int | float
 Scale: TypeAlias = Literal["auto", "linear", "log", "power_of_two"]

@@ -80,9 +80,9 @@ class Mutations:
             raise ConfigurationError("activation_selection=() must name an activation while activation is above 0")
 
     @cached_property
-    def by_hand(self) -> np.random.Generator:
+    def manual_rng(self) -> np.random.Generator:
         """What mutation by hand draws from, call after call."""
-        return generator(fresh_seed() if self.rand_seed is None else self.rand_seed, Purpose.BY_HAND, Purpose.MUTATION)
+        return generator(fresh_seed() if self.rand_seed is None else self.rand_seed, Purpose.MANUAL, Purpose.MUTATION)
 
     @property
     def weights(self) -> dict[MutationKind, float]:
@@ -137,7 +137,7 @@ class Mutations:
             return population.mutate(self, pre_training=pre_training_mut)
         spared = 0 if self.mutate_elite or pre_training_mut else 1
         for agent in population[spared:]:
-            agent.mutate(self, self.by_hand, pre_training=pre_training_mut)
+            agent.mutate(self, self.manual_rng, pre_training=pre_training_mut)
         return population
 
 

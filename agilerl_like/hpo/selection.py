@@ -33,8 +33,8 @@ class Selection(ABC):
     seed: int | None = field(default=None, kw_only=True)
 
     @cached_property
-    def _by_hand(self) -> np.random.Generator:
-        return generator(fresh_seed() if self.seed is None else self.seed, Purpose.BY_HAND, Purpose.SELECTION)
+    def _manual_rng(self) -> np.random.Generator:
+        return generator(fresh_seed() if self.seed is None else self.seed, Purpose.MANUAL, Purpose.SELECTION)
 
     @abstractmethod
     def parents(
@@ -62,7 +62,7 @@ class Selection(ABC):
                 raise ConfigurationError(f"agent {agent.index} has no fitness yet: call its test() before select()")
         fitness = np.array([agent.fitness[-1] for agent in agents], dtype=float)
         uids = [agent.index for agent in agents]
-        parents = self.parents(fitness, self._by_hand, uids=uids)
+        parents = self.parents(fitness, self._manual_rng, uids=uids)
         best = ranking(fitness, uids)[0]
         if hasattr(population, "reselect"):
             return Selected(agents[best], population.reselect(parents))
@@ -155,7 +155,7 @@ def ranking(fitness: np.ndarray, uids: Sequence[int] | np.ndarray | None = None)
     return healthy[np.lexsort((names[healthy], -fitness[healthy]))]
 
 
-def place(parents: np.ndarray) -> np.ndarray:
+def assign_slots(parents: np.ndarray) -> np.ndarray:
     """Return for every slot whose copy lives there: each parent keeps its own slot, further copies fill the free ones.
 
     Whoever finds its own number in its slot survives.

@@ -7,7 +7,7 @@ from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter, read_lineage, read_metrics
 from agilerl_like.reporting.plot import figure, plot_run
 from agilerl_like.reporting.records import (
-    FOUNDER,
+    NO_PARENT,
     BestRecord,
     BirthRecord,
     GenerationRecord,

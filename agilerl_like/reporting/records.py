@@ -17,11 +17,11 @@ from pydantic import AfterValidator, Field
 from agilerl_like.documents import Flag, Natural, Number, Score, Text, as_record, short
 from agilerl_like.errors import CheckpointError
 
-FOUNDER = -1
+NO_PARENT = -1
 """The `parent_uid` of a member that nobody begot: the first population."""
 
 
-ParentUid = Annotated[int, Field(strict=True, ge=FOUNDER, lt=2**63)]
+ParentUid = Annotated[int, Field(strict=True, ge=NO_PARENT, lt=2**63)]
 MUTATION_KEYS = {"kind", "operator", "details"}
 
 
@@ -111,7 +111,7 @@ class BirthRecord:
     """One decision of evolution, taken at the end of `generation`, and one line of lineage.jsonl.
 
     Each mutation has the keys kind, operator and details (for numbers: `{"lr": [before, after]}`). A survivor keeps its
-    uid, and its parent is itself as it was. A founder has `parent_uid == FOUNDER`, no parent's values, generation 0.
+    uid, and its parent is itself as it was. A founder has `parent_uid == NO_PARENT`, no parent's values, generation 0.
     `reason` is said when selection had no choice ("replaced: fitness is nan").
     """
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agilerl_like.reporting import wording
-from agilerl_like.reporting.records import FOUNDER, BirthRecord, SummaryRecord
+from agilerl_like.reporting.records import NO_PARENT, BirthRecord, SummaryRecord
 
 _ANCESTORS = 12
 _STYLES = {"target reached": "green", "interrupted": "yellow", "disk full": "red"}
@@ -101,11 +101,11 @@ def _story(ancestry: Sequence[BirthRecord]) -> list[_Chapter]:
 
 
 def _who(birth: BirthRecord) -> str:
-    if birth.survives or birth.parent_uid == FOUNDER:
+    if birth.survives or birth.parent_uid == NO_PARENT:
         return str(birth.uid)
     return f"{birth.uid} ← {birth.parent_uid}"
 
 
 def _what(birth: BirthRecord) -> str:
     changes = "; ".join(filter(None, map(wording.mutation, birth.mutations)))
-    return changes or ("founder" if birth.parent_uid == FOUNDER else "copied unchanged")
+    return changes or ("founder" if birth.parent_uid == NO_PARENT else "copied unchanged")

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 
 from agilerl_like.algorithms.individual import Individual
-from agilerl_like.hpo import Birth
-from agilerl_like.reporting.records import FOUNDER, BirthRecord
+from agilerl_like.hpo import Offspring
+from agilerl_like.reporting.records import NO_PARENT, BirthRecord
 from agilerl_like.training.members import Card
 
 
@@ -36,7 +36,7 @@ class Chronicle:
 
     def parent(self, uid: int) -> int:
         """Whose child a member is."""
-        return self._births[uid][0].parent_uid if uid in self._births else FOUNDER
+        return self._births[uid][0].parent_uid if uid in self._births else NO_PARENT
 
     def ancestry(self, uid: int) -> tuple[BirthRecord, ...]:
         """The births that led to a living member as it is now, oldest first, without uneventful survivals."""
@@ -51,13 +51,13 @@ class Chronicle:
         return tuple(chain)
 
 
-def founder(slot: int, agent: Individual) -> BirthRecord:
+def initial_member(slot: int, agent: Individual) -> BirthRecord:
     """The record of a member that nobody begot."""
     return BirthRecord(
         generation=0,
         slot=slot,
         uid=agent.index,
-        parent_uid=FOUNDER,
+        parent_uid=NO_PARENT,
         survives=False,
         mutations=(),
         hyperparameters=agent.hyperparameters,
@@ -68,7 +68,7 @@ def founder(slot: int, agent: Individual) -> BirthRecord:
     )
 
 
-def record_of(birth: Birth, parent: Card, reason: str = "") -> BirthRecord:
+def record_of(birth: Offspring, parent: Card, reason: str = "") -> BirthRecord:
     """The record of a birth that was carried out; `parent` is as it was before."""
     before = parent.genome
     return BirthRecord(

@@ -74,7 +74,7 @@ class Contest(Judge):
         return Judgement(ratings.tolist(), errors.tolist(), errors.tolist(), played, steps.tolist())
 
     def crown(self, members: Members, slot: int, generation: int, evaluate: Evaluate) -> Crowning:
-        seeds = integers(CROWNING_GAMES, members.first.seed, Purpose.CROWNING, generation)
+        seeds = integers(CROWNING_GAMES, members.first.seed, Purpose.POOL_UPDATE, generation)
         holder = members.holder(slot)
         best = members.here().get(slot) if holder == members.world.rank else None
         own, signal = evaluate(lambda asked: best and self.judge(best, seeds, generation, asked_to_stop=asked))

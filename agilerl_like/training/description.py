@@ -20,7 +20,7 @@ from agilerl_like.envs.vector import EnvRecipe, recipe_of
 from agilerl_like.envs.wrapping import to_json as wrapper_to_json
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection, TournamentSelection, TruncationSelection
-from agilerl_like.networks.team import TeamSpec
+from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
 from agilerl_like.training.schedule import Schedule
 from agilerl_like.training.stage import Stage
 
@@ -225,7 +225,7 @@ def settings_of(
     if isinstance(network, list) or population[0].networks_of_its_own is not None:
         notes.append("network: members begin with different architectures, or with networks of the script's own")
         network = {}
-    elif isinstance(population[0].architecture, TeamSpec):
+    elif isinstance(population[0].architecture, MultiAgentSpec):
         network = {"groups": network}
     choice, selection_notes = _selection_of(selection)
     settings = {

@@ -15,7 +15,7 @@ import torch
 
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
-from agilerl_like.hpo import Birth, Genome, HyperparameterConfig, Mutation
+from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Offspring
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.training.distributed import Parcel, Route, Share, World, deal, routes
 
@@ -129,16 +129,16 @@ class Members:
 
     # -- births
 
-    def evolve(self, births: Sequence[Birth]) -> list[Birth]:
+    def evolve(self, births: Sequence[Offspring]) -> list[Offspring]:
         """Carry out births, one a slot; return them with what was really done."""
         parents = self.here() | self.fetch((births[slot].parent_slot, rank) for slot, rank in _needs(self.shares))
         done = self.population.evolve([births[slot] for slot in self.share.slots], parents)
 
-        def encode(birth: Birth) -> Any:
+        def encode(birth: Offspring) -> Any:
             mutations = [change.to_json() for change in birth.mutations]
             return [birth.slot, mutations, self.first.genome_to_json(birth.genome)]
 
-        def decode(data: Any) -> Birth:
+        def decode(data: Any) -> Offspring:
             slot, mutations, genome = data
             its_genome = self.first.genome_from_json(genome)
             return replace(births[slot], genome=its_genome, mutations=tuple(map(Mutation.from_json, mutations)))

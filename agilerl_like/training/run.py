@@ -23,7 +23,7 @@ import numpy as np
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals, mend, rank_of
-from agilerl_like.hpo import Birth, Mutations, Selection, next_generation
+from agilerl_like.hpo import Mutations, Offspring, Selection, next_generation
 from agilerl_like.learning.update import Report
 from agilerl_like.reporting.records import (
     BestRecord,
@@ -44,7 +44,7 @@ from agilerl_like.training.best_agent import (
     surpasses,
     unconfirmed,
 )
-from agilerl_like.training.chronicle import Chronicle, founder, record_of
+from agilerl_like.training.chronicle import Chronicle, initial_member, record_of
 from agilerl_like.training.collector import Clock
 from agilerl_like.training.distributed import Parcel
 from agilerl_like.training.interrupts import Interrupts
@@ -194,7 +194,7 @@ class Run:
 
     def _found(self) -> None:
         self.judge.begin(self.members)
-        own = [founder(slot, agent) for slot, agent in self.members.here().items()]
+        own = [initial_member(slot, agent) for slot, agent in self.members.here().items()]
         self._tell(self.members.tell(own, encode=BirthRecord.to_json, decode=BirthRecord.from_json))
 
     def _train(self, interrupts: Interrupts) -> None:
@@ -236,7 +236,7 @@ class Run:
             heir, parent = self.population[place], self.population[parent_place]
             self.collector.welcome(place)
             self.reports[slots[place]].clear()
-            birth = Birth(
+            birth = Offspring(
                 self.progress.generation, slots[place], heir.index, parent.index, slots[parent_place], heir.genome
             )
             self.mended.append(record_of(birth, Card.of(parent), "replaced: loss or weights are not finite"))

@@ -17,7 +17,7 @@ from agilerl_like import (
     make_vect_envs,
     train_on_policy,
 )
-from agilerl_like.hpo import Birth, Mutation
+from agilerl_like.hpo import Mutation, Offspring
 
 SEES, ACTS = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Box(-1, 1, (2,))
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
@@ -41,7 +41,7 @@ def child_of(parent, **changes):
     details = {name: (old[name], value) for name, value in changes.items()}
     genome = parent.genome.replace(hyperparameters={**old, **changes})
     change = Mutation("rl_hp", "step", details)
-    return parent.bear(Birth(1, 0, parent.index + 10, parent.index, 0, genome, (change,)))[0]
+    return parent.make_offspring(Offspring(1, 0, parent.index + 10, parent.index, 0, genome, (change,)))[0]
 
 
 def trained_on_pendulum(pop=None, *, size=2, steps=256, **settings):

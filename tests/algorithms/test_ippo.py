@@ -12,7 +12,7 @@ from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.team_probes import TEAM_PROBES
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Birth
+from agilerl_like.hpo import Offspring
 from agilerl_like.training.collector import Clock
 from agilerl_like.training.team_collector import TeamCollector
 from agilerl_like.training.team_probe import solve_team
@@ -89,7 +89,7 @@ def test_a_mutation_changes_one_group_and_is_named_after_it():
 def test_a_child_has_the_hyperparameters_that_its_birth_names():
     team = a_team()
     genome = team.genome.replace(hyperparameters={**team.genome.hyperparameters, "learn_step": 100, "lr": 3e-3})
-    child, _ = team.bear(Birth(1, 0, 9, 0, 0, genome))
+    child, _ = team.make_offspring(Offspring(1, 0, 9, 0, 0, genome))
     assert (child.learn_step, child.lr) == (100, 3e-3)
     assert [learner.learn_step for learner in child.learners.values()] == [100, 200]
     assert child.genome == genome

@@ -13,7 +13,7 @@ from recurrent_worlds import Walk
 from agilerl_like import PPO, HyperparameterConfig, Population, RLParameter, make_vect_envs
 from agilerl_like.algorithms.population import NOISE_TICKS
 from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.hpo import Birth, Mutation
+from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.learning.apart import Apart
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Clock, Collector
@@ -114,13 +114,13 @@ def state_of(agent):
     return {name: tensor.clone() for name, tensor in named.items()}
 
 
-def bear(population, collector, uids):
+def make_offspring(population, collector, uids):
     """Let children take the places of some members, with another learning rate and fewer steps between updates."""
     births = []
     for slot, agent in enumerate(population):
         uid, genome = uids.get(agent.index, agent.index), agent.genome
         genome = genome if uid == agent.index else genome.replace(hyperparameters={"lr": 1e-2, "learn_step": 40})
-        births.append(Birth(1, slot, uid, agent.index, slot, genome, ()))
+        births.append(Offspring(1, slot, uid, agent.index, slot, genome, ()))
     population.evolve(births)
     for birth in births:
         if not birth.survives:
@@ -140,7 +140,7 @@ def lives(world, seed, places, *, ticks=70, births=None, **settings):
         for row, report in collector.learn().items():
             reports[row].append(torch.stack(report))
         if births and tick == ticks // 2:
-            bear(population, collector, births)
+            make_offspring(population, collector, births)
     did = torch.stack(population.did)  # [ticks, P, E, A]
     played = population.play(collector.env, integers(ENVS, seed, Purpose.EVALUATION_ENVS), 60)
     env.close()

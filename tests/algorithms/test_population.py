@@ -18,7 +18,7 @@ from agilerl_like import (
 from agilerl_like.algorithms.agent import values_of
 from agilerl_like.algorithms.individuals import mend
 from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.hpo import Birth, Mutation
+from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Clock, Collector
 
@@ -180,7 +180,7 @@ def test_evolve_carries_out_births():
     kept = flat(best).clone()
     genome = best.genome
     births = (
-        Birth(
+        Offspring(
             1,
             0,
             3,
@@ -189,8 +189,8 @@ def test_evolve_carries_out_births():
             genome.replace(hyperparameters={**genome.hyperparameters, "lr": 5e-3}),
             (Mutation("rl_hp", "step", {"lr": (1e-3, 5e-3)}),),
         ),
-        Birth(1, 1, 1, 1, 1, population[1].genome),
-        Birth(1, 2, 2, 2, 2, genome),
+        Offspring(1, 1, 1, 1, 1, population[1].genome),
+        Offspring(1, 2, 2, 2, 2, genome),
     )
     survivor = population[1]
     population.evolve(births)

@@ -11,7 +11,7 @@ from recurrent_worlds import Walk
 from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs
 from agilerl_like.algorithms.experiences import as_rollout
 from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.hpo import Birth, Mutation
+from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.learning.digest import digest
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.modules.stack import Stack
@@ -153,7 +153,7 @@ def born(population, slot, parent, uid, *mutations):
     genome = agent.genome
     for change in mutations:
         genome = genome.replace(architecture=genome.architecture.apply(change.operator, **change.details))
-    return Birth(1, slot, uid, agent.index, parent, genome, mutations)
+    return Offspring(1, slot, uid, agent.index, parent, genome, mutations)
 
 
 def change(operator, **details):

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import (
-    Birth,
     Genome,
     HyperparameterConfig,
     Mutations,
+    Offspring,
     RLParameter,
     TournamentSelection,
     TruncationSelection,
-    first_generation,
     next_generation,
+    pre_training_mutations,
 )
 
 CONFIG = HyperparameterConfig(lr=RLParameter(1e-5, 1e-1))
@@ -28,7 +28,7 @@ fitnesses = st.lists(st.sampled_from([nan, 1.0, 2.0, 3.0, 4.0]), min_size=2, max
 )
 
 
-def evolve(layers: Any, fitness: list[float], **changes: Any) -> tuple[Birth, ...]:
+def evolve(layers: Any, fitness: list[float], **changes: Any) -> tuple[Offspring, ...]:
     """One generation of members that are told apart by their learning rate, with uids from 50 on."""
     members = range(len(fitness))
     settings = {
@@ -102,7 +102,7 @@ def test_births_follow_from_seed_generation_and_ranks_alone(layers) -> None:
 
 @given(fitnesses, st.integers(0, 1000), st.randoms())
 def test_the_order_of_members_changes_no_birth(layers, fitness: list[float], seed: int, shuffler) -> None:
-    def by_uid(births: tuple[Birth, ...]) -> dict[int, tuple]:
+    def by_uid(births: tuple[Offspring, ...]) -> dict[int, tuple]:
         return {birth.uid: (birth.parent_uid, birth.genome, birth.mutations) for birth in births}
 
     order = list(range(len(fitness)))
@@ -133,11 +133,11 @@ def test_a_population_that_cannot_go_on_is_refused(layers) -> None:
 
 def test_the_first_generation_changes_every_member_and_keeps_who_they_are(layers) -> None:
     genomes = [Genome({"lr": 1e-3}, layers())] * 4
-    births = first_generation(genomes, [0, 1, 2, 3], [CONFIG] * 4, mutations=ALWAYS, seed=5)
+    births = pre_training_mutations(genomes, [0, 1, 2, 3], [CONFIG] * 4, mutations=ALWAYS, seed=5)
     assert [(b.generation, b.slot, b.uid, b.parent_uid, b.parent_slot) for b in births] == [
         (0, slot, slot, slot, slot) for slot in range(4)
     ]
     assert all(birth.survives and birth.mutations and birth.genome != genomes[0] for birth in births)
     assert len({birth.genome for birth in births}) > 1
     # a member's draw is its own: without its neighbours it is the same
-    assert first_generation(genomes[2:3], [2], [CONFIG], mutations=ALWAYS, seed=5)[0].genome == births[2].genome
+    assert pre_training_mutations(genomes[2:3], [2], [CONFIG], mutations=ALWAYS, seed=5)[0].genome == births[2].genome

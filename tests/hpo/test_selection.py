@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import Selection, TournamentSelection, TruncationSelection
-from agilerl_like.hpo.selection import place
+from agilerl_like.hpo.selection import assign_slots
 
 seeds = st.integers(0, 2**32 - 1)
 strategies = st.one_of(
@@ -100,14 +100,14 @@ def test_truncation_replaces_all_that_are_not_healthy() -> None:
 
 def test_place_keeps_parents_in_their_slots() -> None:
     # 0, 2 and 3 keep their slots; the second copy of 3 takes slot 1, which nobody claims
-    assert place(np.array([3, 3, 0, 2])).tolist() == [0, 3, 2, 3]
+    assert assign_slots(np.array([3, 3, 0, 2])).tolist() == [0, 3, 2, 3]
     # 0 and 2 keep their slots; the second copies of 2 and of 0 take slots 1 and 3 in this order
-    assert place(np.array([2, 0, 2, 0])).tolist() == [0, 2, 2, 0]
+    assert assign_slots(np.array([2, 0, 2, 0])).tolist() == [0, 2, 2, 0]
 
 
 @given(st.integers(1, 10).flatmap(lambda n: st.lists(st.integers(0, n - 1), min_size=n, max_size=n)))
 def test_place_loses_and_invents_nobody(chosen: list[int]) -> None:
-    placed = place(np.array(chosen))
+    placed = assign_slots(np.array(chosen))
     assert sorted(placed.tolist()) == sorted(chosen)
     assert all(placed[parent] == parent for parent in chosen)
 

@@ -16,7 +16,7 @@ from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.modules.stack import layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.variation import Parent, Variation
+from agilerl_like.networks.network_mutation import MutatedNetwork, MutationSource
 
 INPUTS = 4
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (INPUTS,))
@@ -58,17 +58,17 @@ def in_rows(first: dict[str, Tensor], second: dict[str, Tensor]) -> tuple[Tensor
     return tuple(torch.cat([m.reshape(-1) for m in moments.values()]) for moments in (first, second))
 
 
-def first_of(one: Parent | Variation) -> dict[str, Tensor]:
+def first_of(one: MutationSource | MutatedNetwork) -> dict[str, Tensor]:
     """Adam's first moments by the parameter's name."""
     return views(one.moments[0], layout(one.network))
 
 
-def second_of(one: Parent | Variation) -> dict[str, Tensor]:
+def second_of(one: MutationSource | MutatedNetwork) -> dict[str, Tensor]:
     """Adam's second moments by the parameter's name."""
     return views(one.moments[1], layout(one.network))
 
 
-def random_parent(build: Builder, spec: NetworkSpec, *, inputs: int = INPUTS) -> Parent:
+def random_parent(build: Builder, spec: NetworkSpec, *, inputs: int = INPUTS) -> MutationSource:
     """A network whose every number is its own, as after some training, with moments likewise."""
     network = build(spec)
     network.reset_(stream())
@@ -85,7 +85,7 @@ def random_parent(build: Builder, spec: NetworkSpec, *, inputs: int = INPUTS) ->
     named = dict(network.named_parameters())
     first = {name: torch.randn(p.shape, generator=generator).to(dtype) for name, p in named.items()}
     second = {name: torch.rand(p.shape, generator=generator).to(dtype) + 0.1 for name, p in named.items()}
-    return Parent(network, in_rows(first, second), lambda: states(128, dtype, inputs=inputs))
+    return MutationSource(network, in_rows(first, second), lambda: states(128, dtype, inputs=inputs))
 
 
 def wanted(x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ def wanted(x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
 
 
 @functools.cache
-def _fitted(spec: NetworkSpec, discrete: bool, share: bool) -> Parent:
+def _fitted(spec: NetworkSpec, discrete: bool, share: bool) -> MutationSource:
     action_space = DISCRETE if discrete else BOX
     network = blank(spec, action_space, share=share)
     network.reset_(stream())
@@ -116,10 +116,10 @@ def _fitted(spec: NetworkSpec, discrete: bool, share: bool) -> Parent:
         {name: state[name][key] if name in state else torch.zeros_like(p) for name, p in network.named_parameters()}
         for key in ("exp_avg", "exp_avg_sq")
     )
-    return Parent(network, in_rows(first, second), lambda: states(512, torch.float32, seed=5))
+    return MutationSource(network, in_rows(first, second), lambda: states(512, torch.float32, seed=5))
 
 
-def fitted_parent(spec: NetworkSpec | None = None, *, discrete: bool = True, share: bool = False) -> Parent:
+def fitted_parent(spec: NetworkSpec | None = None, *, discrete: bool = True, share: bool = False) -> MutationSource:
     """A copy of a parent that was fitted with Adam for 250 steps."""
     return copy.deepcopy(_fitted(spec or fitted_spec(), discrete, share))
 

@@ -18,8 +18,8 @@ from agilerl_like.modules.base import Spec
 from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.actor_critic import ActorCritic, NoNorm
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.team import TeamSpec
-from agilerl_like.networks.variation import vary
+from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
+from agilerl_like.networks.network_mutation import mutate_network
 
 NAMES = st.sampled_from(sorted(ACTIVATIONS))
 PART = st.fixed_dictionaries(
@@ -122,7 +122,7 @@ def test_a_description_names_all_widths_and_activations():
     remembering = NetworkSpec.from_net_config(config, recurrent=True)
     assert remembering.legend() == "encoder | latent | memory | head activation"
     assert remembering.describe().count(" | ") == 3
-    assert TeamSpec.by_group({"a": remembering, "b": remembering}).legend() == f"group {remembering.legend()}"
+    assert MultiAgentSpec.by_group({"a": remembering, "b": remembering}).legend() == f"group {remembering.legend()}"
 
 
 # -- the pair
@@ -171,7 +171,7 @@ def test_a_policys_output_may_fade_while_the_value_stays_plain():
     config = {"head_config": {"output_activation": "Tanh", "activation": "Tanh"}}
     build = builder()
     parent = random_parent(build, NetworkSpec.from_net_config(config))
-    child = vary(parent, "change_activation", {"activation": "ELU"}, stream()).network
+    child = mutate_network(parent, "change_activation", {"activation": "ELU"}, stream()).network
     x = states(16)
     torch.testing.assert_close(outputs_of(child, x), outputs_of(parent.network, x), rtol=0, atol=1e-12)
     child.advance_fades_(1.0)
@@ -241,7 +241,7 @@ def test_a_mutated_network_is_rebuilt_from_json_and_a_state_dict(seed):
             break
         operator = str(rng.choice(legal))
         _, drawn = spec.mutate(operator, rng, activations=("ReLU", "GELU"))
-        child = vary(parent, operator, drawn, stream(seed))
+        child = mutate_network(parent, operator, drawn, stream(seed))
         child.network.advance_fades_(0.3)
         parent = replace(parent, network=child.network, moments=child.moments)
     twin = build(NetworkSpec.from_net_config(json.loads(json.dumps(parent.network.spec.to_config()))))

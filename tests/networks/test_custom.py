@@ -12,7 +12,7 @@ from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Mutation
 from agilerl_like.modules import EvolvableMLP, MLPSpec
 from agilerl_like.networks.custom import CustomSpec
-from agilerl_like.networks.variation import NOISE_TOLERANCE
+from agilerl_like.networks.network_mutation import NOISE_TOLERANCE
 
 SPACE = gymnasium.spaces.Box(-1.0, 1.0, (4,))
 ACTIONS = gymnasium.spaces.Discrete(3)

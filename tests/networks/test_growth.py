@@ -11,7 +11,7 @@ from network_examples import BOX, DISCRETE, INPUTS, builder, outputs_of, random_
 
 from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.variation import vary
+from agilerl_like.networks.network_mutation import mutate_network
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 ACTIONS = {"discrete": DISCRETE, "box": BOX}
@@ -68,7 +68,7 @@ def test_ten_grow_operators_change_no_output(config, seed, dtype, action, share,
             continue
         operator = str(rng.choice(operators))
         _, drawn = spec.mutate(operator, rng, activations=tuple(ACTIVATIONS))
-        child = vary(parent, operator, drawn, stream(seed))
+        child = mutate_network(parent, operator, drawn, stream(seed))
         assert child.network.spec == spec.apply(operator, **drawn)
         assert child.network.training == training
         scale = max(1.0, float(before.abs().max()))
@@ -94,7 +94,7 @@ def test_growth_leaves_the_parent_alone_and_carries_everything_else(operator, ar
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": NORMED, "head_config": NORMED}))
     parent.network.observation_norm.update_(5 * states(20) + 1, torch.ones(20, dtype=torch.float64))
     state = {name: tensor.clone() for name, tensor in parent.network.state_dict().items()}
-    child = vary(parent, operator, arguments, stream()).network
+    child = mutate_network(parent, operator, arguments, stream()).network
 
     for name, tensor in parent.network.state_dict().items():
         assert torch.equal(tensor, state[name])
@@ -113,7 +113,7 @@ def test_a_newborn_layer_is_silent_under_any_noise_drawn_later(activation, noisy
     config = {"hidden_size": [16], "activation": activation, "noisy": noisy}
     build = builder()
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
-    child = vary(parent, "encoder.add_layer", {"layer": 0}, stream()).network
+    child = mutate_network(parent, "encoder.add_layer", {"layer": 0}, stream()).network
     x = states(32, seed=2)
     before = outputs_of(child, x)
     for branch in (child.actor, child.critic):
@@ -130,7 +130,7 @@ def test_a_newborn_unit_speaks_up_once_it_is_listened_to():
     with torch.no_grad():
         for p in parent.network.parameters():
             p.mul_(10.0)
-    child = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 16}, stream()).network
+    child = mutate_network(parent, "encoder.add_node", {"layer": 0, "nodes": 16}, stream()).network
     old, new = child.actor.encoder.linear(0).weight.norm(dim=1).split([32, 16])
     # all of the newborn's rows are as long as the (lower) median row of the others
     torch.testing.assert_close(new, old.median().expand(16))
@@ -147,7 +147,7 @@ def test_actor_and_critic_change_alike(share):
     build = builder(share=share)
     parent = random_parent(build, NetworkSpec())
     for operator, arguments in (("encoder.add_node", {"layer": 0, "nodes": 16}), ("head.add_layer", {"layer": 0})):
-        child = vary(parent, operator, arguments, stream()).network
+        child = mutate_network(parent, operator, arguments, stream()).network
         for part in ("encoder", "head"):
             assert getattr(child.actor, part).spec.hidden_size == getattr(child.critic, part).spec.hidden_size
         assert (child.actor.encoder is child.critic.encoder) == share
@@ -157,12 +157,12 @@ def test_layers_of_an_encoder_may_grow_while_the_head_still_fades():
     build = builder()
     config = {"hidden_size": [16], "activation": "Tanh"}
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
-    fading = vary(parent, "head.add_layer", {"layer": 0}, stream())
+    fading = mutate_network(parent, "head.add_layer", {"layer": 0}, stream())
     fading.network.advance_fades_(0.25)
     x = states(32, seed=2)
     before = outputs_of(fading.network, x)
     parent = replace(parent, network=fading.network, moments=fading.moments)
-    child = vary(parent, "encoder.add_layer", {"layer": 0}, stream()).network
+    child = mutate_network(parent, "encoder.add_layer", {"layer": 0}, stream()).network
     torch.testing.assert_close(outputs_of(child, x), before, rtol=0, atol=1e-12)
     assert child.fade_left() == 1.0  # the newer of the two
     child.advance_fades_(0.75)
@@ -174,5 +174,5 @@ def test_inputs_of_every_width_grow():
         build = builder(inputs=inputs)
         parent = random_parent(build, NetworkSpec(), inputs=inputs)
         x = states(32, inputs=inputs, seed=2)
-        child = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 64}, stream()).network
+        child = mutate_network(parent, "encoder.add_node", {"layer": 0, "nodes": 64}, stream()).network
         torch.testing.assert_close(outputs_of(child, x), outputs_of(parent.network, x), rtol=0, atol=1e-12)

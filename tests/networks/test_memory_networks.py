@@ -16,7 +16,14 @@ from agilerl_like.modules.stack import layout
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.memory import TIMELESS, Course, fitted
-from agilerl_like.networks.variation import KL_LIMIT, NOISE_TOLERANCE, VALUE_LIMIT, Parent, perturb_, vary
+from agilerl_like.networks.network_mutation import (
+    KL_LIMIT,
+    NOISE_TOLERANCE,
+    VALUE_LIMIT,
+    MutationSource,
+    add_parameter_noise_,
+    mutate_network,
+)
 
 COUNT, STEPS = 6, 9
 CELLS = ("LSTM", "GRU")
@@ -118,7 +125,7 @@ def test_growth_keeps_whole_sequences_and_running_episodes(cell, layers, activat
         memories = [name for name in operators if name.startswith("memory")]
         operator = str(rng.choice(memories if memories and rng.random() < 0.5 else operators))
         _, drawn = spec.mutate(operator, rng, activations=("ReLU", "Tanh", "ELU"))
-        child = vary(parent, operator, drawn, stream(seed))
+        child = mutate_network(parent, operator, drawn, stream(seed))
         state = child.network.carry_state(course.state, spec.memory, child.network.spec.memory, child.maps)
         course = course._replace(state=state)
         assert state.shape[1:] == child.network.state_shape
@@ -152,7 +159,7 @@ def test_a_network_that_remembers_images_grows_silently_too(operator, arguments,
     network.reset_(stream(), output_gain=1.0)
     rows = torch.randint(256, (COUNT, STEPS, encoding.size), generator=stream(), dtype=torch.uint8)
     moments = torch.ones(2, layout(network)[-1].stop).unbind()
-    child = vary(Parent(network, moments, lambda: rows), operator, arguments, stream())
+    child = mutate_network(MutationSource(network, moments, lambda: rows), operator, arguments, stream())
     courses = [each.course_of(rows) for each in (network, child.network)]
     before, after = (
         said(each, rows.flatten(0, 1), course) for each, course in zip((network, child.network), courses, strict=True)
@@ -196,7 +203,7 @@ def test_what_shrinks_stays_within_the_gate_or_as_it_is(operator, arguments, sha
         with torch.no_grad():
             for parameter in parent.network.parameters():
                 parameter.mul_(softness)
-        result = vary(parent, operator, dict(arguments), stream())
+        result = mutate_network(parent, operator, dict(arguments), stream())
         found.append("refused" in result.arguments)
         if found[-1]:
             assert result.network is parent.network
@@ -219,7 +226,7 @@ def test_a_layer_that_has_a_say_does_not_just_vanish(cell, share):
     with torch.no_grad():
         for branch in (parent.network.actor, parent.network.critic):
             branch.memory.residuals["1"].weight.mul_(20.0)
-    result = vary(parent, "memory.remove_layer", {"layer": 1}, stream())
+    result = mutate_network(parent, "memory.remove_layer", {"layer": 1}, stream())
     assert "refused" in result.arguments
     assert result.network is parent.network
 
@@ -232,7 +239,7 @@ def test_units_that_nobody_hears_go_without_a_trace(cell, share):
         for branch in (parent.network.actor, parent.network.critic):
             branch.memory.cells[0].recurrent_weight[..., silent] = 0.0
             branch.head.linears[0].weight[:, silent] = 0.0
-    result = vary(parent, "memory.remove_node", {"nodes": 4}, stream())
+    result = mutate_network(parent, "memory.remove_node", {"nodes": 4}, stream())
     x, course = sequences(parent.network.state_shape)
     before = said(parent.network, x, course)
     old, new = parent.network.spec.memory, result.network.spec.memory
@@ -252,7 +259,7 @@ def mean(moment):
 @pytest.mark.parametrize("cell", CELLS)
 def test_moments_travel_gate_by_gate(cell):
     parent = parent_of(spec_of(cell, units=10))
-    child = vary(parent, "memory.add_node", {"nodes": 16}, stream())
+    child = mutate_network(parent, "memory.add_node", {"nodes": 16}, stream())
     for branch in ("actor", "critic"):
         for name, corner in (
             ("memory.cells.0.gates.weight", (slice(None), slice(10))),
@@ -275,7 +282,7 @@ def test_moments_travel_gate_by_gate(cell):
 
 def test_a_newborn_layers_moments_are_nothing_and_the_mean_of_all():
     parent = parent_of(spec_of("GRU"))
-    child = vary(parent, "memory.add_layer", {"layer": 1}, stream())
+    child = mutate_network(parent, "memory.add_layer", {"layer": 1}, stream())
     newborn = [name for name in first_of(child) if "cells.1" in name or "residuals.1" in name]
     assert len(newborn) == 2 * 5
     usual = mean(parent.moments[1])
@@ -290,7 +297,7 @@ def test_units_that_stay_keep_their_moments():
     with torch.no_grad():
         for branch in (parent.network.actor, parent.network.critic):
             branch.head.linears[0].weight.mul_(0.02)
-    child = vary(parent, "memory.remove_node", {"nodes": 4}, stream())
+    child = mutate_network(parent, "memory.remove_node", {"nodes": 4}, stream())
     stay = child.maps["actor.memory.out"]
     assert len(stay) == child.network.spec.memory.hidden_state_size < 14
     for now, then in ((first_of(child), first_of(parent)), (second_of(child), second_of(parent))):
@@ -310,7 +317,7 @@ def test_noise_moves_the_policy_along_its_sequences_by_so_much():
     network = parent.network
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
     old = said(network, parent.observations.flatten(0, 1), network.course_of(parent.observations))
-    perturb_(network, parent.observations, 0.5, stream(), target_kl=0.01)
+    add_parameter_noise_(network, parent.observations, 0.5, stream(), target_kl=0.01)
     new = said(network, parent.observations.flatten(0, 1), network.course_of(parent.observations))
     kl = kl_divergence(Categorical(logits=old[:, :-1]), Categorical(logits=new[:, :-1])).mean()
     assert kl == pytest.approx(0.01, rel=NOISE_TOLERANCE)

@@ -19,7 +19,7 @@ from network_examples import (
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.modules import Stack
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.variation import vary
+from agilerl_like.networks.network_mutation import mutate_network
 
 NORMED = {"hidden_size": [20, 24], "layer_norm": True, "min_mlp_nodes": 4}
 SPEC = NetworkSpec.from_net_config({"encoder_config": NORMED, "head_config": NORMED, "latent_dim": 16})
@@ -32,7 +32,7 @@ def mean_second(parent):
 def test_new_nodes_get_zero_and_the_mean_and_survivors_keep_theirs():
     build = builder()
     parent = random_parent(build, SPEC)
-    child = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 16}, stream())
+    child = mutate_network(parent, "encoder.add_node", {"layer": 0, "nodes": 16}, stream())
     for branch in ("actor", "critic"):
         for moments, old_moments, new in (
             (first_of(child), first_of(parent), 0.0),
@@ -60,7 +60,7 @@ def test_new_nodes_get_zero_and_the_mean_and_survivors_keep_theirs():
 def test_latent_nodes_are_carried_into_both_heads():
     build = builder()
     parent = random_parent(build, SPEC)
-    child = vary(parent, "add_latent_node", {"nodes": 8}, stream())
+    child = mutate_network(parent, "add_latent_node", {"nodes": 8}, stream())
     for branch in ("actor", "critic"):
         rows, columns = f"{branch}.encoder.linears.2.weight", f"{branch}.head.linears.0.weight"
         assert torch.equal(first_of(child)[rows][:16], first_of(parent)[rows])
@@ -71,7 +71,7 @@ def test_latent_nodes_are_carried_into_both_heads():
 def test_a_new_layer_starts_with_the_mean_over_all_second_moments():
     build = builder()
     parent = random_parent(build, SPEC)
-    child = vary(parent, "head.add_layer", {"layer": 0}, stream())
+    child = mutate_network(parent, "head.add_layer", {"layer": 0}, stream())
     for branch in ("actor", "critic"):
         for kind in ("linears.1.weight", "linears.1.bias", "norms.1.weight", "norms.1.bias"):
             name = f"{branch}.head.{kind}"
@@ -87,7 +87,7 @@ def test_a_new_layer_starts_with_the_mean_over_all_second_moments():
 def test_a_change_of_activation_keeps_every_moment():
     build = builder()
     parent = random_parent(build, SPEC)
-    child = vary(parent, "change_activation", {"activation": "Tanh"}, stream())
+    child = mutate_network(parent, "change_activation", {"activation": "Tanh"}, stream())
     assert first_of(child).keys() == first_of(parent).keys()
     assert all(torch.equal(first_of(child)[name], moment) for name, moment in first_of(parent).items())
     assert all(torch.equal(second_of(child)[name], moment) for name, moment in second_of(parent).items())
@@ -95,7 +95,7 @@ def test_a_change_of_activation_keeps_every_moment():
 
 def test_removed_nodes_take_their_moments_along_and_what_is_refitted_loses_its_direction():
     parent = fitted_parent(fitted_spec())
-    result = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 16}, stream())
+    result = mutate_network(parent, "encoder.remove_node", {"layer": 0, "nodes": 16}, stream())
     assert "refused" not in result.arguments
     for branch in ("actor", "critic"):
         reader = f"{branch}.encoder.linears.1"
@@ -153,10 +153,10 @@ GROWTH = [
 @pytest.mark.parametrize(("operator", "arguments"), GROWTH)
 def test_the_first_steps_after_growth_kick_nobody(operator, arguments, layer_norm):
     parent = fitted_parent(fitted_spec(layer_norm=layer_norm, activation="ReLU"))
-    child = vary(parent, operator, arguments, stream())
+    child = mutate_network(parent, operator, arguments, stream())
     # whoever is newborn shows where the first moment, all ones in the parent, is 0
     marked = replace(parent, moments=(torch.ones_like(parent.moments[0]), parent.moments[1]))
-    marks = vary(marked, operator, arguments, stream()).moments[0]
+    marks = mutate_network(marked, operator, arguments, stream()).moments[0]
     newborn = marks == 0
     assert bool(newborn.any()) == (operator != "change_activation")
 

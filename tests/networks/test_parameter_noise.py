@@ -19,7 +19,7 @@ from network_examples import (
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.variation import perturb_
+from agilerl_like.networks.network_mutation import add_parameter_noise_
 
 
 def mean_kl(before, after, log_std=None):
@@ -50,7 +50,7 @@ def test_noise_moves_the_policy_by_the_kl_that_is_asked_for(discrete, share, tar
     inside = 0
     for seed in range(40):
         network.load_state_dict(state)
-        done = perturb_(network, x, 0.5, stream(seed), target_kl=target)
+        done = add_parameter_noise_(network, x, 0.5, stream(seed), target_kl=target)
         after = outputs_of(network, x)
         kl = mean_kl(before[:, :-1], after[:, :-1], log_std)
         assert abs(kl - done["kl"]) <= 1e-3 * kl
@@ -66,7 +66,7 @@ def test_noise_touches_only_the_policys_matrices(share):
     build = builder(gymnasium.spaces.Box(-1, 1, (2,)), share=share)
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
     before = tensors(parent.network)
-    perturb_(parent.network, parent.observations, 0.5, stream(), target_kl=0.01)
+    add_parameter_noise_(parent.network, parent.observations, 0.5, stream(), target_kl=0.01)
     changed = {name for name, tensor in tensors(parent.network).items() if not torch.equal(tensor, before[name])}
     parts = ("head",) if share else ("encoder", "head")
     assert changed == {f"actor.{part}.linears.{i}.weight" for part in parts for i in range(3)}
@@ -77,7 +77,7 @@ def test_each_matrix_gets_noise_in_proportion_to_its_own_spread():
     build = builder()
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": {"hidden_size": [400]}}))
     before = tensors(parent.network)
-    done = perturb_(parent.network, parent.observations, 0.5, stream(), target_kl=0.01)
+    done = add_parameter_noise_(parent.network, parent.observations, 0.5, stream(), target_kl=0.01)
     for name in ("actor.encoder.linears.0.weight", "actor.encoder.linears.1.weight"):
         moved = (tensors(parent.network)[name] - before[name]).std() / before[name].std(unbiased=False)
         # the deviation of n Gaussians has a relative standard error of 1 / sqrt(2 n); n is at least 1600
@@ -88,7 +88,7 @@ def test_the_same_generator_gives_the_same_noise_and_another_one_another():
     results = []
     for seed in (3, 3, 4):
         parent = fitted_parent()
-        perturb_(parent.network, parent.observations, 0.5, stream(seed), target_kl=0.01)
+        add_parameter_noise_(parent.network, parent.observations, 0.5, stream(seed), target_kl=0.01)
         results.append(tensors(parent.network)["actor.head.linears.0.weight"])
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
@@ -103,7 +103,7 @@ def test_a_new_policy_whose_outputs_are_near_zero_keeps_its_weights(share, targe
     x = states(512, torch.float32)
     for seed in range(2, 6):  # other streams than the one of the weights
         before = tensors(network)
-        done = perturb_(network, x, 0.5, stream(seed), target_kl=target)
+        done = add_parameter_noise_(network, x, 0.5, stream(seed), target_kl=target)
         assert 0 < done["kl"] < 0.85 * target
         turned = cosines(network, before)
         assert min(turned.values()) == pytest.approx(0.901, abs=1e-4)  # as far as is allowed
@@ -116,7 +116,7 @@ def test_a_new_policy_whose_outputs_are_near_zero_keeps_its_weights(share, targe
 def test_sd_bounds_the_noise_relative_to_each_matrix(sd):
     parent = fitted_parent()
     before = tensors(parent.network)
-    done = perturb_(parent.network, parent.observations, sd, stream(2), target_kl=0.1)
+    done = add_parameter_noise_(parent.network, parent.observations, sd, stream(2), target_kl=0.1)
     assert done["sd"] == pytest.approx(sd)
     assert done["kl"] < 0.85 * 0.1
     for name in cosines(parent.network, before):
@@ -129,7 +129,7 @@ def test_a_smaller_bound_moves_the_policy_less():
     kls = []
     for sd in (0.01, 0.02, 0.04):
         parent = fitted_parent()
-        kls.append(perturb_(parent.network, parent.observations, sd, stream(), target_kl=0.1)["kl"])
+        kls.append(add_parameter_noise_(parent.network, parent.observations, sd, stream(), target_kl=0.1)["kl"])
     # the KL of small noise goes with its square
     assert [kls[1] / kls[0], kls[2] / kls[1]] == pytest.approx([4, 4], rel=0.2)
 
@@ -140,7 +140,7 @@ def test_where_no_noise_can_move_the_policy_there_is_none(actions, sd, target):
     build = builder(gymnasium.spaces.Discrete(actions))
     parent = random_parent(build, NetworkSpec())
     before = tensors(parent.network)
-    done = perturb_(parent.network, parent.observations, sd, stream(), target_kl=target)
+    done = add_parameter_noise_(parent.network, parent.observations, sd, stream(), target_kl=target)
     assert done == {"sd": 0.0, "kl": 0.0}
     assert all(torch.equal(tensor, before[name]) for name, tensor in tensors(parent.network).items())
 
@@ -150,7 +150,7 @@ def test_the_search_asks_the_network_a_few_times_only():
     def rows_of(network, x, seed):
         rows = []
         handle = network.actor.head.register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
-        perturb_(network, x, 0.5, stream(seed), target_kl=0.01)
+        add_parameter_noise_(network, x, 0.5, stream(seed), target_kl=0.01)
         handle.remove()
         return sum(rows)
 
@@ -170,6 +170,6 @@ def test_it_holds_on_states_that_it_did_not_see():
     parent = fitted_parent(fitted_spec(activation="ReLU"))
     x = states(2000, torch.float32, seed=42)
     before = outputs_of(parent.network, x)
-    perturb_(parent.network, parent.observations, 0.5, stream(), target_kl=0.01)
+    add_parameter_noise_(parent.network, parent.observations, 0.5, stream(), target_kl=0.01)
     # 512 states: their mean KL is within a few of its standard errors of everybody's
     assert 0.005 < mean_kl(before[:, :-1], outputs_of(parent.network, x)[:, :-1]) < 0.02

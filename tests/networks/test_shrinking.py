@@ -26,7 +26,13 @@ from agilerl_like.modules.layers import Activation, LayerNorm
 from agilerl_like.modules.stack import layout
 from agilerl_like.networks.actor_critic import FEWEST, MOST_WORK, ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.variation import KL_LIMIT, VALUE_LIMIT, Parent, distance, vary
+from agilerl_like.networks.network_mutation import (
+    KL_LIMIT,
+    VALUE_LIMIT,
+    MutationSource,
+    mutate_network,
+    policy_value_shift,
+)
 
 REMOVALS = [
     ("encoder.remove_node", {"layer": 0, "nodes": 16}),
@@ -51,7 +57,7 @@ def measured(parent, child, x):
     return kl, float(np.sqrt(np.mean((ours - theirs) ** 2)) / ours.std())
 
 
-def uncompensated(parent: Parent, result, discrete: bool):
+def uncompensated(parent: MutationSource, result, discrete: bool):
     """The same units removed, but what read them keeps its old columns and bias."""
     bare = blank(result.network.spec, DISCRETE if discrete else BOX)
     bare.load_state_dict(result.network.state_dict())
@@ -77,7 +83,7 @@ def uncompensated(parent: Parent, result, discrete: bool):
 @pytest.mark.parametrize(("operator", "arguments"), REMOVALS)
 def test_a_removal_is_compensated(operator, arguments, discrete):
     parent = fitted_parent(discrete=discrete)
-    result = vary(parent, operator, arguments, stream())
+    result = mutate_network(parent, operator, arguments, stream())
     done = result.arguments
     assert "refused" not in done
 
@@ -101,7 +107,7 @@ def test_removal_from_nets_of_every_kind_keeps_what_the_gate_promises(activation
     parent = fitted_parent(fitted_spec(activation=activation, layer_norm=layer_norm))
     refused = 0
     for operator, arguments in REMOVALS:
-        result = vary(parent, operator, arguments, stream())
+        result = mutate_network(parent, operator, arguments, stream())
         kl, error = measured(parent.network, result.network, parent.observations)
         assert kl <= 1.001 * KL_LIMIT
         assert error <= 1.001 * VALUE_LIMIT
@@ -112,7 +118,7 @@ def test_removal_from_nets_of_every_kind_keeps_what_the_gate_promises(activation
 def test_what_two_heads_read_is_refitted_in_both():
     parent = fitted_parent(share=True)
     for operator, arguments in (*REMOVALS[:2], REMOVALS[-1]):
-        result = vary(parent, operator, arguments, stream())
+        result = mutate_network(parent, operator, arguments, stream())
         assert "refused" not in result.arguments
         kl, error = measured(parent.network, result.network, parent.observations)
         assert kl <= KL_LIMIT
@@ -128,9 +134,9 @@ def test_a_layer_that_does_nothing_is_removed_exactly(part, layer):
     build = builder()
     config = {"hidden_size": [24], "min_mlp_nodes": 8, "max_mlp_nodes": 64}
     single = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
-    double = vary(single, f"{part}.add_layer", {"layer": 0}, stream())
-    parent = Parent(double.network, double.moments, lambda: states(512))
-    result = vary(parent, f"{part}.remove_layer", {"layer": layer}, stream())
+    double = mutate_network(single, f"{part}.add_layer", {"layer": 0}, stream())
+    parent = MutationSource(double.network, double.moments, lambda: states(512))
+    result = mutate_network(parent, f"{part}.remove_layer", {"layer": layer}, stream())
     assert result.network.spec == single.network.spec
     x = states(64, seed=8)
     torch.testing.assert_close(outputs_of(result.network, x), outputs_of(single.network, x), rtol=0, atol=1e-9)
@@ -145,7 +151,7 @@ def test_units_that_nobody_listens_to_leave_without_a_trace():
     with torch.no_grad():
         for branch in (parent.network.actor, parent.network.critic):
             branch.encoder.linear(1).weight[:, mute] = 0.0
-    result = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 16}, stream())
+    result = mutate_network(parent, "encoder.remove_node", {"layer": 0, "nodes": 16}, stream())
     stays = [unit for unit in range(40) if unit not in mute.tolist()]
     for branch in ("actor", "critic"):
         old, new = (getattr(network, branch).encoder.linear(0) for network in (parent.network, result.network))
@@ -160,7 +166,7 @@ def test_units_that_nobody_listens_to_leave_without_a_trace():
 WIDE = 64
 
 
-def indispensable(mute: int) -> Parent:
+def indispensable(mute: int) -> MutationSource:
     """A net in which each hidden unit alone carries one independent input, but for `mute` units that say nothing."""
     config = {"hidden_size": [WIDE], "activation": "Identity"}
     spec = NetworkSpec.from_net_config({"encoder_config": config, "latent_dim": WIDE})
@@ -177,7 +183,7 @@ def test_a_removal_that_costs_too_much_is_refused_and_leaves_everything_untouche
     parent = indispensable(mute=0)
     parent.network.train()
     before, moments = tensors(parent.network), [moment.clone() for moment in parent.moments]
-    result = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, stream())
+    result = mutate_network(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, stream())
     assert set(result.arguments) == {"layer", "nodes", "refused"}
     assert result.network is parent.network
     assert result.moments is parent.moments
@@ -192,7 +198,7 @@ def test_a_removal_that_costs_too_much_is_refused_and_leaves_everything_untouche
 def test_a_refused_removal_is_halved_twice(mute, accepted):
     # of `mute` units 32, 16 or 8 can go at no cost, and no other one can; 4 are not tried
     parent = indispensable(mute)
-    result = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, stream())
+    result = mutate_network(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, stream())
     assert result.arguments.get("nodes") == (accepted or 32)
     assert ("refused" in result.arguments) == (accepted is None)
     assert result.network.spec.encoder.hidden_size == (WIDE - (accepted or 0),)
@@ -205,20 +211,20 @@ class Fold(Activation):
 
 def test_the_removal_of_a_layer_is_not_tried_by_halves():
     parent = indispensable(mute=0)
-    double = vary(parent, "encoder.add_layer", {"layer": 0}, stream())
+    double = mutate_network(parent, "encoder.add_layer", {"layer": 0}, stream())
     with torch.no_grad():  # a middle layer that folds its inputs cannot be replaced by a linear map
         for branch in (double.network.actor, double.network.critic):
             branch.encoder.activations[0] = Fold(0, "Identity")
-    parent = Parent(double.network, double.moments, parent.observe)
-    result = vary(parent, "encoder.remove_layer", {"layer": 0}, stream())
+    parent = MutationSource(double.network, double.moments, parent.observe)
+    result = mutate_network(parent, "encoder.remove_layer", {"layer": 0}, stream())
     assert set(result.arguments) == {"layer", "refused"}
 
 
 def test_distance_of_a_network_from_itself_is_zero_and_of_another_is_not():
     parent = fitted_parent()
-    assert distance(parent.network, parent.network, parent.observations) == (0.0, 0.0)
+    assert policy_value_shift(parent.network, parent.network, parent.observations) == (0.0, 0.0)
     other = fitted_parent(fitted_spec(activation="ReLU"))
-    got = distance(parent.network, other.network, parent.observations)
+    got = policy_value_shift(parent.network, other.network, parent.observations)
     np.testing.assert_allclose(got, measured(parent.network, other.network, parent.observations), rtol=1e-4)
 
 
@@ -238,7 +244,7 @@ def test_a_noisy_net_is_measured_without_its_noise_and_stays_in_training(operato
             branch.head.linear(0).weight[:, :10] = 0.0
     parent.network.train()
     arguments = {"encoder.remove_layer": {"layer": 1}, "encoder.remove_node": {"layer": 1, "nodes": 8}}
-    result = vary(parent, operator, arguments.get(operator, {"nodes": 8}), stream())
+    result = mutate_network(parent, operator, arguments.get(operator, {"nodes": 8}), stream())
     assert result.network.training
     assert parent.network.training
     if "refused" not in result.arguments:
@@ -251,11 +257,11 @@ def test_what_bridges_a_removed_noisy_layer_is_as_noisy_as_what_read_it():
     build = builder()
     spec = NetworkSpec.from_net_config({"encoder_config": {"hidden_size": [24], "noisy": True}})
     single = random_parent(build, spec)
-    double = vary(single, "encoder.add_layer", {"layer": 0}, stream())
-    parent = Parent(double.network, double.moments, lambda: states(512))
+    double = mutate_network(single, "encoder.add_layer", {"layer": 0}, stream())
+    parent = MutationSource(double.network, double.moments, lambda: states(512))
     with torch.no_grad():
         parent.network.actor.encoder.linear(2).weight_sigma.fill_(0.125)
-    child = vary(parent, "encoder.remove_layer", {"layer": 1}, stream()).network
+    child = mutate_network(parent, "encoder.remove_layer", {"layer": 1}, stream()).network
     assert child.spec == spec
     assert bool((child.actor.encoder.linear(1).weight_sigma == 0.125).all())
 
@@ -264,13 +270,13 @@ def test_a_norm_that_lost_all_it_counted_counts_who_is_left():
     build = builder()
     spec = NetworkSpec.from_net_config({"encoder_config": {"hidden_size": [32], "layer_norm": True}})
     parent = random_parent(build, spec)
-    grown = vary(parent, "encoder.add_node", {"layer": 0, "nodes": 32}, stream())
+    grown = mutate_network(parent, "encoder.add_node", {"layer": 0, "nodes": 32}, stream())
     assert grown.network.actor.encoder.norms[0].counted.sum() == 32
     with torch.no_grad():  # nobody is heard, so that the first 32 go: all who are counted
         for branch in (grown.network.actor, grown.network.critic):
             branch.encoder.linear(1).weight.zero_()
-    parent = Parent(grown.network, grown.moments, lambda: states(256))
-    child = vary(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, stream()).network
+    parent = MutationSource(grown.network, grown.moments, lambda: states(256))
+    child = mutate_network(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, stream()).network
     assert child.spec == spec
     for layer in child.modules():
         if isinstance(layer, LayerNorm):
@@ -290,7 +296,7 @@ def image_parent(side, count=1024, **config):
     network.reset_(stream(), output_gain=1.0)
     moments = torch.zeros(2, layout(network)[-1].stop).unbind()
     rows = torch.randint(256, (count, encoding.size), generator=stream(), dtype=torch.uint8)
-    return Parent(network, moments, lambda: rows)
+    return MutationSource(network, moments, lambda: rows)
 
 
 def test_states_are_as_many_as_are_evaluated_quickly():
@@ -310,6 +316,6 @@ def test_a_removal_is_judged_on_states_that_its_refit_has_not_seen():
     with torch.no_grad():
         for block in parent.network.critic.encoder.blocks:
             block.outer.weight.mul_(8.0)
-    result = vary(parent, "encoder.remove_block", {"block": 1}, stream())
+    result = mutate_network(parent, "encoder.remove_block", {"block": 1}, stream())
     assert "refused" in result.arguments
     assert result.network is parent.network

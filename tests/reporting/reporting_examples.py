@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from agilerl_like.reporting import (
-    FOUNDER,
+    NO_PARENT,
     BestRecord,
     BirthRecord,
     GenerationRecord,
@@ -36,7 +36,7 @@ def a_member(**changes: Any) -> MemberRecord:
     values: dict[str, Any] = {
         "slot": 0,
         "uid": 0,
-        "parent_uid": FOUNDER,
+        "parent_uid": NO_PARENT,
         "env_steps": 50_000,
         "fitness": 100.0,
         "fitness_std": 10.0,
@@ -94,7 +94,7 @@ def a_founder(uid: int = 0) -> BirthRecord:
         generation=0,
         slot=uid,
         uid=uid,
-        parent_uid=FOUNDER,
+        parent_uid=NO_PARENT,
         mutations=(),
         parent_hyperparameters={},
         parent_architecture="",

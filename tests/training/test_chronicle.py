@@ -2,7 +2,7 @@
 
 import math
 
-from agilerl_like.reporting.records import FOUNDER, BirthRecord
+from agilerl_like.reporting.records import NO_PARENT, BirthRecord
 from agilerl_like.training.chronicle import Chronicle
 
 
@@ -24,20 +24,20 @@ def birth(uid, parent_uid, generation, *, survives=False, kind="none"):
 
 def test_ancestry_is_the_line_of_births_and_dead_lines_are_forgotten():
     chronicle = Chronicle()
-    chronicle.add((birth(0, FOUNDER, 0), birth(1, FOUNDER, 0)), living=[0, 1])
+    chronicle.add((birth(0, NO_PARENT, 0), birth(1, NO_PARENT, 0)), living=[0, 1])
     chronicle.add((birth(0, 0, 1, survives=True), birth(2, 0, 1)), living=[0, 2])  # 1 died childless
     chronicle.add((birth(3, 2, 2), birth(2, 2, 2, survives=True, kind="rl_hp")), living=[3, 2])
     chronicle.add((birth(3, 3, 3, survives=True), birth(4, 3, 3)), living=[3, 4])
     assert [(one.uid, one.generation) for one in chronicle.ancestry(4)] == [(0, 0), (2, 1), (2, 2), (3, 2), (4, 3)]
     assert chronicle.parent(4) == 3
-    assert chronicle.parent(1) == FOUNDER
+    assert chronicle.parent(1) == NO_PARENT
     assert set(chronicle._births) == {0, 2, 3, 4}
 
 
 def test_memory_of_births_stays_small_however_long_a_run_is():
     """Always two children of the first member: after a thousand generations one line of births is left."""
     chronicle = Chronicle()
-    chronicle.add((birth(0, FOUNDER, 0), birth(1, FOUNDER, 0)), living=[0, 1])
+    chronicle.add((birth(0, NO_PARENT, 0), birth(1, NO_PARENT, 0)), living=[0, 1])
     for generation in range(1, 1001):
         chronicle.add(
             (birth(0, 0, generation, survives=True), birth(generation + 1, 0, generation)), [0, generation + 1]

@@ -187,7 +187,7 @@ class EndlessWhenCrowning(Duel):
 
     def reset(self, seed=None, options=None):
         if seed is not None:
-            self.is_crowning = seed in integers(CROWNING_GAMES, 2, Purpose.CROWNING, 2)
+            self.is_crowning = seed in integers(CROWNING_GAMES, 2, Purpose.POOL_UPDATE, 2)
             if self.is_crowning and not EndlessWhenCrowning.has_signalled:  # a second signal would end the run at once
                 EndlessWhenCrowning.has_signalled = True
                 signal.raise_signal(signal.SIGINT)

@@ -66,5 +66,5 @@ class ByHand(ours.Mutations):
         chosen = range(len(population)) if indices is None else indices
         for place in chosen:
             if pre_training_mut or place or not self.spares_elite:
-                population[place].mutate(self, self.by_hand, pre_training=pre_training_mut)
+                population[place].mutate(self, self.manual_rng, pre_training=pre_training_mut)
         return population

@@ -31,26 +31,26 @@ KL_LIMIT = 0.01
 """Largest mean KL(parent || child), in nats, that a removal may cost."""
 VALUE_LIMIT = 0.1
 """Largest root mean square change of the value, relative to its spread, that a removal may cost."""
-NOISE_TOLERANCE, ROUGHLY = 0.15, 0.5
+NOISE_TOLERANCE, COARSE_TOLERANCE = 0.15, 0.5
 """Relative error of the noise's KL that is accepted; and that of the first guesses."""
-NOISE_TRIALS = 40
-FIRST_NOISE, LARGEST_STEP = 0.1, math.log(16.0)
+MAX_NOISE_EVALUATIONS = 40
+INITIAL_NOISE, MAX_LOG_STEP = 0.1, math.log(16.0)
 """Scale at which the search for the noise's scale begins; and the largest factor between two guesses."""
-LEAST_COSINE = 0.901
+MIN_COSINE = 0.901
 """Cosine that a matrix with noise keeps at least with the matrix before: 0.9, with room for rounding."""
-POWERS = 1.0, 5.0
+KL_EXPONENT_RANGE = 1.0, 5.0
 """Of the scale that the KL goes with: the least and the most that the search relies on."""
-FEW = 4
+SUBSAMPLE = 4
 """Of so many states one serves for the first guesses; for the last one each counts, for a few move the KL most."""
 
-HELD_OUT = 3
+HELD_OUT_EVERY = 3
 """Of so many states one judges a removal, and the others are what it is refitted on."""
 
-AMOUNTS = ("nodes", "channels")
+UNIT_COUNT_ARGUMENTS = ("nodes", "channels")
 """What arguments call the number of units that come or go."""
 
 
-class Variation(NamedTuple):
+class MutatedNetwork(NamedTuple):
     """One mutation carried out."""
 
     network: ActorCritic
@@ -63,7 +63,7 @@ class Variation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Parent:
+class MutationSource:
     """What a child is made from.
 
     `moments` are Adam's first and second ones `[N]` of the network's parameters, in their order.
@@ -82,17 +82,23 @@ class Parent:
     @property
     def fitted(self) -> Tensor:
         """The observations on which what reads lost units is refitted."""
-        held_out = torch.arange(len(self.observations)) % HELD_OUT == HELD_OUT - 1
+        held_out = torch.arange(len(self.observations)) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
         return self.observations[~held_out]
 
     @property
     def held_out(self) -> Tensor:
         """Those on which a removal is judged: a refit of many columns is exact on the ones that it was made from."""
-        return self.observations[HELD_OUT - 1 :: HELD_OUT] if len(self.observations) >= HELD_OUT else self.observations
+        return (
+            self.observations[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
+            if len(self.observations) >= HELD_OUT_EVERY
+            else self.observations
+        )
 
 
 @torch.no_grad()
-def vary(parent: Parent, operator: str, arguments: Arguments, generator: torch.Generator) -> Variation:
+def mutate_network(
+    parent: MutationSource, operator: str, arguments: Arguments, generator: torch.Generator
+) -> MutatedNetwork:
     """Carry out one architecture or activation mutation; the parent keeps every bit.
 
     `generator` draws what newborn units compute. A removal that moves policy or value too far is tried again with a
@@ -101,38 +107,40 @@ def vary(parent: Parent, operator: str, arguments: Arguments, generator: torch.G
     """
     alteration = parent.network.alteration(operator, arguments)
     if not alteration.readers:
-        child = _child(parent, operator, arguments, alteration, generator)
+        child = _build_child(parent, operator, arguments, alteration, generator)
     else:
-        with evaluating(parent.network):
-            child = _gated(parent, operator, arguments, generator)
+        with in_eval_mode(parent.network):
+            child = _remove_within_limits(parent, operator, arguments, generator)
     if child.network.training != parent.network.training:
         switch(child.network, parent.network.training)
     return child
 
 
-def _gated(parent: Parent, operator: str, arguments: Arguments, generator: torch.Generator) -> Variation:
+def _remove_within_limits(
+    parent: MutationSource, operator: str, arguments: Arguments, generator: torch.Generator
+) -> MutatedNetwork:
     """Carry out a removal, or less of it, or nothing."""
     attempt = dict(arguments)
-    amount = next((name for name in AMOUNTS if name in arguments), "")
+    amount = next((name for name in UNIT_COUNT_ARGUMENTS if name in arguments), "")
     readers = dict(parent.network.alteration(operator, arguments).readers)  # the same whatever the amount
     heard = {reader: Heard.of(parent.network, reader, parent.fitted) for reader in readers}
-    answers = _answers(parent.network, parent.held_out)
+    answers = _policy_and_values(parent.network, parent.held_out)
     while True:
         alteration = parent.network.alteration(operator, attempt)
-        child = _child(parent, operator, attempt, alteration, generator, heard)
-        kl, value_error = _moved(parent.network, answers, child.network, parent.held_out)
+        child = _build_child(parent, operator, attempt, alteration, generator, heard)
+        kl, value_error = _shift_from(parent.network, answers, child.network, parent.held_out)
         if kl <= KL_LIMIT and value_error <= VALUE_LIMIT:
             child.arguments.update(kl=kl, value_error=value_error)
             return child
         fewer = int(attempt.get(amount, 0)) // 2
         if fewer < max(1, int(arguments.get(amount, 0)) // 4):
             refused = {**arguments, "refused": f"kl={kl:.4f}, value_error={value_error:.4f}"}
-            return Variation(parent.network, parent.moments, refused)
+            return MutatedNetwork(parent.network, parent.moments, refused)
         attempt[amount] = fewer
 
 
 @contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
+def in_eval_mode(network: nn.Module) -> Iterator[None]:
     """Put a network into evaluation mode for a while."""
     training = network.training
     if training:
@@ -145,21 +153,21 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def distance(parent: ActorCritic, child: ActorCritic, observations: Tensor) -> tuple[float, float]:
+def policy_value_shift(parent: ActorCritic, child: ActorCritic, observations: Tensor) -> tuple[float, float]:
     """Mean KL(parent || child) in nats, and the value's root mean square error relative to its spread."""
-    return _moved(parent, _answers(parent, observations), child, observations)
+    return _shift_from(parent, _policy_and_values(parent, observations), child, observations)
 
 
-def _answers(network: ActorCritic, observations: Tensor) -> tuple[Tensor, Tensor]:
+def _policy_and_values(network: ActorCritic, observations: Tensor) -> tuple[Tensor, Tensor]:
     """The policy's outputs and the values of observations, or of sequences of them."""
     return network.evaluate(observations.reshape(-1, observations.shape[-1]), network.course_of(observations))
 
 
-def _moved(
+def _shift_from(
     parent: ActorCritic, answers: tuple[Tensor, Tensor], child: ActorCritic, observations: Tensor
 ) -> tuple[float, float]:
-    """As `distance`, with the parent's answers known."""
-    (ours, value), (theirs, child_value) = answers, _answers(child, observations)
+    """As `policy_value_shift`, with the parent's answers known."""
+    (ours, value), (theirs, child_value) = answers, _policy_and_values(child, observations)
     kl = parent.actor.distribution.kl_from(ours)(child.actor.distribution, theirs).mean()
     error = (value - child_value).square().mean().sqrt() / value.std(unbiased=False).clamp(min=1e-6)
     return float(kl), float(error)
@@ -169,23 +177,23 @@ def _moved(
 
 
 @torch.no_grad()
-def perturb_(
+def add_parameter_noise_(
     network: ActorCritic, observations: Tensor, sd: float, generator: torch.Generator, *, target_kl: float
 ) -> Arguments:
     """Add noise to the policy's weight matrices until the mean KL(before || after) over the states is `target_kl`.
 
     The noise of a matrix is Gaussian, in proportion to the matrix's standard deviation and orthogonal to the matrix.
-    `sd` is the largest factor of that proportion, and below it every matrix keeps a cosine of `LEAST_COSINE` with what
+    `sd` is the largest factor of that proportion, and below it every matrix keeps a cosine of `MIN_COSINE` with what
     it was. Where that bounds the noise the KL is smaller: a new policy, whose last layer is near zero, would lose its
     encoder before it moved by as much. `sd` or `target_kl` of 0 change nothing, and neither does noise without effect.
     The value never moves: of a network whose critic uses the actor's encoder, only the head is perturbed.
 
     Returns the factor and the KL that were reached, as "sd" and "kl".
     """
-    matrices = _policy_matrices(network)
+    matrices = _policy_weight_matrices(network)
     original = [matrix.clone() for matrix in matrices]
-    noise = [_noise_for(matrix, generator) for matrix in matrices]
-    limit = min([sd, *map(_largest_scale, matrices, noise)])
+    noise = [_orthogonal_noise(matrix, generator) for matrix in matrices]
+    limit = min([sd, *map(_max_scale, matrices, noise)])
     distribution = network.actor.distribution
 
     def kl_on(before: Tensor, outputs: Callable[[], Tensor]) -> Callable[[float], float]:
@@ -198,30 +206,30 @@ def perturb_(
 
         return kl
 
-    with evaluating(network):
-        outputs, few_outputs = _policy_on(network, observations)
+    with in_eval_mode(network):
+        outputs, few_outputs = _policy_functions(network, observations)
         before = outputs().clone()
-        on_few = _ScaleSearch(kl_on(_few_of(before, observations), few_outputs), target_kl, limit)
-        rough, moved, power = on_few.run(FIRST_NOISE, ROUGHLY)
-        is_near = moved >= (1 - ROUGHLY) * target_kl > 0
-        start = rough * (target_kl / moved) ** (1 / power) if is_near else rough or FIRST_NOISE
+        on_few = _ScaleSearch(kl_on(_subsample(before, observations), few_outputs), target_kl, limit)
+        rough, moved, power = on_few.run(INITIAL_NOISE, COARSE_TOLERANCE)
+        is_near = moved >= (1 - COARSE_TOLERANCE) * target_kl > 0
+        start = rough * (target_kl / moved) ** (1 / power) if is_near else rough or INITIAL_NOISE
         scale, moved, _ = _ScaleSearch(kl_on(before, outputs), target_kl, limit).run(start, NOISE_TOLERANCE, power)
         return {"sd": scale, "kl": moved}
 
 
-def _noise_for(matrix: Tensor, generator: torch.Generator) -> Tensor:
+def _orthogonal_noise(matrix: Tensor, generator: torch.Generator) -> Tensor:
     """Gaussian noise of the matrix's standard deviation, without the part that would only scale the matrix."""
     noise = torch.randn(matrix.shape, generator=generator).to(matrix) * matrix.std(unbiased=False)
     return noise - matrix * ((noise * matrix).sum() / matrix.square().sum().clamp(min=1e-30))
 
 
-def _largest_scale(matrix: Tensor, noise: Tensor) -> float:
-    """The scale of orthogonal noise at which its matrix keeps a cosine of `LEAST_COSINE` with what it was."""
+def _max_scale(matrix: Tensor, noise: Tensor) -> float:
+    """The scale of orthogonal noise at which its matrix keeps a cosine of `MIN_COSINE` with what it was."""
     size = float(noise.norm())
-    return math.tan(math.acos(LEAST_COSINE)) * float(matrix.norm()) / size if size else math.inf
+    return math.tan(math.acos(MIN_COSINE)) * float(matrix.norm()) / size if size else math.inf
 
 
-def _policy_on(network: ActorCritic, observations: Tensor) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+def _policy_functions(network: ActorCritic, observations: Tensor) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
     """What the policy says of states, and of a few of them, with the weights that it has when it is asked."""
     actor = network.actor
 
@@ -230,18 +238,18 @@ def _policy_on(network: ActorCritic, observations: Tensor) -> tuple[Callable[[],
 
     if network.share_encoders:  # only the head is perturbed
         said = actor.remembered(*read(observations), ACTOR)
-        of_few = _few_of(said, observations)
+        of_few = _subsample(said, observations)
         return lambda: actor.head(said), lambda: actor.head(of_few)
-    everything, few = read(observations), read(observations[::FEW])
+    everything, few = read(observations), read(observations[::SUBSAMPLE])
     return lambda: actor(*everything, ACTOR), lambda: actor(*few, ACTOR)
 
 
-def _few_of(rows: Tensor, observations: Tensor) -> Tensor:
+def _subsample(rows: Tensor, observations: Tensor) -> Tensor:
     """The rows `[n, …]` of a few of the states, or of a few sequences."""
-    return rows.unflatten(0, observations.shape[:-1])[::FEW].reshape(-1, rows.shape[-1])
+    return rows.unflatten(0, observations.shape[:-1])[::SUBSAMPLE].reshape(-1, rows.shape[-1])
 
 
-def _policy_matrices(network: ActorCritic) -> list[Tensor]:
+def _policy_weight_matrices(network: ActorCritic) -> list[Tensor]:
     owner = network.actor.head if network.share_encoders else network.actor
     by_name = not isinstance(network.actor.encoder, EvolvableCustom) or network.actor.encoder.is_evolvable
     leaves = ((name.rpartition(".")[2], parameter) for name, parameter in walk(owner).parameters.items())
@@ -274,15 +282,15 @@ class _ScaleSearch:
             return 0.0, self.kl(0.0), power
         ends: dict[bool, tuple[float, float]] = {}  # by whether it is too far: log scale, log of KL over the target
         last = None
-        for _ in range(NOISE_TRIALS):
+        for _ in range(MAX_NOISE_EVALUATIONS):
             moved = self.kl(scale)
             is_bounded = scale == self.limit and moved < self.target and moved != 0
             if is_bounded or abs(moved - self.target) <= tolerance * self.target:
                 return scale, moved, power
-            here, miss = math.log(scale), self._miss(moved)
+            here, miss = math.log(scale), self._log_ratio(moved)
             is_far = miss > 0
             if last is not None and here != last[0]:
-                power = min(max((miss - last[1]) / (here - last[0]), POWERS[0]), POWERS[1])
+                power = min(max((miss - last[1]) / (here - last[0]), KL_EXPONENT_RANGE[0]), KL_EXPONENT_RANGE[1])
             if last is not None and is_far == (last[1] > 0) and (not is_far) in ends:
                 ends[not is_far] = ends[not is_far][0], ends[not is_far][1] / 2
             ends[is_far] = last = here, miss
@@ -293,7 +301,7 @@ class _ScaleSearch:
         scale = math.exp(ends[False][0]) if len(ends) == 2 else 0.0
         return scale, self.kl(scale), power
 
-    def _miss(self, moved: float) -> float:
+    def _log_ratio(self, moved: float) -> float:
         """Logarithm of the KL over the target; a KL of nan is much too large."""
         return math.log(min(max(moved / self.target, 1e-9), 1e9) if moved == moved else 1e9)
 
@@ -304,20 +312,20 @@ class _ScaleSearch:
             (low, under), (high, over) = ends[False], ends[True]
             return low - under * (high - low) / (over - under)
         here, miss = last
-        return here - min(max(miss / power, -LARGEST_STEP), LARGEST_STEP)
+        return here - min(max(miss / power, -MAX_LOG_STEP), MAX_LOG_STEP)
 
 
 # -- architecture
 
 
-def _child(
-    parent: Parent,
+def _build_child(
+    parent: MutationSource,
     operator: str,
     arguments: Arguments,
     alteration: Alteration,
     generator: torch.Generator,
     heard: Mapping[str, Heard] | None = None,
-) -> Variation:
+) -> MutatedNetwork:
     """Build the child, and carry weights and moments over."""
     child = parent.network.rebuilt(parent.network.spec.apply(operator, **arguments))
     maps, moments = morph_(
@@ -331,4 +339,4 @@ def _child(
         generator=generator,
         moments=parent.moments,
     )
-    return Variation(child, moments, dict(arguments), maps)
+    return MutatedNetwork(child, moments, dict(arguments), maps)

@@ -17,7 +17,7 @@ from agilerl_like.networks.architecture import NetworkSpec
 
 
 @dataclass(frozen=True)
-class TeamSpec:
+class MultiAgentSpec:
     """Each group's architecture, in the order of the groups."""
 
     groups: tuple[tuple[str, NetworkSpec], ...]
@@ -32,15 +32,15 @@ class TeamSpec:
 
     def mutate(
         self, operator: str, rng: np.random.Generator, *, activations: tuple[str, ...] = ()
-    ) -> tuple[TeamSpec, dict[str, int | float | str]]:
+    ) -> tuple[MultiAgentSpec, dict[str, int | float | str]]:
         """Change one group's architecture."""
-        group, inner = split(operator)
+        group, inner = split_operator(operator)
         changed, arguments = self.of(group).mutate(inner, rng, activations=activations)
         return self.replace(group, changed), arguments
 
-    def replace(self, group: str, spec: NetworkSpec) -> TeamSpec:
+    def replace(self, group: str, spec: NetworkSpec) -> MultiAgentSpec:
         """This with another architecture of one group."""
-        return TeamSpec(tuple((name, spec if name == group else own) for name, own in self.groups))
+        return MultiAgentSpec(tuple((name, spec if name == group else own) for name, own in self.groups))
 
     def describe(self) -> str:
         """One line for a table."""
@@ -55,12 +55,12 @@ class TeamSpec:
         return {group: spec.to_config() for group, spec in self.groups}
 
     @classmethod
-    def by_group(cls, specs: Mapping[str, NetworkSpec]) -> TeamSpec:
+    def by_group(cls, specs: Mapping[str, NetworkSpec]) -> MultiAgentSpec:
         """The team of these groups."""
         return cls(tuple(specs.items()))
 
 
-def split(operator: str) -> tuple[str, str]:
+def split_operator(operator: str) -> tuple[str, str]:
     """The group, and the operator as the group's own networks call it."""
     group, _, inner = operator.partition(".")
     return group, inner
