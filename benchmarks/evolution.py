@@ -26,9 +26,9 @@ from agilerl_like.envs import evaluation_env
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.reporting import GenerationRecord, Reporter, Reporters, fittest
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.conduct import evolve_on_policy
-from agilerl_like.training.schedule import Places
-from agilerl_like.training.stage import AgentStage
+from agilerl_like.training.env_setup import AgentStage
+from agilerl_like.training.session import evolve_on_policy
+from agilerl_like.training.training_config import Places
 from benchmarks.tables import ROOT, machine, replace_section, versions
 
 EPISODES = 100

@@ -21,9 +21,9 @@ from agilerl_like.config import build, load
 from agilerl_like.envs import TransitionEnv, evaluation_env
 from agilerl_like.reporting import Reporters
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.conduct import evolve_on_policy
-from agilerl_like.training.schedule import Places
-from agilerl_like.training.stage import AgentStage
+from agilerl_like.training.env_setup import AgentStage
+from agilerl_like.training.session import evolve_on_policy
+from agilerl_like.training.training_config import Places
 from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, values
 from benchmarks.tables import ROOT, Goal, markdown
 from benchmarks.venvs import interpreter, is_ready

@@ -22,7 +22,7 @@ from agilerl_like.config import Config, load
 from agilerl_like.envs.probes import PROBES, KnownValue
 from agilerl_like.envs.team_probes import TEAM_PROBES
 from agilerl_like.training.probe import Answer, ProbeRecord
-from agilerl_like.training.schedule import Schedule
+from agilerl_like.training.training_config import Schedule
 
 SOON_OVER = """
 environment:

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl_like import storage
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, evaluate, report_episodes
 from agilerl_like.algorithms.individual import Individual
@@ -51,6 +50,7 @@ from agilerl_like.networks.distributions import ActionDistribution
 from agilerl_like.networks.network_mutation import MutationSource, add_parameter_noise_, mutate_network
 from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, integer, integers
+from agilerl_like.storage import safe_folder
 
 AgentT = TypeVar("AgentT", bound="Agent")
 
@@ -559,7 +559,7 @@ class Agent(Individual):
 
     def _compare(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         # what a user's own networks do with mere shapes, nobody knows; and what lies in memory has cost it already
-        if isinstance(tensors, storage.StoredTensors) and self.networks_of_its_own is None:
+        if isinstance(tensors, safe_folder.StoredTensors) and self.networks_of_its_own is None:
             with torch.device("meta"), Outline(len(tensors)):
                 self._check_stored(tensors.facts, self.build(self.architecture))
 
@@ -567,7 +567,7 @@ class Agent(Individual):
         self.recall(document)
         self.learned_with_masks = flag_in(document, "learned_with_masks", older=False)
         network = self._unfilled(self.architecture)
-        self._check_stored(storage.facts_of(tensors), network)
+        self._check_stored(safe_folder.facts_of(tensors), network)
         check_finite(tensors)
         moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in ("exp_avg", "exp_avg_sq", "steps")]
         if any(bool((moment < 0).any()) for moment in moments[1:]):
@@ -579,12 +579,14 @@ class Agent(Individual):
         self.recent_observations = tensors["recent_observations"]
         refresh(self.network)
 
-    def _check_stored(self, found: Mapping[str, storage.TensorFacts], network: ActorCritic) -> None:
+    def _check_stored(self, found: Mapping[str, safe_folder.TensorFacts], network: ActorCritic) -> None:
         """Raise ValueError unless stored tensors are those of a network, by their names, shapes and dtypes."""
-        wanted = storage.facts_of(_tensors_of(network))
+        wanted = safe_folder.facts_of(_tensors_of(network))
         size = layout(network)[-1].stop
-        wanted |= {f"adam.{name}": storage.TensorFacts((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")}
-        wanted |= {"adam.steps": storage.TensorFacts((1,), network.dtype)}
+        wanted |= {
+            f"adam.{name}": safe_folder.TensorFacts((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")
+        }
+        wanted |= {"adam.steps": safe_folder.TensorFacts((1,), network.dtype)}
         odd = sorted(found.keys() ^ {*wanted, "recent_observations"})
         if odd:
             raise ValueError(f"tensors {odd} are missing or too many")

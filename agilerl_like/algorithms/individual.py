@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like import storage
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.stored import history_in, plain, read_agent
@@ -24,6 +23,7 @@ from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations, Offspring
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.seeding import fresh_seed
+from agilerl_like.storage import safe_folder
 
 ANOTHER = 2**32
 """More noise than anybody draws."""
@@ -338,7 +338,7 @@ class Individual(ABC):
             CheckpointError: the folder cannot be written; what was saved there before is untouched.
         """
         document, tensors = self.to_documents()
-        return storage.write_folder(path, "agent", {"agent": document}, {"agent": tensors})
+        return safe_folder.write_folder(path, "agent", {"agent": document}, {"agent": tensors})
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Become the agent that was saved at a path, but for `index`, `seed` and hooks; the spaces must be the same.

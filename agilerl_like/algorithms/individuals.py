@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like import storage
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.individual import Individual, IndividualT
@@ -29,6 +28,7 @@ from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, generator
+from agilerl_like.storage import safe_folder
 
 IndividualsT = TypeVar("IndividualsT", bound="Individuals")
 Stored: TypeAlias = tuple[dict[str, Any], Mapping[str, Tensor]]
@@ -236,7 +236,7 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
     def save_checkpoint(self, path: str | os.PathLike[str], **more: Any) -> Path:
         """Write all members to one folder; `more` are documents of the caller's, by name."""
         documents, tensors = self.to_documents()
-        return storage.write_folder(path, "population", {**documents, **more}, tensors)
+        return safe_folder.write_folder(path, "population", {**documents, **more}, tensors)
 
     @classmethod
     def load(cls: type[IndividualsT], path: str | os.PathLike[str], device: str | torch.device = "cpu") -> IndividualsT:

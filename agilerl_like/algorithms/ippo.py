@@ -43,7 +43,7 @@ from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
 from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, integer, integers
-from agilerl_like.storage import section
+from agilerl_like.storage.safe_folder import section
 
 SETTINGS = tuple(PPOSettings.__dataclass_fields__)
 

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from agilerl_like import storage
 from agilerl_like.algorithms.groups import check_names, grouped
 from agilerl_like.envs.spaces import space_from_json
-from agilerl_like.storage import StoredTensors
+from agilerl_like.storage import safe_folder
+from agilerl_like.storage.safe_folder import StoredTensors
 
 MAX_COUNT = 2**128
 """What no counter reaches."""
@@ -168,11 +168,11 @@ def read_agent(path: str | os.PathLike[str]) -> tuple[Any, Mapping[str, Tensor]]
     """Return the document and the tensors of a saved agent, or of the best agent of a checkpoint or of a run's folder.
 
     Raises:
-        CheckpointError: as `storage.read_folder`.
+        CheckpointError: as `safe_folder.read_folder`.
     """
     folder, kind = _saved(Path(path), "agent", BEST)
     name = "champion" if kind == "checkpoint" else "agent"
-    documents, tensors = storage.read_folder(folder, kind)
+    documents, tensors = safe_folder.read_folder(folder, kind)
     return documents.get(name), tensors.get(name, {})
 
 
@@ -182,15 +182,15 @@ def read_population(
     """Return the documents and the tensors of a saved population, of a checkpoint, or of the last one of a run.
 
     Raises:
-        CheckpointError: as `storage.read_folder`.
+        CheckpointError: as `safe_folder.read_folder`.
     """
-    return storage.read_folder(*_saved(Path(path), "population", POPULATION))
+    return safe_folder.read_folder(*_saved(Path(path), "population", POPULATION))
 
 
 def _saved(path: Path, kind: str, place: str) -> tuple[Path, str]:
     """The folder to be read, and as what: a checkpoint has everything, a run's folder has it at a place of its own."""
-    if (path / storage.MANIFEST).exists():
-        return path, "checkpoint" if storage.kind_of(path) == "checkpoint" else kind
+    if (path / safe_folder.MANIFEST).exists():
+        return path, "checkpoint" if safe_folder.kind_of(path) == "checkpoint" else kind
     is_run = (path / place).is_dir() or any(path.glob(f".{place}.old-*"))  # which a crash has left
     return (path / place if is_run else path), kind
 

@@ -30,7 +30,7 @@ from tyro.conf import (
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
 from agilerl_like.config import TRUST, Config, build, check_changes, check_trust, foreign_paths, load, notes_of_trust
 from agilerl_like.config.bundled import find
-from agilerl_like.durable import make_folder, sync_folder
+from agilerl_like.distributed.process_group import Alone, World, is_launched
 from agilerl_like.errors import ConfigurationError, EnvironmentFault, ExitCode, NoHealthyMember
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
@@ -39,12 +39,12 @@ from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
 from agilerl_like.seeding import fresh_seed
-from agilerl_like.training.archive import Finished
-from agilerl_like.training.conduct import evolve_on_policy, joined
-from agilerl_like.training.distributed import Alone, World, is_launched
-from agilerl_like.training.run import Outcome
+from agilerl_like.storage.durable_io import make_folder, sync_folder
+from agilerl_like.training.checkpoint_manager import Finished
+from agilerl_like.training.loop import Outcome
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter, FolderTaken, check_free
-from agilerl_like.training.schedule import Places
+from agilerl_like.training.session import evolve_on_policy, joined
+from agilerl_like.training.training_config import Places
 
 BEYOND = {"max_steps": "a larger --training.max-steps", "target": "a higher --training.target, or none"}
 """What lets a run go on that has reached a limit."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from agilerl_like.config.model import Config
 from agilerl_like.config.notation import Place
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.training.description import leaves, said
+from agilerl_like.training.run_settings import leaves, said
 
 MAY_CHANGE = ("environment", "selection", "mutation", "training", "run")
 """Sections that are read from the configuration whenever a run begins or goes on."""

@@ -32,16 +32,16 @@ from agilerl_like.config.sections import (
     TrainingConfig,
     evolvable,
 )
+from agilerl_like.distributed.process_group import check_shared_device
 from agilerl_like.envs.vector import ENV
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutations, Selection
 from agilerl_like.plain_yaml import to_yaml
 from agilerl_like.room import check_room
 from agilerl_like.seeding import fresh_seed
-from agilerl_like.training.conduct import STILL, Plan, check_processes
-from agilerl_like.training.distributed import check_shared_device
-from agilerl_like.training.schedule import Schedule
-from agilerl_like.training.stage import AgentStage, Stage
+from agilerl_like.training.env_setup import AgentStage, Stage
+from agilerl_like.training.session import STILL, Plan, check_processes
+from agilerl_like.training.training_config import Schedule
 
 ANYTHING = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 """What is seen and done while no env is there."""

@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 from yaml.constructor import ConstructorError
 
-from agilerl_like import storage
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.plain_yaml import PLAIN, TAG
+from agilerl_like.storage import safe_folder
 
 Place = tuple[str, ...]
 """The keys that lead to a value; in a list, how many stand before it."""
@@ -132,7 +132,7 @@ def read(path: Path | str) -> Written:
 def _bytes_of(path: Path | str) -> bytes:
     """The bytes of a regular file, or of a pipe that this process was given by whoever started it."""
     if not str(path).startswith(DESCRIPTORS):
-        return storage.read_regular(path, MAX_BYTES, follow_links=True)
+        return safe_folder.read_regular(path, MAX_BYTES, follow_links=True)
     with open(path, "rb") as pipe:
         data = pipe.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:

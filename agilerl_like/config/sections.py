@@ -23,7 +23,7 @@ from agilerl_like.hpo.hyperparameters import Scale
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder, split_recurrent
-from agilerl_like.training.schedule import Schedule
+from agilerl_like.training.training_config import Schedule
 
 AUTO = "auto"
 """The name of whichever device this machine has."""

@@ -22,9 +22,9 @@ from agilerl_like.envs.pettingzoo import TeamBackend, team_recipe
 from agilerl_like.envs.team_rows import Rewards
 from agilerl_like.envs.vector import EnvRecipe
 from agilerl_like.networks.architecture import PARTS, takes_over
-from agilerl_like.training.schedule import Fitness
-from agilerl_like.training.stage import Stage
+from agilerl_like.training.env_setup import Stage
 from agilerl_like.training.team_stage import TeamStage
+from agilerl_like.training.training_config import Fitness
 
 DEFAULTS = {name: known.default for name, known in inspect.signature(IPPO).parameters.items()}
 CROWD = 100

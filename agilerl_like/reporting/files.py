@@ -16,12 +16,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from agilerl_like import storage
-from agilerl_like.durable import check_regular, make_folder, open_to_write, replace_file, sync_folder, write_all
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting.measures import member_measures, population_measures
 from agilerl_like.reporting.records import BirthRecord, GenerationRecord, MemberRecord, RunRecord
 from agilerl_like.reporting.reporter import RecordReporter
+from agilerl_like.storage import safe_folder
+from agilerl_like.storage.durable_io import (
+    check_regular,
+    make_folder,
+    open_to_write,
+    replace_file,
+    sync_folder,
+    write_all,
+)
 
 T = TypeVar("T")
 
@@ -264,7 +271,7 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
         CheckpointError: the file is damaged: names the line, the column, the value and what is allowed.
     """
     path = _existing(Path(run_dir) / METRICS)
-    table = csv.reader(storage.read_lines(path))
+    table = csv.reader(safe_folder.read_lines(path))
     try:
         columns = tuple(next(table, ()))
         if columns[: len(_IDENTITY)] == _IDENTITY and len(set(columns)) == len(columns) <= MAX_COLUMNS:
@@ -285,13 +292,13 @@ def read_lineage(run_dir: Path | str) -> tuple[BirthRecord, ...]:
         CheckpointError: the file is damaged: names the line, the field, the value and what is allowed.
     """
     path = _existing(Path(run_dir) / LINEAGE)
-    lines = enumerate(storage.read_lines(path), start=1)
+    lines = enumerate(safe_folder.read_lines(path), start=1)
     return tuple(read_birth(line, f"path={str(path)!r}, line {n}") for n, line in lines)
 
 
 def read_birth(line: str, where: str) -> BirthRecord:
     """Return the birth that a line of `lineage.jsonl` describes; `where` is what a CheckpointError calls the line."""
-    return BirthRecord.from_json(storage.parse_json(line.encode(), where), where)
+    return BirthRecord.from_json(safe_folder.parse_json(line.encode(), where), where)
 
 
 def begins_as_metrics(path: Path) -> bool:
@@ -301,8 +308,8 @@ def begins_as_metrics(path: Path) -> bool:
 
 
 def _header(path: Path) -> tuple[str, ...]:
-    with storage.open_regular(path) as file:
-        line = file.readline(storage.MAX_LINE_BYTES)
+    with safe_folder.open_regular(path) as file:
+        line = file.readline(safe_folder.MAX_LINE_BYTES)
     return tuple(_fields(line[:-1].decode("utf-8", errors="replace"))) if line.endswith(b"\n") else ()
 
 
@@ -333,7 +340,7 @@ def _found(path: Path, parse: Callable[[str, str], T], *, skip: int = 0) -> Foun
     A process that is killed, and a disk that is full, leave a last line without its end; a power cut leaves NUL bytes
     where lines were. Neither was ever written as a whole, so neither counts as damage.
     """
-    data = storage.read_regular(path, storage.MAX_TEXT_BYTES)
+    data = safe_folder.read_regular(path, safe_folder.MAX_TEXT_BYTES)
     texts = data.rstrip(b"\0").decode("utf-8", errors="replace").split("\n")
     found: Found[T] = Found([], [], not texts[-1] and not data.endswith(b"\0"))
     for number, text in enumerate(texts[skip:-1], 1 + skip):

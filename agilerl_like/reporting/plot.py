@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agilerl_like.durable import replace_file
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting import wording
 from agilerl_like.reporting.files import METRICS, read_metrics
 from agilerl_like.reporting.records import rank
+from agilerl_like.storage.durable_io import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from agilerl_like.documents import Flag, Natural, Number, Score, Text, as_record, short
 from agilerl_like.errors import CheckpointError
+from agilerl_like.storage.validation import Flag, Natural, Number, Score, Text, as_record, short
 
 NO_PARENT = -1
 """The `parent_uid` of a member that nobody begot: the first population."""

@@ -12,10 +12,10 @@ from agilerl_like.lazy import lazily
 if TYPE_CHECKING:
     from agilerl_like.training.multi_agent import train_multi_agent_on_policy
     from agilerl_like.training.on_policy import train_on_policy
-    from agilerl_like.training.schedule import Schedule
+    from agilerl_like.training.training_config import Schedule
 
 __all__ = ["Schedule", "train_multi_agent_on_policy", "train_on_policy"]
 
-_HOMES = ("schedule", "on_policy", "multi_agent")  # where these names live, the lightest first
+_HOMES = ("training_config", "on_policy", "multi_agent")  # where these names live, the lightest first
 
 __getattr__, __dir__ = lazily(__name__, __all__, _HOMES)

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from agilerl_like.algorithms.individual import Individual
-from agilerl_like.documents import as_record, short
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.records import BestRecord, BirthRecord, MemberRecord, births_from_json
-from agilerl_like.training.judge import Judgement
+from agilerl_like.storage.validation import as_record, short
+from agilerl_like.training.evaluator import Judgement
 
 CONFIRMING_EPISODES = 20
 """Fresh episodes that a candidate plays, or as many as an evaluation has if these are more."""

@@ -25,8 +25,8 @@ from agilerl_like.algorithms.team_evaluation import evaluate_teams, unexploring
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, generator, integers
-from agilerl_like.training.judge import Crowning, Evaluate, Judge, Judgement, Rival
-from agilerl_like.training.members import Members
+from agilerl_like.training.evaluator import Crowning, Evaluate, Judge, Judgement, Rival
+from agilerl_like.training.sharding import Members
 
 FIRST_RATING = 1000.0
 """What the first opponent has by definition: the first of the founders, as it was before it had learned anything."""

@@ -13,6 +13,7 @@ import gymnasium
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.population import Population
+from agilerl_like.distributed.process_group import world_of
 from agilerl_like.envs.faults import name_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
@@ -22,13 +23,12 @@ from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
-from agilerl_like.training.archive import Finished
-from agilerl_like.training.conduct import STILL, Plan, evolve_on_policy
-from agilerl_like.training.description import settings_of
-from agilerl_like.training.distributed import world_of
+from agilerl_like.training.checkpoint_manager import Finished
+from agilerl_like.training.env_setup import AgentStage, Stage
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter
-from agilerl_like.training.schedule import Fitness, Places, Schedule
-from agilerl_like.training.stage import AgentStage, Stage
+from agilerl_like.training.run_settings import settings_of
+from agilerl_like.training.session import STILL, Plan, evolve_on_policy
+from agilerl_like.training.training_config import Fitness, Places, Schedule
 
 
 def train_on_policy(

@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from agilerl_like import storage
-from agilerl_like.durable import check_regular, make_folder, replace_file, sync_folder
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting.files import LINEAGE, METRICS, begins_as_metrics
 from agilerl_like.reporting.plot import PLOT
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporter
 from agilerl_like.reporting.wandb import ID
-from agilerl_like.training.checkpoint import FOLDER, KIND, unmark
-from agilerl_like.training.lock import LOCK, RunLock
+from agilerl_like.storage import safe_folder
+from agilerl_like.storage.checkpoint_folder import FOLDER, KIND, unmark
+from agilerl_like.storage.durable_io import check_regular, make_folder, replace_file, sync_folder
+from agilerl_like.storage.run_lock import LOCK, RunLock
 from agilerl_like.training.provenance import provenance
 
 CONFIG = "config.yaml"
@@ -138,7 +138,7 @@ class SavedFolder(Entry):
     """A folder of one kind that `storage` has written."""
 
     def __init__(self, kind: str) -> None:
-        super().__init__(lambda path: storage.kind_of(path) == kind)
+        super().__init__(lambda path: safe_folder.kind_of(path) == kind)
 
     def is_ours(self, path: Path) -> bool:
         try:
@@ -147,7 +147,7 @@ class SavedFolder(Entry):
             return False
 
     def remove(self, path: Path) -> None:
-        storage.remove_folder(path)
+        safe_folder.remove_folder(path)
 
 
 class FolderOf(Entry):
@@ -182,7 +182,7 @@ def _is_checkpoint(path: Path) -> bool:
     if not plain or not FOLDER.fullmatch(path.name.removeprefix(".").partition(".")[0]):
         return False
     try:
-        return path.name.startswith(".") or storage.kind_of(path) == KIND
+        return path.name.startswith(".") or safe_folder.kind_of(path) == KIND
     except CheckpointError:
         return False
 

@@ -14,10 +14,10 @@ from agilerl_like.envs.vector import EnvRecipe
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Clock
 from agilerl_like.training.contest import Contest
-from agilerl_like.training.judge import Judge
-from agilerl_like.training.schedule import Fitness
-from agilerl_like.training.stage import Stage, share_of
+from agilerl_like.training.env_setup import Stage, share_of
+from agilerl_like.training.evaluator import Judge
 from agilerl_like.training.team_collector import TeamCollector
+from agilerl_like.training.training_config import Fitness
 
 
 class TeamStage(Stage):

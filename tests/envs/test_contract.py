@@ -11,7 +11,7 @@ from agilerl_like import PPO, train_on_policy
 from agilerl_like.envs import TransitionEnv, make_multi_agent_vect_envs, make_vect_envs
 from agilerl_like.envs.envpool import checked_actions
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
-from agilerl_like.training.stage import AgentStage
+from agilerl_like.training.env_setup import AgentStage
 
 ROWS = 3
 

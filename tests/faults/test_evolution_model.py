@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tiny_runs import NIGHTLY, RANGES, SMALL, digest, tier
 
-from agilerl_like import PPO, Mutations, NoHealthyMember, Population, TournamentSelection, TruncationSelection, storage
+from agilerl_like import PPO, Mutations, NoHealthyMember, Population, TournamentSelection, TruncationSelection
 from agilerl_like.hpo import next_generation
 from agilerl_like.learning.rollout import LastObservations, Rollout
+from agilerl_like.storage import safe_folder
 
 SEEN = gymnasium.spaces.Box(-1, 1, (3,))
 TWO = gymnasium.spaces.Discrete(2)
@@ -89,7 +90,7 @@ class World:
     def load(self, path):
         """Become what was written down."""
         self.population = Population.load(path)
-        world = storage.read_folder(path, "population")[0]["world"]
+        world = safe_folder.read_folder(path, "population")[0]["world"]
         self.generation, self.next_uid = world["generation"], world["next_uid"]
 
 

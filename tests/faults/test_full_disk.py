@@ -5,7 +5,7 @@ from tiny_runs import NIGHTLY, digest
 from whole_runs import Path, advice, at_once, go_on, saved, state, traces, train, undisturbed
 
 from agilerl_like.errors import ExitCode
-from agilerl_like.training.checkpoint import Checkpoints
+from agilerl_like.storage.checkpoint_folder import Checkpoints
 
 FAILURES = ["write:3:full;fsync:40:full;put:6:full", "replace:4:full;write+:40:full;fsync+:70:full"]
 """Of three saves of a run, never three in a row."""

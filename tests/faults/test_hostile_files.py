@@ -29,7 +29,7 @@ from forgery import Carrier, assert_refused, nested, sparse
 from agilerl_like import PPO, HyperparameterConfig, RLParameter
 from agilerl_like.algorithms.population import Population
 from agilerl_like.errors import CheckpointError
-from agilerl_like.training.checkpoint import Checkpoints, read
+from agilerl_like.storage.checkpoint_folder import Checkpoints, read
 
 CASES: dict[str, Callable] = {}
 
@@ -546,7 +546,7 @@ PROCESSES = {
     "envs/crew.py": "sends what its own run made to its own workers, over a pipe",
     "envs/worker.py": "receives it there",
     "envs/workers.py": "likewise",
-    "training/launch.py": "sends what its own run was given to the processes that it starts",
+    "distributed/launcher.py": "sends what its own run was given to the processes that it starts",
 }
 PACKAGE = Path(__file__).parents[2] / "agilerl_like"
 

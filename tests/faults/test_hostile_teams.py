@@ -17,7 +17,7 @@ from forgery import Carrier, assert_refused, nested
 from gymnasium.spaces import Box, Discrete
 
 from agilerl_like import IPPO, PPO, CheckpointError, HyperparameterConfig, Population, RLParameter, Teams
-from agilerl_like.training.checkpoint import Checkpoints, read
+from agilerl_like.storage.checkpoint_folder import Checkpoints, read
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 SEES = {"speaker_0": Box(-1, 1, (3,)), "listener_0": Box(-1, 1, (5,)), "listener_1": Box(-1, 1, (5,))}

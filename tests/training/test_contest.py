@@ -25,7 +25,7 @@ from agilerl_like.envs.pettingzoo import team_trial_env
 from agilerl_like.envs.team_transitions import TeamTransitionEnv
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.contest import CROWNING_GAMES, FIRST_RATING, Contest, rated, sides_of
-from agilerl_like.training.judge import Rival
+from agilerl_like.training.evaluator import Rival
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 

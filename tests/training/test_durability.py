@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from test_description import SMALL
+from test_run_settings import SMALL
 
 from agilerl_like import PPO, make_vect_envs, train_on_policy
 from agilerl_like.reporting import read_lineage, read_metrics

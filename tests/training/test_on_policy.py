@@ -24,11 +24,11 @@ from agilerl_like import (
     make_vect_envs,
     train_on_policy,
 )
+from agilerl_like.distributed.signals import Interrupts
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.reporting import Reporter
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.interrupts import Interrupts
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 RANGES = HyperparameterConfig(

@@ -6,10 +6,11 @@ import shutil
 
 import pytest
 
-from agilerl_like import PPO, make_vect_envs, storage, train_on_policy
+from agilerl_like import PPO, make_vect_envs, train_on_policy
 from agilerl_like.errors import CheckpointError
-from agilerl_like.training.archive import newest_of
-from agilerl_like.training.schedule import Places
+from agilerl_like.storage import safe_folder
+from agilerl_like.training.checkpoint_manager import newest_of
+from agilerl_like.training.training_config import Places
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,10 @@ def forged(original, folder, change):
     """A copy of a run whose newest checkpoint says something else, with digests that are right."""
     shutil.copytree(original, folder)
     path = max((folder / "checkpoints").iterdir())
-    documents, tensors = storage.read_folder(path, "checkpoint")
+    documents, tensors = safe_folder.read_folder(path, "checkpoint")
     documents = json.loads(json.dumps(dict(documents)))
     change(documents["run"], documents)
-    storage.write_folder(path, "checkpoint", documents, {name: dict(named) for name, named in tensors.items()})
+    safe_folder.write_folder(path, "checkpoint", documents, {name: dict(named) for name, named in tensors.items()})
     return Places(run_dir=folder)
 
 

@@ -11,7 +11,7 @@ import pytest
 from agilerl_like import PPO, ConfigurationError, make_vect_envs, train_on_policy
 from agilerl_like.cli import main
 from agilerl_like.errors import CheckpointError
-from agilerl_like.training.lock import RunLock
+from agilerl_like.storage.run_lock import RunLock
 from agilerl_like.training.run_folder import check_free, claim
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}

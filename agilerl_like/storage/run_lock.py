@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from agilerl_like.durable import make_folder, open_to_write
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.storage.durable_io import make_folder, open_to_write
 
 try:
     import fcntl

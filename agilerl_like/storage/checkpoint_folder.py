@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from agilerl_like import storage
-from agilerl_like.documents import Finite, Natural, as_record
-from agilerl_like.durable import replace_file
 from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.storage import safe_folder
+from agilerl_like.storage.durable_io import replace_file
+from agilerl_like.storage.validation import Finite, Natural, as_record
 
 KIND = "checkpoint"
 MILESTONE = "milestone"
@@ -38,7 +38,7 @@ ROOM = 2.5
 
 
 class Checkpoint(NamedTuple):
-    """What was written at the end of a generation; read when it is asked for (see `storage.read_folder`)."""
+    """What was written at the end of a generation; read when it is asked for (see `safe_folder.read_folder`)."""
 
     path: Path
     generation: int
@@ -92,7 +92,7 @@ def read(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: it is missing, damaged, foreign, or of a schema that this version does not read.
     """
-    documents, tensors = storage.read_folder(path, KIND)
+    documents, tensors = safe_folder.read_folder(path, KIND)
     return Checkpoint(path, Milestone.of(documents, path).generation, documents, tensors)
 
 
@@ -147,9 +147,9 @@ class Checkpoints:
         path = self.folder / f"gen-{generation:06d}"
         ordinal = 1 + max((its.ordinal for its in self._milestones() if its.generation < generation), default=0)
         milestone = Milestone(generation, ordinal, score if math.isfinite(score) else None)
-        if path.is_dir() and not (path / storage.MANIFEST).is_file():  # what is left of one, which cannot be read
+        if path.is_dir() and not (path / safe_folder.MANIFEST).is_file():  # what is left of one, which cannot be read
             self._set_aside(path)
-        storage.write_folder(path, KIND, {**documents, MILESTONE: milestone._asdict()}, tensors)
+        safe_folder.write_folder(path, KIND, {**documents, MILESTONE: milestone._asdict()}, tensors)
         for later in self._folders():
             if _generation_of(later) > generation:
                 self._set_aside(later)
@@ -168,9 +168,9 @@ class Checkpoints:
         damage: CheckpointError | None = None
         for path in reversed(self._folders()):
             try:
-                storage.verify_folder(path, KIND)
+                safe_folder.verify_folder(path, KIND)
                 checkpoint = read(path)
-            except storage.UnknownSchema:  # it is not damaged, and to go on from an older one would waste it
+            except safe_folder.UnknownSchema:  # it is not damaged, and to go on from an older one would waste it
                 raise
             except CheckpointError as error:
                 damage = damage or error
@@ -223,7 +223,7 @@ class Checkpoints:
         found: dict[Milestone, Path] = {}
         for path in self._folders():
             with contextlib.suppress(CheckpointError):
-                found[Milestone.of(storage.read_folder(path, KIND)[0], path)] = path
+                found[Milestone.of(safe_folder.read_folder(path, KIND)[0], path)] = path
         return found
 
     def _set_aside(self, path: Path) -> None:
@@ -237,6 +237,6 @@ class Checkpoints:
         kept = {*past[-self.keep :], max(past, key=lambda its: its.rank), *(its for its in past if its.is_power_of_two)}
         for its in found.keys() - kept:
             with contextlib.suppress(OSError):  # what cannot be removed costs room, and nothing else
-                storage.remove_folder(found[its])
-        for leftover in filter(storage.is_folder, self.folder.glob(".gen-*")):
+                safe_folder.remove_folder(found[its])
+        for leftover in filter(safe_folder.is_folder, self.folder.glob(".gen-*")):
             shutil.rmtree(leftover, ignore_errors=True)

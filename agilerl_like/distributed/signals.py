@@ -7,8 +7,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from agilerl_like.distributed.heartbeat import Unwatched, Watch
 from agilerl_like.errors import Terminated
-from agilerl_like.training.watch import Unwatched, Watch
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.hpo import Offspring
 from agilerl_like.reporting.records import NO_PARENT, BirthRecord
-from agilerl_like.training.members import Card
+from agilerl_like.training.sharding import Card
 
 
 class Chronicle:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.training.lock import RunLock
+from agilerl_like.storage.run_lock import RunLock
 
 # from 3.12 on forking is warned of where there are threads; these children use none of theirs
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -32,8 +32,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from agilerl_like.durable import REGULAR, make_folder, sync_folder
 from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.storage.durable_io import REGULAR, make_folder, sync_folder
 
 T = TypeVar("T")
 

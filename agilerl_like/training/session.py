@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.distributed.launcher import Crew, launched
+from agilerl_like.distributed.process_group import Alone, Together, World, deal, join_processes, part_processes
+from agilerl_like.distributed.signals import Interrupts
 from agilerl_like.envs.faults import name_of
 from agilerl_like.envs.vector import EnvRecipe, backend_of, recipe_of
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
@@ -21,7 +24,9 @@ from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.room import check_room
-from agilerl_like.training.archive import (
+from agilerl_like.storage.run_lock import RunLock
+from agilerl_like.training.best_agent import BestAgent
+from agilerl_like.training.checkpoint_manager import (
     Archive,
     Finished,
     Progress,
@@ -30,17 +35,12 @@ from agilerl_like.training.archive import (
     population_of,
     rivals_of,
 )
-from agilerl_like.training.best_agent import BestAgent
-from agilerl_like.training.description import SELECTION, check_identity, identity_of, selection_name
-from agilerl_like.training.distributed import Alone, Together, World, deal, join_processes, part_processes
-from agilerl_like.training.interrupts import Interrupts
-from agilerl_like.training.launch import Crew, launched
-from agilerl_like.training.lock import RunLock
-from agilerl_like.training.members import Members, Unsent
-from agilerl_like.training.run import Outcome, Run
+from agilerl_like.training.env_setup import Stage, share_of
+from agilerl_like.training.loop import Outcome, Run
 from agilerl_like.training.run_folder import check_free, check_links, check_own, claim
-from agilerl_like.training.schedule import Places, Schedule
-from agilerl_like.training.stage import Stage, share_of
+from agilerl_like.training.run_settings import SELECTION, check_identity, identity_of, selection_name
+from agilerl_like.training.sharding import Members, Unsent
+from agilerl_like.training.training_config import Places, Schedule
 
 
 @dataclass(frozen=True)

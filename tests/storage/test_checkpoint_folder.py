@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from agilerl_like import storage
 from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.training.checkpoint import Checkpoints, read
+from agilerl_like.storage import safe_folder
+from agilerl_like.storage.checkpoint_folder import Checkpoints, read
 
 
 def silent(text):
@@ -73,7 +73,7 @@ class Disk:
         self._paths = {}
         for name in self.WATCHED:
             monkeypatch.setattr(os, name, self._watch(name, getattr(os, name)))
-        monkeypatch.setattr(storage, "open", self._open, raising=False)
+        monkeypatch.setattr(safe_folder, "open", self._open, raising=False)
 
     def _step(self, name, path):
         dead = isinstance(self.fault, Crash) and 0 <= self.stop < len(self.log)
@@ -240,7 +240,7 @@ def test_every_flipped_byte_is_found_and_the_one_before_is_used_with_one_warning
         warnings = []
         try:
             checkpoint = checkpoints.newest(warnings.append)
-        except storage.UnknownSchema:  # the flip was in the schema's own name
+        except safe_folder.UnknownSchema:  # the flip was in the schema's own name
             assert file.name == "manifest.json"
         else:
             same = file.name == "manifest.json" and not warnings  # a blank became another one
@@ -305,9 +305,9 @@ def test_one_checkpoint_is_read_wherever_it_lies(checkpoints, tmp_path):
     check(read(path), 12)
     check(read(shutil.copytree(path, tmp_path / "mine")), 12)
     with pytest.raises(CheckpointError, match="holds kind='other'"):
-        read(storage.write_folder(tmp_path / "other", "other", {}, {}))
+        read(safe_folder.write_folder(tmp_path / "other", "other", {}, {}))
     with pytest.raises(CheckpointError, match=r"milestone\.json': generation=-1: Input should be greater"):
-        read(storage.write_folder(tmp_path / "bare", "checkpoint", {"milestone": {"generation": -1}}, {}))
+        read(safe_folder.write_folder(tmp_path / "bare", "checkpoint", {"milestone": {"generation": -1}}, {}))
 
 
 # -- which are kept

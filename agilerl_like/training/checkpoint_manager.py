@@ -12,18 +12,18 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agilerl_like import storage
 from agilerl_like.algorithms.individuals import BEST, Individuals, documents_of
-from agilerl_like.documents import Flag, Natural, Seconds, Text, as_record, short
+from agilerl_like.distributed.process_group import Parcel, Route
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.records import BirthRecord, births_from_json
 from agilerl_like.reporting.reporter import Reporters
+from agilerl_like.storage import safe_folder
+from agilerl_like.storage.checkpoint_folder import Checkpoint, Checkpoints
+from agilerl_like.storage.validation import Flag, Natural, Seconds, Text, as_record, short
 from agilerl_like.training.best_agent import BestAgent
-from agilerl_like.training.checkpoint import Checkpoint, Checkpoints
-from agilerl_like.training.distributed import Parcel, Route
-from agilerl_like.training.judge import Rival
-from agilerl_like.training.members import Members
-from agilerl_like.training.schedule import Places
+from agilerl_like.training.evaluator import Rival
+from agilerl_like.training.sharding import Members
+from agilerl_like.training.training_config import Places
 
 CHECKPOINTS = "checkpoints"
 IDENTITY = "identity"
@@ -220,9 +220,9 @@ class Archive:
         documents, tensors = documents_of(parcels, account.fitness, best)
         progress = account.progress
         for path in self.places.populations(progress.ticks * self.members.first.num_envs, last=last):
-            yield lambda path=path: storage.write_folder(path, "population", documents, tensors)
+            yield lambda path=path: safe_folder.write_folder(path, "population", documents, tensors)
         for path in self.places.champions():
-            yield lambda path=path: storage.write_folder(
+            yield lambda path=path: safe_folder.write_folder(
                 path, "agent", {"agent": best.document}, {"agent": best.tensors}
             )
         checkpoints = self.checkpoints

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from agilerl_like import storage
 from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.storage import safe_folder
 
 TENSORS = {"weights": {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor([1, 2])}}
 DOCUMENTS = {"facts": {"a": [1, 2.5, None], "b": "text"}}
@@ -24,11 +24,11 @@ DOCUMENTS = {"facts": {"a": [1, 2.5, None], "b": "text"}}
 
 @pytest.fixture
 def folder(tmp_path):
-    return storage.write_folder(tmp_path / "thing", "test", DOCUMENTS, TENSORS)
+    return safe_folder.write_folder(tmp_path / "thing", "test", DOCUMENTS, TENSORS)
 
 
 def everything(path, kind="test"):
-    documents, tensors = storage.read_folder(path, kind)
+    documents, tensors = safe_folder.read_folder(path, kind)
     return dict(documents), {name: dict(named) for name, named in tensors.items()}
 
 
@@ -41,14 +41,16 @@ def test_what_is_read_is_what_was_written(folder):
     assert documents == DOCUMENTS
     assert torch.equal(tensors["weights"]["w"], TENSORS["weights"]["w"])
     assert tensors["weights"]["n"].dtype == torch.int64
-    assert storage.kind_of(folder) == "test"
+    assert safe_folder.kind_of(folder) == "test"
     assert names_in(folder.parent) == ["thing"]  # nothing is left beside it
 
 
-@pytest.mark.parametrize("dtype", storage.DTYPES.values())
+@pytest.mark.parametrize("dtype", safe_folder.DTYPES.values())
 def test_every_dtype_comes_back(tmp_path, dtype):
     tensor = torch.tensor([[1, 0, 1]]).to(dtype)
-    _, tensors = everything(storage.write_folder(tmp_path / "x", "test", {}, {"t": {"x": tensor, "y": tensor[:, :0]}}))
+    _, tensors = everything(
+        safe_folder.write_folder(tmp_path / "x", "test", {}, {"t": {"x": tensor, "y": tensor[:, :0]}})
+    )
     assert tensors["t"]["x"].dtype == tensors["t"]["y"].dtype == dtype
     assert torch.equal(tensors["t"]["x"], tensor)
     assert tensors["t"]["y"].shape == (1, 0)
@@ -56,30 +58,30 @@ def test_every_dtype_comes_back(tmp_path, dtype):
 
 def test_what_a_reader_would_refuse_is_not_written(folder):
     deep = []
-    for _ in range(storage.MAX_JSON_DEPTH):
+    for _ in range(safe_folder.MAX_JSON_DEPTH):
         deep = [deep]
     refused = [
         (CheckpointError, {"facts": deep}, {}),
-        (CheckpointError, {"facts": list(range(storage.MAX_JSON_COMMAS + 2))}, {}),
-        (CheckpointError, {"facts": "x" * storage.MAX_JSON_BYTES}, {}),
+        (CheckpointError, {"facts": list(range(safe_folder.MAX_JSON_COMMAS + 2))}, {}),
+        (CheckpointError, {"facts": "x" * safe_folder.MAX_JSON_BYTES}, {}),
         (ConfigurationError, {"manifest": 1}, {}),
         (ConfigurationError, {"../facts": 1}, {}),
         (ConfigurationError, {}, {"weights": {"w": torch.zeros(1, dtype=torch.complex64)}}),
     ]
     for error, documents, tensors in refused:
         with pytest.raises(error):
-            storage.write_folder(folder, "test", documents, tensors)
+            safe_folder.write_folder(folder, "test", documents, tensors)
     assert everything(folder)[0] == DOCUMENTS
     assert names_in(folder.parent) == ["thing"]
 
 
 def test_brackets_and_commas_in_texts_are_only_text(tmp_path):
     documents = {"text": ["[" * 1000 + '"\\' + "}" * 1000, "\\", "{" * 1000]}
-    assert everything(storage.write_folder(tmp_path / "x", "test", documents, {})) == (documents, {})
+    assert everything(safe_folder.write_folder(tmp_path / "x", "test", documents, {})) == (documents, {})
 
 
 def test_a_folder_is_replaced_by_its_successor(folder):
-    storage.write_folder(folder, "test", {"facts": 2}, {})
+    safe_folder.write_folder(folder, "test", {"facts": 2}, {})
     assert everything(folder) == ({"facts": 2}, {})
     assert names_in(folder) == ["facts.json", "manifest.json"]
 
@@ -91,16 +93,16 @@ def test_foreign_places_are_not_overwritten(tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("mine", "file"):
         with pytest.raises(CheckpointError, match="is not a checkpoint; it is not overwritten"):
-            storage.write_folder(tmp_path / name, "test", DOCUMENTS, TENSORS)
+            safe_folder.write_folder(tmp_path / name, "test", DOCUMENTS, TENSORS)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
-    storage.write_folder(tmp_path / "empty", "test", DOCUMENTS, TENSORS)
+    safe_folder.write_folder(tmp_path / "empty", "test", DOCUMENTS, TENSORS)
 
 
 def test_a_place_without_a_name_is_refused_and_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in (".", "..", "", "inner/..", "/"):
         with pytest.raises(CheckpointError, match="does not end in a name"):
-            storage.write_folder(path, "test", DOCUMENTS, TENSORS)
+            safe_folder.write_folder(path, "test", DOCUMENTS, TENSORS)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -125,7 +127,7 @@ def limited(size):
 @pytest.mark.parametrize("size", [0, 50, 3000])
 def test_a_disk_that_takes_no_more_leaves_the_former_folder(folder, size):
     with limited(size), pytest.raises(CheckpointError, match=r"File too large.*was saved there before is untouched"):
-        storage.write_folder(folder, "test", {"facts": "new"}, {"weights": {"w": torch.zeros(1000)}})
+        safe_folder.write_folder(folder, "test", {"facts": "new"}, {"weights": {"w": torch.zeros(1000)}})
     assert everything(folder)[0] == DOCUMENTS
     assert names_in(folder.parent) == ["thing"]
 
@@ -139,10 +141,10 @@ def test_a_folder_that_cannot_be_synced_is_not_taken_for_a_failing_disk(folder, 
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", lambda handle: without_folders(handle, says=errno.EINVAL))
-    storage.write_folder(folder, "test", {"facts": "new"}, {})
+    safe_folder.write_folder(folder, "test", {"facts": "new"}, {})
     monkeypatch.setattr(os, "fsync", lambda handle: without_folders(handle, says=errno.EIO))
     with pytest.raises(CheckpointError, match="Input/output error"):
-        storage.write_folder(folder, "test", {"facts": "newer"}, {})
+        safe_folder.write_folder(folder, "test", {"facts": "newer"}, {})
     monkeypatch.undo()
     assert everything(folder)[0] == {"facts": "new"}
 
@@ -155,24 +157,24 @@ def test_leftovers_of_killed_writers_are_removed_when_the_place_is_written_next(
     shutil.copytree(folder, folder.parent / ".thing.old-1")
     shutil.copytree(folder, folder.parent / ".thing.else")
     shutil.copytree(folder, folder.parent / ".thing2.tmp-1")
-    storage.write_folder(folder, "test", {"facts": 2}, {})
+    safe_folder.write_folder(folder, "test", {"facts": 2}, {})
     assert names_in(folder.parent) == [".thing.else", ".thing2.tmp-1", "thing"]
 
 
 def test_a_predecessor_that_stepped_aside_is_found_until_there_is_a_successor(folder):
     folder.rename(folder.parent / ".thing.old-1")
     assert everything(folder)[0] == DOCUMENTS
-    assert storage.kind_of(folder) == "test"
+    assert safe_folder.kind_of(folder) == "test"
     with limited(0), pytest.raises(CheckpointError):
-        storage.write_folder(folder, "test", {"facts": 2}, {})
+        safe_folder.write_folder(folder, "test", {"facts": 2}, {})
     assert everything(folder)[0] == DOCUMENTS
-    storage.write_folder(folder, "test", {"facts": 2}, {})
+    safe_folder.write_folder(folder, "test", {"facts": 2}, {})
     assert everything(folder)[0] == {"facts": 2}
     assert names_in(folder.parent) == ["thing"]
 
 
 def test_a_removed_folder_is_gone(folder):
-    storage.remove_folder(folder)
+    safe_folder.remove_folder(folder)
     assert names_in(folder.parent) == []
 
 
@@ -181,19 +183,19 @@ def test_a_removed_folder_is_gone(folder):
 
 def test_shapes_are_known_without_reading(folder):
     file = folder / "weights.safetensors"
-    _, tensors = storage.read_folder(folder, "test")
+    _, tensors = safe_folder.read_folder(folder, "test")
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + b"\1")  # the last byte of the largest number
-    facts = storage.facts_of(tensors["weights"])
-    assert facts == storage.facts_of(TENSORS["weights"]) == {"w": ((2, 3), torch.float32), "n": ((2,), torch.int64)}
+    facts = safe_folder.facts_of(tensors["weights"])
+    assert facts == safe_folder.facts_of(TENSORS["weights"]) == {"w": ((2, 3), torch.float32), "n": ((2,), torch.int64)}
     with pytest.raises(CheckpointError, match="its SHA-256 differs"):
         tensors["weights"]["w"]
     with pytest.raises(CheckpointError, match="its SHA-256 differs"):
-        storage.verify_folder(folder, "test")
+        safe_folder.verify_folder(folder, "test")
 
 
 def test_tensors_that_were_handed_out_outlive_their_file(folder):
-    _, tensors = storage.read_folder(folder, "test")
+    _, tensors = safe_folder.read_folder(folder, "test")
     w, n = tensors["weights"]["w"], tensors["weights"]["n"]
     os.truncate(folder / "weights.safetensors", 0)
     shutil.rmtree(folder)
@@ -203,7 +205,7 @@ def test_tensors_that_were_handed_out_outlive_their_file(folder):
 
 
 def test_what_vanishes_before_it_was_read_is_said_to_be_missing(folder):
-    documents, tensors = storage.read_folder(folder, "test")
+    documents, tensors = safe_folder.read_folder(folder, "test")
     shutil.rmtree(folder)
     for read in (lambda: documents["facts"], lambda: tensors["weights"]["w"], lambda: list(tensors["weights"])):
         with pytest.raises(CheckpointError, match="is missing"):
@@ -220,7 +222,7 @@ def test_every_flipped_byte_and_every_truncation_is_found(folder, name):
                 found = everything(folder)
             except CheckpointError:
                 with pytest.raises(CheckpointError):
-                    storage.verify_folder(folder, "test")
+                    safe_folder.verify_folder(folder, "test")
                 continue
             # white space in the manifest may change without changing what it says
             assert name == "manifest.json"
@@ -233,24 +235,24 @@ def test_another_schema_is_refused_with_both_named(folder):
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"schema": "agilerl-like/99"}))
     with pytest.raises(
-        storage.UnknownSchema,
+        safe_folder.UnknownSchema,
         match=r"schema 'agilerl-like/99'; this version reads 'agilerl-like/1'.*with the version .* that wrote it",
     ):
-        storage.read_folder(folder, "test")
+        safe_folder.read_folder(folder, "test")
 
 
 def test_another_kind_is_refused_with_both_named(folder):
     with pytest.raises(CheckpointError, match="holds kind='test'; what is wanted is 'agent'"):
-        storage.read_folder(folder, "agent")
+        safe_folder.read_folder(folder, "agent")
 
 
 def test_what_is_not_there_is_said_to_be(tmp_path):
     with pytest.raises(CheckpointError, match="does not exist"):
-        storage.read_folder(tmp_path / "nothing", "test")
+        safe_folder.read_folder(tmp_path / "nothing", "test")
     with pytest.raises(CheckpointError, match="does not exist"):
-        storage.read_folder(tmp_path / "no" / "thing", "test")
+        safe_folder.read_folder(tmp_path / "no" / "thing", "test")
     with pytest.raises(CheckpointError, match=r"not a checkpoint: it has no manifest\.json"):
-        storage.read_folder(tmp_path, "test")
+        safe_folder.read_folder(tmp_path, "test")
 
 
 @pytest.mark.parametrize(
@@ -266,7 +268,7 @@ def test_strings_without_an_end_are_refused_in_no_time(folder, text, fault):
     (folder / "manifest.json").write_bytes(text)
     start = time.process_time()
     with pytest.raises(CheckpointError, match=fault):
-        storage.read_folder(folder, "test")
+        safe_folder.read_folder(folder, "test")
     assert time.process_time() - start < 1
 
 
@@ -297,48 +299,48 @@ def peak_of(function):
 def test_only_regular_files_are_opened_and_nothing_blocks(tmp_path, make, said):
     make(tmp_path / "thing")
     with pytest.raises(CheckpointError, match=said):
-        storage.open_regular(tmp_path / "thing")
+        safe_folder.open_regular(tmp_path / "thing")
 
 
 def test_a_link_is_followed_where_it_is_allowed_and_its_target_must_be_regular(tmp_path):
     (tmp_path / "target").write_bytes(b"12345")
     (tmp_path / "link").symlink_to("target")
-    assert storage.read_regular(tmp_path / "link", 5, follow_links=True) == b"12345"
+    assert safe_folder.read_regular(tmp_path / "link", 5, follow_links=True) == b"12345"
     with pytest.raises(CheckpointError, match="has 5 bytes; allowed are at most 4"):
-        storage.read_regular(tmp_path / "target", 4)
+        safe_folder.read_regular(tmp_path / "target", 4)
     (tmp_path / "zero").symlink_to("/dev/zero")
     with pytest.raises(CheckpointError, match="is a folder, a FIFO or a device"):
-        storage.read_regular(tmp_path / "zero", 5, follow_links=True)
+        safe_folder.read_regular(tmp_path / "zero", 5, follow_links=True)
 
 
 def test_lines_are_read_one_at_a_time_and_the_last_one_only_if_it_is_whole(tmp_path):
     (tmp_path / "text").write_bytes(b"a\n\xff\n\nlost")
-    assert [*storage.read_lines(tmp_path / "text")] == ["a", "\ufffd", ""]
+    assert [*safe_folder.read_lines(tmp_path / "text")] == ["a", "\ufffd", ""]
     (tmp_path / "long").write_bytes(b"a\n")
     os.truncate(tmp_path / "long", 2**27)  # 128 MB of NUL bytes without a newline
-    assert peak_of(lambda: [*storage.read_lines(tmp_path / "long")]) < 4
+    assert peak_of(lambda: [*safe_folder.read_lines(tmp_path / "long")]) < 4
     with pytest.raises(CheckpointError, match="line 2 has more than the 1048576 bytes"):
-        list(storage.read_lines(tmp_path / "long"))
-    os.truncate(tmp_path / "long", storage.MAX_TEXT_BYTES + 1)
+        list(safe_folder.read_lines(tmp_path / "long"))
+    os.truncate(tmp_path / "long", safe_folder.MAX_TEXT_BYTES + 1)
     with pytest.raises(CheckpointError, match="allowed are at most 268435456"):
-        list(storage.read_lines(tmp_path / "long"))
+        list(safe_folder.read_lines(tmp_path / "long"))
 
 
 def test_backslashes_cost_no_more_memory_than_other_bytes():
-    data = b'"' + b"\\" * (storage.MAX_JSON_BYTES - 1)
-    assert peak_of(lambda: storage.parse_json(data, "it")) < 33  # it was 495
+    data = b'"' + b"\\" * (safe_folder.MAX_JSON_BYTES - 1)
+    assert peak_of(lambda: safe_folder.parse_json(data, "it")) < 33  # it was 495
 
 
 def test_a_fifo_among_leftovers_is_left_alone_and_does_not_block(folder):
     """shutil.rmtree would open it, and wait for a writer."""
     os.mkfifo(folder.parent / ".thing.tmp-fifo")
-    storage.write_folder(folder, "test", DOCUMENTS, TENSORS)
+    safe_folder.write_folder(folder, "test", DOCUMENTS, TENSORS)
     assert names_in(folder.parent) == [".thing.tmp-fifo", "thing"]
 
 
 def test_sizes_that_were_written_leave_nothing_in_memory(tmp_path):
     def written(sizes):
-        storage.write_folder(tmp_path / "thing", "test", {}, {"w": {f"{n}": torch.zeros(n) for n in sizes}})
+        safe_folder.write_folder(tmp_path / "thing", "test", {}, {"w": {f"{n}": torch.zeros(n) for n in sizes}})
         return sys.getallocatedblocks()
 
     written(range(1, 50))
@@ -348,7 +350,7 @@ def test_sizes_that_were_written_leave_nothing_in_memory(tmp_path):
 
 def test_bfloat16_is_stored(tmp_path):
     tensors = {"w": {"half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16), "whole": torch.tensor(3)}}
-    _, found = everything(storage.write_folder(tmp_path / "thing", "test", {}, tensors))
+    _, found = everything(safe_folder.write_folder(tmp_path / "thing", "test", {}, tensors))
     assert found["w"]["half"].dtype == torch.bfloat16
     assert found["w"]["half"].tolist() == [1.5, -2.0]
     assert found["w"]["whole"].item() == 3

@@ -18,8 +18,8 @@ import pytest
 import torch.distributed as dist
 from slowness import slowness
 
+from agilerl_like.distributed.heartbeat import Unwatched, Watch, open_store
 from agilerl_like.errors import EnvironmentFault
-from agilerl_like.training.watch import Unwatched, Watch, open_store
 
 CODE, INTERVAL = 75, 0.1
 SLOWNESS = float(os.environ.setdefault("SLOWNESS_OF_WATCH_TESTS", str(slowness())))  # one for all processes of a test
@@ -27,7 +27,7 @@ PATIENCE, SLACK, LONG = 1.5 * SLOWNESS, 6.0 * SLOWNESS, 60.0 * SLOWNESS  # secon
 ADVICE = "The last saved generation is 7; to go on: agilerl-like resume runs/lander"
 
 processes = multiprocessing.get_context("forkserver")  # torch is loaded once
-processes.set_forkserver_preload(["agilerl_like.training.watch", "pytest"])
+processes.set_forkserver_preload(["agilerl_like.distributed.heartbeat", "pytest"])
 
 
 # ---- in each process

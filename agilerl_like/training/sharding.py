@@ -15,9 +15,9 @@ import torch
 
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.distributed.process_group import Parcel, Route, Share, World, deal, routes
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Offspring
 from agilerl_like.networks.custom import CustomSpec
-from agilerl_like.training.distributed import Parcel, Route, Share, World, deal, routes
 
 T = TypeVar("T")
 

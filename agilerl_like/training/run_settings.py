@@ -21,8 +21,8 @@ from agilerl_like.envs.wrapping import to_json as wrapper_to_json
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection, TournamentSelection, TruncationSelection
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
-from agilerl_like.training.schedule import Schedule
-from agilerl_like.training.stage import Stage
+from agilerl_like.training.env_setup import Stage
+from agilerl_like.training.training_config import Schedule
 
 Place = tuple[str, ...]
 SELECTION = "selection"

@@ -17,9 +17,9 @@ import pytest
 import torch
 from slowness import slowness
 
+from agilerl_like.distributed import launcher
+from agilerl_like.distributed.launcher import Fallen, launched
 from agilerl_like.errors import ConfigurationError, ExitCode
-from agilerl_like.training import launch
-from agilerl_like.training.launch import Fallen, launched
 
 LONG = 60.0 * slowness()  # seconds
 VARIABLES = (
@@ -96,7 +96,7 @@ def test_each_rank_has_its_variables_and_arguments_and_the_parent_gets_its_own_b
 
 @pytest.mark.parametrize(("cores", "each"), [(8, 3), (5, 2), (1, 1)])
 def test_processes_have_no_more_threads_than_there_are_cores(tmp_path, monkeypatch, cores, each):
-    monkeypatch.setattr(launch, "cores", lambda: cores)
+    monkeypatch.setattr(launcher, "cores", lambda: cores)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -110,7 +110,7 @@ def test_processes_have_no_more_threads_than_there_are_cores(tmp_path, monkeypat
 
 
 def test_who_falls_is_named_and_nobody_is_left_when_the_parent_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "GRACE", 0.5)
+    monkeypatch.setattr(launcher, "GRACE", 0.5)
     with pytest.raises(ZeroDivisionError), launched(3, fall_or_stay_for_ever, (tmp_path / "stays",)) as crew:
         fail_when_somebody_falls(crew)
     assert not children()
@@ -182,7 +182,7 @@ def script(last_line):
         """
         import os, sys, threading
         from agilerl_like.errors import ConfigurationError
-        from agilerl_like.training import launch
+        from agilerl_like.distributed import launcher
         pause = threading.Event()
 
         def say(*words):  # in one write, which another process's cannot part: print's are two where nothing is buffered
@@ -193,9 +193,9 @@ def script(last_line):
             pause.wait()
 
         def main():
-            launch.GRACE = 1.0
+            launcher.GRACE = 1.0
             try:
-                with launch.launched(2, work):
+                with launcher.launched(2, work):
                     say("up")
                     pause.wait()
             except ConfigurationError as error:
@@ -207,7 +207,7 @@ def script(last_line):
 
 MEETING = """
 import os, signal, threading
-from agilerl_like.training import launch
+from agilerl_like.distributed import launcher
 
 def die(rank):
     if rank == 1:
@@ -215,7 +215,7 @@ def die(rank):
     threading.Event().wait()
 
 if __name__ == "__main__":
-    with launch.launched(3, die) as crew, crew.meeting():
+    with launcher.launched(3, die) as crew, crew.meeting():
         os.write(1, f"{os.getpid()}\\n".encode())
         threading.Event().wait()  # as a process group waits for who never comes
 """
@@ -262,7 +262,7 @@ def test_they_end_soon_after_a_parent_that_was_killed_even_one_that_stands_still
         others = until_up(parent)
         others[0].suspend()
         parent.kill()
-        _, alive = psutil.wait_procs(others, launch.GRACE + 10.0)
+        _, alive = psutil.wait_procs(others, launcher.GRACE + 10.0)
         assert not alive
         assert parent.stderr.read() == ""
 

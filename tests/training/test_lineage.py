@@ -3,7 +3,7 @@
 import math
 
 from agilerl_like.reporting.records import NO_PARENT, BirthRecord
-from agilerl_like.training.chronicle import Chronicle
+from agilerl_like.training.lineage import Chronicle
 
 
 def birth(uid, parent_uid, generation, *, survives=False, kind="none"):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
-from agilerl_like.training.members import Members
+from agilerl_like.training.sharding import Members
 
 
 class Judgement(NamedTuple):

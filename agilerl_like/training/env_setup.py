@@ -23,8 +23,8 @@ from agilerl_like.envs.vector import EnvRecipe, maker_of
 from agilerl_like.envs.wrapping import changes_reward
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Clock, Collector
-from agilerl_like.training.judge import Judge
-from agilerl_like.training.schedule import Fitness
+from agilerl_like.training.evaluator import Judge
+from agilerl_like.training.training_config import Fitness
 
 
 class Stage(ABC):

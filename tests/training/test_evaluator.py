@@ -14,7 +14,7 @@ from agilerl_like.envs import TransitionEnv, make_multi_agent_vect_envs
 from agilerl_like.envs.trials import trial_env
 from agilerl_like.reporting import Reporter
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.stage import AgentStage
+from agilerl_like.training.env_setup import AgentStage
 
 TINY = {
     "net_config": {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8},

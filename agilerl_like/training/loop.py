@@ -23,6 +23,8 @@ import numpy as np
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals, mend, rank_of
+from agilerl_like.distributed.process_group import Parcel
+from agilerl_like.distributed.signals import Interrupts
 from agilerl_like.hpo import Mutations, Offspring, Selection, next_generation
 from agilerl_like.learning.update import Report
 from agilerl_like.reporting.records import (
@@ -35,7 +37,6 @@ from agilerl_like.reporting.records import (
 )
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.archive import INTERRUPTED, PATIENCE, Account, Archive, Progress
 from agilerl_like.training.best_agent import (
     CONFIRMING_EPISODES,
     BestAgent,
@@ -44,14 +45,13 @@ from agilerl_like.training.best_agent import (
     surpasses,
     unconfirmed,
 )
-from agilerl_like.training.chronicle import Chronicle, initial_member, record_of
+from agilerl_like.training.checkpoint_manager import INTERRUPTED, PATIENCE, Account, Archive, Progress
 from agilerl_like.training.collector import Clock
-from agilerl_like.training.distributed import Parcel
-from agilerl_like.training.interrupts import Interrupts
-from agilerl_like.training.judge import Judge, Judgement, Rival
-from agilerl_like.training.members import Card, Members
-from agilerl_like.training.schedule import Schedule
-from agilerl_like.training.stage import Stage
+from agilerl_like.training.env_setup import Stage
+from agilerl_like.training.evaluator import Judge, Judgement, Rival
+from agilerl_like.training.lineage import Chronicle, initial_member, record_of
+from agilerl_like.training.sharding import Card, Members
+from agilerl_like.training.training_config import Schedule
 
 UNFINISHED = (INTERRUPTED, "disk full")
 PARTS = ("env", "act", "learn", "evaluate", "evolve", "report")

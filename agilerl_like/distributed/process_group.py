@@ -22,10 +22,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from agilerl_like.distributed.heartbeat import Unwatched, Watch, open_store
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.learning.rollout import LastObservations, Rollout
 from agilerl_like.learning.team import SOLO, Team
-from agilerl_like.training.watch import Unwatched, Watch, open_store
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
