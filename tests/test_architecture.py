@@ -10,8 +10,6 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "agilerl_like"
 FLOORS = {
     "errors": 0,
-    "documents": 0,
-    "durable": 0,
     "lazy": 0,
     "plain_yaml": 0,
     "room": 0,
@@ -22,6 +20,7 @@ FLOORS = {
     "modules": 3,
     "networks": 3.5,
     "learning": 4,
+    "distributed": 4.5,
     "algorithms": 5,
     "reporting": 5,
     "training": 6,

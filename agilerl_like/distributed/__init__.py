@@ -1,0 +1,1 @@
+"""Several processes of one run: process group, launcher, heartbeats and signals."""
