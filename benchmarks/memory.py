@@ -36,7 +36,7 @@ from agilerl_like import (
     train_multi_agent_on_policy,
     train_on_policy,
 )
-from agilerl_like.envs.team_probes import TEAM_PROBES
+from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.vector import Backend
 from agilerl_like.envs.views import DrawnPole
 from agilerl_like.modules import EvolvableMLP, MLPSpec
@@ -123,7 +123,7 @@ KINDS: dict[str, Kind] = {
         {"recurrent": True, "max_seq_len": 8},
     ),
     "custom": Kind(CARTPOLE, {}),
-    "teams": Kind(next(iter(TEAM_PROBES.values())).make, {"encoder_config": MLP}),
+    "teams": Kind(next(iter(MULTI_AGENT_PROBES.values())).make, {"encoder_config": MLP}),
 }
 """The cases; "custom" has networks of the user's that evolve, "teams" are two learners for three agents."""
 

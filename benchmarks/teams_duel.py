@@ -30,8 +30,8 @@ from agilerl_like import (
     make_multi_agent_vect_envs,
     train_multi_agent_on_policy,
 )
-from agilerl_like.algorithms.ippo import Teams
-from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv
+from agilerl_like.algorithms.ippo import MultiAgentPopulation
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
 from benchmarks import teams_worlds as w
 from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish
 from benchmarks.tables import Goal, markdown, spread
@@ -164,7 +164,7 @@ def games(best: IPPO, opponents: Sequence[IPPO], each: int) -> dict[str, float]:
     return {side: float(np.mean(mine)) for side, mine in won.items()}
 
 
-def founders(env: MultiAgentVectorEnv, seed: int) -> Teams:
+def founders(env: MultiAgentVectorEnv, seed: int) -> MultiAgentPopulation:
     """Make the teams that a run of this seed begins with."""
     return IPPO.population(
         w.MEMBERS,
@@ -176,7 +176,9 @@ def founders(env: MultiAgentVectorEnv, seed: int) -> Teams:
     )
 
 
-def evolved(env: MultiAgentVectorEnv, seed: int, generations: int, generation_steps: int) -> tuple[Teams, int]:
+def evolved(
+    env: MultiAgentVectorEnv, seed: int, generations: int, generation_steps: int
+) -> tuple[MultiAgentPopulation, int]:
     """Train a run's founders for so many generations, with evolution between them; return them and all env steps."""
     curve = Curve()
     teams, _ = train_multi_agent_on_policy(

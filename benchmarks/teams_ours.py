@@ -15,8 +15,8 @@ from agilerl_like import (
     make_multi_agent_vect_envs,
     train_multi_agent_on_policy,
 )
-from agilerl_like.algorithms.ippo import Teams
-from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, TeamBackend
+from agilerl_like.algorithms.ippo import MultiAgentPopulation
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, MultiAgentVectorEnv
 from agilerl_like.reporting import GenerationRecord, Reporter, SummaryRecord
 from benchmarks import measurement as m
 from benchmarks import teams_worlds as w
@@ -56,7 +56,7 @@ class Curve(Reporter):
             raise RuntimeError(f"the run is no measurement, for it ended early: {summary.reason}")
 
 
-def vector(world: str, num_envs: int, backend: TeamBackend = "auto") -> MultiAgentVectorEnv:
+def vector(world: str, num_envs: int, backend: MultiAgentBackend = "auto") -> MultiAgentVectorEnv:
     """Make a world's envs."""
     return make_multi_agent_vect_envs(w.WORLDS[world].factory, num_envs, backend=backend, max_cycles=w.CYCLES)
 
@@ -102,7 +102,7 @@ def learn(task: Task) -> Learned:
     return Learned.of(PEER, task, seconds, curve.points, earned, described(best))
 
 
-def equal_work(env: MultiAgentVectorEnv, seed: int) -> Teams:
+def equal_work(env: MultiAgentVectorEnv, seed: int) -> MultiAgentPopulation:
     """Make teams of the common work; actor and critic have an encoder each, as AgileRL's have."""
     spaces = env.single_observation_spaces, env.single_action_spaces
     return IPPO.population(w.MEMBERS, *spaces, **settings(share_encoders=False, seed=seed))

@@ -30,7 +30,7 @@ FLOORS = {
     "__main__": 9,
     "__init__": 9,
 }
-ALONE = {"pettingzoo": "envs/pettingzoo.py", "accelerate": "distributed/process_group.py"}
+ALONE = {"pettingzoo": "envs/multi_agent/pettingzoo.py", "accelerate": "distributed/process_group.py"}
 OPTIONAL = ("envpool", "tensorboard", "wandb", "matplotlib")
 FILES = sorted(PACKAGE.rglob("*.py"))
 

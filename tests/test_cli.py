@@ -19,8 +19,8 @@ from agilerl_like.cli import main
 from agilerl_like.cli.probe import _rows, _table
 from agilerl_like.cli.train import _make_run_dir
 from agilerl_like.config import Config, load
+from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probes import PROBES, KnownValue
-from agilerl_like.envs.team_probes import TEAM_PROBES
 from agilerl_like.training.probe import Answer, ProbeRecord
 from agilerl_like.training.training_config import Schedule
 
@@ -278,7 +278,7 @@ class TestProbe:
         rows = [row for row in capsys.readouterr().out.splitlines() if "V(0)" in row]
         assert [answer in row for row in rows for answer in (" yes ", " no ")] == [True, False, False, True]
 
-    @pytest.mark.parametrize("worlds", [PROBES, TEAM_PROBES], ids=["agents", "teams"])
+    @pytest.mark.parametrize("worlds", [PROBES, MULTI_AGENT_PROBES], ids=["agents", "teams"])
     def test_no_column_is_lost_where_80_columns_are_all_there_is(self, worlds):
         long = Answer("action", "[0.25, 0.75, -1]", (-0.123456,) * 3, (-0.123456,) * 3, 0.1, "adversary_0")
         console = Console(file=io.StringIO(), width=80)

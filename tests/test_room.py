@@ -17,7 +17,7 @@ from agilerl_like import (
     make_vect_envs,
     train_on_policy,
 )
-from agilerl_like.envs.team_probes import TEAM_PROBES
+from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.room import check_room, cores, in_words
 
 SEES, DOES = Box(-1, 1, (5,)), Discrete(3)
@@ -74,7 +74,7 @@ def test_bytes_are_said_in_words(size, words):
         (lambda: IPPO.population(10**9, {"a": SEES}, {"a": DOES}), "size=1000000000 needs at least .* TB"),
         (lambda: make_vect_envs("CartPole-v1", num_envs=10**12), "num_envs=1000000000000 needs at least 32 TB"),
         (
-            lambda: make_multi_agent_vect_envs(TEAM_PROBES["EarlyDeath"].make, 10**12),
+            lambda: make_multi_agent_vect_envs(MULTI_AGENT_PROBES["EarlyDeath"].make, 10**12),
             "num_envs=1000000000000 needs at least 32 TB",
         ),
     ],

@@ -65,7 +65,7 @@ ATTACKS = {
     },
     "gymnasium.make": lambda fired: {"id": "gymnasium:make", "kwargs": {"id": "canary_of_trust:CartPole-v1"}},
     "a maker of ours": lambda fired: {
-        "id": "agilerl_like.envs.pettingzoo:team_env",
+        "id": "agilerl_like.envs.multi_agent.pettingzoo:team_env",
         "kwargs": {"source": "canary_of_trust:make"},
     },
     "what a known package has imported itself": lambda fired: {
@@ -164,7 +164,7 @@ def test_a_file_that_the_user_names_for_training_is_the_users_word_and_the_run_r
         "gymnasium.wrappers:TimeAwareObservation",
         "gymnasium.envs.classic_control.cartpole:CartPoleEnv",
         "agilerl_like.envs.views:DrawnPole",
-        "agilerl_like.envs.team_images:SmallImages",
+        "agilerl_like.envs.multi_agent.wrappers:SmallImages",
         "agilerl_like.envs.probes:Corridor",
         "mpe2.simple_spread_v3",
         "mpe2.simple_spread_v3:parallel_env",

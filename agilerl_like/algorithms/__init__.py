@@ -14,8 +14,8 @@ from agilerl_like.lazy import lazily
 from agilerl_like.learning.sequences import BPTTSequenceType
 
 if TYPE_CHECKING:
-    from agilerl_like.algorithms.ippo import IPPO, Teams
+    from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 
-__all__ = ["IPPO", "PPO", "BPTTSequenceType", "PPOSettings", "Population", "Teams"]
+__all__ = ["IPPO", "PPO", "BPTTSequenceType", "PPOSettings", "Population", "MultiAgentPopulation"]
 
 __getattr__, __dir__ = lazily(__name__, __all__, ("ippo",))

@@ -20,21 +20,27 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.agent import WEIGHT, read_architecture
+from agilerl_like.algorithms.agent_groups import Spaces, by_agent, by_group, check_names, grouped, keys_of
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, report_episodes
-from agilerl_like.algorithms.groups import Spaces, by_agent, by_group, check_names, grouped, keys_of
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals, siblings
+from agilerl_like.algorithms.multi_agent_evaluation import (
+    GroupPolicy,
+    MultiAgentEpisodes,
+    Policy,
+    eval_mode,
+    evaluate_multi_agent,
+)
+from agilerl_like.algorithms.multi_agent_experiences import ByAgent, MultiAgentExperiences, act_by_agent, of_group
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO, check_rollout, repaired, typed
 from agilerl_like.algorithms.settings import PPOSettings, validated
 from agilerl_like.algorithms.stored import count_in, plain, team_in, whole
-from agilerl_like.algorithms.team_evaluation import Brain, Policy, TeamEpisodes, evaluate_teams, unexploring
-from agilerl_like.algorithms.team_experiences import ByAgent, TeamExperiences, act_by_agent, of_group
-from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, ParallelEnv, alone
+from agilerl_like.envs.multi_agent.group_env import AgentGroup, Rewards
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, ParallelEnv, single_env_vector
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.spaces import space_to_json
-from agilerl_like.envs.team_rows import GroupRows, Rewards
-from agilerl_like.envs.team_transitions import TeamTransitionEnv
 from agilerl_like.errors import ConfigurationError, names_checked, unknown_name
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
 from agilerl_like.learning.rollout import row_bytes
@@ -181,7 +187,7 @@ class IPPO(Individual):
         self.rewards: Rewards = rewards
         self.agent_id_one_hot = agent_id_one_hot
         self.rows = {
-            group: GroupRows(ids, observation_spaces[ids[0]], action_spaces[ids[0]], identified=agent_id_one_hot)
+            group: AgentGroup(ids, observation_spaces[ids[0]], action_spaces[ids[0]], identified=agent_id_one_hot)
             for group, ids in self.groups.items()
         }
         """What the learner of each group sees of its agents."""
@@ -244,7 +250,7 @@ class IPPO(Individual):
         *,
         sample_hyperparameters: bool = False,
         **kwargs: Any,
-    ) -> Teams:
+    ) -> MultiAgentPopulation:
         """Make a population of `size` teams of one run seed, each with weights and random streams of its own.
 
         With `sample_hyperparameters` every team but the first starts from a draw of `hp_config`'s ranges.
@@ -253,7 +259,7 @@ class IPPO(Individual):
         Raises:
             ConfigurationError: `size` is below 1, or as the constructor.
         """
-        return Teams(
+        return MultiAgentPopulation(
             siblings(cls, size, observation_spaces, action_spaces, sample=sample_hyperparameters, settings=kwargs)
         )
 
@@ -363,7 +369,7 @@ class IPPO(Individual):
 
     def learn(
         self,
-        experiences: TeamExperiences | None = None,
+        experiences: MultiAgentExperiences | None = None,
         action_masks: Mapping[str, Sequence[Any]] | None = None,
         acting: Mapping[str, Sequence[Any]] | None = None,
     ) -> dict[str, float]:
@@ -404,9 +410,9 @@ class IPPO(Individual):
         made_with = self.settings()["swap_channels"]
         if made_with is not None and swap_channels != made_with:
             raise ConfigurationError(f"swap_channels={swap_channels!r}; this team was made with {made_with!r}")
-        stepped = TeamTransitionEnv(env if isinstance(env, MultiAgentVectorEnv) else alone(env))
+        stepped = MultiAgentVecEnvAdapter(env if isinstance(env, MultiAgentVectorEnv) else single_env_vector(env))
         seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
-        played = self.perform(stepped, seeds, max_steps, with_infos=callback is not None)
+        played = self.run_episodes(stepped, seeds, max_steps, with_infos=callback is not None)
         report_episodes(played.together, callback)
         self.fitness.append(float(played.together.means[0]))
         if sum_scores:
@@ -416,26 +422,26 @@ class IPPO(Individual):
     # -- testing
 
     @property
-    def brains(self) -> dict[str, Brain]:
+    def group_policies(self) -> dict[str, GroupPolicy]:
         """What the agents of each group think with."""
         return {
-            group: Brain(learner.best_actions, learner, learner.nothing, self.rows[group])
+            group: GroupPolicy(learner.best_actions, learner, learner.nothing, self.rows[group])
             for group, learner in self.learners.items()
         }
 
-    def perform(
+    def run_episodes(
         self,
-        env: TeamTransitionEnv,
+        env: MultiAgentVecEnvAdapter,
         seeds: Sequence[int],
         max_steps: int | None = None,
         *,
         with_infos: bool = False,
         asked_to_stop: Callable[[], bool] = never,
-    ) -> TeamEpisodes:
+    ) -> MultiAgentEpisodes:
         """Play one episode for each seed, without exploration."""
-        with unexploring(self):
-            return evaluate_teams(
-                self.brains,
+        with eval_mode(self):
+            return evaluate_multi_agent(
+                self.group_policies,
                 env,
                 seeds,
                 members=1,
@@ -446,13 +452,13 @@ class IPPO(Individual):
 
     def play(
         self,
-        env: TeamTransitionEnv,
+        env: MultiAgentVecEnvAdapter,
         seeds: list[int],
         max_steps: int | None = None,
         *,
         asked_to_stop: Callable[[], bool] = never,
     ) -> Episodes:
-        return self.perform(env, seeds, max_steps, asked_to_stop=asked_to_stop).together
+        return self.run_episodes(env, seeds, max_steps, asked_to_stop=asked_to_stop).together
 
     # -- copies
 
@@ -607,7 +613,7 @@ class IPPO(Individual):
         return networks if networks_only else {**networks, **self.hyperparameters}
 
 
-class Teams(Individuals[IPPO]):
+class MultiAgentPopulation(Individuals[IPPO]):
     """P teams of the same agents, groups and run seed."""
 
     kind = IPPO
@@ -652,25 +658,25 @@ class Teams(Individuals[IPPO]):
         return self.agents[0].training
 
     @property
-    def brains(self) -> dict[str, Brain]:
+    def group_policies(self) -> dict[str, GroupPolicy]:
         """What the agents of each group think with, each team's in its own block of envs."""
         first = self.agents[0]
         return {
-            group: Brain(self._policy(learners), first.learners[group], learners.nothing, first.rows[group])
+            group: GroupPolicy(self._policy(learners), first.learners[group], learners.nothing, first.rows[group])
             for group, learners in self.by_group.items()
         }
 
     def play(
         self,
-        env: TeamTransitionEnv,
+        env: MultiAgentVecEnvAdapter,
         seeds: Sequence[int],
         max_steps: int | None = None,
         *,
         asked_to_stop: Callable[[], bool] = never,
     ) -> Episodes:
-        with unexploring(self):
-            return evaluate_teams(
-                self.brains, env, seeds, members=len(self), max_steps=max_steps, asked_to_stop=asked_to_stop
+        with eval_mode(self):
+            return evaluate_multi_agent(
+                self.group_policies, env, seeds, members=len(self), max_steps=max_steps, asked_to_stop=asked_to_stop
             ).together
 
     def _policy(self, learners: Population) -> Policy:

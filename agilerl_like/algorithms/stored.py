@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from agilerl_like.algorithms.groups import check_names, grouped
+from agilerl_like.algorithms.agent_groups import check_names, grouped
 from agilerl_like.envs.spaces import space_from_json
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.safe_folder import StoredTensors

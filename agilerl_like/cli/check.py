@@ -13,7 +13,7 @@ from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.cli.output import PROGRAM, write_line
 from agilerl_like.config import Config, Draft, load
 from agilerl_like.envs.check import Inspection, check_env
-from agilerl_like.envs.pettingzoo import makes_teams
+from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.errors import ConfigurationError, ExitCode
 
 EVAL_STEPS = 1000
@@ -47,7 +47,7 @@ def _config_of(env: str) -> Config:
     """The configuration in a file, or one that says nothing but the environment."""
     if env.endswith((".yaml", ".yml")):
         return load(env)
-    algorithm = IPPO.algo if makes_teams(env) else PPO.algo
+    algorithm = IPPO.algo if is_multi_agent(env) else PPO.algo
     return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).judge()
 
 

@@ -59,7 +59,7 @@ def evaluate(
             )
         with contextlib.closing(stage.for_trials(min(episodes, EVALUATION_ENVS))) as trials:
             env_and_seeds = stage.stepped(trials), integers(episodes, seed, Purpose.CONFIRMATION_ENVS)
-            by_agent = agent.perform(*env_and_seeds) if isinstance(agent, IPPO) else None
+            by_agent = agent.run_episodes(*env_and_seeds) if isinstance(agent, IPPO) else None
             played = agent.play(*env_and_seeds) if by_agent is None else by_agent.together
     scores = played.returns[0]
     write_line(

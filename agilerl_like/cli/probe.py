@@ -11,12 +11,12 @@ from rich.table import Column, Table
 from tyro.conf import FlagCreatePairsOff, Positional
 
 from agilerl_like.cli.output import checked_seed
+from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES, MultiAgentProbe
 from agilerl_like.envs.probes import PROBES, Probe
-from agilerl_like.envs.team_probes import TEAM_PROBES, TeamProbe
 from agilerl_like.errors import ExitCode, unknown_name
 from agilerl_like.reporting.console import is_terminal
+from agilerl_like.training.multi_agent_probe import solve_multi_agent
 from agilerl_like.training.probe import Answer, ProbeRecord, solve
-from agilerl_like.training.team_probe import solve_team
 
 NARROW, QUESTION = 80, 26
 """Columns of a narrow console, and what a probe's name and question have of them; of more they have half."""
@@ -30,7 +30,7 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: Flag
         seed: Names all random streams.
         teams: Train IPPO in environments for teams.
     """
-    worlds: Mapping[str, Probe | TeamProbe] = TEAM_PROBES if teams else PROBES
+    worlds: Mapping[str, Probe | MultiAgentProbe] = MULTI_AGENT_PROBES if teams else PROBES
     seed = checked_seed(seed)
     for name in names:
         if name not in worlds:
@@ -41,7 +41,7 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: Flag
     with Live(table, console=console, auto_refresh=False) as live:
         for name in names or worlds:
             world = worlds[name]
-            record = solve(world, seed=seed) if isinstance(world, Probe) else solve_team(world, seed=seed)
+            record = solve(world, seed=seed) if isinstance(world, Probe) else solve_multi_agent(world, seed=seed)
             records.append(record)
             for row in _rows(record):
                 table.add_row(*row)

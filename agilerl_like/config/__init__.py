@@ -7,6 +7,13 @@
 from agilerl_like.config.changes import check_changes
 from agilerl_like.config.draft import Draft, load
 from agilerl_like.config.model import Config, Contradictions, Setup, build
+from agilerl_like.config.multi_agent import (
+    KINDS,
+    MultiAgentAlgorithmConfig,
+    MultiAgentConfig,
+    MultiAgentEnvironmentConfig,
+    MultiAgentNetworkConfig,
+)
 from agilerl_like.config.sections import (
     AlgorithmConfig,
     EnvironmentConfig,
@@ -19,13 +26,6 @@ from agilerl_like.config.sections import (
     Section,
     SelectionConfig,
     TrainingConfig,
-)
-from agilerl_like.config.teams import (
-    KINDS,
-    TeamAlgorithmConfig,
-    TeamConfig,
-    TeamEnvironmentConfig,
-    TeamNetworkConfig,
 )
 from agilerl_like.config.trust import TRUST, check_trust, foreign_paths, notes_of_trust
 
@@ -46,10 +46,10 @@ __all__ = [
     "Section",
     "SelectionConfig",
     "Setup",
-    "TeamAlgorithmConfig",
-    "TeamConfig",
-    "TeamEnvironmentConfig",
-    "TeamNetworkConfig",
+    "MultiAgentAlgorithmConfig",
+    "MultiAgentConfig",
+    "MultiAgentEnvironmentConfig",
+    "MultiAgentNetworkConfig",
     "TrainingConfig",
     "build",
     "check_changes",

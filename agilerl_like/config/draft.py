@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from agilerl_like.config import notation
 from agilerl_like.config.model import Config
+from agilerl_like.config.multi_agent import KINDS
 from agilerl_like.config.notation import Place, Written
 from agilerl_like.config.problems import Problem, Wording
-from agilerl_like.config.teams import KINDS
 from agilerl_like.errors import ConfigurationError
 
 

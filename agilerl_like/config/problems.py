@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from agilerl_like.config.model import Config, Contradictions
+from agilerl_like.config.multi_agent import KINDS
 from agilerl_like.config.notation import Place
 from agilerl_like.config.sections import MutationConfig, RangeConfig
-from agilerl_like.config.teams import KINDS
 from agilerl_like.errors import ConfigurationError, foreign_setting, renamed, unknown_name
 
 

@@ -11,7 +11,7 @@ from agilerl_like.lazy import lazily
 
 if TYPE_CHECKING:
     from agilerl_like.envs.episodes import EpisodeTracker, FinishedEpisodes
-    from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, make_multi_agent_vect_envs
+    from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, make_multi_agent_vect_envs
     from agilerl_like.envs.probes import PROBES, KnownAction, KnownValue, Probe
     from agilerl_like.envs.spaces import (
         Leaf,

@@ -21,7 +21,7 @@ from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import Checkpoint, Checkpoints
 from agilerl_like.storage.validation import Flag, Natural, Seconds, Text, as_record, short
 from agilerl_like.training.best_agent import BestAgent
-from agilerl_like.training.evaluator import Rival
+from agilerl_like.training.evaluator import Opponent
 from agilerl_like.training.sharding import Members
 from agilerl_like.training.training_config import Places
 
@@ -75,7 +75,7 @@ class Account(NamedTuple):
     """Those that led to the living."""
     fitness: Sequence[float]
     """The last of each member, slot by slot."""
-    rivals: Sequence[Rival] = ()
+    opponent_pool: Sequence[Opponent] = ()
     """Those who are gone, whom the members are still measured against."""
 
 
@@ -130,16 +130,16 @@ def _check_run(checkpoint: Checkpoint) -> None:
 
 def _check_scores(run: Mapping[str, Any], checkpoint: Checkpoint, where: str) -> None:
     """Raise CheckpointError unless each member has a fitness, and each opponent a rating and its network."""
-    fitness, rivals = run["fitness"], run["rivals"]
+    fitness, opponent_pool = run["fitness"], run["rivals"]
     size = sum(name.startswith("member-") for name in checkpoint.documents)
     if not isinstance(fitness, list) or len(fitness) != size or any(type(one) not in (int, float) for one in fitness):
         raise CheckpointError(f"{where}.fitness={short(fitness)}; allowed is one number for each of {size} members")
-    if not isinstance(rivals, list):
-        raise CheckpointError(f"{where}.rivals={short(rivals)}; allowed is a list of [rating, generation]")
-    for number, told in enumerate(rivals):
+    if not isinstance(opponent_pool, list):
+        raise CheckpointError(f"{where}.rivals={short(opponent_pool)}; allowed is a list of [rating, generation]")
+    for number, told in enumerate(opponent_pool):
         if not (isinstance(told, list) and [*map(type, told)] == [float, int] and math.isfinite(told[0])):
             raise CheckpointError(f"{where}.rivals.{number}={short(told)}; allowed is [rating, generation]")
-    for name in (BEST, *(f"rival-{number:03d}" for number in range(len(rivals)))):
+    for name in (BEST, *(f"rival-{number:03d}" for number in range(len(opponent_pool)))):
         if name not in checkpoint.documents or name not in checkpoint.tensors:
             raise CheckpointError(f"path={str(checkpoint.path)!r} has no {name}.json and {name}.safetensors")
 
@@ -228,16 +228,20 @@ class Archive:
         checkpoints = self.checkpoints
         if checkpoints is not None and progress.outcome != INTERRUPTED:
             births = [birth.to_json() for birth in account.births]
-            rivals = {f"rival-{i:03d}": one.player.to_documents() for i, one in enumerate(account.rivals)}
+            opponent_pool = {f"rival-{i:03d}": one.player.to_documents() for i, one in enumerate(account.opponent_pool)}
             run = {
                 "progress": asdict(progress),
                 "births": births,
                 "fitness": list(account.fitness),
-                "rivals": [[rival.rating, rival.generation] for rival in account.rivals],
+                "rivals": [[rival.rating, rival.generation] for rival in account.opponent_pool],
                 "best": account.best.to_json(),
             }
-            documents |= {IDENTITY: self.identity, "run": run, **{name: its for name, (its, _) in rivals.items()}}
-            tensors |= {name: its for name, (_, its) in rivals.items()}
+            documents |= {
+                IDENTITY: self.identity,
+                "run": run,
+                **{name: its for name, (its, _) in opponent_pool.items()},
+            }
+            tensors |= {name: its for name, (_, its) in opponent_pool.items()}
             yield lambda: self._write_checkpoint(checkpoints, account, documents, tensors)
 
     def _write_checkpoint(

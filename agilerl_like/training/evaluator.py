@@ -28,7 +28,7 @@ class Judgement(NamedTuple):
     """Env steps of each member's test."""
 
 
-class Rival(NamedTuple):
+class Opponent(NamedTuple):
     """One who is gone, and whom others are still measured against."""
 
     player: Any
@@ -36,7 +36,7 @@ class Rival(NamedTuple):
     generation: int
 
 
-class Crowning(NamedTuple):
+class PoolUpdate(NamedTuple):
     """What it took to crown the best of a generation."""
 
     steps: int
@@ -57,7 +57,7 @@ class Judge:
 
     def __init__(self, env: Any, max_steps: int | None) -> None:
         self.env, self.max_steps = env, max_steps
-        self.rivals: list[Rival] = []
+        self.opponent_pool: list[Opponent] = []
         """Who is remembered; every process has them all."""
 
     def judge(
@@ -82,6 +82,6 @@ class Judge:
         """See those who begin a run; all processes take part."""
         return
 
-    def crown(self, members: Members, slot: int, generation: int, evaluate: Evaluate) -> Crowning:
+    def update_opponent_pool(self, members: Members, slot: int, generation: int, evaluate: Evaluate) -> PoolUpdate:
         """See who was the best of a generation; all processes take part. Games, if any, are played by `evaluate`."""
-        return Crowning(0, 0)
+        return PoolUpdate(0, 0)

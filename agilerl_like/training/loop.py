@@ -48,7 +48,7 @@ from agilerl_like.training.best_agent import (
 from agilerl_like.training.checkpoint_manager import INTERRUPTED, PATIENCE, Account, Archive, Progress
 from agilerl_like.training.collector import Clock
 from agilerl_like.training.env_setup import Stage
-from agilerl_like.training.evaluator import Judge, Judgement, Rival
+from agilerl_like.training.evaluator import Judge, Judgement, Opponent
 from agilerl_like.training.lineage import Chronicle, initial_member, record_of
 from agilerl_like.training.sharding import Card, Members
 from agilerl_like.training.training_config import Schedule
@@ -116,7 +116,7 @@ class Run:
         """Env steps of each member so far."""
         return self.progress.ticks * self.members.first.num_envs
 
-    def restore(self, memory: Mapping[str, Any], best: Individual | None, rivals: Sequence[Parcel]) -> None:
+    def restore(self, memory: Mapping[str, Any], best: Individual | None, opponent_pool: Sequence[Parcel]) -> None:
         """Continue from what `Archive` wrote; the main process has the best agent and the rivals, too."""
         self.progress, self.fitness = Progress.from_json(memory["progress"]), list(memory["fitness"])
         self.progress.outcome = ""
@@ -125,8 +125,8 @@ class Run:
         self.population.fitness = [self.fitness[slot] for slot in self.members.share.slots]
         self.best = BestAgent.from_json(memory["best"], best)
         told = memory["rivals"]
-        players = self.members.spread(0, [*map(self.members.unpack, rivals)] or [None] * len(told))
-        self.judge.rivals = [Rival(player, *facts) for player, facts in zip(players, told, strict=True)]
+        players = self.members.spread(0, [*map(self.members.unpack, opponent_pool)] or [None] * len(told))
+        self.judge.opponent_pool = [Opponent(player, *facts) for player, facts in zip(players, told, strict=True)]
         self.started -= self.progress.seconds
 
     def turn_over(self) -> None:
@@ -349,7 +349,7 @@ class Run:
             return 0
         with self.clock("evaluate"):
             evaluate = partial(self._unless_stopped, interrupts)
-            steps, stopped = self.judge.crown(self.members, slot, self.progress.generation, evaluate)
+            steps, stopped = self.judge.update_opponent_pool(self.members, slot, self.progress.generation, evaluate)
         self.progress.evaluation_steps += steps
         return stopped
 
@@ -403,7 +403,7 @@ class Run:
             self.progress.seconds = self._seconds()
             self.progress.seconds_by_part = dict(self.clock.seconds)
             best, births = self._known_best(), self.chronicle.births
-            self.archive.save(Account(self.progress, best, births, self.fitness, self.judge.rivals), last=last)
+            self.archive.save(Account(self.progress, best, births, self.fitness, self.judge.opponent_pool), last=last)
 
     def _known_best(self) -> BestAgent:
         if self.best is None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from agilerl_like.algorithms.ippo import IPPO, Teams
-from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv
+from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
+from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.on_policy import train_on_policy
-from agilerl_like.training.team_stage import TeamStage
 
 
 def train_multi_agent_on_policy(
     env: MultiAgentVectorEnv,
     env_name: str | None = None,
     algo: str | None = None,
-    pop: Teams | Iterable[IPPO] | IPPO | None = None,
+    pop: MultiAgentPopulation | Iterable[IPPO] | IPPO | None = None,
     *,
     eval_env: MultiAgentVectorEnv | None = None,
     **options: Any,
-) -> tuple[Teams, list[float]]:
+) -> tuple[MultiAgentPopulation, list[float]]:
     """Train a population of teams, and evolve it; return it and the fitness of its members.
 
     A team's fitness is what its agents earn together in an episode; with `fitness="rating"` it is an Elo-like rating
@@ -32,5 +32,5 @@ def train_multi_agent_on_policy(
         EnvironmentFault: the world broke a promise, for example by returning NaN.
         NoHealthyMember: no team is left whose loss, weights and fitness are finite.
     """
-    trials = None if eval_env is None else TeamStage(eval_env)
-    return train_on_policy(TeamStage(env), env_name, algo, pop, eval_env=trials, **options)
+    trials = None if eval_env is None else MultiAgentEnvSetup(eval_env)
+    return train_on_policy(MultiAgentEnvSetup(env), env_name, algo, pop, eval_env=trials, **options)

@@ -17,9 +17,9 @@ import numpy as np
 
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.envs.multi_agent.probe_envs import MultiAgentProbe
 from agilerl_like.envs.probes import KnownAction, KnownValue, Observation, Probe, describe, observed
 from agilerl_like.envs.spaces import tree_map
-from agilerl_like.envs.team_probes import TeamProbe
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.envs.vector import make_vect_envs
 from agilerl_like.training.collector import Clock, Collector
@@ -60,7 +60,7 @@ class Answer:
 class ProbeRecord:
     """How an agent or a team did in one world."""
 
-    probe: Probe | TeamProbe
+    probe: Probe | MultiAgentProbe
     answers: tuple[Answer, ...]
     env_steps: int
     seconds: float

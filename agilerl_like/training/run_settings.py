@@ -51,7 +51,7 @@ def environment_of(stage: Stage) -> dict[str, Any]:
 def _facts_of(recipe: EnvRecipe) -> dict[str, Callable[[], Any]]:
     kwargs: Mapping[str, Any] = recipe.env_kwargs
     source, wrappers = recipe.env, recipe.wrappers
-    if "source" in kwargs and "extra_wrappers" in kwargs:  # of teams: `team_recipe`
+    if "source" in kwargs and "extra_wrappers" in kwargs:  # of teams: `multi_agent_env_config`
         source, wrappers, kwargs = kwargs["source"], tuple(kwargs["extra_wrappers"]), kwargs["env_kwargs"]
     return {
         "id": lambda: source if isinstance(source, str) else import_path("env_name", source),

@@ -6,16 +6,16 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from agilerl_like import HyperparameterConfig, Mutations, RLParameter
-from agilerl_like.algorithms.groups import group_of
-from agilerl_like.algorithms.ippo import IPPO, Teams
-from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs
-from agilerl_like.envs.team_probes import TEAM_PROBES
-from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.algorithms.agent_groups import group_of
+from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
+from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
+from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Offspring
 from agilerl_like.training.collector import Clock
-from agilerl_like.training.team_collector import TeamCollector
-from agilerl_like.training.team_probe import solve_team
+from agilerl_like.training.multi_agent_collector import MultiAgentCollector
+from agilerl_like.training.multi_agent_probe import solve_multi_agent
 
 SEES, HEARS = Box(-1, 1, (3,)), Box(-1, 1, (5,))
 OBSERVED = {"speaker_0": SEES, "listener_0": HEARS, "listener_1": HEARS}
@@ -30,10 +30,10 @@ def a_team(index=0, **more):
     )
 
 
-@pytest.mark.parametrize("name", TEAM_PROBES)
+@pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
 def test_every_agent_learns_what_it_must(name):
-    record = solve_team(TEAM_PROBES[name])
-    assert {answer.who for answer in record.answers} == set(TEAM_PROBES[name].roles)
+    record = solve_multi_agent(MULTI_AGENT_PROBES[name])
+    assert {answer.who for answer in record.answers} == set(MULTI_AGENT_PROBES[name].roles)
     for answer in record.answers:
         assert answer.right, answer
 
@@ -118,11 +118,11 @@ def test_a_minibatch_may_hold_what_all_agents_of_a_group_saw(more):
 
 
 def test_a_team_is_saved_and_goes_on_to_the_same_bits(tmp_path):
-    probe = TEAM_PROBES["OwnObservation"]
+    probe = MULTI_AGENT_PROBES["OwnObservation"]
 
     def lived(teams):
         env = make_multi_agent_vect_envs(probe.make, 4, backend="sync")
-        collector = TeamCollector(teams, TeamTransitionEnv(env), Clock(("env", "act", "learn")))
+        collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), Clock(("env", "act", "learn")))
         collector.reset(range(len(teams)))
         for _ in range(40):
             collector.collect(1)
@@ -132,8 +132,12 @@ def test_a_team_is_saved_and_goes_on_to_the_same_bits(tmp_path):
 
     with_spaces = make_multi_agent_vect_envs(probe.make, 2, backend="sync")
     spaces = with_spaces.single_observation_spaces, with_spaces.single_action_spaces
-    teams = lived(Teams([IPPO(*spaces, index=i, seed=1, num_envs=2, learn_step=16, batch_size=8) for i in range(2)]))
-    loaded = Teams.load(teams.save_checkpoint(tmp_path / "teams"))
+    teams = lived(
+        MultiAgentPopulation(
+            [IPPO(*spaces, index=i, seed=1, num_envs=2, learn_step=16, batch_size=8) for i in range(2)]
+        )
+    )
+    loaded = MultiAgentPopulation.load(teams.save_checkpoint(tmp_path / "teams"))
     assert [dict(team.groups) for team in loaded] == [dict(team.groups) for team in teams]
     teams.forget_noise()
     for mine, theirs in zip(lived(teams), lived(loaded), strict=True):

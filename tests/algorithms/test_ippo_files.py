@@ -15,17 +15,17 @@ from agilerl_like import (
     CheckpointError,
     ConfigurationError,
     HyperparameterConfig,
+    MultiAgentPopulation,
     RLParameter,
-    Teams,
     make_multi_agent_vect_envs,
     storage,
     train_multi_agent_on_policy,
     train_on_policy,
 )
-from agilerl_like.envs.team_probes import TEAM_PROBES
+from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
-WORLD = TEAM_PROBES["EarlyDeath"].make
+WORLD = MULTI_AGENT_PROBES["EarlyDeath"].make
 SEES = {"blue_1": Box(-1, 1, (3,)), "red_0": Box(-1, 1, (5,)), "blue_0": Box(-1, 1, (3,))}
 DOES = {"blue_1": Discrete(3), "red_0": MultiDiscrete([2, 3]), "blue_0": Discrete(3)}
 
@@ -64,7 +64,7 @@ def test_who_loads_a_team_must_be_of_the_same_agents(tmp_path):
 def test_a_team_that_loads_stays_who_it_is_in_its_population(tmp_path):
     saved = a_team(index=5, lr=0.01)
     path = saved.save_checkpoint(tmp_path / "team")
-    teams = Teams([a_team(index=0, seed=6), a_team(index=1, seed=6)])
+    teams = MultiAgentPopulation([a_team(index=0, seed=6), a_team(index=1, seed=6)])
     teams[1].load_checkpoint(path)
     assert (teams[1].lr, teams[1].index, teams[1].seed) == (0.01, 1, 6)
     for group, learner in teams[1].learners.items():
@@ -181,7 +181,7 @@ def test_a_world_of_other_agents_is_refused_before_anything_is_trained(env, what
 def test_a_world_to_test_in_is_one_of_the_same_agents(env):
     spaces = env.single_observation_spaces, env.single_action_spaces
     teams = IPPO.population(2, *spaces, num_envs=2, learn_step=64, net_config=SMALL, seed=1)
-    trials = make_multi_agent_vect_envs(TEAM_PROBES["OwnObservation"].make, 2, backend="sync")
+    trials = make_multi_agent_vect_envs(MULTI_AGENT_PROBES["OwnObservation"].make, 2, backend="sync")
     with pytest.raises(ConfigurationError, match=r"env: agent .* the team was made for"):
         train_multi_agent_on_policy(env, pop=teams, eval_env=trials, max_steps=64, evo_steps=64, verbose=False)
 
@@ -191,7 +191,7 @@ def test_who_cannot_act_in_a_world_is_refused(env):
     for pop in (agents, list(agents)):
         with pytest.raises(ConfigurationError, match=r"cannot .*; allowed are (Teams|IPPO)"):
             train_multi_agent_on_policy(env, pop=pop, max_steps=64, evo_steps=64, verbose=False)
-    teams = Teams([a_team()])
+    teams = MultiAgentPopulation([a_team()])
     for pop in (teams, list(teams)):
         with pytest.raises(ConfigurationError, match=r"cannot .*; allowed are (Population|Agent)"):
             train_on_policy(env.vector, pop=pop, max_steps=64, evo_steps=64, verbose=False)
@@ -200,7 +200,9 @@ def test_who_cannot_act_in_a_world_is_refused(env):
 @pytest.mark.parametrize("raw", [WORLD, partial(lambda: parallel_to_aec(WORLD()))], ids=["parallel", "AEC"])
 def test_a_world_that_was_not_vectorised_is_refused(raw):
     with pytest.raises(ConfigurationError, match="is not an env of teams; make_multi_agent_vect_envs makes one"):
-        train_multi_agent_on_policy(raw(), pop=Teams([a_team()]), max_steps=64, evo_steps=64, verbose=False)
+        train_multi_agent_on_policy(
+            raw(), pop=MultiAgentPopulation([a_team()]), max_steps=64, evo_steps=64, verbose=False
+        )
 
 
 def test_a_saved_document_says_nothing_twice_that_could_differ(tmp_path):

@@ -10,9 +10,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete
 
 from agilerl_like.envs.check import BRIEF_REPLAYED, BRIEF_STEPS, check_env
-from agilerl_like.envs.pettingzoo import team_env
+from agilerl_like.envs.multi_agent.pettingzoo import make_packed_env
+from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probes import PROBES
-from agilerl_like.envs.team_probes import TEAM_PROBES
 
 
 class Sound(gym.Env):
@@ -233,12 +233,12 @@ def test_stock_environments_are_left_in_peace(env_id):
 @pytest.mark.parametrize("name", ["mpe2.simple_spread_v3", "mpe2.simple_speaker_listener_v4", "classic/rps-v2"])
 def test_stock_environments_of_teams_are_left_in_peace(name):
     pytest.importorskip("mpe2")
-    assert check_env(partial(team_env, name), steps=60, replayed=30).findings == ()
+    assert check_env(partial(make_packed_env, name), steps=60, replayed=30).findings == ()
 
 
-@pytest.mark.parametrize("probe", [*PROBES.values(), *TEAM_PROBES.values()], ids=lambda probe: probe.name)
+@pytest.mark.parametrize("probe", [*PROBES.values(), *MULTI_AGENT_PROBES.values()], ids=lambda probe: probe.name)
 def test_probes_are_left_in_peace(probe):
-    make = probe.make if probe in PROBES.values() else partial(team_env, probe.make)
+    make = probe.make if probe in PROBES.values() else partial(make_packed_env, probe.make)
     assert check_env(make, steps=40, replayed=20).findings == ()
 
 

@@ -12,14 +12,14 @@ from gymnasium.spaces import Box, Discrete, Text
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
-from agilerl_like.envs.pettingzoo import (
+from agilerl_like.envs.multi_agent.pettingzoo import (
     MultiAgentVectorEnv,
+    make_multi_agent_eval_env,
     make_multi_agent_vect_envs,
-    team_env,
-    team_trial_env,
-    widen_team,
+    make_packed_env,
+    multi_agent_with_num_envs,
 )
-from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.envs.vector import EnvRecipe, backend_of, make_vect_envs
 from agilerl_like.envs.workers import WorkerVectorEnv
@@ -88,7 +88,7 @@ def test_copies_do_what_bare_envs_do(name, continuous):
     env = make_multi_agent_vect_envs(
         make, 3, backend="sync", with_state=True, continuous_actions=continuous, max_cycles=5
     )
-    steps, sample = TeamTransitionEnv(env), sampler(env)
+    steps, sample = MultiAgentVecEnvAdapter(env), sampler(env)
     observations = steps.reset([4, 5, 6])
     told = [one.reset(seed=seed)[0] for one, seed in zip(bare, (4, 5, 6), strict=True)]
     for _ in range(12):
@@ -126,7 +126,7 @@ def test_workers_give_the_bits_of_sync(factory):
     for _ in range(25):
         actions = sample()
         same(one.step(actions), other.step(actions))
-    here, there = TeamTransitionEnv(one), TeamTransitionEnv(other)
+    here, there = MultiAgentVecEnvAdapter(one), MultiAgentVecEnvAdapter(other)
     for seeds in (7, [3, 1, 4, 1, 5]):
         same(here.reset(seeds), there.reset(seeds))
         for _ in range(25):
@@ -138,8 +138,8 @@ def test_workers_give_the_bits_of_sync(factory):
 
 @needs_workers
 def test_parts_are_the_rows_of_the_whole():
-    whole = TeamTransitionEnv(make_multi_agent_vect_envs(worlds.Manifold, 8, backend="sync"))
-    halves = TeamTransitionEnv(make_multi_agent_vect_envs(worlds.Manifold, 8, backend="workers", num_workers=2))
+    whole = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(worlds.Manifold, 8, backend="sync"))
+    halves = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(worlds.Manifold, 8, backend="workers", num_workers=2))
     halves.divide(2)
     assert halves.columns == (slice(0, 2), slice(2, 4))
     rows = [np.array([0, 1, 4, 5]), np.array([2, 3, 6, 7])]
@@ -176,7 +176,7 @@ class NothingLeft(worlds.Scripted):
 @needs_workers
 @pytest.mark.parametrize("stuck", range(4))
 def test_an_env_whose_agent_has_no_choice_is_named_though_it_steps_in_a_part(stuck):
-    env = TeamTransitionEnv(make_multi_agent_vect_envs(NothingLeft, 4, backend="workers", num_workers=2))
+    env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(NothingLeft, 4, backend="workers", num_workers=2))
     env.divide(2)
     env.reset([13 if row == stuck else row for row in range(4)])
     part = next(part for part, columns in enumerate(env.columns) if columns == slice(stuck % 2, stuck % 2 + 1))
@@ -189,7 +189,7 @@ def test_an_env_whose_agent_has_no_choice_is_named_though_it_steps_in_a_part(stu
 @pytest.mark.parametrize("name", ["Manifold", *MPE])
 def test_the_same_seeds_give_the_same_episodes_and_others_do_not(name):
     factory = worlds.Manifold if name == "Manifold" else mpe(name).parallel_env
-    env = TeamTransitionEnv(make_multi_agent_vect_envs(factory, 2, backend="sync"))
+    env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(factory, 2, backend="sync"))
 
     def played(seeds):
         sample = sampler(env.env)
@@ -206,7 +206,7 @@ def test_the_same_seeds_give_the_same_episodes_and_others_do_not(name):
 
 
 def test_what_is_handed_out_belongs_to_the_receiver():
-    env = TeamTransitionEnv(make_multi_agent_vect_envs(worlds.Manifold, 3, backend="sync"))
+    env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(worlds.Manifold, 3, backend="sync"))
     env.reset(0)
     sample = sampler(env.env)
     step = env.step(sample())
@@ -277,15 +277,15 @@ def test_a_recipe_makes_it_again_wider_elsewhere_and_with_states():
     assert written["env_kwargs"]["source"] == "mpe2.simple_spread_v3:parallel_env"
     again = MultiAgentVectorEnv(EnvRecipe.from_json(written).make())
     same(env.reset(seed=3), again.reset(seed=3))
-    wide = widen_team(env, 5)
+    wide = multi_agent_with_num_envs(env, 5)
     assert (wide.num_envs, wide.agent_ids, wide.with_state) == (5, ("agent_0", "agent_1"), False)
-    central = widen_team(env, 3, with_state=True)
+    central = multi_agent_with_num_envs(env, 3, with_state=True)
     assert (central.num_envs, central.with_state) == (3, True)
-    assert TeamTransitionEnv(central).state is None
-    steps = TeamTransitionEnv(central)
+    assert MultiAgentVecEnvAdapter(central).state is None
+    steps = MultiAgentVecEnvAdapter(central)
     steps.reset(0)
     assert steps.state.shape == (3, *central.state_space.shape)
-    assert team_trial_env(env, 4).num_envs == 4
+    assert make_multi_agent_eval_env(env, 4).num_envs == 4
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_aec_envs_are_asked_once_a_step_what_an_agent_observes():
     raw = mpe("simple_spread_v3").raw_env(max_cycles=5)
     asked, observe = [], raw.observe
     raw.observe = lambda agent: asked.append(agent) or observe(agent)
-    env = team_env(lambda: aec_to_parallel(raw))
+    env = make_packed_env(lambda: aec_to_parallel(raw))
     env.reset(seed=1)
     for _ in range(5):
         asked.clear()
@@ -371,7 +371,7 @@ def test_aec_envs_are_asked_once_a_step_what_an_agent_observes():
 
 
 def test_a_parallel_env_that_was_made_aec_is_itself_again():
-    env = team_env(lambda: parallel_to_aec(worlds.Scripted(a="ooT")))
+    env = make_packed_env(lambda: parallel_to_aec(worlds.Scripted(a="ooT")))
     assert type(env.env) is worlds.Scripted
 
 
@@ -460,7 +460,7 @@ def test_other_vector_envs_are_no_teams():
     with pytest.raises(ConfigurationError, match="is not an env of teams; make_multi_agent_vect_envs makes one"):
         MultiAgentVectorEnv(vector)
     with pytest.raises(ConfigurationError, match="is not an env of teams"):
-        TeamTransitionEnv(TransitionEnv(vector))
+        MultiAgentVecEnvAdapter(TransitionEnv(vector))
 
 
 def test_a_factory_that_returns_one_team_twice_is_found_out():

@@ -16,7 +16,7 @@ import torch
 from forgery import Carrier, assert_refused, nested
 from gymnasium.spaces import Box, Discrete
 
-from agilerl_like import IPPO, PPO, CheckpointError, HyperparameterConfig, Population, RLParameter, Teams
+from agilerl_like import IPPO, PPO, CheckpointError, HyperparameterConfig, MultiAgentPopulation, Population, RLParameter
 from agilerl_like.storage.checkpoint_folder import Checkpoints, read
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
@@ -34,7 +34,9 @@ def make_teams(size=2, **more):
 
 def load_checkpoint(folder):
     checkpoint = read(folder)
-    return Teams.from_documents(checkpoint.documents, checkpoint.tensors, device="cpu", where=str(folder))
+    return MultiAgentPopulation.from_documents(
+        checkpoint.documents, checkpoint.tensors, device="cpu", where=str(folder)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def originals(tmp_path_factory):
     checkpoint = Checkpoints(folder).write(1, *teams.to_documents(), score=1.0)
     return {
         "team": Carrier(teams[0].save_checkpoint(folder / "team"), "agent", IPPO.load),
-        "population": Carrier(teams.save_checkpoint(folder / "population"), "member-000", Teams.load),
+        "population": Carrier(teams.save_checkpoint(folder / "population"), "member-000", MultiAgentPopulation.load),
         "checkpoint": Carrier(checkpoint, "member-000", load_checkpoint),
     }
 
@@ -403,7 +405,7 @@ def test_teams_are_no_agents_and_agents_no_teams(originals, tmp_path):
         (PPO.load, originals["team"].folder),
         (IPPO.load, alone),
         (Population.load, originals["population"].folder),
-        (Teams.load, together),
+        (MultiAgentPopulation.load, together),
     ]:
         with pytest.raises(CheckpointError, match="algorithm="):
             load(folder)

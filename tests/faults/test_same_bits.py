@@ -13,11 +13,11 @@ from restless_teams import Restless
 from tiny_runs import ENVS, SETTINGS, SMALL, Memory, digest, member_digest, population_for, tier, tiny_run
 
 from agilerl_like import IPPO, Population, make_multi_agent_vect_envs, make_vect_envs
-from agilerl_like.envs.pettingzoo import team_trial_env
-from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_eval_env
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.reporting import Reporter
 from agilerl_like.training.collector import Clock
-from agilerl_like.training.team_collector import TeamCollector
+from agilerl_like.training.multi_agent_collector import MultiAgentCollector
 
 HERE = Path(__file__).parent
 STEPS = tier(512, 1024)
@@ -106,12 +106,12 @@ def test_a_teams_bits_do_not_depend_on_the_teams_beside_it():
         spaces = env.single_observation_spaces, env.single_action_spaces
         settings = {"net_config": SMALL, **SETTINGS, "learn_step": 64, "batch_size": 32}
         teams = IPPO.population(size, *spaces, num_envs=ENVS, seed=4, per_member=True, **settings)
-        collector = TeamCollector(teams, TeamTransitionEnv(env), Clock(("env", "act", "learn")))
+        collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), Clock(("env", "act", "learn")))
         collector.reset(range(size))
         for _ in range(48):
             collector.collect(1)
             collector.learn()
-        trials = TeamTransitionEnv(team_trial_env(env, 2 * size))
+        trials = MultiAgentVecEnvAdapter(make_multi_agent_eval_env(env, 2 * size))
         returns = teams.play(trials, [1, 2]).returns
         return [member_digest(team) for team in teams], returns.tolist(), teams[0].play(trials, [1, 2]).returns.tolist()
 

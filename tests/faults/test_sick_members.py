@@ -35,7 +35,7 @@ from agilerl_like import (
     train_multi_agent_on_policy,
 )
 from agilerl_like.algorithms.agent import values_of
-from agilerl_like.envs.team_probes import Role, Team
+from agilerl_like.envs.multi_agent.probe_envs import AgentRole, MultiAgentProbeEnv
 from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.hpo import Genome, next_generation
 from agilerl_like.learning.execution import Execution
@@ -219,9 +219,10 @@ def test_of_a_team_the_agent_is_named_whose_world_breaks(what):
     its_env = integers(ENVS, 0, Purpose.TRAINING_ENVS, 2)[1]  # env 1 of team 2
     sick = {int(np.random.SeedSequence(its_env).generate_state(3)[2])}  # and there, the third agent
     roles = {
-        agent: Role(partial(Sick, what, math.nan, sick, at=210)) for agent in ("speaker_0", "listener_0", "listener_1")
+        agent: AgentRole(partial(Sick, what, math.nan, sick, at=210))
+        for agent in ("speaker_0", "listener_0", "listener_1")
     }
-    env = make_multi_agent_vect_envs(lambda: Team(roles), num_envs=ENVS, backend="sync")
+    env = make_multi_agent_vect_envs(lambda: MultiAgentProbeEnv(roles), num_envs=ENVS, backend="sync")
     spaces = env.single_observation_spaces, env.single_action_spaces
     teams = IPPO.population(MEMBERS, *spaces, num_envs=ENVS, seed=0, net_config=SMALL, **SETTINGS)
     step = 209 % 64 + (what == "observation")

@@ -21,7 +21,7 @@ def silent(text):
     raise AssertionError(text)
 
 
-class Rival(NamedTuple):
+class Opponent(NamedTuple):
     """Another process that wants the lock."""
 
     pid: int
@@ -43,7 +43,7 @@ def rival_for(folder):
             os._exit(0)
     os.close(tells)
     try:
-        yield Rival(pid, os.read(hears, 1000).decode())
+        yield Opponent(pid, os.read(hears, 1000).decode())
     finally:
         os.close(hears)
         os.kill(pid, signal.SIGKILL)

@@ -8,20 +8,20 @@ from agilerl_like import (
     IPPO,
     ConfigurationError,
     HyperparameterConfig,
+    MultiAgentPopulation,
     Mutations,
     RLParameter,
-    Teams,
     TournamentSelection,
     make_multi_agent_vect_envs,
     make_vect_envs,
     train_multi_agent_on_policy,
     train_on_policy,
 )
-from agilerl_like.envs.team_probes import TEAM_PROBES
+from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation=0.1, rl_hp=0.2)
-WORLD = "agilerl_like.envs.team_probes:early_death"
+WORLD = "agilerl_like.envs.multi_agent.probe_envs:early_death"
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 def trained(processes=1, *, generations=4, size=4, pop=True, **more):
-    env = make_multi_agent_vect_envs(TEAM_PROBES["EarlyDeath"].make, 4, backend="sync")
+    env = make_multi_agent_vect_envs(MULTI_AGENT_PROBES["EarlyDeath"].make, 4, backend="sync")
     teams = IPPO.population(
         size,
         env.single_observation_spaces,
@@ -72,7 +72,7 @@ def assert_same(some, others):
 
 def test_teams_are_trained_tested_and_evolved():
     teams, fitness = trained()
-    assert isinstance(teams, Teams)
+    assert isinstance(teams, MultiAgentPopulation)
     assert any(team.index > 3 for team in teams)  # somebody was born
     assert len({team.learners["speaker"].updates for team in teams} | {0}) > 1
     # what a team earns in this world: the speaker 1 in its only step, one listener 1, the other 0.2 twice
@@ -84,7 +84,7 @@ def test_a_run_of_teams_goes_on_as_if_it_had_never_stopped(tmp_path):
     trained(generations=2, run_dir=tmp_path / "half")
     resumed, _ = trained(pop=False, resume=tmp_path / "half")
     assert_same(whole, resumed)
-    assert_same(whole, Teams.load(tmp_path / "half" / "population"))
+    assert_same(whole, MultiAgentPopulation.load(tmp_path / "half" / "population"))
 
 
 def test_an_env_for_agents_by_themselves_is_refused():
@@ -94,7 +94,7 @@ def test_an_env_for_agents_by_themselves_is_refused():
 
 
 def test_an_env_of_teams_is_refused_where_agents_are_trained_by_themselves():
-    env = make_multi_agent_vect_envs(TEAM_PROBES["EarlyDeath"].make, 2, backend="sync")
+    env = make_multi_agent_vect_envs(MULTI_AGENT_PROBES["EarlyDeath"].make, 2, backend="sync")
     team = IPPO(env.single_observation_spaces, env.single_action_spaces, seed=1)
     with pytest.raises(ConfigurationError, match="train_multi_agent_on_policy trains in it"):
         train_on_policy(env, pop=[team], max_steps=100)

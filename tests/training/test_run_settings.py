@@ -23,7 +23,7 @@ from agilerl_like import (
     train_multi_agent_on_policy,
     train_on_policy,
 )
-from agilerl_like.algorithms.ippo import Teams
+from agilerl_like.algorithms.ippo import MultiAgentPopulation
 from agilerl_like.cli import main
 from agilerl_like.config import load
 
@@ -257,7 +257,7 @@ def test_a_team_is_described_too(tmp_path):
         with pytest.raises(ConfigurationError, match=r"algorithm\.rewards='mean' is 'individual' in this run"):
             train_multi_agent_on_policy(env, pop=other, verbose=False, resume=from_file, **SCHEDULE)
     assert main(["eval", str(from_file), "--episodes", "2"]) == 0
-    assert len(Teams.load(max((from_file / "checkpoints").iterdir()))) == 2
+    assert len(MultiAgentPopulation.load(max((from_file / "checkpoints").iterdir()))) == 2
 
 
 # -- an edited config.yaml

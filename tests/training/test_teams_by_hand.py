@@ -6,12 +6,12 @@ import torch
 from duel_worlds import CHOICES, Duel, Roles
 from gymnasium.spaces import Box, Dict, Discrete
 
-from agilerl_like import IPPO, ConfigurationError, Teams, make_multi_agent_vect_envs
-from agilerl_like.envs.team_probes import TEAM_PROBES
-from agilerl_like.envs.team_rows import GroupRows, Meeting
-from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like import IPPO, ConfigurationError, MultiAgentPopulation, make_multi_agent_vect_envs
+from agilerl_like.envs.multi_agent.group_env import AgentGroup, MultiAgentStepSync
+from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.training.collector import Clock
-from agilerl_like.training.team_collector import TeamCollector
+from agilerl_like.training.multi_agent_collector import MultiAgentCollector
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 PARTS = ("states", "actions", "log_probs", "rewards", "dones", "values")
@@ -57,7 +57,7 @@ def test_a_loop_by_hand_learns():
 
 
 def test_the_names_that_agilerls_loop_asks_for_are_there():
-    env = make_multi_agent_vect_envs(TEAM_PROBES["OwnObservation"].make, 4, backend="sync")
+    env = make_multi_agent_vect_envs(MULTI_AGENT_PROBES["OwnObservation"].make, 4, backend="sync")
     team = team_of(env)
     assert team.shared_agent_ids == list(team.groups)
     assert team.grouped_agents == {"speaker": ["speaker_0"], "listener": ["listener_0", "listener_1"]}
@@ -76,7 +76,7 @@ def test_the_names_that_agilerls_loop_asks_for_are_there():
 
 
 def test_an_update_by_hand_is_that_of_each_groups_learner():
-    env = make_multi_agent_vect_envs(TEAM_PROBES["OwnObservation"].make, 4, backend="sync")
+    env = make_multi_agent_vect_envs(MULTI_AGENT_PROBES["OwnObservation"].make, 4, backend="sync")
     team, twin = team_of(env), team_of(env)
     experiences = collected(team, env, 8, seed=3)
     for learner in (team, twin):
@@ -178,11 +178,11 @@ class _Telling:
 
 
 def test_a_parallel_env_is_tested_as_it_is_and_exactly_so_many_episodes():
-    team = team_of(make_multi_agent_vect_envs(TEAM_PROBES["EarlyDeath"].make, 1, backend="sync"))
-    world = TEAM_PROBES["EarlyDeath"].make()
+    team = team_of(make_multi_agent_vect_envs(MULTI_AGENT_PROBES["EarlyDeath"].make, 1, backend="sync"))
+    world = MULTI_AGENT_PROBES["EarlyDeath"].make()
     assert np.isclose(team.test(world, loop=3), 2.4)
     assert np.isclose(team.test(world, loop=1, sum_scores=False), [1.0, 1.4]).all()
-    for wrong, message in ((TEAM_PROBES["EarlyDeath"].make, "parallel envs"), (5, "parallel envs")):
+    for wrong, message in ((MULTI_AGENT_PROBES["EarlyDeath"].make, "parallel envs"), (5, "parallel envs")):
         with pytest.raises(ConfigurationError, match=message):
             team.test(wrong)
     with pytest.raises(ConfigurationError, match="loop=0"):
@@ -196,9 +196,9 @@ def test_agents_learn_from_what_they_earn_or_from_what_all_do(rewards, given):
             observations, _, *rest = super().step(actions)
             return observations, {"twin_0": 1.0, "twin_1": 2.0}, *rest
 
-    env = TeamTransitionEnv(make_multi_agent_vect_envs(Paid, 2, backend="sync"))
+    env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(Paid, 2, backend="sync"))
     space = env.single_observation_spaces["twin_0"], env.single_action_spaces["twin_0"]
-    meeting = Meeting(env, {"twin": GroupRows(["twin_0", "twin_1"], *space, identified=False)}, rewards)
+    meeting = MultiAgentStepSync(env, {"twin": AgentGroup(["twin_0", "twin_1"], *space, identified=False)}, rewards)
     (group,) = meeting.groups.values()
     group.divide(1)
     group.reset([1, 2])
@@ -209,16 +209,16 @@ def test_agents_learn_from_what_they_earn_or_from_what_all_do(rewards, given):
 
 
 def test_who_is_dead_gets_no_share_and_does_not_count_in_the_mean():
-    env = TeamTransitionEnv(make_multi_agent_vect_envs(TEAM_PROBES["EarlyDeath"].make, 1, backend="sync"))
+    env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(MULTI_AGENT_PROBES["EarlyDeath"].make, 1, backend="sync"))
     rows = {
-        agent: GroupRows(
+        agent: AgentGroup(
             [agent], env.single_observation_spaces[agent], env.single_action_spaces[agent], identified=True
         )
         for agent in env.agent_ids
     }
     means, sums = [], []
     for rewards, found in (("mean", means), ("sum", sums)):
-        meeting = Meeting(env, rows, rewards)
+        meeting = MultiAgentStepSync(env, rows, rewards)
         env.divide(1)
         meeting.reset([1])
         for _ in range(2):
@@ -241,7 +241,9 @@ def test_who_is_dead_gets_no_share_and_does_not_count_in_the_mean():
 def test_twins_that_see_the_same_do_different_things_only_if_they_know_who_they_are(named):
     env = make_multi_agent_vect_envs(Roles, 8, backend="sync")
     team = team_of(env, agent_id_one_hot=named, lr=1e-2, learn_step=64)
-    collector = TeamCollector(Teams([team]), TeamTransitionEnv(env), Clock(("env", "act", "learn")))
+    collector = MultiAgentCollector(
+        MultiAgentPopulation([team]), MultiAgentVecEnvAdapter(env), Clock(("env", "act", "learn"))
+    )
     collector.reset([0])
     for _ in range(200):
         collector.collect(1)
@@ -255,16 +257,16 @@ def test_twins_that_see_the_same_do_different_things_only_if_they_know_who_they_
 
 def test_a_name_stands_behind_a_vector_and_beside_anything_else():
     vector, image = Box(-2, 2, (2,)), Box(0, 255, (4, 4, 3), np.uint8)
-    rows = GroupRows(["a_0", "a_1"], vector, Discrete(2), identified=True)
+    rows = AgentGroup(["a_0", "a_1"], vector, Discrete(2), identified=True)
     assert rows.single_observation_space == Box(np.float32([-2, -2, 0, 0]), np.float32([2, 2, 1, 1]))
     seen = {"a_0": np.float32([[1, 2]]), "a_1": np.float32([[-1, 0]])}
     assert rows.observations(seen).tolist() == [[1, 2, 1, 0], [-1, 0, 0, 1]]
-    rows = GroupRows(["a_0", "a_1"], image, Discrete(2), identified=True)
+    rows = AgentGroup(["a_0", "a_1"], image, Discrete(2), identified=True)
     looked = rows.observations({agent: np.full((3, 4, 4, 3), i, np.uint8) for i, agent in enumerate(rows.agent_ids)})
     assert looked["agent_id"].tolist() == [[1, 0], [0, 1]] * 3
     assert looked["observation"][:, 0, 0, 0].tolist() == [0, 1] * 3
     with pytest.raises(ConfigurationError, match="agent_id"):
-        GroupRows(["a_0", "a_1"], Dict({"agent_id": vector}), Discrete(2), identified=True)
+        AgentGroup(["a_0", "a_1"], Dict({"agent_id": vector}), Discrete(2), identified=True)
 
 
 @pytest.mark.parametrize(

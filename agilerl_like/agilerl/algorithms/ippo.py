@@ -19,8 +19,8 @@ from agilerl_like.agilerl.algorithms.core.base import (
     wrapped,
 )
 from agilerl_like.algorithms import ippo
+from agilerl_like.algorithms.agent_groups import Spaces, group_of, keys_of
 from agilerl_like.algorithms.evaluation import EpisodeCallback
-from agilerl_like.algorithms.groups import Spaces, group_of, keys_of
 from agilerl_like.hpo import HyperparameterConfig
 
 __getattr__ = absent_from(__name__)

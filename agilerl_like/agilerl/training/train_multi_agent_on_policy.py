@@ -9,7 +9,7 @@ from agilerl_like import training
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.vector.dummy_vec_env import PzDummyVecEnv
 from agilerl_like.agilerl.wrappers.agent import AgentWrapper, bare
-from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
 
 __getattr__ = absent_from(__name__)
 

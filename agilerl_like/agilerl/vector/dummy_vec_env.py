@@ -8,7 +8,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, alone
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, single_env_vector
 
 __getattr__ = absent_from(__name__)
 
@@ -22,4 +22,4 @@ class DummyVecEnv(SyncVectorEnv):
 
 def PzDummyVecEnv(env: Any) -> MultiAgentVectorEnv:  # noqa: N802  # AgileRL's name
     """One parallel environment of PettingZoo as a vector of one."""
-    return alone(env)
+    return single_env_vector(env)

@@ -7,7 +7,7 @@ from typing import Any
 
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.envs import make_multi_agent_vect_envs
-from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
 
 __getattr__ = absent_from(__name__)
 

@@ -20,30 +20,30 @@ import numpy as np
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
-from agilerl_like.algorithms.ippo import IPPO, Teams
-from agilerl_like.algorithms.team_evaluation import evaluate_teams, unexploring
-from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
+from agilerl_like.algorithms.multi_agent_evaluation import eval_mode, evaluate_multi_agent
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, generator, integers
-from agilerl_like.training.evaluator import Crowning, Evaluate, Judge, Judgement, Rival
+from agilerl_like.training.evaluator import Evaluate, Judge, Judgement, Opponent, PoolUpdate
 from agilerl_like.training.sharding import Members
 
 FIRST_RATING = 1000.0
 """What the first opponent has by definition: the first of the founders, as it was before it had learned anything."""
 OPPONENTS = 3
 """How many opponents a generation meets, if there are so many."""
-REMEMBERED = 16
+POOL_SIZE = 16
 """How many opponents are kept."""
-CROWNING_GAMES = 20
+RERATING_GAMES = 20
 """Games against each opponent by which the best of a generation is rated anew."""
 SCALE = 400.0 / math.log(10.0)
 """A difference in rating by which the odds are e to one."""
 
 
-class Contest(Judge):
+class EloEvaluator(Judge):
     """Judges teams by ratings."""
 
-    env: TeamTransitionEnv
+    env: MultiAgentVecEnvAdapter
 
     def begin(self, members: Members) -> None:
         first = members.spread(0, [members.here()[0].clone()] if 0 in members.here() else [None])[0]
@@ -53,7 +53,7 @@ class Contest(Judge):
                 f"fitness='rating' needs groups that play against each other; all of {[*groups.values()]} are one. "
                 "Allowed are groups={agent: name} that divide them, or fitness='return'"
             )
-        self.rivals = [Rival(first, FIRST_RATING, 0)]
+        self.opponent_pool = [Opponent(first, FIRST_RATING, 0)]
 
     def judge(
         self,
@@ -63,34 +63,34 @@ class Contest(Judge):
         *,
         asked_to_stop: Callable[[], bool] = never,
     ) -> Judgement:
-        home = cast(Teams | IPPO, players)
-        rivals = self._drawn(home.seed, generation)
-        games = [self._games(home, cast(IPPO, rival.player), seeds, asked_to_stop) for rival in rivals]
+        home = cast(MultiAgentPopulation | IPPO, players)
+        opponent_pool = self._drawn(home.seed, generation)
+        games = [self._games(home, cast(IPPO, rival.player), seeds, asked_to_stop) for rival in opponent_pool]
         scores = np.stack([score.mean(axis=1) for score, _ in games], axis=1)  # [P, opponents]
-        ratings, errors = rated(scores, len(seeds), [rival.rating for rival in rivals])
+        ratings, errors = fit_ratings(scores, len(seeds), [rival.rating for rival in opponent_pool])
         steps = np.sum([steps for _, steps in games], axis=0)
-        sides = len(sides_of(rivals[0].player.groups))
-        played = len(rivals) * sides * len(seeds)
+        sides = len(group_sides(opponent_pool[0].player.groups))
+        played = len(opponent_pool) * sides * len(seeds)
         return Judgement(ratings.tolist(), errors.tolist(), errors.tolist(), played, steps.tolist())
 
-    def crown(self, members: Members, slot: int, generation: int, evaluate: Evaluate) -> Crowning:
-        seeds = integers(CROWNING_GAMES, members.first.seed, Purpose.POOL_UPDATE, generation)
+    def update_opponent_pool(self, members: Members, slot: int, generation: int, evaluate: Evaluate) -> PoolUpdate:
+        seeds = integers(RERATING_GAMES, members.first.seed, Purpose.POOL_UPDATE, generation)
         holder = members.holder(slot)
         best = members.here().get(slot) if holder == members.world.rank else None
         own, signal = evaluate(lambda asked: best and self.judge(best, seeds, generation, asked_to_stop=asked))
         if signal:
-            return Crowning(0, signal)
+            return PoolUpdate(0, signal)
         rating, steps = members.world.gather(None if own is None else [own.fitness[0], own.steps[0]])[holder]
         champion = members.spread(holder, [None if best is None else best.clone()])[0]
-        self.rivals.append(Rival(champion, rating, generation))
-        if len(self.rivals) > REMEMBERED:  # the first and the last stay
-            forgotten = generator(members.first.seed, Purpose.OPPONENTS, generation, 1).integers(1, REMEMBERED)
-            del self.rivals[int(forgotten)]
-        return Crowning(steps, 0)
+        self.opponent_pool.append(Opponent(champion, rating, generation))
+        if len(self.opponent_pool) > POOL_SIZE:  # the first and the last stay
+            forgotten = generator(members.first.seed, Purpose.OPPONENTS, generation, 1).integers(1, POOL_SIZE)
+            del self.opponent_pool[int(forgotten)]
+        return PoolUpdate(steps, 0)
 
-    def _drawn(self, seed: int, generation: int) -> list[Rival]:
+    def _drawn(self, seed: int, generation: int) -> list[Opponent]:
         """The newest, and some of the others."""
-        *older, newest = self.rivals
+        *older, newest = self.opponent_pool
         count = min(OPPONENTS - 1, len(older))
         places = (
             generator(seed, Purpose.OPPONENTS, generation).choice(len(older), count, replace=False) if count else ()
@@ -98,19 +98,28 @@ class Contest(Judge):
         return [newest, *(older[int(place)] for place in sorted(places))]
 
     def _games(
-        self, home: Teams | IPPO, visitor: IPPO, seeds: Sequence[int], asked_to_stop: Callable[[], bool] = never
+        self,
+        home: MultiAgentPopulation | IPPO,
+        visitor: IPPO,
+        seeds: Sequence[int],
+        asked_to_stop: Callable[[], bool] = never,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores `[P, K]` of all members on each seed (1 won, 0.5 drawn, 0 lost), and the env steps they took `[P]`."""
-        members = len(home) if isinstance(home, Teams) else 1
+        members = len(home) if isinstance(home, MultiAgentPopulation) else 1
         group_of = {agent: group for group, ids in visitor.groups.items() for agent in ids}
         mine, theirs = np.zeros((members, len(seeds))), np.zeros((members, len(seeds)))
         lost, steps = np.zeros(mine.shape, np.bool_), np.zeros(members, np.int64)
-        with unexploring(home), unexploring(visitor):
-            at_home, away = home.brains, visitor.brains
-            for side in sides_of(visitor.groups):
-                brains = {group: (at_home if group in side else away)[group] for group in visitor.groups}
-                games = evaluate_teams(
-                    brains, self.env, seeds, members=members, max_steps=self.max_steps, asked_to_stop=asked_to_stop
+        with eval_mode(home), eval_mode(visitor):
+            at_home, away = home.group_policies, visitor.group_policies
+            for side in group_sides(visitor.groups):
+                group_policies = {group: (at_home if group in side else away)[group] for group in visitor.groups}
+                games = evaluate_multi_agent(
+                    group_policies,
+                    self.env,
+                    seeds,
+                    members=members,
+                    max_steps=self.max_steps,
+                    asked_to_stop=asked_to_stop,
                 )
                 for agent, returns in games.returns.items():
                     earned = mine if group_of[agent] in side else theirs
@@ -121,13 +130,13 @@ class Contest(Judge):
         return np.where(lost, 0.5, won), steps
 
 
-def sides_of(groups: Mapping[str, object]) -> list[frozenset[str]]:
+def group_sides(groups: Mapping[str, object]) -> list[frozenset[str]]:
     """What a team fields in its games with another, which fields the rest: each group alone, and all but that one."""
     alone = [frozenset([group]) for group in groups]
     return list(dict.fromkeys([*alone, *(frozenset(groups) - side for side in alone)]))
 
 
-def rated(scores: np.ndarray, games: int, opponents: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+def fit_ratings(scores: np.ndarray, games: int, opponents: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Ratings `[P]` and their standard errors, from mean scores `[P, R]` in so many games against each opponent.
 
     Half a game won and half a game lost against each are thrown in, so that who has won all is not infinitely strong.

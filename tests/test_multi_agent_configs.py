@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agilerl_like import IPPO, Teams
+from agilerl_like import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.settings import PPOSettings
-from agilerl_like.config import KINDS, Config, Draft, TeamAlgorithmConfig, TeamConfig, build, load
-from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs
+from agilerl_like.config import KINDS, Config, Draft, MultiAgentAlgorithmConfig, MultiAgentConfig, build, load
+from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.vector import EnvRecipe
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.networks.architecture import NetworkSpec
@@ -42,9 +42,9 @@ def refusal(make, *arguments):
 
 class TestReading:
     def test_the_name_of_the_algorithm_tells_the_kind(self, read):
-        assert type(read(STEADY)) is TeamConfig
+        assert type(read(STEADY)) is MultiAgentConfig
         assert type(read("environment: {id: CartPole-v1}")) is Config
-        assert type(read("environment: {id: 'steady_teams:Steady'}", "--algorithm.name", "IPPO")) is TeamConfig
+        assert type(read("environment: {id: 'steady_teams:Steady'}", "--algorithm.name", "IPPO")) is MultiAgentConfig
         assert {name: kind.kind for name, kind in KINDS.items()} == {"PPO": Config.kind, "IPPO": IPPO}
 
     def test_defaults_are_those_of_what_is_configured(self, read):
@@ -59,7 +59,9 @@ class TestReading:
             name for name, known in inspect.signature(IPPO).parameters.items() if known.kind == known.KEYWORD_ONLY
         }
         elsewhere = {"num_envs", "seed", "device", "accelerator"}  # other sections, and nothing for a file
-        own = {known.name for known in fields(TeamAlgorithmConfig)} - {known.name for known in fields(PPOSettings)}
+        own = {known.name for known in fields(MultiAgentAlgorithmConfig)} - {
+            known.name for known in fields(PPOSettings)
+        }
         assert own - {"name"} == keywords - elsewhere
 
     def test_every_setting_says_what_it_means(self):
@@ -192,7 +194,7 @@ class TestBuilding:
         )
         setup = build(read(text + WIDE + "population: {size: 2}\nseed: 5", "--algorithm.groups.listener_1", "hearer"))
         setup.env.close()
-        assert isinstance(setup.population, Teams)
+        assert isinstance(setup.population, MultiAgentPopulation)
         assert setup.env.num_envs == 2
         for team in setup.population:
             assert (team.lr, team.learn_step, team.seed, team.num_envs) == (0.002, 64, 5, 2)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from agilerl_like.algorithms.experiences import NAMES, Experiences
-from agilerl_like.envs.team_rows import GroupRows
+from agilerl_like.envs.multi_agent.group_env import AgentGroup
 from agilerl_like.envs.trees import tree_map
 from agilerl_like.errors import ConfigurationError, unknown_name
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agilerl_like.algorithms.ippo import IPPO
 
 ByAgent = tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]
-TeamExperiences = Sequence[Mapping[str, Any]]
+MultiAgentExperiences = Sequence[Mapping[str, Any]]
 """`NAMES`, in this order, each by agent: the first six are lists over time of arrays `[N, …]`."""
 
 
@@ -56,8 +56,8 @@ class GroupExperiences(NamedTuple):
 
 
 def of_group(
-    rows: GroupRows,
-    experiences: TeamExperiences | None,
+    rows: AgentGroup,
+    experiences: MultiAgentExperiences | None,
     action_masks: Mapping[str, Sequence[Any]] | None,
     acting: Mapping[str, Sequence[Any]] | None,
 ) -> GroupExperiences:
@@ -100,7 +100,7 @@ def _without_placeholders(rewards: Sequence[Any]) -> list[np.ndarray] | None:
     return None if all(row.all() for row in flags) else flags
 
 
-def _masks(each: Sequence[np.ndarray | None], rows: GroupRows, envs: int) -> np.ndarray | None:
+def _masks(each: Sequence[np.ndarray | None], rows: AgentGroup, envs: int) -> np.ndarray | None:
     """Masks of several agents as rows; who has none may do everything."""
     known = [mask for mask in each if mask is not None]
     if not known:

@@ -16,15 +16,15 @@ from torch import Tensor
 from agilerl_like.algorithms.episode_guard import EpisodeGuard, never
 from agilerl_like.algorithms.evaluation import Episodes, LastInfos, NoInfos, Played, in_rounds
 from agilerl_like.algorithms.ppo import PPO
-from agilerl_like.envs.team_rows import GroupRows, check_agents
-from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.envs.multi_agent.group_env import AgentGroup, check_agents
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 
 Policy = Callable[[Tensor, Tensor | None, Tensor], tuple[Any, Tensor]]
 """Encoded observations `[N, D]`, masks `[N, choices]` and memory `[N, M, K, H]` of a group's agents -> actions, and
 what is remembered then."""
 
 
-class TeamEpisodes(NamedTuple):
+class MultiAgentEpisodes(NamedTuple):
     """What the agents of P teams earned in K episodes each."""
 
     returns: Mapping[str, np.ndarray]  # by agent, [P, K] float64
@@ -38,7 +38,7 @@ class TeamEpisodes(NamedTuple):
         return Episodes(np.sum([*self.returns.values()], axis=0), self.lengths, self.lost, self.infos)
 
 
-class Brain(NamedTuple):
+class GroupPolicy(NamedTuple):
     """What a group's agents think with."""
 
     policy: Policy
@@ -46,7 +46,7 @@ class Brain(NamedTuple):
     """Any member's: all encode alike."""
     nothing: Tensor
     """What is remembered when an episode begins, `[M, K, H]`."""
-    rows: GroupRows
+    rows: AgentGroup
     """Its agents, as the learner sees them."""
 
 
@@ -59,7 +59,7 @@ class Player(Protocol):
 
 
 @contextmanager
-def unexploring(player: Player) -> Iterator[None]:
+def eval_mode(player: Player) -> Iterator[None]:
     """Let somebody act as well as it can for a while."""
     was = player.training
     player.set_training_mode(False)
@@ -69,19 +69,19 @@ def unexploring(player: Player) -> Iterator[None]:
         player.set_training_mode(was)
 
 
-def evaluate_teams(
-    brains: Mapping[str, Brain],
-    env: TeamTransitionEnv,
+def evaluate_multi_agent(
+    group_policies: Mapping[str, GroupPolicy],
+    env: MultiAgentVecEnvAdapter,
     seeds: Sequence[int],
     *,
     members: int,
     max_steps: int | None = None,
     with_infos: bool = False,
     asked_to_stop: Callable[[], bool] = never,
-) -> TeamEpisodes:
+) -> MultiAgentEpisodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's.
 
-    `brains` are those of each group. In an env of counted episodes a copy stands still after its end; what any other
+    `group_policies` are those of each group. In an env of counted episodes a copy stands still after its end; what any other
     does then is ignored. `with_infos` keeps the info of each episode's last step. `asked_to_stop` is asked at every
     step.
 
@@ -89,22 +89,22 @@ def evaluate_teams(
         EnvironmentFault: an observation or a reward is not finite.
         EvaluationStopped: the evaluation was asked to stop.
     """
-    check_agents(env, (brain.rows for brain in brains.values()))
+    check_agents(env, (brain.rows for brain in group_policies.values()))
     envs = env.num_envs // members
-    table = {group: Seats(brain) for group, brain in brains.items()}
+    table = {group: GroupActor(brain) for group, brain in group_policies.items()}
 
     def play(some: Sequence[int]) -> Played:
         guard = EpisodeGuard(env, members, is_cut=max_steps is not None, asked_to_stop=asked_to_stop)
         return _round(table, env, some, members, max_steps, LastInfos(env) if with_infos else NoInfos(), guard)
 
     returns, lengths, lost, infos = in_rounds(play, seeds, envs)
-    return TeamEpisodes(dict(zip(env.agent_ids, returns, strict=True)), lengths, lost, infos)
+    return MultiAgentEpisodes(dict(zip(env.agent_ids, returns, strict=True)), lengths, lost, infos)
 
 
-class Seats:
+class GroupActor:
     """One group's agents in all envs: what they see, may do and remember."""
 
-    def __init__(self, brain: Brain) -> None:
+    def __init__(self, brain: GroupPolicy) -> None:
         self._brain, self._rows, self._state = brain, brain.rows, brain.nothing
 
     def begin(self, envs: int, observations: Mapping[str, Any], masks: Mapping[str, Any]) -> None:
@@ -126,8 +126,8 @@ class Seats:
 
 
 def _round(
-    table: Mapping[str, Seats],
-    env: TeamTransitionEnv,
+    table: Mapping[str, GroupActor],
+    env: MultiAgentVecEnvAdapter,
     seeds: Sequence[int],
     members: int,
     max_steps: int | None,

@@ -15,9 +15,9 @@ from gymnasium.spaces import Box, Dict
 
 from agilerl_like.envs.arrays import Array, Arrays, HostArrays
 from agilerl_like.envs.episodes import EpisodeTracker
+from agilerl_like.envs.multi_agent.packed_env import OBSERVATION
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentTransition, MultiAgentVecEnvAdapter
 from agilerl_like.envs.spaces import ObservationEncoding
-from agilerl_like.envs.team_env import OBSERVATION
-from agilerl_like.envs.team_transitions import TeamTransition, TeamTransitionEnv
 from agilerl_like.envs.transitions import Transition
 from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.errors import ConfigurationError
@@ -26,7 +26,7 @@ Rewards = Literal["individual", "sum", "mean"]
 NAME = "agent_id"
 
 
-class GroupRows:
+class AgentGroup:
     """One group's agents in every env, flattened to rows `[N A, …]` and back.
 
     With `identified` each row says whose it is, one-hot, behind what the agent observes; agents that are alone in their
@@ -95,7 +95,7 @@ class GroupRows:
         everything = np.ones_like(known[0])
         return np.stack([everything if mask is None else mask for mask in given], 1).reshape(-1, everything.shape[-1])
 
-    def transition(self, step: TeamTransition) -> Transition:
+    def transition(self, step: MultiAgentTransition) -> Transition:
         """What a step did to the rows.
 
         Who sits out is truncated though no episode may have ended, and its last observation counts all the same: what
@@ -130,7 +130,7 @@ def _count(rows: Tree) -> int:
     return len(rows)
 
 
-def check_agents(env: TeamTransitionEnv, groups: Iterable[GroupRows]) -> None:
+def check_agents(env: MultiAgentVecEnvAdapter, groups: Iterable[AgentGroup]) -> None:
     """Raise ConfigurationError unless the agents of an env are those of some groups, and see and do what these do."""
     ours = {agent: rows for rows in groups for agent in rows.agent_ids}
     if {*ours} != {*env.agent_ids}:
@@ -145,7 +145,7 @@ def check_agents(env: TeamTransitionEnv, groups: Iterable[GroupRows]) -> None:
             )
 
 
-class Meeting:
+class MultiAgentStepSync:
     """Brings the groups of an env together, once a step and part.
 
     `rewards` says what each agent that acted is given: what it earned itself, or what all of them earned together, or
@@ -153,7 +153,7 @@ class Meeting:
     """
 
     def __init__(
-        self, env: TeamTransitionEnv, groups: Mapping[str, GroupRows], rewards: Rewards = "individual"
+        self, env: MultiAgentVecEnvAdapter, groups: Mapping[str, AgentGroup], rewards: Rewards = "individual"
     ) -> None:
         check_agents(env, groups.values())
         self.env, self._rewards = env, rewards
@@ -162,7 +162,7 @@ class Meeting:
         self.episodes: list[EpisodeTracker] = []
         """What teams earned, part by part."""
         self._said: dict[int, dict[str, np.ndarray]] = {}
-        self._outcomes: dict[int, TeamTransition] = {}
+        self._outcomes: dict[int, MultiAgentTransition] = {}
         self._waiting: dict[int, int] = {}
         self._first: Tree = None
 
@@ -182,7 +182,7 @@ class Meeting:
         if len(said) == len(self.env.agent_ids):
             self.env.send(part, self._said.pop(part))
 
-    def receive(self, part: int) -> TeamTransition:
+    def receive(self, part: int) -> MultiAgentTransition:
         """What the step of one part did; every group asks once."""
         if part not in self._outcomes:
             step = self.env.receive(part)
@@ -192,7 +192,7 @@ class Meeting:
         self._waiting[part] -= 1
         return self._outcomes[part] if self._waiting[part] else self._outcomes.pop(part)
 
-    def _shared(self, step: TeamTransition, together: np.ndarray) -> TeamTransition:
+    def _shared(self, step: MultiAgentTransition, together: np.ndarray) -> MultiAgentTransition:
         if self._rewards == "individual":
             return step
         if self._rewards == "mean":
@@ -207,38 +207,38 @@ class Meeting:
 class GroupEnv:
     """One group's share of a meeting, with the methods of a `TransitionEnv`."""
 
-    def __init__(self, meeting: Meeting, rows: GroupRows) -> None:
-        self.meeting, self._group = meeting, rows
+    def __init__(self, step_sync: MultiAgentStepSync, rows: AgentGroup) -> None:
+        self.step_sync, self._group = step_sync, rows
         self.agents = len(rows.agent_ids)
-        self.num_envs = meeting.env.num_envs * self.agents
+        self.num_envs = step_sync.env.num_envs * self.agents
         self.single_observation_space: gym.Space = rows.single_observation_space
         self.single_action_space: gym.Space = rows.single_action_space
         self.arrays: Arrays = HostArrays()
         self.action_mask: Array | None = None
-        self.env: Any = meeting.env.env
+        self.env: Any = step_sync.env.env
 
     def divide(self, blocks: int) -> None:
         """Have the envs cut into parts; all groups say the same."""
-        self.meeting.env.divide(blocks)
+        self.step_sync.env.divide(blocks)
 
     @property
     def columns(self) -> tuple[slice, ...]:
         """Which rows of each block belong to a part."""
-        return tuple(slice(c.start * self.agents, c.stop * self.agents) for c in self.meeting.env.columns)
+        return tuple(slice(c.start * self.agents, c.stop * self.agents) for c in self.step_sync.env.columns)
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Begin new episodes, if seeds are given; return what the group's agents see."""
-        first = self.meeting.reset(seeds)
-        self.action_mask = self._group.masks(self.meeting.env.action_mask)
+        first = self.step_sync.reset(seeds)
+        self.action_mask = self._group.masks(self.step_sync.env.action_mask)
         return self._group.observations(first)
 
     def send(self, part: int, actions: Any) -> None:
         """Say what the agents of one part's rows do."""
-        self.meeting.send(part, self._group.by_agent(np.asarray(self.arrays.actions(actions))))
+        self.step_sync.send(part, self._group.by_agent(np.asarray(self.arrays.actions(actions))))
 
     def receive(self, part: int) -> Transition:
         """What came of it."""
-        return self._group.transition(self.meeting.receive(part))
+        return self._group.transition(self.step_sync.receive(part))
 
     def check(self) -> None:
         """Nothing is left to be checked."""

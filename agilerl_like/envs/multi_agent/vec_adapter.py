@@ -15,14 +15,14 @@ import numpy as np
 
 from agilerl_like.envs.arrays import HostArrays
 from agilerl_like.envs.masks import ActionMasks
-from agilerl_like.envs.pettingzoo import MultiAgentVectorEnv, owned
-from agilerl_like.envs.team_env import MASK, outcome
+from agilerl_like.envs.multi_agent.packed_env import MASK, step_result
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, copied
 from agilerl_like.envs.transitions import Transition, TransitionEnv, check_finite_array
 from agilerl_like.envs.trees import Tree
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 
-class TeamTransition(NamedTuple):
+class MultiAgentTransition(NamedTuple):
     """What one step of N envs did to each agent; all arrays belong to the receiver.
 
     By agent, `obs` [N, …] is what to act on next (of the new episode where one began), and `next_obs` [N, …] what the
@@ -59,8 +59,8 @@ class TeamTransition(NamedTuple):
         return Transition(*(field[agent] for field in fields))
 
 
-class TeamTransitionEnv:
-    """Steps a `MultiAgentVectorEnv` and answers in TeamTransitions; nobody else may step it meanwhile."""
+class MultiAgentVecEnvAdapter:
+    """Steps a `MultiAgentVectorEnv` and answers in MultiAgentTransitions; nobody else may step it meanwhile."""
 
     def __init__(self, env: MultiAgentVectorEnv) -> None:
         if not isinstance(env, MultiAgentVectorEnv):
@@ -71,7 +71,7 @@ class TeamTransitionEnv:
         self.single_observation_spaces: dict[str, gym.Space] = env.single_observation_spaces
         self.single_action_spaces: dict[str, gym.Space] = env.single_action_spaces
         self.arrays = HostArrays()
-        """The kind of arrays in TeamTransitions."""
+        """The kind of arrays in MultiAgentTransitions."""
         self.action_mask: dict[str, np.ndarray | None] = {}
         """What goes with the observations of the last `reset` or `step`; `acting` and `state` likewise."""
         self.acting: dict[str, np.ndarray] = {}
@@ -101,9 +101,9 @@ class TeamTransitionEnv:
         seen = self.env.observation_rows.read(self._steps.reset(seeds))
         self._acting = np.array(seen["acting"])
         self._remember(*self._turn(seen, self._every))
-        return owned(seen["obs"])
+        return copied(seen["obs"])
 
-    def step(self, actions: Mapping[str, Any]) -> TeamTransition:
+    def step(self, actions: Mapping[str, Any]) -> MultiAgentTransition:
         """Take every agent's actions [N, …]; those of agents that are not there are ignored."""
         step = self._steps.step(self._packed(actions, self.num_envs))
         return self._translated(step, slice(None))
@@ -112,7 +112,7 @@ class TeamTransitionEnv:
         """Let the rows of one part begin to step; nothing else may be asked of them before `receive`."""
         self._steps.send(part, self._packed(actions, len(self._rows[part])))
 
-    def receive(self, part: int) -> TeamTransition:
+    def receive(self, part: int) -> MultiAgentTransition:
         """Return what the step of one part did, in the order of its rows."""
         return self._translated(self._steps.receive(part), self._rows[part])
 
@@ -130,23 +130,23 @@ class TeamTransitionEnv:
     def _packed(self, actions: Mapping[str, Any], count: int) -> np.ndarray:
         return self.env.action_rows.pack({agent: self.arrays.actions(given) for agent, given in actions.items()}, count)
 
-    def _translated(self, step: Transition, rows: np.ndarray | slice) -> TeamTransition:
+    def _translated(self, step: Transition, rows: np.ndarray | slice) -> MultiAgentTransition:
         read = self.env.observation_rows.read
         seen = read(step.obs)
         last = seen if step.next_obs is step.obs else read(step.next_obs)
-        came = outcome(last, self._acting[rows], ~step.valid)
+        came = step_result(last, self._acting[rows], ~step.valid)
         self._acting[rows] = seen["acting"]
         mask, acting, state = self._turn(seen, self._every[rows])
         if isinstance(rows, slice):
             self._remember(mask, acting, state)
-        obs = owned(seen["obs"])
+        obs = copied(seen["obs"])
         reward, terminated, truncated, valid = (dict(zip(self.agent_ids, part, strict=True)) for part in came)
-        return TeamTransition(
+        return MultiAgentTransition(
             obs=obs,
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            next_obs=obs if last is seen else owned(last["obs"]),
+            next_obs=obs if last is seen else copied(last["obs"]),
             valid=valid,
             action_mask=mask,
             acting=acting,
@@ -178,7 +178,7 @@ class TeamTransitionEnv:
         self.action_mask, self.acting, self.state = mask, acting, state
 
 
-def check_finite_team(transition: TeamTransition) -> None:
+def check_finite_multi_agent(transition: MultiAgentTransition) -> None:
     """Raise EnvironmentFault, naming agent, env and place, if a world returned NaN or infinity."""
     check_finite_array("reward", transition.reward)
     check_finite_array("observation", transition.obs)

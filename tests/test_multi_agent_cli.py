@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from agilerl_like import IPPO, Teams
+from agilerl_like import IPPO, MultiAgentPopulation
 from agilerl_like.cli import main
-from agilerl_like.config import TeamConfig, load
+from agilerl_like.config import MultiAgentConfig, load
 
 SOON_OVER = """
 environment: {id: "steady_teams:Steady", num_envs: 2, backend: sync}
@@ -58,7 +58,7 @@ def test_train_leaves_all_there_is_to_know(run, file):
         "speaker": ["speaker_0"],
         "listener": ["listener_0", "listener_1"],
     }
-    assert len(Teams.load(run / "population")) == 2
+    assert len(MultiAgentPopulation.load(run / "population")) == 2
 
 
 def test_resume_goes_on_where_it_was_as_if_nothing_had_happened(file, tmp_path, capsys):
@@ -102,7 +102,7 @@ def test_help_lists_the_settings_of_the_kind(file, capsys, monkeypatch):
         main(["train", file, "--help"])
     page = capsys.readouterr().out
     names = [f"{section}.{name}" for section in ("environment", "network") for name in
-             TeamConfig.model_fields[section].annotation.model_fields]  # fmt: skip
+             MultiAgentConfig.model_fields[section].annotation.model_fields]  # fmt: skip
     names += ["algorithm.rewards", "algorithm.agent_id_one_hot", "algorithm.lr", "training.max_steps"]
     nested = {"environment.kwargs", "network.encoder_config", "network.memory_config", "network.head_config",
               "network.groups"}  # fmt: skip

@@ -5,9 +5,9 @@ They go around a parallel env, in `extra_wrappers` or in a configuration, from t
     environment:
       id: butterfly/cooperative_pong-v6
       wrappers:
-        - {name: "agilerl_like.envs.team_images:RepeatActions", times: 4}
-        - {name: "agilerl_like.envs.team_images:SmallImages", shrink: 10}
-        - {name: "agilerl_like.envs.team_images:StackImages", images: 2}
+        - {name: "agilerl_like.envs.multi_agent.wrappers:RepeatActions", times: 4}
+        - {name: "agilerl_like.envs.multi_agent.wrappers:SmallImages", shrink: 10}
+        - {name: "agilerl_like.envs.multi_agent.wrappers:StackImages", images: 2}
 
 Images come with their channels behind, [H, W, C], as PettingZoo has them, and leave with their channels in front.
 """
@@ -26,7 +26,7 @@ from agilerl_like.errors import ConfigurationError
 Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]
 
 
-class TeamWrapper:
+class ParallelEnvWrapper:
     """A parallel env of which something is changed; whatever is not changed here is the env's own."""
 
     def __init__(self, env: Any) -> None:
@@ -41,7 +41,7 @@ class TeamWrapper:
         return f"{type(self).__name__}({self.env})"
 
 
-class RepeatActions(TeamWrapper):
+class RepeatActions(ParallelEnvWrapper):
     """Takes each action several times, until some agent comes or goes; rewards add up.
 
     Raises:
@@ -65,7 +65,7 @@ class RepeatActions(TeamWrapper):
         return step[0], earned, *step[2:]
 
 
-class SmallImages(TeamWrapper):
+class SmallImages(ParallelEnvWrapper):
     """Makes of every `shrink` by `shrink` pixels one, their mean; of all colours one too, if `gray`.
 
     Whole pixels only: what is left over at the lower and the right border is cut off.
@@ -119,7 +119,7 @@ def shrunk(image: np.ndarray, by: int, *, gray: bool) -> np.ndarray:
     return ((blocks + many // 2) // many).astype(np.uint8).transpose(2, 0, 1)
 
 
-class StackImages(TeamWrapper):
+class StackImages(ParallelEnvWrapper):
     """Shows an agent its last few images, the newest last: one image tells nothing of where a ball flies.
 
     An agent's first image stands for those that it never saw.

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agilerl_like import ConfigurationError, make_multi_agent_vect_envs
-from agilerl_like.envs.team_images import RepeatActions, SmallImages, StackImages, shrunk
+from agilerl_like.envs.multi_agent.wrappers import RepeatActions, SmallImages, StackImages, shrunk
 
-HERE = "agilerl_like.envs.team_images"
+HERE = "agilerl_like.envs.multi_agent.wrappers"
 
 
 class Film:

@@ -28,7 +28,7 @@ _FLAG = cast(Any, np.bool_)  # which a Box may be of, whatever its signature say
 STATE_SPACE = "state_space"  # where a team's metadata says what `state()` returns
 
 
-class Packed(Box):
+class PackedSpace(Box):
     """Rows of bytes, in each of which one sample of every one of `spaces` lies, by name."""
 
     def __init__(self, spaces: Iterable[tuple[str, gym.Space]]) -> None:
@@ -68,7 +68,10 @@ class Packed(Box):
         return self.tree.seed(seed)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Packed) and (self.tree, self.row) == (other.tree, other.row)  # trees know no order
+        return isinstance(other, PackedSpace) and (self.tree, self.row) == (
+            other.tree,
+            other.row,
+        )  # trees know no order
 
     def __hash__(self) -> int:
         return hash((*self.tree.spaces, self.shape))
@@ -77,7 +80,7 @@ class Packed(Box):
         return f"Packed({', '.join(f'{name}: {space}' for name, space in self.tree.spaces.items())})"
 
 
-class Outcome(NamedTuple):
+class StepResult(NamedTuple):
     """What a step brought A agents in N envs."""
 
     reward: np.ndarray  # [A, N] float32
@@ -86,7 +89,7 @@ class Outcome(NamedTuple):
     valid: np.ndarray  # [A, N] bool
 
 
-def outcome(last: Tree, acted: np.ndarray, lost: np.ndarray) -> Outcome:
+def step_result(last: Tree, acted: np.ndarray, lost: np.ndarray) -> StepResult:
     """Read what rows say of the agents that acted in them `[N, A]`.
 
     In `lost` envs `[N]` nobody knows what the actions did, so their lives are cut and the step is not valid.
@@ -98,10 +101,10 @@ def outcome(last: Tree, acted: np.ndarray, lost: np.ndarray) -> Outcome:
         (last["truncated"] & happened) | (acted & lost),
         happened,
     )
-    return Outcome(*(np.ascontiguousarray(part.T) for part in parts))
+    return StepResult(*(np.ascontiguousarray(part.T) for part in parts))
 
 
-class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
+class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
     """A parallel env of PettingZoo as one env, whose observations are rows.
 
     A row holds by agent what it observes (`obs`, without a mask) and what it may do (`mask`, where its actions can be
@@ -124,8 +127,8 @@ class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
             raise ConfigurationError(f"with_state=True needs an env with a state_space; {env} has {state_space!r}")
         observed = [(agent, _space(env, "observation_space", agent)) for agent in self.agents]
         actions = [(agent, _space(env, "action_space", agent)) for agent in self.agents]
-        self.action_space = Packed(actions)
-        self.observation_space = Packed(_parts(observed, actions, state_space if with_state else None))
+        self.action_space = PackedSpace(actions)
+        self.observation_space = PackedSpace(_parts(observed, actions, state_space if with_state else None))
         self.with_state = with_state
         self._wrapped = {agent for agent, space in observed if _has_mask(space)}
         self._row, self._places = self._open(self.observation_space)
@@ -137,7 +140,7 @@ class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
         self._acting: tuple[str, ...] = ()
 
     @staticmethod
-    def _open(space: Packed) -> tuple[np.ndarray, Tree]:
+    def _open(space: PackedSpace) -> tuple[np.ndarray, Tree]:
         """An empty row, and where its parts lie in it."""
         row = np.zeros(space.row.itemsize, np.uint8)
         return row, space.read(row)
@@ -182,7 +185,7 @@ class TeamEnv(gym.Env[np.ndarray, np.ndarray]):
         masked = dict(zip(self.agents, self._places["masked"].tolist(), strict=True))
         sampled = {
             agent: legal_sample(space, self._masks[agent] if masked[agent] else None)
-            for agent, space in cast(Packed, self.action_space).tree.spaces.items()
+            for agent, space in cast(PackedSpace, self.action_space).tree.spaces.items()
         }
         _write(self._actions, sampled)
         return self._given.copy()

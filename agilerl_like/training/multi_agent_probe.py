@@ -9,23 +9,25 @@ from typing import Any
 
 import gymnasium
 
-from agilerl_like.algorithms.ippo import IPPO, Teams
-from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs
-from agilerl_like.envs.team_probes import TeamProbe
-from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
+from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
+from agilerl_like.envs.multi_agent.probe_envs import MultiAgentProbe
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.training.collector import Clock
+from agilerl_like.training.multi_agent_collector import MultiAgentCollector
 from agilerl_like.training.probe import EXPLORING, NUM_ENVS, SETTINGS, ProbeRecord, ask
-from agilerl_like.training.team_collector import TeamCollector
 
 
-def solve_team(probe: TeamProbe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
+def solve_multi_agent(probe: MultiAgentProbe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
     """Train a team in a world for as long as it should need, and ask each of its agents."""
     start = perf_counter()
     with closing(make_multi_agent_vect_envs(probe.make, NUM_ENVS, backend="sync")) as env:
         choices = not any(isinstance(space, gymnasium.spaces.Box) for space in env.single_action_spaces.values())
         given = {**SETTINGS, **(EXPLORING if choices else {}), "gamma": probe.gamma, **settings}
         team = IPPO(env.single_observation_spaces, env.single_action_spaces, num_envs=NUM_ENVS, seed=seed, **given)
-        collector = TeamCollector(Teams([team]), TeamTransitionEnv(env), Clock(("env", "act", "learn")))
+        collector = MultiAgentCollector(
+            MultiAgentPopulation([team]), MultiAgentVecEnvAdapter(env), Clock(("env", "act", "learn"))
+        )
         collector.reset([0])
         rounds = -(-probe.steps // NUM_ENVS)
         for _ in range(rounds):

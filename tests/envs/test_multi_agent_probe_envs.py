@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs
+from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
+from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter, check_finite_multi_agent
 from agilerl_like.envs.probes import KnownAction, KnownValue, observed
 from agilerl_like.envs.spaces import check_action_space, check_observation_space, tree_map
-from agilerl_like.envs.team_probes import TEAM_PROBES
-from agilerl_like.envs.team_transitions import TeamTransitionEnv, check_finite_team
 
 with warnings.catch_warnings():  # it imports worlds in a way that PettingZoo itself calls old
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -40,13 +40,13 @@ def candidates(space):
 
 def walk(probe, actions=None, steps=24):
     """(agent, what it saw, what it did, its masks, what came of it) of every step in which an agent acted."""
-    env = TeamTransitionEnv(make_multi_agent_vect_envs(probe.make, NUM_ENVS, backend="sync"))
+    env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(probe.make, NUM_ENVS, backend="sync"))
     now = env.reset(list(range(NUM_ENVS)))
     for tick in range(steps):
         masks = env.action_mask
         given = {agent: among(choices, tick, NUM_ENVS) for agent, choices in (actions or choices_of(env)).items()}
         step = env.step(given)
-        check_finite_team(step)
+        check_finite_multi_agent(step)
         for agent in env.agent_ids:
             for row in np.flatnonzero(step.valid[agent]):
                 mask = None if masks[agent] is None else tuple(masks[agent][row].tolist())
@@ -76,14 +76,14 @@ def known_by_observation(probe, kind):
     }
 
 
-VALUES = [name for name, probe in TEAM_PROBES.items() if isinstance(probe.answers["speaker_0"][0], KnownValue)]
-ACTIONS = [name for name in TEAM_PROBES if name not in VALUES]
+VALUES = [name for name, probe in MULTI_AGENT_PROBES.items() if isinstance(probe.answers["speaker_0"][0], KnownValue)]
+ACTIONS = [name for name in MULTI_AGENT_PROBES if name not in VALUES]
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_known_values_obey_bellman_in_every_step_that_is_told(name):
     """V(obs) = reward + gamma (1 - terminated) V(next_obs), and no value depends on whether agents sit out."""
-    probe = TEAM_PROBES[name]
+    probe = MULTI_AGENT_PROBES[name]
     known, asked = known_by_observation(probe, KnownValue), set()
     for agent, saw, _, _, came in walk(probe):
         worth = {one: answer.value for one, answer in known[agent].items()}
@@ -96,7 +96,7 @@ def test_known_values_obey_bellman_in_every_step_that_is_told(name):
 @pytest.mark.parametrize("name", ACTIONS)
 def test_known_actions_pay_best_of_all_that_are_allowed(name):
     """These worlds last one step, so what is best is what pays best."""
-    probe = TEAM_PROBES[name]
+    probe = MULTI_AGENT_PROBES[name]
     known = known_by_observation(probe, KnownAction)
     pays = defaultdict(dict)
     for agent, saw, did, mask, came in walk(probe, steps=60):
@@ -114,16 +114,16 @@ def test_known_actions_pay_best_of_all_that_are_allowed(name):
 
 
 def test_the_forbidden_action_would_pay_best():
-    probe = TEAM_PROBES["ActionMask"]
+    probe = MULTI_AGENT_PROBES["ActionMask"]
     best = defaultdict(lambda: (-np.inf, None))
     for agent, saw, did, mask, came in walk(probe):
         best[agent, key(saw)] = max(best[agent, key(saw)], (float(came["reward"]), mask[int(did)]))
     assert set(best.values()) == {(10.0, False)}
 
 
-@pytest.mark.parametrize("name", TEAM_PROBES)
+@pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
 def test_teams_are_proper_pettingzoo_envs_that_agents_accept(name, capsys):
-    probe = TEAM_PROBES[name]
+    probe = MULTI_AGENT_PROBES[name]
     if not probe.sits_out:  # of which PettingZoo's test knows nothing
         parallel_api_test(probe.make(), num_cycles=30)
     parallel_seed_test(probe.make, num_cycles=30)
@@ -137,9 +137,9 @@ def test_teams_are_proper_pettingzoo_envs_that_agents_accept(name, capsys):
     assert listeners[0] == listeners[1]
 
 
-@pytest.mark.parametrize("name", TEAM_PROBES)
+@pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
 def test_a_groups_answers_are_equal_wherever_its_agents_see_the_same(name):
-    answers = TEAM_PROBES[name].answers
+    answers = MULTI_AGENT_PROBES[name].answers
     told = {key(observed(known.obs)): known for known in answers["listener_0"]}
     for known in answers["listener_1"]:
         other = told.get(key(observed(known.obs)), known)
@@ -147,8 +147,8 @@ def test_a_groups_answers_are_equal_wherever_its_agents_see_the_same(name):
 
 
 def test_the_state_says_the_step_and_who_is_there():
-    probe = TEAM_PROBES["EarlyDeath"]
-    env = TeamTransitionEnv(make_multi_agent_vect_envs(probe.make, 1, backend="sync", with_state=True))
+    probe = MULTI_AGENT_PROBES["EarlyDeath"]
+    env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(probe.make, 1, backend="sync", with_state=True))
     env.reset(0)
     still = {agent: np.zeros(1, int) for agent in env.agent_ids}
     assert env.state.tolist() == [[0, 1, 1, 1]]

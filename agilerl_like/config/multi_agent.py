@@ -18,12 +18,12 @@ from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.config.model import ANYTHING, Config
 from agilerl_like.config.sections import STRICT, AlgorithmConfig, EnvironmentConfig, NetworkConfig
-from agilerl_like.envs.pettingzoo import TeamBackend, team_recipe
-from agilerl_like.envs.team_rows import Rewards
+from agilerl_like.envs.multi_agent.group_env import Rewards
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, multi_agent_env_config
 from agilerl_like.envs.vector import EnvRecipe
 from agilerl_like.networks.architecture import PARTS, takes_over
 from agilerl_like.training.env_setup import Stage
-from agilerl_like.training.team_stage import TeamStage
+from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.training_config import Fitness
 
 DEFAULTS = {name: known.default for name, known in inspect.signature(IPPO).parameters.items()}
@@ -32,7 +32,7 @@ CROWD = 100
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class TeamAlgorithmConfig(AlgorithmConfig):
+class MultiAgentAlgorithmConfig(AlgorithmConfig):
     """What is trained, and its settings; those in `hyperparameters` evolve from here. All are common to a team."""
 
     name: Literal["IPPO"] = "IPPO"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
@@ -45,13 +45,13 @@ class TeamAlgorithmConfig(AlgorithmConfig):
     """Let agents of a group observe who they are, so that one policy can tell them apart."""
 
 
-class TeamEnvironmentConfig(EnvironmentConfig):
+class MultiAgentEnvironmentConfig(EnvironmentConfig):
     """Where teams train and are tested. Env steps are steps of the world, in each of which every agent acts."""
 
     id: str
     """A module of PettingZoo's kind ("mpe2.simple_spread_v3"), an import path of a factory ("package.module:factory"),
     or an id of PettingZoo's registry ("butterfly/pistonball-v6")."""
-    backend: TeamBackend = "auto"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    backend: MultiAgentBackend = "auto"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
     """Who steps them: one process (sync), or many envs in each of a few (workers); auto: the quicker."""
     wrappers: tuple[str | dict[str, Any], ...] = ()
     """Around each env: import paths, or {name: ..., its arguments}."""
@@ -61,7 +61,7 @@ class TeamEnvironmentConfig(EnvironmentConfig):
 
     @property
     def recipe(self) -> EnvRecipe:
-        return team_recipe(
+        return multi_agent_env_config(
             self.id,
             self.num_envs,
             backend=self.backend,
@@ -78,7 +78,7 @@ class TeamEnvironmentConfig(EnvironmentConfig):
         return field != "id" or "/" not in text  # which is in an id of PettingZoo's registry
 
 
-class TeamNetworkConfig(NetworkConfig):
+class MultiAgentNetworkConfig(NetworkConfig):
     """The first architecture of every group's actor and critic."""
 
     groups: dict[str, NetworkConfig] = Field(default_factory=dict)
@@ -112,16 +112,16 @@ def _changed(common: Mapping[str, Any], its: Mapping[str, Any]) -> dict[str, Any
     return changed
 
 
-class TeamConfig(Config):
+class MultiAgentConfig(Config):
     """Everything about a run of teams. A file need only say what differs from the defaults."""
 
     kind: ClassVar[type[PPO] | type[IPPO]] = IPPO
-    world: ClassVar[type[Stage]] = TeamStage
+    world: ClassVar[type[Stage]] = MultiAgentEnvSetup
     judged_by: ClassVar[tuple[str, ...]] = get_args(Fitness)
 
-    environment: TeamEnvironmentConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
-    algorithm: TeamAlgorithmConfig = TeamAlgorithmConfig()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
-    network: TeamNetworkConfig = TeamNetworkConfig()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    environment: MultiAgentEnvironmentConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    algorithm: MultiAgentAlgorithmConfig = MultiAgentAlgorithmConfig()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    network: MultiAgentNetworkConfig = MultiAgentNetworkConfig()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
 
     def _blind_agent(self) -> IPPO:
         named = {*self.algorithm.groups.values(), *self.network.groups} or {"agent"}
@@ -135,5 +135,5 @@ class TeamConfig(Config):
         return env.single_observation_spaces, env.single_action_spaces
 
 
-KINDS: Mapping[str, type[Config]] = {kind.kind.algo: kind for kind in (Config, TeamConfig)}
+KINDS: Mapping[str, type[Config]] = {kind.kind.algo: kind for kind in (Config, MultiAgentConfig)}
 """Every kind of configuration, by its algorithm's name."""

@@ -1,8 +1,8 @@
 """Many copies of a PettingZoo env that step together, in one process or in the engine's workers.
 
-The subtlety is that nothing here steps in bulk: each copy is packed into one env of gymnasium (`team_env.py`), so
+The subtlety is that nothing here steps in bulk: each copy is packed into one env of gymnasium (`make_packed_env.py`), so
 backends, restarts, seeds, shared memory and recipes are those of `make_vect_envs`. Algorithms step a
-`TeamTransitionEnv` (`team_transitions.py`); `MultiAgentVectorEnv` is for people, and speaks as AgileRL's does.
+`MultiAgentVecEnvAdapter` (`team_transitions.py`); `MultiAgentVectorEnv` is for people, and speaks as AgileRL's does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWr
 
 from agilerl_like.envs.extras import how_to_install, missing_module
 from agilerl_like.envs.faults import described
+from agilerl_like.envs.multi_agent.packed_env import MASK, STATE_SPACE, PackedMultiAgentEnv, PackedSpace, step_result
 from agilerl_like.envs.paths import module_of
-from agilerl_like.envs.team_env import MASK, STATE_SPACE, Packed, TeamEnv, outcome
 from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.envs.trials import trial_env
 from agilerl_like.envs.vector import EnvRecipe, widen
@@ -36,25 +36,25 @@ __all__ = [
     "MultiAgentVectorEnv",
     "ParallelEnv",
     "make_multi_agent_vect_envs",
-    "team_env",
-    "team_trial_env",
-    "widen_team",
+    "make_packed_env",
+    "make_multi_agent_eval_env",
+    "multi_agent_with_num_envs",
 ]
 
-TeamBackend = Literal["auto", "sync", "workers"]
-TeamSource = str | Callable[..., Any]
-TeamWrapper = str | Mapping[str, Any] | Callable[[Any], Any]
+MultiAgentBackend = Literal["auto", "sync", "workers"]
+MultiAgentSource = str | Callable[..., Any]
+MultiAgentWrapper = str | Mapping[str, Any] | Callable[[Any], Any]
 
 _MAKER, _REWRAPPER = f"{__name__}:team_env", f"{__name__}:rewrapped"
 
 
 def make_multi_agent_vect_envs(
-    env: TeamSource,
+    env: MultiAgentSource,
     num_envs: int = 1,
     *,
-    backend: TeamBackend = "auto",
-    extra_wrappers: TeamWrapper | Iterable[TeamWrapper] = (),
-    training_wrappers: TeamWrapper | Iterable[TeamWrapper] = (),
+    backend: MultiAgentBackend = "auto",
+    extra_wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper] = (),
+    training_wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper] = (),
     num_workers: int | None = None,
     step_timeout: float = TIMEOUT,
     with_state: bool = False,
@@ -82,14 +82,14 @@ def make_multi_agent_vect_envs(
     """
     _check_source(env)
     if should_async_vector is not None:
-        named: TeamBackend = "workers" if should_async_vector else "sync"
+        named: MultiAgentBackend = "workers" if should_async_vector else "sync"
         if backend not in ("auto", named):
             raise ConfigurationError(f"should_async_vector={should_async_vector} contradicts backend={backend!r}")
         backend = named
-    if backend not in get_args(TeamBackend):
-        raise unknown_name("backend", backend, get_args(TeamBackend))
+    if backend not in get_args(MultiAgentBackend):
+        raise unknown_name("backend", backend, get_args(MultiAgentBackend))
     return MultiAgentVectorEnv.made(
-        team_recipe(
+        multi_agent_env_config(
             env if isinstance(env, str) else _path_of(env),
             num_envs,
             backend=backend,
@@ -103,13 +103,13 @@ def make_multi_agent_vect_envs(
     )
 
 
-def team_recipe(
-    source: TeamSource,
+def multi_agent_env_config(
+    source: MultiAgentSource,
     num_envs: int,
     *,
-    backend: TeamBackend,
-    extra_wrappers: Iterable[TeamWrapper],
-    training_wrappers: Iterable[TeamWrapper],
+    backend: MultiAgentBackend,
+    extra_wrappers: Iterable[MultiAgentWrapper],
+    training_wrappers: Iterable[MultiAgentWrapper],
     num_workers: int | None,
     step_timeout: float,
     with_state: bool,
@@ -128,7 +128,9 @@ def team_recipe(
     )
 
 
-def widen_team(env: MultiAgentVectorEnv, num_envs: int, *, with_state: bool | None = None) -> MultiAgentVectorEnv:
+def multi_agent_with_num_envs(
+    env: MultiAgentVectorEnv, num_envs: int, *, with_state: bool | None = None
+) -> MultiAgentVectorEnv:
     """Make a fresh env like this one with another number of copies, with or without states if that is said.
 
     Raises:
@@ -142,7 +144,7 @@ def widen_team(env: MultiAgentVectorEnv, num_envs: int, *, with_state: bool | No
     return MultiAgentVectorEnv.made(replace(recipe, num_envs=num_envs, backend=asked, env_kwargs=kwargs))
 
 
-def team_trial_env(env: MultiAgentVectorEnv, num_envs: int) -> MultiAgentVectorEnv:
+def make_multi_agent_eval_env(env: MultiAgentVectorEnv, num_envs: int) -> MultiAgentVectorEnv:
     """Make a fresh env like this one for counted episodes: after its end a copy stands still until it is seeded again.
 
     While it stands still nobody in it acts, no step is valid and nothing ends.
@@ -158,10 +160,10 @@ class MultiAgentVectorEnv:
 
     def __init__(self, vector: VectorEnv) -> None:
         observed, acted = vector.single_observation_space, vector.single_action_space
-        if not isinstance(observed, Packed) or not isinstance(acted, Packed):
+        if not isinstance(observed, PackedSpace) or not isinstance(acted, PackedSpace):
             raise ConfigurationError(f"vector={vector} is not an env of teams; make_multi_agent_vect_envs makes one")
         if isinstance(vector, SyncVectorEnv):
-            refuse_twins([cast(TeamEnv, team.unwrapped).env for team in vector.envs], f"env={vector}")
+            refuse_twins([cast(PackedMultiAgentEnv, team.unwrapped).env for team in vector.envs], f"env={vector}")
         self.vector = vector
         """The same as an env of gymnasium, whose observations and actions are rows of bytes."""
         self.observation_rows, self.action_rows = observed, acted
@@ -229,10 +231,10 @@ class MultiAgentVectorEnv:
             rows = rows.copy()
             rows[over] = np.stack(infos["final_obs"][over].tolist())
             last = self.observation_rows.read(rows)
-            infos["final_obs"] = owned(last["obs"])
+            infos["final_obs"] = copied(last["obs"])
         lost = infos.get("worker_lost", np.zeros(self.num_envs, np.bool_))
         reward, terminated, truncated, _ = (
-            dict(zip(self.agent_ids, part, strict=True)) for part in outcome(last, self._acting, lost)
+            dict(zip(self.agent_ids, part, strict=True)) for part in step_result(last, self._acting, lost)
         )
         observations, infos = self._told(seen, infos)
         return observations, reward, terminated, truncated, infos
@@ -262,23 +264,23 @@ class MultiAgentVectorEnv:
             told["acting"] = self._acting[:, column].copy()
             if seen["masked"].any() and agent in seen["mask"]:
                 told[MASK] = np.array(seen["mask"][agent])
-        return owned(seen["obs"]), infos
+        return copied(seen["obs"]), infos
 
     def __repr__(self) -> str:
         return f"MultiAgentVectorEnv({', '.join(self.agent_ids)}, num_envs={self.num_envs})"
 
 
-def owned(views: Tree) -> Tree:
+def copied(views: Tree) -> Tree:
     """Arrays of their own where a tree has views of rows."""
     return tree_map(np.ascontiguousarray, views)
 
 
-def team_env(
-    source: TeamSource,
-    extra_wrappers: Iterable[TeamWrapper] = (),
+def make_packed_env(
+    source: MultiAgentSource,
+    extra_wrappers: Iterable[MultiAgentWrapper] = (),
     env_kwargs: Mapping[str, Any] | None = None,
     with_state: bool = False,
-) -> TeamEnv:
+) -> PackedMultiAgentEnv:
     """Make one copy, as one env of gymnasium.
 
     Raises:
@@ -294,10 +296,10 @@ def team_env(
         raise ConfigurationError(f"env={source!r} returned {made!r}; allowed are PettingZoo's parallel and AEC envs")
     for wrapper in extra_wrappers:
         made = _around(made, wrapper, "extra_wrappers")
-    return TeamEnv(made, with_state=with_state)
+    return PackedMultiAgentEnv(made, with_state=with_state)
 
 
-def makes_teams(source: str) -> bool:
+def is_multi_agent(source: str) -> bool:
     """Whether an env's name stands for teams: an id of PettingZoo's registry, a module of its kind, or a factory.
 
     A factory ("package.module:factory") is called to find out.
@@ -319,16 +321,16 @@ def makes_teams(source: str) -> bool:
     return isinstance(made, (ParallelEnv, AECEnv))
 
 
-def rewrapped(team: TeamEnv, wrapper: TeamWrapper) -> TeamEnv:
+def add_wrapper(team: PackedMultiAgentEnv, wrapper: MultiAgentWrapper) -> PackedMultiAgentEnv:
     """Put one more wrapper around the parallel env of a team.
 
     Raises:
         ConfigurationError: it is no wrapper, or does not suit the env.
     """
-    return TeamEnv(_around(team.env, wrapper, "training_wrappers"), with_state=team.with_state)
+    return PackedMultiAgentEnv(_around(team.env, wrapper, "training_wrappers"), with_state=team.with_state)
 
 
-def alone(env: ParallelEnv) -> MultiAgentVectorEnv:
+def single_env_vector(env: ParallelEnv) -> MultiAgentVectorEnv:
     """A parallel env as a vector of one, that is stepped here.
 
     Raises:
@@ -336,7 +338,9 @@ def alone(env: ParallelEnv) -> MultiAgentVectorEnv:
     """
     if not isinstance(env, ParallelEnv):
         raise ConfigurationError(f"env={env!r}; allowed are parallel envs, and those of make_multi_agent_vect_envs")
-    return MultiAgentVectorEnv(SyncVectorEnv([lambda: TeamEnv(env)], autoreset_mode=AutoresetMode.SAME_STEP))
+    return MultiAgentVectorEnv(
+        SyncVectorEnv([lambda: PackedMultiAgentEnv(env)], autoreset_mode=AutoresetMode.SAME_STEP)
+    )
 
 
 def _check_source(env: object) -> None:
@@ -352,7 +356,7 @@ def _check_source(env: object) -> None:
         )
 
 
-def _factory(source: TeamSource) -> Callable[..., Any]:
+def _factory(source: MultiAgentSource) -> Callable[..., Any]:
     if not isinstance(source, str):
         return source
     if "/" not in source:
@@ -373,7 +377,7 @@ def _registered(source: str, **kwargs: Any) -> Any:
         raise
 
 
-def _called(factory: Callable[..., Any], source: TeamSource, kwargs: Mapping[str, Any]) -> Any:
+def _called(factory: Callable[..., Any], source: MultiAgentSource, kwargs: Mapping[str, Any]) -> Any:
     try:
         return factory(**kwargs)
     except ImportError as fault:
@@ -420,12 +424,12 @@ def _imported(field: str, path: str) -> Callable[..., Any]:
     raise unknown_name(f"{field} (in {module_name})", names[0], [one for one in dir(module) if one[0] != "_"])
 
 
-def _each(wrappers: TeamWrapper | Iterable[TeamWrapper]) -> tuple[TeamWrapper, ...]:
+def _each(wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper]) -> tuple[MultiAgentWrapper, ...]:
     one = isinstance(wrappers, (str, Mapping)) or callable(wrappers)
-    return (cast(TeamWrapper, wrappers),) if one else tuple(cast(Iterable[TeamWrapper], wrappers))
+    return (cast(MultiAgentWrapper, wrappers),) if one else tuple(cast(Iterable[MultiAgentWrapper], wrappers))
 
 
-def _around(env: Any, wrapper: TeamWrapper, field: str) -> Any:
+def _around(env: Any, wrapper: MultiAgentWrapper, field: str) -> Any:
     kwargs: dict[str, Any] = {}
     wrap = wrapper
     if isinstance(wrap, Mapping):
@@ -443,7 +447,7 @@ def _around(env: Any, wrapper: TeamWrapper, field: str) -> Any:
         raise ConfigurationError(f"{field}: {wrapper!r} cannot go around {env}: {fault}") from fault
 
 
-def _path_of(factory: Callable[..., Any]) -> TeamSource:
+def _path_of(factory: Callable[..., Any]) -> MultiAgentSource:
     """The import path of a module's `parallel_env`, which is no function that knows where it stands; else itself."""
     homes = [
         name

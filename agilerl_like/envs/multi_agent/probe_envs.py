@@ -19,16 +19,16 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
-from agilerl_like.envs.pettingzoo import ParallelEnv
+from agilerl_like.envs.multi_agent.packed_env import MASK, OBSERVATION
+from agilerl_like.envs.multi_agent.pettingzoo import ParallelEnv
 from agilerl_like.envs.probes import PROBES, Corridor, KnownAction, KnownValue, Observation
-from agilerl_like.envs.team_env import MASK, OBSERVATION
 
 Answers = tuple[KnownValue | KnownAction, ...]
 Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
-class Role:
+class AgentRole:
     """The world that one agent lives in, and when it is there to live."""
 
     world: Callable[[], gym.Env]
@@ -38,10 +38,10 @@ class Role:
     """Whether its action mask comes with its observation, and not as info."""
 
 
-class Team(ParallelEnv[str, Any, Any]):
+class MultiAgentProbeEnv(ParallelEnv[str, Any, Any]):
     """Agents that live side by side, each until its own world's episode ends."""
 
-    def __init__(self, roles: Mapping[str, Role]) -> None:
+    def __init__(self, roles: Mapping[str, AgentRole]) -> None:
         self.metadata = {"name": "team", "render_modes": []}
         self.render_mode = None
         self.possible_agents = list(roles)
@@ -115,19 +115,19 @@ class Team(ParallelEnv[str, Any, Any]):
 
 
 @dataclass(frozen=True)
-class TeamProbe:
+class MultiAgentProbe:
     """A team, the question it asks, and each agent's answers; `steps` is about how many env steps it should need."""
 
     name: str
-    roles: Mapping[str, Role]
+    roles: Mapping[str, AgentRole]
     question: str
     gamma: float
     answers: Mapping[str, Answers]
     steps: int = 10_000
 
-    def make(self) -> Team:
+    def make(self) -> MultiAgentProbeEnv:
         """A new copy of the world."""
-        return Team(self.roles)
+        return MultiAgentProbeEnv(self.roles)
 
     @property
     def sits_out(self) -> bool:
@@ -143,12 +143,12 @@ def _pay_by_place(rewards: tuple[float, ...], _which: int, place: int, _action: 
     return rewards[place]
 
 
-def _seeing(*rows: tuple[Observation, ...], pay: Callable[..., float], **more: Any) -> Role:
+def _seeing(*rows: tuple[Observation, ...], pay: Callable[..., float], **more: Any) -> AgentRole:
     """A role in which there is nothing to choose."""
-    return Role(partial(Corridor, rows, Discrete(1), pay, **more))
+    return AgentRole(partial(Corridor, rows, Discrete(1), pay, **more))
 
 
-def _team(speaker: Role, listener: Role, other_listener: Role | None = None) -> Mapping[str, Role]:
+def _team(speaker: AgentRole, listener: AgentRole, other_listener: AgentRole | None = None) -> Mapping[str, AgentRole]:
     return {"speaker_0": speaker, "listener_0": listener, "listener_1": other_listener or listener}
 
 
@@ -157,11 +157,11 @@ def _known(speaker: Answers, listener: Answers, other_listener: Answers | None =
     return {"speaker_0": speaker, "listener_0": listener, "listener_1": others}
 
 
-def _of_probes(name: str, speaker: str, listener: str, question: str, steps: int, **more: Any) -> TeamProbe:
+def _of_probes(name: str, speaker: str, listener: str, question: str, steps: int, **more: Any) -> MultiAgentProbe:
     """A team whose agents live in worlds of `PROBES`; `more` is said of the listeners' roles."""
     one, other = PROBES[speaker], PROBES[listener]
-    roles = _team(Role(one.make), Role(other.make, **more))
-    return TeamProbe(name, roles, question, one.gamma, _known(one.questions, other.questions), steps)
+    roles = _team(AgentRole(one.make), AgentRole(other.make, **more))
+    return MultiAgentProbe(name, roles, question, one.gamma, _known(one.questions, other.questions), steps)
 
 
 _HERE, _LONG = ((0.0,),), 0.9
@@ -171,7 +171,7 @@ _BRIEF = _seeing(((1.0,), (2.0,), (3.0,)), pay=partial(_pay_by_place, (0.0, 1.0)
 _ENDLESS = _seeing(_HERE * 5, pay=partial(_pay_by_row, (0.1,)), truncates=True)
 
 _ALL = (
-    TeamProbe(
+    MultiAgentProbe(
         # V = 1 and V = -2: one reward and the end. Rewards that are summed, or land with another agent, give others.
         "OwnReward",
         _team(
@@ -183,11 +183,11 @@ _ALL = (
         answers=_known((KnownValue((0.0,), 1.0),), (KnownValue((0.0,), -2.0),)),
         steps=4_000,
     ),
-    TeamProbe(
+    MultiAgentProbe(
         # V(o) = o for the speaker and -2 o for listeners, whose observations are drawn apart.
         "OwnObservation",
         _team(
-            Role(PROBES["ObservationReward"].make),
+            AgentRole(PROBES["ObservationReward"].make),
             _seeing(((-1.0,), (-1.0,)), ((1.0,), (1.0,)), pay=partial(_pay_by_row, (2.0, -2.0))),
         ),
         "does each agent's value come from its own observation, and no team-mate's?",
@@ -195,11 +195,11 @@ _ALL = (
         answers=_known(PROBES["ObservationReward"].values, (KnownValue((-1.0,), 2.0), KnownValue((1.0,), -2.0))),
         steps=6_000,
     ),
-    TeamProbe(
+    MultiAgentProbe(
         # V(1) = 1 and V(0) = gamma = 0.5 for the speaker, four times that for listeners.
         "DiscountedReward",
         _team(
-            Role(PROBES["DiscountedReward"].make),
+            AgentRole(PROBES["DiscountedReward"].make),
             _seeing(((0.0,), (1.0,), (2.0,)), pay=partial(_pay_by_place, (0.0, 4.0))),
         ),
         "is a later reward discounted once, for each agent, and does the episode end for all of them?",
@@ -236,13 +236,13 @@ _ALL = (
         steps=8_000,
         observes_mask=True,
     ),
-    TeamProbe(
+    MultiAgentProbe(
         # The speaker dies in its first step: V = 1, and 1 / (1 - gamma) = 10 if its end is missed. One listener lives
         # for five steps and is paid 1 at last: V = gamma^4 … 1. The other one earns 0.2 for ever, seen through a limit
         # of two steps of its own: V = 0.2 / (1 - gamma) = 2, and less if its limit is taken for an end.
         "EarlyDeath",
         _team(
-            Role(PROBES["ConstantReward"].make),
+            AgentRole(PROBES["ConstantReward"].make),
             _seeing(_HALVES, pay=partial(_pay_by_place, (0.0, 0.0, 0.0, 0.0, 1.0)), space=_LISTENERS),
             _seeing(((0.0, 1.0),) * 3, pay=partial(_pay_by_row, (0.2,)), space=_LISTENERS, truncates=True),
         ),
@@ -255,7 +255,7 @@ _ALL = (
         ),
         steps=20_000,
     ),
-    TeamProbe(
+    MultiAgentProbe(
         # A listener's life is two steps, the second of which is paid: V = gamma, 1. One of them begins it two steps
         # late, while the speaker earns -1 for ever, seen through a limit of four steps: V = -2.
         "LateAppearance",
@@ -269,7 +269,7 @@ _ALL = (
         answers=_known((KnownValue((0.0,), -2.0),), (KnownValue((1.0,), 0.5), KnownValue((2.0,), 1.0))),
         steps=10_000,
     ),
-    TeamProbe(
+    MultiAgentProbe(
         # Listeners earn 0.1 for ever, seen through a limit of four steps of their own: V = 0.1 / (1 - gamma) = 1. After
         # one or two of them they sit out for a while; who takes that for an end gets 0.3.
         "SittingOut",
@@ -285,4 +285,4 @@ _ALL = (
     ),
 )
 
-TEAM_PROBES: Mapping[str, TeamProbe] = MappingProxyType({probe.name: probe for probe in _ALL})
+MULTI_AGENT_PROBES: Mapping[str, MultiAgentProbe] = MappingProxyType({probe.name: probe for probe in _ALL})

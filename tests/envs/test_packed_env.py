@@ -1,4 +1,4 @@
-"""Agents that die, sit out and come later, in rows and in TeamTransitions: against lives that are written down."""
+"""Agents that die, sit out and come later, in rows and in MultiAgentTransitions: against lives that are written down."""
 
 import pickle
 import re
@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from team_worlds import KILLS, Manifold, Scripted
 
-from agilerl_like.envs.pettingzoo import make_multi_agent_vect_envs, team_trial_env
+from agilerl_like.envs.multi_agent.packed_env import PackedMultiAgentEnv, PackedSpace
+from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_eval_env, make_multi_agent_vect_envs
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter, check_finite_multi_agent
 from agilerl_like.envs.spaces import mask_size
-from agilerl_like.envs.team_env import Packed, TeamEnv
-from agilerl_like.envs.team_transitions import TeamTransitionEnv, check_finite_team
 from agilerl_like.envs.transitions import Transition
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 
 def team_of(factory, num_envs=1, **kwargs):
-    return TeamTransitionEnv(make_multi_agent_vect_envs(factory, num_envs, **{"backend": "sync", **kwargs}))
+    return MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(factory, num_envs, **{"backend": "sync", **kwargs}))
 
 
 def still(env, action=0):
@@ -160,7 +160,7 @@ def test_an_env_that_keeps_its_dead_ends_when_all_are_dead():
 
 
 def test_counted_episodes_stand_still_at_their_end():
-    env = TeamTransitionEnv(team_trial_env(team_of(partial(Scripted, a="oT", b="ooT"), 2).env, 2))
+    env = MultiAgentVecEnvAdapter(make_multi_agent_eval_env(team_of(partial(Scripted, a="oT", b="ooT"), 2).env, 2))
     env.reset([3, 4])
     steps = [env.step(still(env)) for _ in range(4)]
     assert [step.over.tolist() for step in steps] == [[False] * 2, [True] * 2, [False] * 2, [False] * 2]
@@ -243,7 +243,7 @@ SPACES = Dict(
 
 
 def test_what_is_packed_is_what_is_read():
-    packed = Packed(SPACES.spaces.items())
+    packed = PackedSpace(SPACES.spaces.items())
     SPACES.seed(0)
     samples = [SPACES.sample() for _ in range(3)]
     stacked = {
@@ -262,18 +262,18 @@ def test_what_is_packed_is_what_is_read():
 
 
 def test_rows_are_equal_if_all_spaces_are_and_travel():
-    one = Packed([("a", Discrete(3)), ("b", Discrete(4))])
+    one = PackedSpace([("a", Discrete(3)), ("b", Discrete(4))])
     assert pickle.loads(pickle.dumps(one)) == one
-    assert one != Packed([("a", Discrete(4)), ("b", Discrete(3))])
+    assert one != PackedSpace([("a", Discrete(4)), ("b", Discrete(3))])
     assert one != Box(0, 255, one.shape, np.uint8)
-    assert one != Packed([("b", Discrete(4)), ("a", Discrete(3))])  # the same, but elsewhere
+    assert one != PackedSpace([("b", Discrete(4)), ("a", Discrete(3))])  # the same, but elsewhere
     one.seed(0)
     samples = {tuple(int(x) for x in one.read(one.sample()).values()) for _ in range(200)}
     assert samples == {(a, b) for a in range(3) for b in range(4)}
 
 
 def test_a_worker_that_steps_teams_loads_no_torch():
-    code = "import sys, agilerl_like.envs.pettingzoo, agilerl_like.envs.team_probes; print('torch' in sys.modules)"
+    code = "import sys, agilerl_like.envs.multi_agent.pettingzoo, agilerl_like.envs.multi_agent.probe_envs; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
 
 
@@ -386,7 +386,7 @@ def test_numbers_that_are_not_finite_are_named(wrong, message):
     env.reset([0])
     step = env.step(still(env))
     with pytest.raises(EnvironmentFault, match=message):
-        check_finite_team(step)
+        check_finite_multi_agent(step)
 
 
 def test_an_episode_without_agents_is_an_error():
@@ -404,7 +404,7 @@ class Nameless(Scripted):
 @pytest.mark.parametrize("names", [[], [0, 1], ["a", "a"], [""], None])
 def test_agents_need_names(names):
     with pytest.raises(ConfigurationError, match=r"possible_agents=.*allowed is a list of unequal names"):
-        TeamEnv(Nameless(names))
+        PackedMultiAgentEnv(Nameless(names))
 
 
 # ---- workers

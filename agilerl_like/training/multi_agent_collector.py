@@ -9,22 +9,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
-from agilerl_like.algorithms.ippo import Teams
-from agilerl_like.envs.team_rows import Meeting
-from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.algorithms.ippo import MultiAgentPopulation
+from agilerl_like.envs.multi_agent.group_env import MultiAgentStepSync
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.learning.update import Report
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Clock, Collector, collect, mean_returns
 
 
-class TeamCollector:
+class MultiAgentCollector:
     """Steps P x E envs with a population of teams; `reset` comes first."""
 
-    def __init__(self, teams: Teams, env: TeamTransitionEnv, clock: Clock) -> None:
+    def __init__(self, teams: MultiAgentPopulation, env: MultiAgentVecEnvAdapter, clock: Clock) -> None:
         self.teams, self.env = teams, env
-        self.meeting = Meeting(env, teams[0].rows, teams[0].rewards)
+        self.step_sync = MultiAgentStepSync(env, teams[0].rows, teams[0].rewards)
         self.groups = {
-            group: Collector(learners, self.meeting.groups[group], clock) for group, learners in teams.by_group.items()
+            group: Collector(learners, self.step_sync.groups[group], clock)
+            for group, learners in teams.by_group.items()
         }
         self.envs = env.num_envs // len(teams)
         for team in teams:
@@ -66,7 +67,7 @@ class TeamCollector:
 
     def take_scores(self) -> list[float]:
         """What a team's agents earned together, on average, in training episodes that ended since the last call."""
-        return mean_returns(self.meeting.episodes, len(self.teams), self.teams.team)
+        return mean_returns(self.step_sync.episodes, len(self.teams), self.teams.team)
 
 
 def _joined(reports: Iterable[Report]) -> Report:

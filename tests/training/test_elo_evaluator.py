@@ -21,11 +21,11 @@ from agilerl_like import (
     train_multi_agent_on_policy,
     train_on_policy,
 )
-from agilerl_like.envs.pettingzoo import team_trial_env
-from agilerl_like.envs.team_transitions import TeamTransitionEnv
+from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_eval_env
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.contest import CROWNING_GAMES, FIRST_RATING, Contest, rated, sides_of
-from agilerl_like.training.evaluator import Rival
+from agilerl_like.training.elo_evaluator import FIRST_RATING, RERATING_GAMES, EloEvaluator, fit_ratings, group_sides
+from agilerl_like.training.evaluator import Opponent
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 
@@ -57,21 +57,21 @@ def skilled(index, *groups):
     return its
 
 
-def contest(num_envs, *rivals):
+def contest(num_envs, *opponent_pool):
     env = make_multi_agent_vect_envs(Duel, num_envs, backend="sync")
-    found = Contest(TeamTransitionEnv(team_trial_env(env, num_envs)), None)
-    found.rivals = list(rivals)
+    found = EloEvaluator(MultiAgentVecEnvAdapter(make_multi_agent_eval_env(env, num_envs)), None)
+    found.opponent_pool = list(opponent_pool)
     return found
 
 
 def test_a_draw_is_the_opponents_rating_and_a_score_of_ten_to_one_400_more():
-    ratings, _ = rated(np.array([[0.5], [10 / 11], [1 / 11]]), 10**9, [1200.0])
+    ratings, _ = fit_ratings(np.array([[0.5], [10 / 11], [1 / 11]]), 10**9, [1200.0])
     assert np.allclose(ratings, [1200, 1600, 800], atol=0.01)
 
 
 def test_who_wins_all_is_not_infinitely_strong_and_more_games_say_more():
-    few, many = (float(rated(np.array([[1.0]]), games, [1000.0])[0][0]) for games in (4, 40))
-    error, smaller = (float(rated(np.array([[0.5]]), games, [1000.0])[1][0]) for games in (4, 40))
+    few, many = (float(fit_ratings(np.array([[1.0]]), games, [1000.0])[0][0]) for games in (4, 40))
+    error, smaller = (float(fit_ratings(np.array([[0.5]]), games, [1000.0])[1][0]) for games in (4, 40))
     assert 1000 < few < many < 3000
     assert smaller < error
 
@@ -80,12 +80,12 @@ def test_a_rating_fits_all_opponents_at_once():
     opponents = [900.0, 1100.0, 1300.0]
     truth = 1150.0
     scores = np.array([[1 / (1 + 10 ** ((other - truth) / 400)) for other in opponents]])
-    assert np.allclose(rated(scores, 10**9, opponents)[0], truth, atol=0.01)
+    assert np.allclose(fit_ratings(scores, 10**9, opponents)[0], truth, atol=0.01)
 
 
 def test_every_group_is_fielded_alone_and_all_but_it():
-    assert sides_of({"a": (), "b": ()}) == [frozenset("a"), frozenset("b")]
-    assert sides_of({"a": (), "b": (), "c": ()}) == [frozenset(side) for side in ("a", "b", "c", "bc", "ac", "ab")]
+    assert group_sides({"a": (), "b": ()}) == [frozenset("a"), frozenset("b")]
+    assert group_sides({"a": (), "b": (), "c": ()}) == [frozenset(side) for side in ("a", "b", "c", "bc", "ac", "ab")]
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_every_group_is_fielded_alone_and_all_but_it():
     ],
 )
 def test_a_game_is_played_from_both_sides(mine, theirs, score):
-    judge = contest(4, Rival(skilled(9, *theirs), FIRST_RATING, 0))
-    scores, steps = judge._games(skilled(1, *mine), judge.rivals[0].player, [1, 2, 3, 4, 5])
+    judge = contest(4, Opponent(skilled(9, *theirs), FIRST_RATING, 0))
+    scores, steps = judge._games(skilled(1, *mine), judge.opponent_pool[0].player, [1, 2, 3, 4, 5])
     assert scores.tolist() == [[score] * 5]
     assert steps.tolist() == [2 * 5 * 4]
 
 
 def test_opponents_are_the_newest_and_some_drawn_from_the_others():
-    judge = contest(2, *(Rival(None, 1000.0 + i, i) for i in range(8)))
+    judge = contest(2, *(Opponent(None, 1000.0 + i, i) for i in range(8)))
     drawn = [[rival.generation for rival in judge._drawn(1, generation)] for generation in range(20)]
     assert all(first == 7 and len(set(others)) == 2 for first, *others in drawn)
     assert {other for _, *others in drawn for other in others} == set(range(7))
@@ -150,7 +150,7 @@ def trained(processes=1, *, pop=True, generations=4, steps=512, episodes=4, per_
 def test_a_population_that_learns_beats_its_founders_and_goes_on_as_if_it_had_never_stopped(tmp_path):
     whole, fitness = trained(run_dir=tmp_path / "whole")
     founder = team(seed=2)
-    judge = contest(4, Rival(founder, FIRST_RATING, 0))
+    judge = contest(4, Opponent(founder, FIRST_RATING, 0))
     scores, _ = judge._games(whole.best, founder, list(range(20)))
     assert scores.mean() >= 0.8
     assert max(fitness) > FIRST_RATING + 100
@@ -187,7 +187,7 @@ class EndlessWhenCrowning(Duel):
 
     def reset(self, seed=None, options=None):
         if seed is not None:
-            self.is_crowning = seed in integers(CROWNING_GAMES, 2, Purpose.POOL_UPDATE, 2)
+            self.is_crowning = seed in integers(RERATING_GAMES, 2, Purpose.POOL_UPDATE, 2)
             if self.is_crowning and not EndlessWhenCrowning.has_signalled:  # a second signal would end the run at once
                 EndlessWhenCrowning.has_signalled = True
                 signal.raise_signal(signal.SIGINT)
