@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agilerl_like.envs import make_multi_agent_vect_envs, make_vect_envs
     from agilerl_like.errors import CheckpointError, ConfigurationError, EnvironmentFault, NoHealthyMember
     from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter, TournamentSelection, TruncationSelection
+    from agilerl_like.registry import register
     from agilerl_like.training import train_multi_agent_on_policy, train_on_policy
 
 __version__ = version("agilerl-like")
@@ -36,10 +37,11 @@ __all__ = [
     "TruncationSelection",
     "make_multi_agent_vect_envs",
     "make_vect_envs",
+    "register",
     "train_multi_agent_on_policy",
     "train_on_policy",
 ]
 
-_HOMES = ("errors", "hpo", "envs", "algorithms", "training")  # where these names live, the lightest first
+_HOMES = ("errors", "registry", "hpo", "envs", "algorithms", "training")  # modules of these names, the lightest first
 
 __getattr__, __dir__ = lazily(__name__, __all__, _HOMES)

@@ -12,6 +12,7 @@ FLOORS = {
     "errors": 0,
     "lazy": 0,
     "plain_yaml": 0,
+    "registry": 0,
     "room": 0,
     "seeding": 0,
     "storage": 0,

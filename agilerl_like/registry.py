@@ -1,0 +1,135 @@
+"""Classes that configurations, checkpoints and the command line refer to by name.
+
+Built-in classes are registered where they are defined, a script adds its own with `register`, and an installed package
+declares an entry point in the group `agilerl_like.<kind>s`, which is imported when its name is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+from agilerl_like.errors import ConfigurationError, unknown_name
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """The entries of one kind by name, entry points included; iterating over names imports nothing."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries and name in self._entry_points:
+            self.add(name, self._load(self._entry_points[name]))
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._entries, **self._entry_points})
+
+    def __len__(self) -> int:
+        return len({*self._entries, *self._entry_points})
+
+    def add(self, name: str, entry: T) -> None:
+        """Add an entry. A class that is defined again (by a notebook cell that is executed twice) replaces the old one.
+
+        Raises:
+            ConfigurationError: the name belongs to another entry.
+        """
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError(f"{self.kind} name={name!r}; allowed is text that is not empty")
+        if name in self._entries and _origin(self._entries[name]) != _origin(entry):
+            raise ConfigurationError(
+                f"{self.kind}={name!r} is already registered as {self._entries[name]!r}; allowed is another name"
+            )
+        self._entries[name] = entry
+
+    def find(self, field: str, name: object) -> T:
+        """Return the entry with this name; `field` is the setting that holds it.
+
+        Raises:
+            ConfigurationError: there is none; near names are suggested.
+        """
+        if not isinstance(name, str) or name not in self:
+            raise unknown_name(field, name, self)
+        return self[name]
+
+    def name_of(self, entry: object) -> str | None:
+        """Return the name of an entry, None if it is not registered."""
+        return next((name for name, known in self.items() if known is entry), None)
+
+    @cached_property
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        found: dict[str, EntryPoint] = {}
+        for point in entry_points(group=f"agilerl_like.{self.kind}s"):
+            if point.name in found or point.name in self._entries:
+                raise ConfigurationError(
+                    f"{self.kind}={point.name!r} of the entry point {point.value!r} is already registered as "
+                    f"{found.get(point.name) or self._entries[point.name]!r}; uninstall one of the packages"
+                )
+            found[point.name] = point
+        return found
+
+    def _load(self, point: EntryPoint) -> Any:
+        try:
+            return point.load()
+        except Exception as error:
+            raise ConfigurationError(
+                f"{self.kind}={point.name!r}: the entry point {point.value!r} cannot be imported: {error!r}"
+            ) from error
+
+
+_REGISTRIES: dict[str, Registry[Any]] = {
+    kind: Registry(kind)
+    for kind in (
+        "algorithm",
+        "callback",
+        "config",
+        "encoder",
+        "env_backend",
+        "explorer",
+        "extractor",
+        "selection",
+        "tracker",
+    )
+}
+
+
+def registered(kind: str, built_in: Mapping[str, Any] | None = None) -> Registry[Any]:
+    """Return the registry of a kind, after adding `built_in` entries to it."""
+    if kind not in _REGISTRIES:
+        raise unknown_name("kind", kind, _REGISTRIES)
+    registry = _REGISTRIES[kind]
+    for name, entry in (built_in or {}).items():
+        registry.add(name, entry)
+    return registry
+
+
+def register(kind: str, name: str, entry: T | None = None) -> Callable[[T], T]:
+    """Register an entry under a name: `register("selection", "rank", RankSelection)`, or as a class decorator.
+
+    Kinds are algorithm, callback, config, encoder, env_backend, explorer, extractor, selection and tracker.
+
+    Raises:
+        ConfigurationError: the kind is unknown, or the name belongs to another entry.
+    """
+    registry = registered(kind)
+
+    def add(entry: T) -> T:
+        registry.add(name, entry)
+        return entry
+
+    if entry is not None:
+        add(entry)
+    return add
+
+
+def _origin(entry: Any) -> Any:
+    """Module and name, which are the same when a class is defined again; of a record those of its fields."""
+    if isinstance(entry, tuple):
+        return tuple(map(_origin, entry))
+    return (entry.__module__, entry.__qualname__) if hasattr(entry, "__qualname__") else entry

@@ -1,0 +1,83 @@
+"""One registry of names: errors for unknown and doubled names, entry points of installed packages."""
+
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from agilerl_like import ConfigurationError, register, registry
+from agilerl_like.registry import Registry
+
+
+class Ranks:
+    """Something to register."""
+
+
+@pytest.fixture
+def selections(monkeypatch):
+    """A registry of its own under the kind `selection`."""
+    mine = Registry("selection")
+    monkeypatch.setitem(registry._REGISTRIES, "selection", mine)
+    return mine
+
+
+def entry_point(name, value):
+    return EntryPoint(name=name, value=value, group="agilerl_like.selections")
+
+
+def test_register_by_call_and_as_decorator(selections):
+    register("selection", "ranks", Ranks)
+    register("selection", "more")(Ranks)
+    assert dict(selections) == {"ranks": Ranks, "more": Ranks}
+    assert selections.find("selection.name", "ranks") is Ranks
+
+
+def test_unknown_names_are_errors_that_suggest_near_ones(selections):
+    register("selection", "ranks", Ranks)
+    with pytest.raises(ConfigurationError, match=r"selection\.name='rank' is unknown; did you mean 'ranks'"):
+        selections.find("selection.name", "rank")
+    with pytest.raises(ConfigurationError, match=r"selection\.name=3 is unknown; allowed are: ranks"):
+        selections.find("selection.name", 3)
+    with pytest.raises(ConfigurationError, match=r"kind='encoders' is unknown; did you mean 'encoder'"):
+        register("encoders", "ranks", Ranks)
+    with pytest.raises(ConfigurationError, match="selection name=''; allowed is text that is not empty"):
+        register("selection", "", Ranks)
+
+
+def test_a_name_cannot_be_registered_for_two_classes(selections):
+    register("selection", "ranks", Ranks)
+    with pytest.raises(
+        ConfigurationError, match=r"selection='ranks' is already registered as .*Ranks.*; allowed is an"
+    ):
+        register("selection", "ranks", Registry)
+    assert selections["ranks"] is Ranks
+
+
+def test_a_class_that_is_defined_again_replaces_the_earlier_one(selections):
+    source = "class Cell:\n    pass"
+    first, second = {"__name__": "__main__"}, {"__name__": "__main__"}
+    exec(source, first), exec(source, second)
+    register("selection", "cell", first["Cell"])
+    register("selection", "cell", second["Cell"])
+    assert selections["cell"] is second["Cell"] is not first["Cell"]
+
+
+def test_entry_points_are_imported_when_their_name_is_used(selections, monkeypatch, tmp_path):
+    (tmp_path / "plugin_of_ranks.py").write_text("class PluginRanks:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    groups = []
+    found = [entry_point("plugin", "plugin_of_ranks:PluginRanks"), entry_point("broken", "plugin_of_ranks:Absent")]
+    monkeypatch.setattr(registry, "entry_points", lambda group: groups.append(group) or found)
+    assert sorted(selections) == ["broken", "plugin"]
+    assert "plugin_of_ranks" not in sys.modules
+    assert selections.find("selection.name", "plugin").__name__ == "PluginRanks"
+    assert groups == ["agilerl_like.selections"]
+    with pytest.raises(ConfigurationError, match="'broken': the entry point 'plugin_of_ranks:Absent' cannot be impo"):
+        selections.find("selection.name", "broken")
+
+
+def test_an_entry_point_cannot_take_a_registered_name(selections, monkeypatch):
+    register("selection", "ranks", Ranks)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry_point("ranks", "elsewhere:Ranks")])
+    with pytest.raises(ConfigurationError, match="'ranks' of the entry point 'elsewhere:Ranks' is already registered"):
+        list(selections)
