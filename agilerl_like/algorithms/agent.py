@@ -632,7 +632,7 @@ def read_architecture(
         return NetworkSpec.from_net_config(config, encoding.leaves, recurrent=recurrent)
     if networks is None:
         raise ConfigurationError("it has networks of its own; give them as actor_network and critic_network")
-    return NetworkSpec.custom(networks.evolved(config["encoder_config"]))
+    return NetworkSpec.custom(networks.with_architectures(config["encoder_config"]))
 
 
 def values_of(agents: Sequence[Agent]) -> Values:

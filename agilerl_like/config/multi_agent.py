@@ -21,7 +21,7 @@ from agilerl_like.config.sections import STRICT, AlgorithmConfig, EnvironmentCon
 from agilerl_like.envs.multi_agent.group_env import Rewards
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, multi_agent_env_config
 from agilerl_like.envs.vector import EnvRecipe
-from agilerl_like.networks.architecture import PARTS, takes_over
+from agilerl_like.networks.architecture import PARTS, inherits_encoder_config
 from agilerl_like.training.env_setup import Stage
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.training_config import Fitness
@@ -103,7 +103,7 @@ class MultiAgentNetworkConfig(NetworkConfig):
 
 def _changed(common: Mapping[str, Any], its: Mapping[str, Any]) -> dict[str, Any]:
     """The network of all groups with what differs for one; an encoder of another kind has nothing in common."""
-    if not takes_over(common, its):
+    if not inherits_encoder_config(common, its):
         common = {key: value for key, value in common.items() if key != "encoder_config"}
     changed = {**common, **its}
     for key in (f"{part}_config" for part in PARTS):

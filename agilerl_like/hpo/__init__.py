@@ -12,7 +12,7 @@ from agilerl_like.hpo.selection import Selection, TournamentSelection, Truncatio
 
 __all__ = [
     "Architecture",
-    "Birth",
+    "Offspring",
     "FrozenMapping",
     "Genome",
     "HyperparameterConfig",
@@ -22,6 +22,6 @@ __all__ = [
     "Selection",
     "TournamentSelection",
     "TruncationSelection",
-    "first_generation",
+    "pre_training_mutations",
     "next_generation",
 ]

@@ -190,11 +190,11 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         """Raise ConfigurationError if `requires_grad` was changed: what is learned was decided when this was built."""
         found = walk(self)
         customs = {name: one for name, one in found.modules.items() if isinstance(one, EvolvableCustom)}
-        frozen = {name for name, parameter in found.parameters.items() if not parameter.requires_grad}
-        given = {f"{name}.net.{inner}" for name, one in customs.items() for inner in one.frozen}
-        if changed := sorted((frozen ^ given) & found.parameters.keys()):
+        frozen_parameters = {name for name, parameter in found.parameters.items() if not parameter.requires_grad}
+        given = {f"{name}.net.{inner}" for name, one in customs.items() for inner in one.frozen_parameters}
+        if changed := sorted((frozen_parameters ^ given) & found.parameters.keys()):
             raise ConfigurationError(
-                f"requires_grad={changed[0] not in frozen} was set for {', '.join(changed):.200} of an agent that had "
+                f"requires_grad={changed[0] not in frozen_parameters} was set for {', '.join(changed):.200} of an agent that had "
                 "been made, and it would count for nothing; allowed is requires_grad=False in an actor_network and "
                 "critic_network of your own that do not evolve, before an agent is made of them"
             )

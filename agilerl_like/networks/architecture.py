@@ -38,26 +38,33 @@ LATENT_STEPS = (8, 16, 32)
 PARTS = ("encoder", "memory", "head")
 """What a network consists of, in the order in which they read each other."""
 
-KEYS = ("encoder", "simba", *(f"{part}_config" for part in PARTS), "latent_dim", "min_latent_dim", "max_latent_dim")
+NET_CONFIG_KEYS = (
+    "encoder",
+    "simba",
+    *(f"{part}_config" for part in PARTS),
+    "latent_dim",
+    "min_latent_dim",
+    "max_latent_dim",
+)
 """What a `net_config` may say."""
 
 
-class Kind(NamedTuple):
+class EncoderKind(NamedTuple):
     """A kind of encoder."""
 
     spec: type[Spec]
     module: Callable[..., EvolvableModule]
-    reads: Literal["vectors", "image", "parts"]
+    input_form: Literal["vectors", "image", "parts"]
     flat: Callable[..., EvolvableModule] | None = None
     """What is built of the same spec where there are images among what a kind for vectors is to read."""
 
 
 ENCODERS = {
-    "mlp": Kind(MLPSpec, EvolvableMLP, "vectors", FlatMLP),
-    "simba": Kind(SimBaSpec, EvolvableSimBa, "vectors", FlatSimBa),
-    "cnn": Kind(CNNSpec, EvolvableCNN, "image"),
-    "resnet": Kind(ResNetSpec, EvolvableResNet, "image"),
-    "multi_input": Kind(MultiInputSpec, EvolvableMultiInput, "parts"),
+    "mlp": EncoderKind(MLPSpec, EvolvableMLP, "vectors", FlatMLP),
+    "simba": EncoderKind(SimBaSpec, EvolvableSimBa, "vectors", FlatSimBa),
+    "cnn": EncoderKind(CNNSpec, EvolvableCNN, "image"),
+    "resnet": EncoderKind(ResNetSpec, EvolvableResNet, "image"),
+    "multi_input": EncoderKind(MultiInputSpec, EvolvableMultiInput, "parts"),
 }
 """Every kind of encoder, by the name that `net_config` may give as `encoder`."""
 
@@ -176,7 +183,7 @@ class NetworkSpec(Spec):
 
     def multiply_adds(self, cover: NetworkSpec, inputs: Any, num_outputs: int) -> int:
         """Of an actor."""
-        said = remembered_size(cover)
+        said = head_input_size(cover)
         return (
             self.encoder.multiply_adds(cover.encoder, inputs, cover.latent_dim)
             + cast(Spec, self.memory).multiply_adds(cover.memory, cover.latent_dim, said)
@@ -233,11 +240,11 @@ class NetworkSpec(Spec):
         check_mapping("net_config", {} if net_config is None else net_config)
         config = {key: value for key, value in (net_config or {}).items() if value is not None}
         for key in config:
-            if key not in KEYS:
-                raise unknown_name("net_config key", key, KEYS)
-        usual = "simba" if config.pop("simba", False) else usual_encoder(leaves)
+            if key not in NET_CONFIG_KEYS:
+                raise unknown_name("net_config key", key, NET_CONFIG_KEYS)
+        usual = "simba" if config.pop("simba", False) else default_encoder(leaves)
         name = config.pop("encoder", usual)
-        check_kind_of_encoder(name)
+        check_encoder_name(name)
         encoder, memory, head = (dict(_mapping(f"{part}_config", config.pop(f"{part}_config", {}))) for part in PARTS)
         if recurrent:
             encoder, own = split_recurrent(encoder)
@@ -245,7 +252,7 @@ class NetworkSpec(Spec):
             memory.pop("max_seq_len", None)  # see `sequence_length`
         if memory and not recurrent:
             raise ConfigurationError(f"memory_config={memory!r} has no meaning without recurrent=True; leave it out")
-        spec, inputs = ENCODERS[name].spec, _forms(leaves).get(ENCODERS[name].reads)
+        spec, inputs = ENCODERS[name].spec, _input_forms(leaves).get(ENCODERS[name].input_form)
         if encoder.get("output_activation") is None and hasattr(spec, "output_activation"):
             encoder["output_activation"] = encoder.get("activation") or getattr(spec, "activation", "ReLU")
         return cls(
@@ -279,7 +286,7 @@ def _activation_choices(spec: Spec) -> tuple[Arguments, ...]:
     return spec.choices("change_activation") if "change_activation" in spec.operator_kinds else ()
 
 
-def remembered_size(spec: NetworkSpec) -> int:
+def head_input_size(spec: NetworkSpec) -> int:
     """How many numbers the head reads."""
     return spec.latent_dim if isinstance(spec.memory, Absent) else spec.memory.hidden_state_size
 
@@ -310,18 +317,18 @@ def check_encoder(name: str | None, config: Any) -> None:
     check_mapping("encoder_config", config)
     config, memory = split_recurrent(config)
     LSTMSpec.from_config("encoder_config", {name: value for name, value in memory.items() if name != "max_seq_len"})
-    name = name or likely_encoder(config)
-    check_kind_of_encoder(name)
+    name = name or guess_encoder(config)
+    check_encoder_name(name)
     ENCODERS[name].spec.from_config("encoder_config", config)
 
 
-def check_kind_of_encoder(name: object) -> None:
+def check_encoder_name(name: object) -> None:
     """Raise ConfigurationError unless it is the name of a kind of encoder."""
     if not isinstance(name, str) or name not in ENCODERS:
         raise unknown_name("encoder", name, ENCODERS)
 
 
-def takes_over(common: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
+def inherits_encoder_config(common: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
     """Whether what is said of a common encoder holds for one that differs from it: there is a kind that is both."""
     names = [network["encoder"] for network in (common, its) if network.get("encoder") is not None]
     config, own = common.get("encoder_config", {}), its.get("encoder_config", {})
@@ -334,7 +341,7 @@ def takes_over(common: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
     return False
 
 
-def likely_encoder(config: Mapping[str, Any]) -> str:
+def guess_encoder(config: Mapping[str, Any]) -> str:
     """The kind of encoder that knows the most keys of a configuration."""
     known = {name: kind.spec.config_keys() & config.keys() for name, kind in ENCODERS.items()}
     return max(known, key=lambda kind: len(known[kind]))
@@ -351,15 +358,15 @@ def make_encoder(spec: NetworkSpec, encoding: ObservationEncoding, branch: Branc
     if isinstance(spec.encoder, CustomSpec):
         return EvolvableCustom(spec.encoder, (encoding, branch), num_outputs)
     name, kind = next((name, kind) for name, kind in ENCODERS.items() if kind.spec is type(spec.encoder))
-    forms = _forms(encoding.leaves)
-    if kind.reads not in forms:
-        allowed = [name for name, kind in ENCODERS.items() if kind.reads in forms]
+    forms = _input_forms(encoding.leaves)
+    if kind.input_form not in forms:
+        allowed = [name for name, kind in ENCODERS.items() if kind.input_form in forms]
         raise ConfigurationError(f"encoder={name!r} cannot read {encoding.space}; allowed are {', '.join(allowed)}")
     module = kind.flat if kind.flat and any(leaf.kind == "image" for leaf in encoding.leaves) else kind.module
-    return module(spec.encoder, forms[kind.reads], spec.latent_dim)
+    return module(spec.encoder, forms[kind.input_form], spec.latent_dim)
 
 
-def _forms(leaves: Sequence[Leaf]) -> dict[str, Any]:
+def _input_forms(leaves: Sequence[Leaf]) -> dict[str, Any]:
     """The forms in which an observation of these leaves can be read, and what an encoder is built for then."""
     images = [leaf for leaf in leaves if leaf.kind == "image"]
     forms: dict[str, Any] = {"vectors": leaves if images else sum(leaf.size for leaf in leaves)}
@@ -370,7 +377,7 @@ def _forms(leaves: Sequence[Leaf]) -> dict[str, Any]:
     return forms
 
 
-def usual_encoder(leaves: Sequence[Leaf]) -> str:
+def default_encoder(leaves: Sequence[Leaf]) -> str:
     """The name of the kind of encoder that suits what is observed."""
     if len(leaves) > 1 or any(leaf.path for leaf in leaves):
         return "multi_input"

@@ -37,19 +37,19 @@ Branch = Literal["actor", "critic"]
 BRANCHES: tuple[Branch, Branch] = ("actor", "critic")
 
 
-class Prototype:
+class ModuleTemplate:
     """A module of the user's as an architecture: equal to those of the same module, and to nothing else."""
 
     def __init__(self, module: nn.Module) -> None:
         self.source, self.module = module, copy.deepcopy(module)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Prototype) and self.source is other.source
+        return isinstance(other, ModuleTemplate) and self.source is other.source
 
     def __hash__(self) -> int:
         return id(self.source)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Prototype:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleTemplate:
         """It never changes, so copies of a network may share it."""
         return self
 
@@ -58,30 +58,30 @@ class Prototype:
 
 
 @dataclass(frozen=True)
-class Design(Spec):
+class UserNetworkSpec(Spec):
     """One network of the user's: its module, and what of it evolves."""
 
-    prototype: Prototype
+    template: ModuleTemplate
     spec: Spec
     """Absent if its architecture cannot evolve."""
 
     @classmethod
-    def of(cls, module: nn.Module) -> Design:
+    def of(cls, module: nn.Module) -> UserNetworkSpec:
         """The design of a module as it is given."""
-        return cls(Prototype(module), module.spec if isinstance(module, EvolvableModule) else Absent())
+        return cls(ModuleTemplate(module), module.spec if isinstance(module, EvolvableModule) else Absent())
 
     def check(self, field: str) -> None:
         """Raise ConfigurationError if it has parameters that must stay, and an architecture that does not."""
-        module = self.prototype.module
-        if isinstance(module, EvolvableModule) and _frozen(module):
+        module = self.template.module
+        if isinstance(module, EvolvableModule) and _frozen_names(module):
             raise ConfigurationError(
-                f"{field}={self.prototype} evolves, so all of its parameters are learned, but requires_grad=False is "
-                f"set for {', '.join(sorted(_frozen(module))):.200}; allowed is that in modules that do not evolve"
+                f"{field}={self.template} evolves, so all of its parameters are learned, but requires_grad=False is "
+                f"set for {', '.join(sorted(_frozen_names(module))):.200}; allowed is that in modules that do not evolve"
             )
 
     def build(self) -> nn.Module:
         """A module of this architecture, with the weights that were given where they fit it."""
-        module = self.prototype.module
+        module = self.template.module
         if isinstance(module, EvolvableModule) and self.spec != module.spec:
             return module.rebuilt(self.spec)
         return copy.deepcopy(module)
@@ -91,8 +91,8 @@ class Design(Spec):
 class CustomSpec(Spec):
     """The architecture of an actor and a critic that the user gave."""
 
-    actor: Design
-    critic: Design
+    actor: UserNetworkSpec
+    critic: UserNetworkSpec
 
     @classmethod
     def of(cls, actor_network: Any, critic_network: Any) -> CustomSpec:
@@ -107,25 +107,25 @@ class CustomSpec(Spec):
                 raise ConfigurationError(
                     f"{name}={network!r} must be an nn.Module where the other network is one; allowed are both or none"
                 )
-        spec = cls(Design.of(actor_network), Design.of(critic_network))
+        spec = cls(UserNetworkSpec.of(actor_network), UserNetworkSpec.of(critic_network))
         spec.actor.check("actor_network")
         spec.critic.check("critic_network")
         return spec
 
     def to_config(self) -> dict[str, Any]:
-        return {branch: self._design(branch).spec.to_config() for branch in BRANCHES}
+        return {branch: self._network_spec(branch).spec.to_config() for branch in BRANCHES}
 
-    def evolved(self, config: Mapping[str, Any]) -> CustomSpec:
+    def with_architectures(self, config: Mapping[str, Any]) -> CustomSpec:
         """The same networks with the architectures that `to_config` wrote."""
         check_mapping("encoder_config", config)
         found = {}
         for branch in BRANCHES:
-            design = self._design(branch)
+            design = self._network_spec(branch)
             spec = type(design.spec).from_config(f"{branch}_network", config.get(branch, {}))
             found[branch] = design.evolve(spec=spec)
         return self.evolve(**found)
 
-    def _design(self, branch: str) -> Design:
+    def _network_spec(self, branch: str) -> UserNetworkSpec:
         return getattr(self, branch)
 
     @property
@@ -133,17 +133,17 @@ class CustomSpec(Spec):
         return {
             f"{branch}.{name}": kind
             for branch in BRANCHES
-            for name, kind in self._design(branch).spec.operator_kinds.items()
+            for name, kind in self._network_spec(branch).spec.operator_kinds.items()
             if kind != "activation"
         }
 
     def choices(self, operator: str) -> tuple[Arguments, ...]:
         branch, _, inner = operator.partition(".")
-        return self._design(branch).spec.choices(inner)
+        return self._network_spec(branch).spec.choices(inner)
 
     def apply(self, operator: str, **arguments: int | float | str) -> CustomSpec:
         branch, _, inner = operator.partition(".")
-        design = self._design(branch)
+        design = self._network_spec(branch)
         return self.evolve(**{branch: design.evolve(spec=design.spec.apply(inner, **arguments))})
 
     @property
@@ -151,7 +151,7 @@ class CustomSpec(Spec):
         return self.actor.spec.fades or self.critic.spec.fades
 
     def settled(self) -> CustomSpec:
-        designs = {branch: self._design(branch) for branch in BRANCHES}
+        designs = {branch: self._network_spec(branch) for branch in BRANCHES}
         return self.evolve(**{branch: one.evolve(spec=one.spec.settled()) for branch, one in designs.items()})
 
     def structure(self) -> Hashable:
@@ -166,7 +166,7 @@ class CustomSpec(Spec):
         return sum(parameter.numel() for parameter in self.actor.build().parameters())
 
     def describe(self) -> str:
-        words = [f"{design.prototype} {design.spec.describe()}".strip() for design in (self.actor, self.critic)]
+        words = [f"{design.template} {design.spec.describe()}".strip() for design in (self.actor, self.critic)]
         return "/".join(dict.fromkeys(words))
 
 
@@ -183,7 +183,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         self.encoding, self.branch = inputs
         self.net = getattr(spec, self.branch).build()
         self._dims = [parameter.dim() for parameter in self.net.parameters()][:1]
-        self.frozen = _frozen(self.net)
+        self.frozen_parameters = _frozen_names(self.net)
         """Names of the parameters that stay as they were given."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EvolvableCustom:
@@ -199,21 +199,21 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
 
     def forward(self, x: Tensor) -> Tensor:
         if [parameter.dim() for parameter in self.net.parameters()][:1] == self._dims:
-            return self.net(self._observed(x.reshape(-1, x.shape[-1]))).reshape(*x.shape[:-1], self.num_outputs)
-        tensors = _every_tensor(self.net)
-        tensors |= {name: tensors[name].detach() for name in self.frozen}
+            return self.net(self._to_observation(x.reshape(-1, x.shape[-1]))).reshape(*x.shape[:-1], self.num_outputs)
+        tensors = _tensors_by_name(self.net)
+        tensors |= {name: tensors[name].detach() for name in self.frozen_parameters}
         members = (
             functional_call(
                 self.net,
                 {name: tensor[row] for name, tensor in tensors.items()},
-                (self._observed(x[row]),),
+                (self._to_observation(x[row]),),
                 tie_weights=False,  # what is shared is told already
             )
             for row in range(len(x))
         )
         return torch.stack([outputs.reshape(-1, self.num_outputs) for outputs in members])
 
-    def _observed(self, rows: Tensor) -> Any:
+    def _to_observation(self, rows: Tensor) -> Any:
         """What the space says that rows `[B, D]` are."""
         leaves = {leaf.path: leaf for leaf in self.encoding.leaves}
 
@@ -238,7 +238,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         rows = self.encoding.imagine(2, torch.Generator().manual_seed(0))
         try:
             with torch.no_grad():
-                outputs = trial(self._observed(rows))
+                outputs = trial(self._to_observation(rows))
         except Exception as error:  # whatever the user's code raises
             raise ConfigurationError(
                 f"{field}={type(self.net).__name__} cannot read {self.encoding.space}: {error!r}"
@@ -260,7 +260,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         """Whether the user's own module is."""
         return isinstance(self.net, EvolvableModule)
 
-    def _evolvable(self, operator: str) -> tuple[EvolvableModule, str] | None:
+    def _inner_module(self, operator: str) -> tuple[EvolvableModule, str] | None:
         branch, _, inner = operator.partition(".")
         return (cast(EvolvableModule, self.net), inner) if branch == self.branch else None
 
@@ -273,7 +273,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         return self.net.derived(maps) if isinstance(self.net, EvolvableModule) else {}
 
     def alteration(self, operator: str, arguments: Arguments) -> Alteration:
-        found = self._evolvable(operator)
+        found = self._inner_module(operator)
         if found is None:
             return Alteration()
         alteration = found[0].alteration(found[1], arguments)
@@ -281,22 +281,22 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         return alteration._replace(readers=readers)
 
     def origin(self, name: str, operator: str, arguments: Arguments) -> str:
-        found = self._evolvable(operator)
+        found = self._inner_module(operator)
         if found is None:
             return name
         origin = found[0].origin(name.removeprefix("net."), found[1], arguments)
         return origin and f"net.{origin}"
 
     def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
-        if (found := self._evolvable(operator)) is not None:
+        if (found := self._inner_module(operator)) is not None:
             found[0].begin_(found[1], arguments, generator)
 
     def bridge_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
-        if (found := self._evolvable(operator)) is not None:
+        if (found := self._inner_module(operator)) is not None:
             found[0].bridge_(cast(EvolvableModule, cast(EvolvableCustom, parent).net), found[1], arguments)
 
     def reading(self, name: str, x: Tensor) -> Tensor:
-        return cast(EvolvableModule, self.net).reading(name.removeprefix("net."), self._observed(x))
+        return cast(EvolvableModule, self.net).reading(name.removeprefix("net."), self._to_observation(x))
 
     def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         return cast(EvolvableModule, self.net).heard(name.removeprefix("net."), outputs, inputs)
@@ -307,7 +307,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         self.spec = self.spec.settled()
 
 
-def _every_tensor(net: nn.Module) -> dict[str, Tensor]:
+def _tensors_by_name(net: nn.Module) -> dict[str, Tensor]:
     """A network's tensors by name: one that several modules share once for each, those of a module used twice once.
 
     Otherwise torch would exchange the latter's twice, and put back what it found the second time.
@@ -320,7 +320,7 @@ def _every_tensor(net: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _frozen(net: nn.Module) -> frozenset[str]:
+def _frozen_names(net: nn.Module) -> frozenset[str]:
     """Names of the parameters that require no gradient."""
-    tensors = _every_tensor(net).items()
+    tensors = _tensors_by_name(net).items()
     return frozenset(name for name, x in tensors if isinstance(x, nn.Parameter) and not x.requires_grad)

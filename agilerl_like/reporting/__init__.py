@@ -21,7 +21,7 @@ from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
 
 __all__ = [
-    "FOUNDER",
+    "NO_PARENT",
     "BestRecord",
     "BirthRecord",
     "ConsoleReporter",
