@@ -41,8 +41,8 @@ from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.update import Values
 from agilerl_like.modules.base import UnitMaps
 from agilerl_like.modules.layers import undrawn
-from agilerl_like.modules.stack import detached, lay_flat_, layout, refresh, twin
-from agilerl_like.modules.walk import walk
+from agilerl_like.modules.module_utils import walk
+from agilerl_like.modules.param_stack import detached, lay_flat_, layout, refresh, twin
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.modules.layers import RunningNorm
-from agilerl_like.modules.stack import Stack, layout
+from agilerl_like.modules.param_stack import Stack, layout
 from agilerl_like.networks.actor_critic import ActorCritic
 
 

@@ -17,7 +17,7 @@ from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Opinion, Target
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.team import SOLO, Team
-from agilerl_like.modules.stack import views
+from agilerl_like.modules.param_stack import views
 from agilerl_like.networks.actor_critic import ActorCritic, Slopes
 from agilerl_like.networks.memory import TIMELESS, Course, fitted
 

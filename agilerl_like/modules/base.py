@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.layers import Activation, check_activation
-from agilerl_like.modules.walk import Layer, walk
+from agilerl_like.modules.module_utils import Layer, walk
 
 OperatorKind = Literal["layer", "node", "activation"]
 Arguments = dict[str, int | float | str]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from agilerl_like.modules.base import Pull, vjp
 from agilerl_like.modules.layers import affine, as_built
-from agilerl_like.modules.walk import Layer
+from agilerl_like.modules.module_utils import Layer
 
 Memory = tuple[Tensor, ...]
 """What a layer remembers, each `[P, S, H]`; the first is also what it says."""

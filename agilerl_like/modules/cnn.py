@@ -28,8 +28,8 @@ from agilerl_like.modules.base import (
     check_limits,
     check_range,
 )
-from agilerl_like.modules.by_hand import by_hand
-from agilerl_like.modules.conv import (
+from agilerl_like.modules.cnn_defaults import LIMITS, convs_for
+from agilerl_like.modules.conv_layers import (
     Conv,
     Geometry,
     ImageEncoder,
@@ -42,10 +42,10 @@ from agilerl_like.modules.conv import (
     normalised,
     sizes_after,
 )
-from agilerl_like.modules.default_convs import LIMITS, convs_for
+from agilerl_like.modules.inplace_mutation import by_hand
 from agilerl_like.modules.layers import SKIP, Activation, LayerNorm
 from agilerl_like.modules.mlp import IDEMPOTENT
-from agilerl_like.modules.walk import listed
+from agilerl_like.modules.module_utils import listed
 
 Extent = int | tuple[int, ...]
 """A length: the same on every axis of the image, or one for each."""

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import unknown_name
-from agilerl_like.modules.walk import Layer
+from agilerl_like.modules.module_utils import Layer
 
 
 def gelu(x: Tensor) -> Tensor:

@@ -30,11 +30,11 @@ from agilerl_like.modules.base import (
     check_limits,
     check_range,
 )
-from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.cells import Cell, GRUCell, Memory, Resets
+from agilerl_like.modules.inplace_mutation import by_hand
 from agilerl_like.modules.lstm_cell import LSTMCell
+from agilerl_like.modules.module_utils import listed
 from agilerl_like.modules.residual import Residual
-from agilerl_like.modules.walk import listed
 
 CELLS: dict[str, type[Cell]] = {"LSTM": LSTMCell, "GRU": GRUCell}
 UNIT_STEPS = (16, 32, 64)

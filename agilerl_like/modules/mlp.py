@@ -31,8 +31,8 @@ from agilerl_like.modules.base import (
     check_range,
     num_numbers,
 )
-from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.dense import DenseLayers, can_keep, pass_by_
+from agilerl_like.modules.inplace_mutation import by_hand
 from agilerl_like.modules.layers import (
     ACTIVATIONS,
     SKIP,
@@ -42,7 +42,7 @@ from agilerl_like.modules.layers import (
     NoisyLinear,
     check_activation,
 )
-from agilerl_like.modules.walk import listed
+from agilerl_like.modules.module_utils import listed
 
 NODE_STEPS = (16, 32, 64)
 """How many nodes a mutation adds or removes (AgileRL's choice)."""

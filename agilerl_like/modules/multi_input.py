@@ -32,14 +32,14 @@ from agilerl_like.modules.base import (
     check_mapping,
     check_range,
 )
-from agilerl_like.modules.by_hand import by_hand
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
-from agilerl_like.modules.conv import ImageEncoder
+from agilerl_like.modules.conv_layers import ImageEncoder
+from agilerl_like.modules.history_lstm import EvolvableWindow, WindowSpec
+from agilerl_like.modules.inplace_mutation import by_hand
 from agilerl_like.modules.layers import Activation, Linear, check_activation
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
-from agilerl_like.modules.window import EvolvableWindow, WindowSpec
 
 LATENT_STEPS = (8, 16, 32)
 """How many latent nodes a mutation adds or removes (AgileRL's choice)."""

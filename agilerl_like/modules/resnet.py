@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.base import Alteration, Arguments, Axes, OperatorKind, check_limits, check_range
-from agilerl_like.modules.by_hand import by_hand
-from agilerl_like.modules.conv import (
+from agilerl_like.modules.conv_layers import (
     Conv,
     Geometry,
     ImageEncoder,
@@ -27,8 +26,9 @@ from agilerl_like.modules.conv import (
     activated,
     image_of,
 )
+from agilerl_like.modules.inplace_mutation import by_hand
 from agilerl_like.modules.layers import SKIP, Activation
-from agilerl_like.modules.walk import listed
+from agilerl_like.modules.module_utils import listed
 
 
 @dataclass(frozen=True)

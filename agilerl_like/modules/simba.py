@@ -28,10 +28,10 @@ from agilerl_like.modules.base import (
     check_range,
     num_numbers,
 )
-from agilerl_like.modules.by_hand import by_hand
+from agilerl_like.modules.inplace_mutation import by_hand
 from agilerl_like.modules.layers import Activation, LayerNorm, Linear, check_activation
+from agilerl_like.modules.module_utils import listed
 from agilerl_like.modules.residual import Residual
-from agilerl_like.modules.walk import listed
 
 NODE_STEPS = (16, 32, 64)
 """How many units of the stream a mutation adds or removes (AgileRL's choice)."""

@@ -20,8 +20,8 @@ from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModu
 from agilerl_like.modules.layers import RunningNorm, undrawn
 from agilerl_like.modules.lstm import LSTMSpec, carry_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
-from agilerl_like.modules.stack import counterpart, rebodied
-from agilerl_like.modules.walk import Layer, switch, walk
+from agilerl_like.modules.module_utils import Layer, switch, walk
+from agilerl_like.modules.param_stack import counterpart, rebodied
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution

@@ -23,7 +23,7 @@ from agilerl_like.modules.base import (
     check_range,
 )
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
-from agilerl_like.modules.flat import FlatMLP, FlatSimBa
+from agilerl_like.modules.flatten_inputs import FlatMLP, FlatSimBa
 from agilerl_like.modules.lstm import LSTMSpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec

@@ -30,7 +30,7 @@ from agilerl_like.modules.base import (
     UnitMaps,
     check_mapping,
 )
-from agilerl_like.modules.walk import walk
+from agilerl_like.modules.module_utils import walk
 from agilerl_like.networks.passage import Absent
 
 Branch = Literal["actor", "critic"]

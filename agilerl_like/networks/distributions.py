@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.walk import Layer
+from agilerl_like.modules.module_utils import Layer
 
 ILLEGAL = -1e9
 """Logit of a masked action: finite, so that p * log p is 0 and its gradient too."""

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.modules.base import Alteration, Arguments, UnitMaps
-from agilerl_like.modules.morphism import Heard, morph_
-from agilerl_like.modules.walk import switch, walk
+from agilerl_like.modules.module_utils import switch, walk
+from agilerl_like.modules.weight_transfer import Heard, morph_
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.custom import EvolvableCustom
 from agilerl_like.networks.memory import Course

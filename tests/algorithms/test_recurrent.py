@@ -14,7 +14,7 @@ from agilerl_like.envs.transitions import TransitionEnv
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.learning.digest import digest
 from agilerl_like.learning.sequences import Cut
-from agilerl_like.modules.stack import Stack
+from agilerl_like.modules.param_stack import Stack
 from agilerl_like.networks.memory import Course
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Clock, Collector

@@ -27,7 +27,7 @@ from agilerl_like.learning.digest import digest
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.sequences import BPTTSequenceType, Cut
 from agilerl_like.learning.update import Report, Values
-from agilerl_like.modules.stack import Stack
+from agilerl_like.modules.param_stack import Stack
 from agilerl_like.networks.memory import fitted
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}

@@ -13,10 +13,10 @@ from torch import nn
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
-from agilerl_like.modules.conv import SIDE_BY_SIDE
+from agilerl_like.modules.conv_layers import SIDE_BY_SIDE
 from agilerl_like.modules.layers import ACTIVATIONS, SKIP, Activation
-from agilerl_like.modules.morphism import morph_
-from agilerl_like.modules.stack import Stack
+from agilerl_like.modules.param_stack import Stack
+from agilerl_like.modules.weight_transfer import morph_
 
 SHAPE = (3, 9, 8)
 SMALL = {"min_channel_size": 2, "max_channel_size": 12, "max_kernel_size": 7, "max_hidden_layers": 4}

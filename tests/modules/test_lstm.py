@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences, carry_state
-from agilerl_like.modules.morphism import morph_
-from agilerl_like.modules.stack import Stack, twin
+from agilerl_like.modules.param_stack import Stack, twin
+from agilerl_like.modules.weight_transfer import morph_
 
 CELLS = ("LSTM", "GRU")
 SMALL = {"min_hidden_state_size": 1, "hidden_state_size": 5}

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from agilerl_like.envs import ObservationEncoding
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec
+from agilerl_like.modules.history_lstm import WindowSpec
 from agilerl_like.modules.layers import Activation
 from agilerl_like.modules.mlp import MLPSpec
-from agilerl_like.modules.morphism import morph_
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
+from agilerl_like.modules.param_stack import Stack
 from agilerl_like.modules.resnet import ResNetSpec
-from agilerl_like.modules.stack import Stack
-from agilerl_like.modules.window import WindowSpec
+from agilerl_like.modules.weight_transfer import morph_
 
 WORLD = Dict(
     {

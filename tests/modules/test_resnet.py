@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.conv import SIDE_BY_SIDE
+from agilerl_like.modules.conv_layers import SIDE_BY_SIDE
 from agilerl_like.modules.layers import ACTIVATIONS, Activation
-from agilerl_like.modules.morphism import morph_
+from agilerl_like.modules.param_stack import Stack
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
-from agilerl_like.modules.stack import Stack
+from agilerl_like.modules.weight_transfer import morph_
 
 SHAPE = (3, 7, 6)
 SMALL = {"min_channel_size": 2, "max_channel_size": 12, "max_blocks": 3, "scale_factor": 2}

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.morphism import morph_
+from agilerl_like.modules.param_stack import Stack
 from agilerl_like.modules.residual import Residual
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
-from agilerl_like.modules.stack import Stack
+from agilerl_like.modules.weight_transfer import morph_
 
 SMALL = {"min_mlp_nodes": 2, "hidden_size": 6, "scale_factor": 2}
 

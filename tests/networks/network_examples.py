@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agilerl_like.envs.spaces import ObservationEncoding
-from agilerl_like.modules.stack import layout, views
+from agilerl_like.modules.param_stack import layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.network_mutation import MutatedNetwork, MutationSource

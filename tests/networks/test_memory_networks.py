@@ -12,7 +12,7 @@ from network_examples import BOX, DISCRETE, INPUTS, builder, first_of, random_pa
 from torch.distributions import Categorical, kl_divergence
 
 from agilerl_like.envs.spaces import ObservationEncoding
-from agilerl_like.modules.stack import layout
+from agilerl_like.modules.param_stack import layout
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.memory import TIMELESS, Course, fitted

@@ -23,7 +23,7 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.modules.layers import Activation, LayerNorm
-from agilerl_like.modules.stack import layout
+from agilerl_like.modules.param_stack import layout
 from agilerl_like.networks.actor_critic import FEWEST, MOST_WORK, ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.network_mutation import (

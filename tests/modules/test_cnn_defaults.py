@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
-from agilerl_like.modules.conv import sizes_after
-from agilerl_like.modules.morphism import morph_
+from agilerl_like.modules.conv_layers import sizes_after
 from agilerl_like.modules.resnet import ResNetSpec
+from agilerl_like.modules.weight_transfer import morph_
 
 
 def spec_for(*shape, **config):

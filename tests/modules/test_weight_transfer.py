@@ -5,7 +5,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agilerl_like.modules.morphism import (
+from agilerl_like.modules.weight_transfer import (
     RIDGE,
     Heritage,
     Way,

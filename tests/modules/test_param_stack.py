@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from agilerl_like.modules import EvolvableMLP, MLPSpec, Stack
-from agilerl_like.modules.stack import layout, views
+from agilerl_like.modules.param_stack import layout, views
 
 SPECS = {
     "plain": MLPSpec(hidden_size=(16, 20), activation="Tanh"),

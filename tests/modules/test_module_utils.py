@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from agilerl_like.modules.stack import twin
-from agilerl_like.modules.walk import Layer, listed, switch, walk
+from agilerl_like.modules.module_utils import Layer, listed, switch, walk
+from agilerl_like.modules.param_stack import twin
 
 
 class Tree(nn.Module):

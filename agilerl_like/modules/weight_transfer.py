@@ -20,8 +20,8 @@ from torch import Tensor
 
 from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
 from agilerl_like.modules.layers import LayerNorm, Linear
-from agilerl_like.modules.stack import Slot, layout, live_in_, refresh, views
-from agilerl_like.modules.walk import Walk, switch, walk
+from agilerl_like.modules.module_utils import Walk, switch, walk
+from agilerl_like.modules.param_stack import Slot, layout, live_in_, refresh, views
 
 
 class Heritage(NamedTuple):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from agilerl_like.modules.base import EvolvableModule
 from agilerl_like.modules.layers import Activation, LayerNorm, Linear
-from agilerl_like.modules.walk import Walk, blank_, walk
+from agilerl_like.modules.module_utils import Walk, blank_, walk
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 

@@ -16,7 +16,7 @@ from agilerl_like.modules import (
     ResNetSpec,
     SimBaSpec,
 )
-from agilerl_like.modules.window import EvolvableWindow, WindowSpec
+from agilerl_like.modules.history_lstm import EvolvableWindow, WindowSpec
 
 IMAGE = (2, 7, 7)
 KINDS = {

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import Arguments, EvolvableModule
-from agilerl_like.modules.morphism import morph_
+from agilerl_like.modules.weight_transfer import morph_
 
 IMAGINED = 256
 """States that stand for what a module reads, where none are given."""

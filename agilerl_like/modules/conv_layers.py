@@ -29,7 +29,7 @@ from agilerl_like.modules.layers import (
     as_built,
     check_activation,
 )
-from agilerl_like.modules.walk import Layer
+from agilerl_like.modules.module_utils import Layer
 
 CHANNEL_STEPS = (8, 16, 32)
 """How many channels a mutation adds or removes (AgileRL's choice)."""

@@ -10,7 +10,7 @@ from torch import nn
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
-from agilerl_like.modules.conv import (
+from agilerl_like.modules.conv_layers import (
     MOST_PATCHES,
     Conv,
     Geometry,
