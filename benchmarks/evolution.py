@@ -23,7 +23,7 @@ import torch
 
 from agilerl_like.config import build, load
 from agilerl_like.envs import evaluation_env
-from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.reporting import GenerationRecord, Reporter, Reporters, fittest
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import AgentStage

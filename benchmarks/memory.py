@@ -36,9 +36,9 @@ from agilerl_like import (
     train_multi_agent_on_policy,
     train_on_policy,
 )
+from agilerl_like.envs.factory import Backend
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
-from agilerl_like.envs.vector import Backend
-from agilerl_like.envs.views import DrawnPole
+from agilerl_like.envs.observation_wrappers import DrawnPole
 from agilerl_like.modules import EvolvableMLP, MLPSpec
 from agilerl_like.reporting import GenerationRecord, Reporter
 from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish

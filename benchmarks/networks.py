@@ -30,8 +30,8 @@ from benchmarks.venvs import interpreter, is_ready
 
 EPISODES = 100
 SB3 = "Stable-Baselines3, one agent"
-ENTRIES = "agilerl_like.envs.views:KeepEntries"
-DRAWN = "agilerl_like.envs.views:DrawnPole"
+ENTRIES = "agilerl_like.envs.observation_wrappers:KeepEntries"
+DRAWN = "agilerl_like.envs.observation_wrappers:DrawnPole"
 
 
 @dataclass(frozen=True)

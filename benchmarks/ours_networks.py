@@ -37,7 +37,7 @@ def networks(env_name: str) -> dict[str, Any]:
 def world_of(env_name: str) -> World:
     """Return what envs are made of, as a user would write it down."""
     if env_name == m.POSITIONS:
-        places = {"name": "agilerl_like.envs.views:KeepEntries", "entries": [0, 2]}
+        places = {"name": "agilerl_like.envs.observation_wrappers:KeepEntries", "entries": [0, 2]}
         return EnvRecipe("CartPole-v1", wrappers=(places,))
     return partial(make, env_name)
 

@@ -20,7 +20,7 @@ from agilerl_like.cli.probe import _rows, _table
 from agilerl_like.cli.train import _make_run_dir
 from agilerl_like.config import Config, load
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
-from agilerl_like.envs.probes import PROBES, KnownValue
+from agilerl_like.envs.probe_envs import PROBES, KnownValue
 from agilerl_like.training.probe import Answer, ProbeRecord
 from agilerl_like.training.training_config import Schedule
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from agilerl_like.cli import main
-from agilerl_like.envs.check import BRIEF_REPLAYED, BRIEF_STEPS
+from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS
 
 FLAWED = """
 import os, signal, sys

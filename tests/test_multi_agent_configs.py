@@ -13,8 +13,8 @@ import pytest
 from agilerl_like import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.settings import PPOSettings
 from agilerl_like.config import KINDS, Config, Draft, MultiAgentAlgorithmConfig, MultiAgentConfig, build, load
+from agilerl_like.envs.factory import EnvRecipe
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
-from agilerl_like.envs.vector import EnvRecipe
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.networks.architecture import NetworkSpec
 

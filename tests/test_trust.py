@@ -11,7 +11,7 @@ import yaml
 
 from agilerl_like import PPO
 from agilerl_like.cli import main
-from agilerl_like.envs.paths import is_known
+from agilerl_like.envs.import_paths import is_known
 
 CANARY = """
 import pathlib, gymnasium
@@ -65,7 +65,7 @@ ATTACKS = {
     },
     "gymnasium.make": lambda fired: {"id": "gymnasium:make", "kwargs": {"id": "canary_of_trust:CartPole-v1"}},
     "a maker of ours": lambda fired: {
-        "id": "agilerl_like.envs.multi_agent.pettingzoo:team_env",
+        "id": "agilerl_like.envs.multi_agent.pettingzoo:make_packed_env",
         "kwargs": {"source": "canary_of_trust:make"},
     },
     "what a known package has imported itself": lambda fired: {
@@ -163,9 +163,9 @@ def test_a_file_that_the_user_names_for_training_is_the_users_word_and_the_run_r
         "gymnasium:CartPole-v1",
         "gymnasium.wrappers:TimeAwareObservation",
         "gymnasium.envs.classic_control.cartpole:CartPoleEnv",
-        "agilerl_like.envs.views:DrawnPole",
+        "agilerl_like.envs.observation_wrappers:DrawnPole",
         "agilerl_like.envs.multi_agent.wrappers:SmallImages",
-        "agilerl_like.envs.probes:Corridor",
+        "agilerl_like.envs.probe_envs:Corridor",
         "mpe2.simple_spread_v3",
         "mpe2.simple_spread_v3:parallel_env",
         "ale_py:ALE/Pong-v5",
@@ -181,8 +181,8 @@ def test_environments_and_wrappers_of_known_packages_need_no_word(path):
         "os:system",
         "own:Env",
         "own",
-        "agilerl_like.envs.views:module_of",
-        "agilerl_like.envs.views:np",
+        "agilerl_like.envs.observation_wrappers:module_of",
+        "agilerl_like.envs.observation_wrappers:np",
         "agilerl_like.cli:main",
         "gymnasium.vector.async_vector_env:Process",
         "gymnasium.envs.registration:EnvSpec",
@@ -199,7 +199,7 @@ def test_anything_else_does(path):
 
 @pytest.mark.parametrize("is_on_the_path", [True, False])
 def test_a_file_in_the_current_folder_is_no_known_package(tmp_path, monkeypatch, fired, is_on_the_path):
-    monkeypatch.setattr("agilerl_like.envs.paths.PACKAGES", ("known_and_absent",))
+    monkeypatch.setattr("agilerl_like.envs.import_paths.PACKAGES", ("known_and_absent",))
     (tmp_path / "known_and_absent.py").write_text(f"import pathlib; pathlib.Path({str(fired)!r}).touch()")
     if is_on_the_path:
         monkeypatch.syspath_prepend(tmp_path)

@@ -30,7 +30,7 @@ from agilerl_like.envs.spaces import (
     check_action_space,
     space_to_json,
 )
-from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations
 from agilerl_like.learning.cohort import Cohort

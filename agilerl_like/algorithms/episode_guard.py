@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from agilerl_like.envs.arrays import HostArrays
-from agilerl_like.envs.faults import name_of
-from agilerl_like.envs.transitions import check_finite_array
-from agilerl_like.envs.trees import Tree, tree_map
+from agilerl_like.envs.array_backend import HostArrays
+from agilerl_like.envs.env_errors import name_of
+from agilerl_like.envs.pytree import Tree, tree_map
+from agilerl_like.envs.vec_adapter import check_finite_array
 from agilerl_like.errors import EnvironmentFault
 
 ENDLESS = 10_000

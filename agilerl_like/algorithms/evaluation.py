@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.episode_guard import EpisodeGuard, never
-from agilerl_like.envs.arrays import HostArrays
-from agilerl_like.envs.instances import instances_of, whole_sets
+from agilerl_like.envs.array_backend import HostArrays
+from agilerl_like.envs.distinct_envs import instances_of, whole_sets
 from agilerl_like.envs.spaces import ObservationEncoding
-from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.seeding import Purpose, integers
 
 Policy = Callable[[Tensor, Tensor | None, Tensor], tuple[Any, Tensor]]

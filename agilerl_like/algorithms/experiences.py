@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.envs.trees import tree_map
+from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.digest import Experience
 from agilerl_like.learning.rollout import LastObservations, Rollout

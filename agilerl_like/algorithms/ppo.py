@@ -30,7 +30,7 @@ from agilerl_like.algorithms.individuals import siblings
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
 from agilerl_like.algorithms.stored import count_in, plain, space_in
-from agilerl_like.envs.masks import choices_of
+from agilerl_like.envs.action_masks import choices_of
 from agilerl_like.envs.spaces import ObservationEncoding, mask_size
 from agilerl_like.errors import ConfigurationError, NoHealthyMember, names_checked, unknown_name
 from agilerl_like.hpo import HyperparameterConfig

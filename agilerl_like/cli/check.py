@@ -12,7 +12,7 @@ from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.cli.output import PROGRAM, write_line
 from agilerl_like.config import Config, Draft, load
-from agilerl_like.envs.check import Inspection, check_env
+from agilerl_like.envs.env_checker import Inspection, check_env
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.errors import ConfigurationError, ExitCode
 

@@ -12,7 +12,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from agilerl_like.cli.output import checked_seed
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES, MultiAgentProbe
-from agilerl_like.envs.probes import PROBES, Probe
+from agilerl_like.envs.probe_envs import PROBES, Probe
 from agilerl_like.errors import ExitCode, unknown_name
 from agilerl_like.reporting.console import is_terminal
 from agilerl_like.training.multi_agent_probe import solve_multi_agent

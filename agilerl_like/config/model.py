@@ -33,7 +33,7 @@ from agilerl_like.config.sections import (
     evolvable,
 )
 from agilerl_like.distributed.process_group import check_shared_device
-from agilerl_like.envs.vector import ENV
+from agilerl_like.envs.factory import ENV
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutations, Selection
 from agilerl_like.plain_yaml import to_yaml

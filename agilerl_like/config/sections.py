@@ -16,7 +16,7 @@ import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from agilerl_like.algorithms.settings import NUMERIC, Count, Positive, PPOSettings
-from agilerl_like.envs.vector import Backend, EnvRecipe
+from agilerl_like.envs.factory import Backend, EnvRecipe
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import Mutations, RLParameter, Selection, TournamentSelection, TruncationSelection
 from agilerl_like.hpo.hyperparameters import Scale

@@ -14,7 +14,7 @@ from typing import Any
 
 from agilerl_like.config.draft import Draft
 from agilerl_like.config.model import Config
-from agilerl_like.envs.paths import is_known
+from agilerl_like.envs.import_paths import is_known
 from agilerl_like.errors import ConfigurationError
 
 TRUST = "--trust"

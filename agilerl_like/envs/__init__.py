@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from agilerl_like.lazy import lazily
 
 if TYPE_CHECKING:
-    from agilerl_like.envs.episodes import EpisodeTracker, FinishedEpisodes
+    from agilerl_like.envs.episode_stats import EpisodeTracker, FinishedEpisodes
+    from agilerl_like.envs.factory import EnvRecipe, backend_of, evaluation_env, make_vect_envs, widen
     from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, make_multi_agent_vect_envs
-    from agilerl_like.envs.probes import PROBES, KnownAction, KnownValue, Probe
+    from agilerl_like.envs.probe_envs import PROBES, KnownAction, KnownValue, Probe
+    from agilerl_like.envs.pytree import tree_map
     from agilerl_like.envs.spaces import (
         Leaf,
         ObservationEncoding,
@@ -24,15 +26,13 @@ if TYPE_CHECKING:
         space_from_json,
         space_to_json,
     )
-    from agilerl_like.envs.transitions import (
+    from agilerl_like.envs.subproc.vec_env import WorkerVectorEnv
+    from agilerl_like.envs.vec_adapter import (
         Transition,
         TransitionEnv,
         check_finite,
         check_finite_array,
     )
-    from agilerl_like.envs.trees import tree_map
-    from agilerl_like.envs.vector import EnvRecipe, backend_of, evaluation_env, make_vect_envs, widen
-    from agilerl_like.envs.workers import WorkerVectorEnv
 
 __all__ = [
     "PROBES",
@@ -66,14 +66,14 @@ __all__ = [
 ]
 
 _HOMES = (
-    "trees",
-    "workers",
-    "vector",
-    "probes",
+    "pytree",
+    "subproc.vec_env",
+    "factory",
+    "probe_envs",
     "spaces",
-    "transitions",
-    "episodes",
-    "pettingzoo",
+    "vec_adapter",
+    "episode_stats",
+    "multi_agent.pettingzoo",
 )  # where these names live, the lightest first: those before "spaces" do without torch
 
 __getattr__, __dir__ = lazily(__name__, __all__, _HOMES)

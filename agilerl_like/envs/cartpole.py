@@ -15,8 +15,8 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.utils import seeding
 from gymnasium.vector import VectorEnv
 
-from agilerl_like.envs.vector import widen
-from agilerl_like.envs.wrapping import core_of, seen_alike
+from agilerl_like.envs.factory import widen
+from agilerl_like.envs.wrapper_specs import core_of, seen_alike
 
 AHEAD = 128
 """Beginnings that a row draws at once: one by one they would take as long as the steps."""

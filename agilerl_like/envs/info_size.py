@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.envs.faults import name_of
+from agilerl_like.envs.env_errors import name_of
 from agilerl_like.room import in_words
 
 LARGE = 2**23

@@ -22,7 +22,7 @@ from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch import Tensor
 
-from agilerl_like.envs.trees import Tree, tree_map
+from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 __all__ = [

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.envs.arrays import Array, Arrays, HostArrays
+from agilerl_like.envs.array_backend import Array, Arrays, HostArrays
+from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.spaces import ObservationEncoding
-from agilerl_like.envs.transitions import Transition
-from agilerl_like.envs.trees import Tree, tree_map
+from agilerl_like.envs.vec_adapter import Transition
 from agilerl_like.errors import EnvironmentFault
 from agilerl_like.room import check_room
 

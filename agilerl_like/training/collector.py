@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.population import Population
-from agilerl_like.envs.episodes import EpisodeTracker
+from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.spaces import mask_size
-from agilerl_like.envs.transitions import Steps
+from agilerl_like.envs.vec_adapter import Steps
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort

@@ -14,13 +14,13 @@ import gymnasium
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.cartpole import is_cartpole, seeded_env
-from agilerl_like.envs.check import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_env
-from agilerl_like.envs.contract import check_vector_env
-from agilerl_like.envs.instances import instances_of, whole_sets
-from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.envs.trials import trial_env
-from agilerl_like.envs.vector import EnvRecipe, maker_of
-from agilerl_like.envs.wrapping import changes_reward
+from agilerl_like.envs.distinct_envs import instances_of, whole_sets
+from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_env
+from agilerl_like.envs.evaluation_envs import trial_env
+from agilerl_like.envs.factory import EnvRecipe, maker_of
+from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.vec_env_checks import check_vector_env
+from agilerl_like.envs.wrapper_specs import changes_reward
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Clock, Collector
 from agilerl_like.training.evaluator import Judge

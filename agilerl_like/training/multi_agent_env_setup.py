@@ -8,13 +8,13 @@ import gymnasium
 
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.ippo import MultiAgentPopulation
+from agilerl_like.envs.factory import EnvRecipe
 from agilerl_like.envs.multi_agent.pettingzoo import (
     MultiAgentVectorEnv,
     make_multi_agent_eval_env,
     multi_agent_with_num_envs,
 )
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
-from agilerl_like.envs.vector import EnvRecipe
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Clock
 from agilerl_like.training.elo_evaluator import EloEvaluator

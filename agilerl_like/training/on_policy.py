@@ -14,7 +14,7 @@ from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.population import Population
 from agilerl_like.distributed.process_group import world_of
-from agilerl_like.envs.faults import name_of
+from agilerl_like.envs.env_errors import name_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
 from agilerl_like.plain_yaml import to_yaml

@@ -17,11 +17,11 @@ import numpy as np
 
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.envs.factory import make_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MultiAgentProbe
-from agilerl_like.envs.probes import KnownAction, KnownValue, Observation, Probe, describe, observed
+from agilerl_like.envs.probe_envs import KnownAction, KnownValue, Observation, Probe, describe, observed
 from agilerl_like.envs.spaces import tree_map
-from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.envs.vector import make_vect_envs
+from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.training.collector import Clock, Collector
 
 NUM_ENVS = 32

@@ -14,10 +14,10 @@ from typing import Any
 
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
-from agilerl_like.envs.faults import name_of
-from agilerl_like.envs.paths import import_path, plain
-from agilerl_like.envs.vector import EnvRecipe, recipe_of
-from agilerl_like.envs.wrapping import to_json as wrapper_to_json
+from agilerl_like.envs.env_errors import name_of
+from agilerl_like.envs.factory import EnvRecipe, recipe_of
+from agilerl_like.envs.import_paths import import_path, plain
+from agilerl_like.envs.wrapper_specs import to_json as wrapper_to_json
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection, TournamentSelection, TruncationSelection
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec

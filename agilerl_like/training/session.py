@@ -15,8 +15,8 @@ from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.distributed.launcher import Crew, launched
 from agilerl_like.distributed.process_group import Alone, Together, World, deal, join_processes, part_processes
 from agilerl_like.distributed.signals import Interrupts
-from agilerl_like.envs.faults import name_of
-from agilerl_like.envs.vector import EnvRecipe, backend_of, recipe_of
+from agilerl_like.envs.env_errors import name_of
+from agilerl_like.envs.factory import EnvRecipe, backend_of, recipe_of
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import Mutations, Selection
 from agilerl_like.modules.layers import check_activation

@@ -13,7 +13,7 @@ from agilerl_like.algorithms import episode_guard
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.evaluation import MORE_TRIES, Episodes, in_rounds
 from agilerl_like.envs import TransitionEnv, evaluation_env
-from agilerl_like.envs.trials import trial_env
+from agilerl_like.envs.evaluation_envs import trial_env
 from agilerl_like.errors import EnvironmentFault
 
 SEEDS = [3, 1, 4, 1, 5]

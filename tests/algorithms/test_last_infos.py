@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pettingzoo import ParallelEnv
 
 from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs
-from agilerl_like.envs.infos import info_of
+from agilerl_like.envs.vector_infos import info_of
 
 
 class Counter(gymnasium.Env):

@@ -12,7 +12,7 @@ from recurrent_worlds import Walk
 
 from agilerl_like import PPO, HyperparameterConfig, Population, RLParameter, make_vect_envs
 from agilerl_like.algorithms.population import NOISE_TICKS
-from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.learning.apart import Apart
 from agilerl_like.seeding import Purpose, integers

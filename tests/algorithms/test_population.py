@@ -17,7 +17,7 @@ from agilerl_like import (
 )
 from agilerl_like.algorithms.agent import values_of
 from agilerl_like.algorithms.individuals import mend
-from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Clock, Collector

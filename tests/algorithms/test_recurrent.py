@@ -10,7 +10,7 @@ from recurrent_worlds import Walk
 
 from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs
 from agilerl_like.algorithms.experiences import as_rollout
-from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.learning.digest import digest
 from agilerl_like.learning.sequences import Cut

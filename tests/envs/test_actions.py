@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
-from agilerl_like.envs.actions import legal_sample
-from agilerl_like.envs.pace import prefer_workers
+from agilerl_like.envs.backend_timing import prefer_workers
+from agilerl_like.envs.random_actions import legal_sample
 
 
 @pytest.mark.parametrize(

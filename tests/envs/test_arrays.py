@@ -7,7 +7,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from agilerl_like.envs import ObservationEncoding, TransitionEnv, make_vect_envs
-from agilerl_like.envs.arrays import HostArrays, TensorArrays, arrays_of
+from agilerl_like.envs.array_backend import HostArrays, TensorArrays, arrays_of
 from agilerl_like.errors import ConfigurationError
 
 HOST, DEVICE = HostArrays(), TensorArrays(torch.device("cpu"))

@@ -8,8 +8,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agilerl_like.envs import TransitionEnv, make_vect_envs
 from agilerl_like.envs.cartpole import AHEAD, SeededCartPole, is_cartpole, seeded_env
-from agilerl_like.envs.trials import trial_env
-from agilerl_like.envs.vector import backend_of, widen
+from agilerl_like.envs.evaluation_envs import trial_env
+from agilerl_like.envs.factory import backend_of, widen
 from agilerl_like.errors import ConfigurationError
 
 STEPS = 2000

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete
 
-from agilerl_like.envs.check import BRIEF_REPLAYED, BRIEF_STEPS, check_env
+from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, check_env
 from agilerl_like.envs.multi_agent.pettingzoo import make_packed_env
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
-from agilerl_like.envs.probes import PROBES
+from agilerl_like.envs.probe_envs import PROBES
 
 
 class Sound(gym.Env):

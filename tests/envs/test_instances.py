@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import SyncVectorEnv
 
 from agilerl_like.envs import make_vect_envs, widen
-from agilerl_like.envs.instances import instances_of, whole_sets
+from agilerl_like.envs.distinct_envs import instances_of, whole_sets
 
 
 class Level(gym.Env):

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter, check_finite_multi_agent
-from agilerl_like.envs.probes import KnownAction, KnownValue, observed
+from agilerl_like.envs.probe_envs import KnownAction, KnownValue, observed
 from agilerl_like.envs.spaces import check_action_space, check_observation_space, tree_map
 
 with warnings.catch_warnings():  # it imports worlds in a way that PettingZoo itself calls old

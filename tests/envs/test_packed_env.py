@@ -17,7 +17,7 @@ from agilerl_like.envs.multi_agent.packed_env import PackedMultiAgentEnv, Packed
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_eval_env, make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter, check_finite_multi_agent
 from agilerl_like.envs.spaces import mask_size
-from agilerl_like.envs.transitions import Transition
+from agilerl_like.envs.vec_adapter import Transition
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 

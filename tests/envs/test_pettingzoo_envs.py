@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete, Text
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
+from agilerl_like.envs.factory import EnvRecipe, backend_of, make_vect_envs
 from agilerl_like.envs.multi_agent.pettingzoo import (
     MultiAgentVectorEnv,
     make_multi_agent_eval_env,
@@ -20,9 +21,8 @@ from agilerl_like.envs.multi_agent.pettingzoo import (
     multi_agent_with_num_envs,
 )
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
-from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.envs.vector import EnvRecipe, backend_of, make_vect_envs
-from agilerl_like.envs.workers import WorkerVectorEnv
+from agilerl_like.envs.subproc.vec_env import WorkerVectorEnv
+from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 needs_workers = pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")

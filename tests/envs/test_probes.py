@@ -22,7 +22,7 @@ from agilerl_like.envs import (
     mask_size,
     tree_map,
 )
-from agilerl_like.envs.probes import KnownAction, KnownValue, describe, observed
+from agilerl_like.envs.probe_envs import KnownAction, KnownValue, describe, observed
 from agilerl_like.errors import EnvironmentFault
 
 Situation = tuple[Hashable, ...]

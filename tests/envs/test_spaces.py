@@ -23,7 +23,7 @@ from agilerl_like.envs import (
     space_to_json,
     tree_map,
 )
-from agilerl_like.envs.arrays import TensorArrays
+from agilerl_like.envs.array_backend import TensorArrays
 from agilerl_like.envs.spaces import ambiguous_images, layout_of
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 

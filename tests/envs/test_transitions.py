@@ -24,7 +24,7 @@ from agilerl_like.envs import (
     make_vect_envs,
     tree_map,
 )
-from agilerl_like.envs.arrays import HostArrays
+from agilerl_like.envs.array_backend import HostArrays
 from agilerl_like.errors import ConfigurationError, EnvironmentFault, Terminated
 
 Script = Sequence[tuple[int, bool, bool]]  # episodes: length, terminates, truncates

@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode
 
 from agilerl_like.envs import TransitionEnv, make_vect_envs
 from agilerl_like.envs.cartpole import SeededCartPole
-from agilerl_like.envs.trials import OneEpisode, trial_env
+from agilerl_like.envs.evaluation_envs import OneEpisode, trial_env
 
 SEEDS = [11, 5, 11, 400]
 

@@ -13,14 +13,14 @@ from agilerl_like.config import load
 from agilerl_like.envs import EnvRecipe, TransitionEnv, backend_of, envpool, evaluation_env, make_vect_envs, widen
 from agilerl_like.envs.cartpole import SeededCartPole, is_cartpole, seeded_env
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.trials import trial_env
-from agilerl_like.envs.views import DrawnPole, KeepEntries
-from agilerl_like.envs.wrapping import core_of
+from agilerl_like.envs.evaluation_envs import trial_env
+from agilerl_like.envs.observation_wrappers import DrawnPole, KeepEntries
+from agilerl_like.envs.wrapper_specs import core_of
 from agilerl_like.errors import ConfigurationError
 
-KEEP = {"name": "agilerl_like.envs.views:KeepEntries"}
+KEEP = {"name": "agilerl_like.envs.observation_wrappers:KeepEntries"}
 POSITIONS = {**KEEP, "entries": [0, 2]}
-DRAWN = "agilerl_like.envs.views:DrawnPole"
+DRAWN = "agilerl_like.envs.observation_wrappers:DrawnPole"
 
 
 @pytest.mark.parametrize("backend", ["sync", "workers"])
@@ -131,7 +131,7 @@ def test_pendulum_without_velocity():
 def test_a_view_holds_in_evaluation_and_in_files(tmp_path):
     (tmp_path / "run.yaml").write_text(
         "environment:\n  id: CartPole-v1\n"
-        "  wrappers: [{name: 'agilerl_like.envs.views:KeepEntries', entries: [0, 2]}]\n"
+        "  wrappers: [{name: 'agilerl_like.envs.observation_wrappers:KeepEntries', entries: [0, 2]}]\n"
     )
     recipe = load(tmp_path / "run.yaml").environment.recipe
     assert EnvRecipe.from_json(recipe.to_json()) == recipe

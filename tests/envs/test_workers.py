@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from slowness import slowness
 
 from agilerl_like.envs import TransitionEnv, WorkerVectorEnv, backend_of, evaluation_env, make_vect_envs, widen
-from agilerl_like.envs.workers import TIMEOUT, number_of_workers
+from agilerl_like.envs.subproc.vec_env import TIMEOUT, number_of_workers
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
@@ -162,7 +162,7 @@ def test_workers_load_no_torch_and_use_one_thread_each(env_of):
     env = env_of([worlds.Frail] * 2, num_workers=2)
     for modules, threads in env.call("modules"):
         assert "gymnasium" in modules
-        assert not {"torch", "agilerl_like.algorithms", "agilerl_like.envs.transitions"} & set(modules)
+        assert not {"torch", "agilerl_like.algorithms", "agilerl_like.envs.vec_adapter"} & set(modules)
         assert threads["OMP_NUM_THREADS"] == threads["MKL_NUM_THREADS"] == threads["OPENBLAS_NUM_THREADS"] == "1"
 
 

@@ -543,9 +543,9 @@ RUNNING = {"__import__", "compile", "eval", "exec", "np.load", "numpy.load", "to
 PICKLING = {"ForkingPickler", "CloudpickleWrapper", "multiprocessing.reduction"}
 """What carries functions between processes, by pickle."""
 PROCESSES = {
-    "envs/crew.py": "sends what its own run made to its own workers, over a pipe",
-    "envs/worker.py": "receives it there",
-    "envs/workers.py": "likewise",
+    "envs/subproc/handle.py": "sends what its own run made to its own workers, over a pipe",
+    "envs/subproc/worker.py": "receives it there",
+    "envs/subproc/vec_env.py": "likewise",
     "distributed/launcher.py": "sends what its own run was given to the processes that it starts",
 }
 PACKAGE = Path(__file__).parents[2] / "agilerl_like"

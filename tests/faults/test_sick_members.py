@@ -36,7 +36,7 @@ from agilerl_like import (
 )
 from agilerl_like.algorithms.agent import values_of
 from agilerl_like.envs.multi_agent.probe_envs import AgentRole, MultiAgentProbeEnv
-from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.hpo import Genome, next_generation
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.rollout import _check_finite

@@ -3,9 +3,9 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from agilerl_like.envs.arrays import HostArrays
+from agilerl_like.envs.array_backend import HostArrays
 from agilerl_like.envs.spaces import ObservationEncoding
-from agilerl_like.envs.transitions import Transition
+from agilerl_like.envs.vec_adapter import Transition
 from agilerl_like.errors import EnvironmentFault
 from agilerl_like.learning.rollout import RolloutBuffer
 

@@ -11,7 +11,7 @@ import torch
 
 from agilerl_like import PPO, Mutations, Population, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.reporting import BestRecord, MemberRecord, Reporter, figure, read_metrics
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers

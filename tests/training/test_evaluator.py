@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_multi_agent_on_policy, train_on_policy
 from agilerl_like.envs import TransitionEnv, make_multi_agent_vect_envs
-from agilerl_like.envs.trials import trial_env
+from agilerl_like.envs.evaluation_envs import trial_env
 from agilerl_like.reporting import Reporter
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import AgentStage

@@ -25,7 +25,7 @@ from agilerl_like import (
     train_on_policy,
 )
 from agilerl_like.distributed.signals import Interrupts
-from agilerl_like.envs.transitions import TransitionEnv
+from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.reporting import Reporter
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers

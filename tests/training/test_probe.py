@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agilerl_like.envs.probes import PROBES, describe
+from agilerl_like.envs.probe_envs import PROBES, describe
 from agilerl_like.training.probe import VALUE_TOLERANCE, Answer, solve
 
 KINDS = [

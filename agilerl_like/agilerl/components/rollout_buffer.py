@@ -16,8 +16,8 @@ from torch import Tensor
 
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.algorithms.experiences import Experiences
-from agilerl_like.envs.transitions import TransitionEnv
-from agilerl_like.envs.trees import tree_map
+from agilerl_like.envs.pytree import tree_map
+from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.gae import gae
 from agilerl_like.learning.sequences import BPTTSequenceType

@@ -16,8 +16,8 @@ from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.algorithms.ppo import PPO
 from agilerl_like.agilerl.vector.dummy_vec_env import DummyVecEnv
 from agilerl_like.agilerl.wrappers.agent import bare
-from agilerl_like.envs.transitions import Transition, TransitionEnv
-from agilerl_like.envs.trees import tree_map
+from agilerl_like.envs.pytree import tree_map
+from agilerl_like.envs.vec_adapter import Transition, TransitionEnv
 
 __getattr__ = absent_from(__name__)
 

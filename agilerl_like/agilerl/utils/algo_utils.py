@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Tuple
 
 from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.envs.pytree import tree_map
 from agilerl_like.envs.spaces import mask_size
-from agilerl_like.envs.trees import tree_map
 
 __getattr__ = absent_from(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.envs.trees import tree_map
+from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError
 
 __getattr__ = absent_from(__name__)

@@ -13,13 +13,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict
 
-from agilerl_like.envs.arrays import Array, Arrays, HostArrays
-from agilerl_like.envs.episodes import EpisodeTracker
+from agilerl_like.envs.array_backend import Array, Arrays, HostArrays
+from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.multi_agent.packed_env import OBSERVATION
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentTransition, MultiAgentVecEnvAdapter
+from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.spaces import ObservationEncoding
-from agilerl_like.envs.transitions import Transition
-from agilerl_like.envs.trees import Tree, tree_map
+from agilerl_like.envs.vec_adapter import Transition
 from agilerl_like.errors import ConfigurationError
 
 Rewards = Literal["individual", "sum", "mean"]

@@ -17,10 +17,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, flatdim
 
-from agilerl_like.envs.actions import MASK, legal_sample
-from agilerl_like.envs.faults import check_reward
-from agilerl_like.envs.trees import Tree
-from agilerl_like.envs.worker import fits_shared_memory
+from agilerl_like.envs.env_errors import check_reward
+from agilerl_like.envs.pytree import Tree
+from agilerl_like.envs.random_actions import MASK, legal_sample
+from agilerl_like.envs.subproc.worker import fits_shared_memory
 from agilerl_like.errors import ConfigurationError, EnvironmentFault, unknown_name
 
 OBSERVATION = "observation"  # beside MASK: PettingZoo's names in observations that come with a mask

@@ -21,15 +21,15 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
 
-from agilerl_like.envs.extras import how_to_install, missing_module
-from agilerl_like.envs.faults import described
+from agilerl_like.envs.env_errors import described
+from agilerl_like.envs.evaluation_envs import trial_env
+from agilerl_like.envs.factory import EnvRecipe, widen
+from agilerl_like.envs.import_paths import module_of
+from agilerl_like.envs.install_hints import how_to_install, missing_module
 from agilerl_like.envs.multi_agent.packed_env import MASK, STATE_SPACE, PackedMultiAgentEnv, PackedSpace, step_result
-from agilerl_like.envs.paths import module_of
-from agilerl_like.envs.trees import Tree, tree_map
-from agilerl_like.envs.trials import trial_env
-from agilerl_like.envs.vector import EnvRecipe, widen
-from agilerl_like.envs.workers import TIMEOUT
-from agilerl_like.envs.wrapping import refuse_twins
+from agilerl_like.envs.pytree import Tree, tree_map
+from agilerl_like.envs.subproc.vec_env import TIMEOUT
+from agilerl_like.envs.wrapper_specs import refuse_twins
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 __all__ = [
@@ -45,7 +45,7 @@ MultiAgentBackend = Literal["auto", "sync", "workers"]
 MultiAgentSource = str | Callable[..., Any]
 MultiAgentWrapper = str | Mapping[str, Any] | Callable[[Any], Any]
 
-_MAKER, _REWRAPPER = f"{__name__}:team_env", f"{__name__}:rewrapped"
+_MAKER, _REWRAPPER = f"{__name__}:make_packed_env", f"{__name__}:add_wrapper"
 
 
 def make_multi_agent_vect_envs(

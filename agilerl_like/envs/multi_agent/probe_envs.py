@@ -21,7 +21,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from agilerl_like.envs.multi_agent.packed_env import MASK, OBSERVATION
 from agilerl_like.envs.multi_agent.pettingzoo import ParallelEnv
-from agilerl_like.envs.probes import PROBES, Corridor, KnownAction, KnownValue, Observation
+from agilerl_like.envs.probe_envs import PROBES, Corridor, KnownAction, KnownValue, Observation
 
 Answers = tuple[KnownValue | KnownAction, ...]
 Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]

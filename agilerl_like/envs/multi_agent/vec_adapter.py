@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from agilerl_like.envs.arrays import HostArrays
-from agilerl_like.envs.masks import ActionMasks
+from agilerl_like.envs.action_masks import ActionMasks
+from agilerl_like.envs.array_backend import HostArrays
 from agilerl_like.envs.multi_agent.packed_env import MASK, step_result
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, copied
-from agilerl_like.envs.transitions import Transition, TransitionEnv, check_finite_array
-from agilerl_like.envs.trees import Tree
+from agilerl_like.envs.pytree import Tree
+from agilerl_like.envs.vec_adapter import Transition, TransitionEnv, check_finite_array
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 

@@ -5,7 +5,7 @@ together; both are worlds that everybody knows:
 
     environment:
       id: CartPole-v1
-      wrappers: [{name: "agilerl_like.envs.views:KeepEntries", entries: [0, 2]}]
+      wrappers: [{name: "agilerl_like.envs.observation_wrappers:KeepEntries", entries: [0, 2]}]
 
 They read the rows of many envs at once, too (see `wrapping`), so that a native vector env stays one.
 """

@@ -12,8 +12,8 @@ from time import perf_counter
 
 import gymnasium as gym
 
-from agilerl_like.envs.actions import legal_action
-from agilerl_like.envs.workers import hindrance
+from agilerl_like.envs.random_actions import legal_action
+from agilerl_like.envs.subproc.vec_env import hindrance
 
 # Seconds a step in which actions go to workers and observations come back. Measured with envs that do nothing, 2 to 64
 # of them in 1 or 2 workers: 0.3 to 0.5 ms on a virtual machine, of which waking cores that sleep is more than a third.

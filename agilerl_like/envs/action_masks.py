@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Discrete, MultiDiscrete
 
-from agilerl_like.envs.arrays import Array, Arrays, HostArrays
+from agilerl_like.envs.array_backend import Array, Arrays, HostArrays
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 

@@ -16,7 +16,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from agilerl_like.envs.paths import check_module_name, import_path, module_of, plain
+from agilerl_like.envs.import_paths import check_module_name, import_path, module_of, plain
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 Wrapper = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Callable[[gym.Env], gym.Env]

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.spaces import Leaf, ObservationEncoding
-from agilerl_like.envs.trees import Tree, tree_map
 from agilerl_like.errors import ConfigurationError
 
 Array = Any  # np.ndarray or torch.Tensor: all arrays of one Transition are of one kind

@@ -21,8 +21,8 @@ from typing import IO, Any, NamedTuple, cast
 
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from agilerl_like.envs.faults import Failure
-from agilerl_like.envs.worker import FAULT, GRACE, MADE, REVIVED, Task
+from agilerl_like.envs.env_errors import Failure
+from agilerl_like.envs.subproc.worker import FAULT, GRACE, MADE, REVIVED, Task
 
 STARTUP = 120.0  # seconds for a worker's imports and for making its envs
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -182,7 +182,7 @@ def _program(pipe: int, memory: int, log: int) -> str:
     # the signal would come when the thread ends that starts the worker, so a thread of the user's must not ask for it
     dies_with_parent = threading.current_thread() is threading.main_thread()
     serve = f"serve({pipe}, {memory}, {log}, {os.getpid()}, dies_with_parent={dies_with_parent})"
-    return f"import sys; sys.path[:] = {path!r}; from agilerl_like.envs.worker import serve; {serve}"
+    return f"import sys; sys.path[:] = {path!r}; from agilerl_like.envs.subproc.worker import serve; {serve}"
 
 
 def _innermost(log: str) -> str:

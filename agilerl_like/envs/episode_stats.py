@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agilerl_like.envs.arrays import Array, Arrays
+from agilerl_like.envs.array_backend import Array, Arrays
 
 
 class FinishedEpisodes(NamedTuple):

@@ -6,7 +6,7 @@ dialect into a `Transition`, in which `next_obs` is always what really followed 
 was taken says so with `valid=False`. See https://farama.org/Vector-Autoreset-Mode.
 
 Some envs step in parts: while one part of the rows steps, the others can be thought about (`send`, `receive`). Some
-hand out tensors on an accelerator: then nothing here looks into them (see `envs/arrays.py`).
+hand out tensors on an accelerator: then nothing here looks into them (see `envs/array_backend.py`).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from agilerl_like.envs import envpool
-from agilerl_like.envs.arrays import Array, Arrays, HostArrays, TensorArrays, arrays_of
+from agilerl_like.envs.action_masks import ActionMasks
+from agilerl_like.envs.array_backend import Array, Arrays, HostArrays, TensorArrays, arrays_of
 from agilerl_like.envs.cartpole import SeededCartPole
-from agilerl_like.envs.contract import check_reset, check_step, check_vector_env
+from agilerl_like.envs.env_errors import blamed_on
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.faults import blamed_on
+from agilerl_like.envs.final_obs_fix import keep_last_observations
 from agilerl_like.envs.info_size import InfoSize
-from agilerl_like.envs.infos import info_of
-from agilerl_like.envs.keeping import keep_last_observations
-from agilerl_like.envs.masks import ActionMasks
 from agilerl_like.envs.spaces import Tree, tree_map
-from agilerl_like.envs.workers import WorkerVectorEnv, check_rows
-from agilerl_like.envs.wrapping import core_of, refuse_twins
+from agilerl_like.envs.subproc.vec_env import WorkerVectorEnv, check_rows
+from agilerl_like.envs.vec_env_checks import check_reset, check_step, check_vector_env
+from agilerl_like.envs.vector_infos import info_of
+from agilerl_like.envs.wrapper_specs import core_of, refuse_twins
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 
 

@@ -26,15 +26,15 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import batch_space
 
 from agilerl_like.envs import envpool
+from agilerl_like.envs.backend_timing import prefer_workers
+from agilerl_like.envs.distinct_envs import instances_of, note_instances
+from agilerl_like.envs.env_errors import blamed_on, described, name_of_recipe
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.extras import EXTRAS, how_to_install, missing_module
-from agilerl_like.envs.faults import blamed_on, described, name_of_recipe
-from agilerl_like.envs.instances import instances_of, note_instances
-from agilerl_like.envs.keeping import KeepingSyncVectorEnv, keeping
-from agilerl_like.envs.pace import prefer_workers
-from agilerl_like.envs.paths import import_path, module_of, plain
-from agilerl_like.envs.workers import TIMEOUT, WorkerVectorEnv, number_of_workers
-from agilerl_like.envs.wrapping import (
+from agilerl_like.envs.final_obs_fix import KeepingSyncVectorEnv, keeping
+from agilerl_like.envs.import_paths import import_path, module_of, plain
+from agilerl_like.envs.install_hints import EXTRAS, how_to_install, missing_module
+from agilerl_like.envs.subproc.vec_env import TIMEOUT, WorkerVectorEnv, number_of_workers
+from agilerl_like.envs.wrapper_specs import (
     SeenThrough,
     Wrapper,
     around,

@@ -17,12 +17,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from agilerl_like.envs.extras import EXTRAS, how_to_install, missing_module
+from agilerl_like.envs.install_hints import EXTRAS, how_to_install, missing_module
 from agilerl_like.errors import ConfigurationError
 
 PACKAGES = ("ale_py", "gymnasium", "minatar", "minigrid", "mpe2", "pettingzoo")
 """Packages of environments; those that register with gymnasium's entry points count as well."""
-OWN = tuple(f"agilerl_like.envs.{name}" for name in ("probes", "team_probes", "views", "team_images"))
+OWN = tuple(
+    f"agilerl_like.envs.{name}" for name in ("probe_envs", "team_probes", "observation_wrappers", "team_images")
+)
 """Our modules whose environments and wrappers a configuration may name."""
 GYMNASIUM_ID = re.compile(r"(?:[\w:.-]+/)?[\w:.-]+-v\d+")
 MAKERS = ("parallel_env", "raw_env", "env")

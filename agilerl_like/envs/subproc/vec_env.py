@@ -29,10 +29,20 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
-from agilerl_like.envs.crew import Death, Worker, anonymous_file, dismiss
-from agilerl_like.envs.faults import name_of
-from agilerl_like.envs.trees import Tree, tree_map
-from agilerl_like.envs.worker import MADE, NOBODY, REVIVED, Arena, Board, Refusal, Report, Task, fits_shared_memory
+from agilerl_like.envs.env_errors import name_of
+from agilerl_like.envs.pytree import Tree, tree_map
+from agilerl_like.envs.subproc.handle import Death, Worker, anonymous_file, dismiss
+from agilerl_like.envs.subproc.worker import (
+    MADE,
+    NOBODY,
+    REVIVED,
+    Arena,
+    Board,
+    Refusal,
+    Report,
+    Task,
+    fits_shared_memory,
+)
 from agilerl_like.errors import ConfigurationError, EnvironmentFault
 from agilerl_like.room import cores
 

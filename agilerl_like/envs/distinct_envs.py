@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from agilerl_like.envs.workers import WorkerVectorEnv
+from agilerl_like.envs.subproc.vec_env import WorkerVectorEnv
 
 OF_FUNCTIONS = (SyncVectorEnv, AsyncVectorEnv, WorkerVectorEnv)
 """Vector envs that are made of one function for each row."""

@@ -13,8 +13,8 @@ import gymnasium as gym
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from agilerl_like.envs.cartpole import is_cartpole, seeded_env
-from agilerl_like.envs.vector import evaluation_env
-from agilerl_like.envs.workers import WorkerVectorEnv
+from agilerl_like.envs.factory import evaluation_env
+from agilerl_like.envs.subproc.vec_env import WorkerVectorEnv
 
 
 def trial_env(env: VectorEnv, num_envs: int) -> VectorEnv:

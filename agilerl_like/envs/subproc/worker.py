@@ -31,8 +31,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from agilerl_like.envs.faults import Failure, check_outcome, misfit
-from agilerl_like.envs.trees import Tree, tree_map
+from agilerl_like.envs.env_errors import Failure, check_outcome, misfit
+from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.errors import EnvironmentFault
 
 GRACE = 2.0  # seconds that a worker has for closing its envs

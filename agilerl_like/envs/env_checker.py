@@ -23,9 +23,9 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_step_passive_checker
 
-from agilerl_like.envs.actions import MASK, legal_action
-from agilerl_like.envs.faults import described
-from agilerl_like.envs.masks import choices_of
+from agilerl_like.envs.action_masks import choices_of
+from agilerl_like.envs.env_errors import described
+from agilerl_like.envs.random_actions import MASK, legal_action
 from agilerl_like.envs.spaces import ambiguous_images, check_action_space, check_observation_space, mask_size
 from agilerl_like.errors import ConfigurationError, Terminated
 
