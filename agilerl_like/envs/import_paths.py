@@ -22,10 +22,18 @@ from agilerl_like.errors import ConfigurationError
 
 PACKAGES = ("ale_py", "gymnasium", "minatar", "minigrid", "mpe2", "pettingzoo")
 """Packages of environments; those that register with gymnasium's entry points count as well."""
-OWN = tuple(
-    f"agilerl_like.envs.{name}" for name in ("probe_envs", "team_probes", "observation_wrappers", "team_images")
-)
-"""Our modules whose environments and wrappers a configuration may name."""
+OWN = {
+    f"agilerl_like.envs.{name}": f"agilerl_like.envs.{now}"
+    for name, now in {
+        "probe_envs": "probe_envs",
+        "observation_wrappers": "observation_wrappers",
+        "views": "observation_wrappers",
+        "multi_agent.probe_envs": "multi_agent.probe_envs",
+        "multi_agent.wrappers": "multi_agent.wrappers",
+        "team_images": "multi_agent.wrappers",
+    }.items()
+}
+"""Our modules whose environments and wrappers a configuration may name -> the modules that define them."""
 GYMNASIUM_ID = re.compile(r"(?:[\w:.-]+/)?[\w:.-]+-v\d+")
 MAKERS = ("parallel_env", "raw_env", "env")
 """What the modules of PettingZoo's environments call their factories."""
@@ -42,7 +50,7 @@ def is_known(path: str) -> bool:
     module_name = module_name if colon else name  # a module of PettingZoo's kind
     if module_name in OWN:
         thing = getattr(importlib.import_module(module_name), name, None)
-        return callable(thing) and getattr(thing, "__module__", None) == module_name
+        return callable(thing) and getattr(thing, "__module__", None) == OWN[module_name]
     if not _is_package(module_name.partition(".")[0]):
         return False
     if not colon or name in MAKERS or GYMNASIUM_ID.fullmatch(name):

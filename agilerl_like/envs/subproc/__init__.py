@@ -1,0 +1,1 @@
+"""A vector env that steps its envs in worker processes."""
