@@ -146,7 +146,7 @@ class CNNSpec(ImageSpec):
             and kernel == 2 * padding + 1
         )
 
-    def geometries(self, axes: int) -> tuple[Geometry, ...]:
+    def geometries(self, num_axes: int) -> tuple[Geometry, ...]:
         """Where the layers look in an image of so many axes.
 
         Raises:
@@ -154,7 +154,7 @@ class CNNSpec(ImageSpec):
         """
         kinds = ("kernel_size", "stride_size", "padding")
         return tuple(
-            Geometry(*(_spread(kind, getattr(self, kind)[layer], axes, layer) for kind in kinds))
+            Geometry(*(_spread(kind, getattr(self, kind)[layer], num_axes, layer) for kind in kinds))
             for layer in range(len(self.channel_size))
         )
 
@@ -267,12 +267,12 @@ def _extent(field: str, entry: object, least: int) -> Extent:
     return whole_numbers[0] if len(set(whole_numbers)) == 1 else whole_numbers
 
 
-def _spread(field: str, extent: Extent, axes: int, layer: int) -> tuple[int, ...]:
+def _spread(field: str, extent: Extent, num_axes: int, layer: int) -> tuple[int, ...]:
     if isinstance(extent, int):
-        return (extent,) * axes
-    if len(extent) != axes:
+        return (extent,) * num_axes
+    if len(extent) != num_axes:
         raise ConfigurationError(
-            f"{field} entry={extent} of layer {layer} has {len(extent)} numbers for an image of {axes} axes"
+            f"{field} entry={extent} of layer {layer} has {len(extent)} numbers for an image of {num_axes} axes"
         )
     return extent
 

@@ -139,13 +139,13 @@ class Conv(Layer):
 
     def patches(self, x: Tensor) -> Tensor:
         """What stands under the kernel `[rows, columns]` of images `[B, in, *size]`, at all or evenly many places."""
-        axes = len(self.geometry.kernel)
+        num_axes = len(self.geometry.kernel)
         if any(self.geometry.padding):
             x = F.pad(x, [padding for padding in reversed(self.geometry.padding) for _ in range(2)])
         for axis, (kernel, stride) in enumerate(zip(self.geometry.kernel, self.geometry.stride, strict=True)):
             x = x.unfold(2 + axis, kernel, stride)
-        x = x.movedim(1, 1 + axes)  # [B, *size after, in, *kernel]
-        places = x.shape[: 1 + axes]
+        x = x.movedim(1, 1 + num_axes)  # [B, *size after, in, *kernel]
+        places = x.shape[: 1 + num_axes]
         rows = torch.arange(prod(places), device=x.device)
         if len(rows) > MOST_PATCHES:
             rows = torch.linspace(0, len(rows) - 1, MOST_PATCHES, dtype=torch.float64, device=x.device).long()

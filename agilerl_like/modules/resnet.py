@@ -77,9 +77,9 @@ class ResNetSpec(ImageSpec):
         """All of the blocks' fade together."""
         return 1
 
-    def geometry(self, axes: int, stride: int) -> Geometry:
+    def geometry(self, num_axes: int, stride: int) -> Geometry:
         """Where a convolution looks in an image of so many axes."""
-        return Geometry((self.kernel_size,) * axes, (stride,) * axes, (self.kernel_size // 2,) * axes)
+        return Geometry((self.kernel_size,) * num_axes, (stride,) * num_axes, (self.kernel_size // 2,) * num_axes)
 
     # -- mutations
 
@@ -140,13 +140,13 @@ class ResNetSpec(ImageSpec):
 class Block(nn.Module):
     """The layers of one residual block."""
 
-    def __init__(self, spec: ResNetSpec, axes: int, before: str) -> None:
+    def __init__(self, spec: ResNetSpec, num_axes: int, before: str) -> None:
         super().__init__()
         channels, inside = spec.channel_size, spec.channel_size * spec.scale_factor
         self.first = Activation(channels, spec.activation, before)
-        self.inner = Conv(channels, inside, spec.geometry(axes, 1))
+        self.inner = Conv(channels, inside, spec.geometry(num_axes, 1))
         self.second = Activation(inside, spec.activation, before)
-        self.outer = Conv(inside, channels, spec.geometry(axes, 1))
+        self.outer = Conv(inside, channels, spec.geometry(num_axes, 1))
 
 
 class EvolvableResNet(ImageEncoder[ResNetSpec]):
