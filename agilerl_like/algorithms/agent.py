@@ -400,9 +400,9 @@ class Agent(Individual):
 
     def settle(self) -> None:
         """Let go of what a finished mutation faded from."""
-        if self.architecture.fades and self.network.fade_left() <= 0:
+        if self.architecture.is_fading and self.network.fade_left() <= 0:
             slots, optimizer = layout(self.network), self.optimizer
-            self.network.settle_()
+            self.network.finish_fading_()
             if slots != layout(self.network):
                 raise RuntimeError("settling moved a parameter")
             self.adopt(self.network, optimizer)

@@ -47,7 +47,7 @@ class Cohort:
         self.execution, self.team = execution or Execution(), team
         self.networks = list(networks)
         actor, specs = networks[0].actor, [network.spec for network in networks]
-        members = [Member(network.structure(), spec) for network, spec in zip(networks, specs, strict=True)]
+        members = [Member(network.stack_key(), spec) for network, spec in zip(networks, specs, strict=True)]
         sizes = actor.encoder.inputs, actor.distribution.num_outputs
         device = next(networks[0].parameters()).device
         self.stacks = arrange(members, *sizes, batch_size=batch_size, device=device.type, unequal=build is not None)
@@ -59,8 +59,8 @@ class Cohort:
                 cover = networks[places[0]]
             else:
                 with undrawn():
-                    cover = build(places[0], NetworkSpec.covering(its_specs))
-                cover.trim_([networks[i] for i in places])
+                    cover = build(places[0], NetworkSpec.padded_union(its_specs))
+                cover.shrink_([networks[i] for i in places])
             stacked.append(([networks[i] for i in places], cover))
         self.ensemble = Ensemble.of(stacked, optimizers[0].epsilon)
         order = [place for places in self.stacks for place in places]

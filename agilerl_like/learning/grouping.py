@@ -34,7 +34,7 @@ By the same fit: it is read and written by the optimizer, and takes a place in t
 class Member(NamedTuple):
     """What grouping needs to know of a member."""
 
-    structure: Hashable
+    stack_key: Hashable
     """Members of different structure are never in one stack."""
     spec: NetworkSpec
 
@@ -61,22 +61,22 @@ def arrange(
 
     def union(places: tuple[int, ...]) -> _Union:
         specs = Counter(members[place].spec for place in places)
-        cover = NetworkSpec.covering([*specs]) if len(specs) > 1 else members[places[0]].spec
+        cover = NetworkSpec.padded_union([*specs]) if len(specs) > 1 else members[places[0]].spec
         work = sum(count * spec.multiply_adds(cover, inputs, num_outputs) for spec, count in specs.items())
         stored = len(places) * cover.multiply_adds(cover, inputs, num_outputs)
         return _Union(places, fixed + batch_size * work + STORED_WORK * stored)
 
-    def structure(one: _Union) -> Hashable:
-        return members[one.places[0]].structure
+    def stack_key(one: _Union) -> Hashable:
+        return members[one.places[0]].stack_key
 
     equal: dict[tuple[Hashable, NetworkSpec], list[int]] = {}
     for place, member in enumerate(members):
-        equal.setdefault((member.structure, member.spec), []).append(place)
+        equal.setdefault((member.stack_key, member.spec), []).append(place)
     unions = {number: union(tuple(places)) for number, places in enumerate(equal.values())}
     pairs = {
         (i, j): union(unions[i].places + unions[j].places)
         for i, j in combinations(unions, 2)
-        if unequal and structure(unions[i]) == structure(unions[j])
+        if unequal and stack_key(unions[i]) == stack_key(unions[j])
     }
     while pairs:
         i, j = max(pairs, key=lambda pair: unions[pair[0]].work + unions[pair[1]].work - pairs[pair].work)
@@ -86,8 +86,10 @@ def arrange(
         del unions[i], unions[j]
         pairs = {pair: both for pair, both in pairs.items() if not {i, j} & set(pair)}
         new = max((i, j, *unions)) + 1
-        alike = [k for k in unions if structure(unions[k]) == structure(best)]
+        alike = [k for k in unions if stack_key(unions[k]) == stack_key(best)]
         pairs |= {(k, new): union(unions[k].places + best.places) for k in alike}
         unions[new] = best
-    stacks = [sorted(one.places, key=lambda place: (*members[place].spec.likeness, place)) for one in unions.values()]
+    stacks = [
+        sorted(one.places, key=lambda place: (*members[place].spec.stack_sort_key, place)) for one in unions.values()
+    ]
     return sorted(stacks, key=min)

@@ -4,15 +4,15 @@ A spec decides on shapes and touches no tensor; a mutation is a new spec. A modu
 its parameters, which is all that `morphism` needs to carry weights and optimizer moments from one shape to another.
 
 So that members of unequal shape can be computed together, a kind of module says four things more. Its spec says what
-members must have in common (`structure`), which spec has room for all of some (`covering`) and how much work one sample
-is (`multiply_adds`); the module says where its layers stand in a deeper one (`lodging`), and may give up room that none
-of its members needs (`trim_`). Every tensor then fills the leading corner of the larger one, so an axis must hold units
+members must have in common (`stack_key`), which spec has room for all of some (`padded_union`) and how much work one sample
+is (`multiply_adds`); the module says where its layers stand in a deeper one (`name_in_padded`), and may give up room that none
+of its members needs (`shrink_`). Every tensor then fills the leading corner of the larger one, so an axis must hold units
 of one group (four gates of an LSTM are an axis of their own), and zeros fill the rest. Layers that need to know more of
-their members have `attune` (see `layers`).
+their members have `set_members` (see `layers`).
 
 So that a mutation can be carried out on it, a kind of module says which groups an operator widens or narrows
-(`alteration`), which of its tensors are newborn (`origin`) and how a newborn layer keeps silent (`begin_`); after a
-removal, who read what was lost (`readers`, `reading`). `morphism.morph` does the rest, for every kind alike.
+(`unit_change`), which of its tensors are newborn (`source_name`) and how a newborn layer keeps silent (`init_new_layer_`); after a
+removal, who read what was lost (`consumers`, `layer_input`). `morphism.morph` does the rest, for every kind alike.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from agilerl_like.modules.module_utils import Layer, walk
 
 OperatorKind = Literal["layer", "node", "activation"]
 Arguments = dict[str, int | float | str]
-Axes = dict[str, tuple[str, ...]]
+UnitAxes = dict[str, tuple[str, ...]]
 """Tensor name -> the unit group of each of its axes, "" for one without units. The first group named is its outputs."""
 UnitMaps = Mapping[str, Tensor]
 """Unit group -> for every unit of the child, the parent's unit that it comes from, or -1 if it is new.
@@ -42,14 +42,14 @@ A group that is not named is unchanged.
 """
 
 
-class Alteration(NamedTuple):
+class UnitChange(NamedTuple):
     """What an operator does to a module, in the module's own names."""
 
     units: Mapping[str, int] = MappingProxyType({})
     """By how many units each group gets wider or, negative, narrower."""
-    taps: UnitMaps = MappingProxyType({})
+    fixed_maps: UnitMaps = MappingProxyType({})
     """Maps that are known beforehand: of axes that hold no units of which one could choose, like a kernel's."""
-    readers: tuple[tuple[str, str], ...] = ()
+    consumers: tuple[tuple[str, str], ...] = ()
     """Linear maps, by their names in the parent and in the child, that read what a removal takes away."""
 
 
@@ -190,12 +190,12 @@ class Spec:
         arguments = dict(choices[rng.integers(len(choices))])
         return self.apply(operator, **arguments), arguments
 
-    def structure(self) -> Hashable:
+    def stack_key(self) -> Hashable:
         """What must be equal for members to be computed together; all else is made up for by zeros or in the layers."""
         raise NotImplementedError
 
     @classmethod
-    def covering(cls: type[SpecT], specs: Sequence[Any]) -> SpecT:
+    def padded_union(cls: type[SpecT], specs: Sequence[Any]) -> SpecT:
         """The smallest spec in which all these, of equal structure, have room."""
         raise NotImplementedError
 
@@ -204,16 +204,16 @@ class Spec:
         raise NotImplementedError
 
     @property
-    def fades(self) -> bool:
+    def is_fading(self) -> bool:
         """Whether a mutation is still fading in."""
         return False
 
-    def settled(self: SpecT) -> SpecT:
+    def without_fading(self: SpecT) -> SpecT:
         """The spec once nothing fades any more."""
         return self
 
     @property
-    def functions(self) -> tuple[str, ...]:
+    def activation_names(self) -> tuple[str, ...]:
         """Names of all its activations: neighbours in a stack should have them in common."""
         return ()
 
@@ -275,11 +275,11 @@ class EvolvableModule(Layer, Generic[SpecT]):
 
         return y.detach(), pull
 
-    def lodging(self, cover: EvolvableModule) -> dict[str, str]:
+    def name_in_padded(self, cover: EvolvableModule) -> dict[str, str]:
         """Where its layers stand in a module built from a covering spec, for those that stand elsewhere there."""
         return {}
 
-    def trim_(self, members: Sequence[EvolvableModule]) -> None:
+    def shrink_(self, members: Sequence[EvolvableModule]) -> None:
         """In a cover: let go of room for parameters that none of these members needs."""
 
     def advance_fades_(self, share: float = 1.0) -> None:
@@ -296,49 +296,49 @@ class EvolvableModule(Layer, Generic[SpecT]):
         """How much of the latest mutation has still to fade in: 0 when nothing does (for one member)."""
         return max((1.0 - float(activation.blend) for activation in _fades(self)), default=0.0)
 
-    def settle_(self) -> None:
+    def finish_fading_(self) -> None:
         """Forget what was faded from, once it is gone (for one member)."""
 
     # -- what a mutation needs to know (of one member)
 
-    input_readers: tuple[str, ...] = ()
+    input_consumers: tuple[str, ...] = ()
     """The linear maps that read the module's input."""
 
-    def axes(self) -> Axes:
+    def unit_axes(self) -> UnitAxes:
         """Name the unit group on each axis of every parameter and buffer that has units.
 
         The groups "in" and "out" are the module's ends.
         """
         raise NotImplementedError
 
-    def derived(self, maps: UnitMaps) -> UnitMaps:
+    def expand_maps(self, maps: UnitMaps) -> UnitMaps:
         """The maps of groups that follow from those of others, like pixels from their channel's."""
         return {}
 
-    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+    def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
         """What an operator does to the units."""
         raise NotImplementedError
 
-    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+    def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
         """The parent's name of one of this child's tensors; empty for one that nobody had before."""
         return name
 
-    def origins(self, names: Collection[str], operator: str, arguments: Arguments) -> dict[str, str]:
+    def source_names(self, names: Collection[str], operator: str, arguments: Arguments) -> dict[str, str]:
         """The same of all of them, without the newborn."""
-        found = {name: self.origin(name, operator, arguments) for name in names}
-        return {name: origin for name, origin in found.items() if origin}
+        found = {name: self.source_name(name, operator, arguments) for name in names}
+        return {name: source_name for name, source_name in found.items() if source_name}
 
-    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+    def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
         """Let a newborn layer of this child's change nothing."""
 
-    def bridge_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
+    def merge_removed_layer_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
         """Let this child do about what its parent did with the layer that was removed, before readers are refitted."""
 
-    def reading(self, name: str, x: Tensor) -> Tensor:
+    def layer_input(self, name: str, x: Tensor) -> Tensor:
         """What one of its linear maps reads `[n, columns]` when the module reads `x` `[B, in]`."""
         raise NotImplementedError
 
-    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+    def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         """What the layer of a linear map says where the map gives `outputs` (which are not overwritten)."""
         return outputs
 

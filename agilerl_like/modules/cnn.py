@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.base import (
-    Alteration,
     Arguments,
-    Axes,
     EvolvableModule,
     OperatorKind,
+    UnitAxes,
+    UnitChange,
     UnitMaps,
     check_kind,
     check_limits,
@@ -226,14 +226,14 @@ class CNNSpec(ImageSpec):
 
     # -- beside others in a stack
 
-    def structure(self) -> Hashable:
+    def stack_key(self) -> Hashable:
         """All but channels, which zeros make up for where a function gives 0 for 0."""
         channels = () if self.may_be_narrower else self.channel_size
         extents = self.kernel_size, self.stride_size, self.padding
-        return extents, self.functions, self.layer_norm, channels
+        return extents, self.activation_names, self.layer_norm, channels
 
     @classmethod
-    def covering(cls, specs: Sequence[CNNSpec]) -> CNNSpec:
+    def padded_union(cls, specs: Sequence[CNNSpec]) -> CNNSpec:
         """Each layer as wide as the widest."""
         return specs[0].evolve(
             channel_size=tuple(max(widths) for widths in zip(*(spec.channel_size for spec in specs), strict=True)),
@@ -348,43 +348,43 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
 
     # -- mutations
 
-    input_readers = ("convs.0",)
+    input_consumers = ("convs.0",)
 
-    def axes(self) -> Axes:
-        axes: Axes = {"output.weight": ("out", "flat"), "output.bias": ("out",)}
+    def unit_axes(self) -> UnitAxes:
+        unit_axes: UnitAxes = {"output.weight": ("out", "flat"), "output.bias": ("out",)}
         groups = ["in", *(str(i) for i in range(len(self.convs)))]
         for i, (before, after) in enumerate(pairwise(groups)):
             kernel = (f"{i}.kernel.{axis}" for axis in range(len(self.conv(i).geometry.kernel)))
-            axes[f"convs.{i}.weight"] = (after, before, *kernel)
-            axes[f"convs.{i}.bias"] = (after,)
+            unit_axes[f"convs.{i}.weight"] = (after, before, *kernel)
+            unit_axes[f"convs.{i}.bias"] = (after,)
             for name in ("weight", "bias", "counted"):
-                axes[f"norms.{i}.{name}"] = (after,)
-        return axes
+                unit_axes[f"norms.{i}.{name}"] = (after,)
+        return unit_axes
 
-    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+    def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
         layer, channels = int(arguments.get("layer", 0)), int(arguments.get("channels", 0))
         here, behind = f"convs.{layer}", f"convs.{layer + 1}" if layer + 1 < len(self.convs) else "output"
         if operator == "add_channel":
-            return Alteration({str(layer): channels})
+            return UnitChange({str(layer): channels})
         if operator == "remove_channel":
-            return Alteration({str(layer): -channels}, readers=((behind, behind),))
+            return UnitChange({str(layer): -channels}, consumers=((behind, behind),))
         if operator == "change_kernel":
             shrinks = int(arguments["by"]) < 0
-            return Alteration(taps=self._taps(layer, shrinks), readers=((here, here),) if shrinks else ())
+            return UnitChange(fixed_maps=self._taps(layer, shrinks), consumers=((here, here),) if shrinks else ())
         if operator == "remove_layer":
-            return Alteration(readers=((behind, here if behind != "output" else behind),))
-        return Alteration()
+            return UnitChange(consumers=((behind, here if behind != "output" else behind),))
+        return UnitChange()
 
     def _taps(self, layer: int, shrinks: bool) -> UnitMaps:
         """A kernel loses its outermost taps, or gets a ring of new ones."""
         ring = torch.tensor([-1])
         kept = [torch.arange(length) for length in self.conv(layer).geometry.kernel]
         return {
-            f"{layer}.kernel.{axis}": taps[1:-1] if shrinks else torch.cat([ring, taps, ring])
-            for axis, taps in enumerate(kept)
+            f"{layer}.kernel.{axis}": fixed_maps[1:-1] if shrinks else torch.cat([ring, fixed_maps, ring])
+            for axis, fixed_maps in enumerate(kept)
         }
 
-    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+    def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
         if operator not in ("add_layer", "remove_layer"):
             return name
         kind, _, rest = name.partition(".")
@@ -403,26 +403,26 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
         """What reads, in this child, in place of a layer that was removed."""
         return f"convs.{layer}" if layer < len(self.convs) else "output"
 
-    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+    def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
         """A newborn layer gives what it reads."""
         if operator == "add_layer":
             newborn = self.conv(int(arguments["layer"]) + 1)
             nn.init.dirac_(newborn.weight)
             nn.init.zeros_(newborn.bias)
 
-    def bridge_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
+    def merge_removed_layer_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
         """Let a layer do what two did, as if nothing had stood between them."""
         if operator != "remove_layer":
             return
         before, layer = cast(EvolvableCNN, parent), int(arguments["layer"])
-        removed, heir = before.conv(layer), cast(Conv, self.get_submodule(self._heir(layer)))
+        removed, replacement = before.conv(layer), cast(Conv, self.get_submodule(self._heir(layer)))
         is_last = layer + 1 == len(before.convs)
         reader = before.output_kernel() if is_last else before.conv(layer + 1).weight
-        heir.weight.copy_(compose(reader, removed).reshape(heir.weight.shape))
-        heir.bias.add_(reader.flatten(2).sum(2) @ removed.bias)
+        replacement.weight.copy_(compose(reader, removed).reshape(replacement.weight.shape))
+        replacement.bias.add_(reader.flatten(2).sum(2) @ removed.bias)
 
-    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+    def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         if name == "output":
-            return super().heard(name, outputs, inputs)
+            return super().layer_output(name, outputs, inputs)
         i = int(name.removeprefix("convs."))
         return cast(Activation, self.activations[i])(self.norms[i](outputs.clone()), inputs)

@@ -297,14 +297,14 @@ class ImageSpec(Spec):
         return self.evolve(activation=activation, output_activation=output, fading=fading)
 
     @property
-    def fades(self) -> bool:
+    def is_fading(self) -> bool:
         return bool(self.fading)
 
-    def settled(self: ImageSpecT) -> ImageSpecT:
+    def without_fading(self: ImageSpecT) -> ImageSpecT:
         return self.evolve(fading=())
 
     @property
-    def functions(self) -> tuple[str, ...]:
+    def activation_names(self) -> tuple[str, ...]:
         return self.activation, self.output_activation, *self.fading
 
     @property
@@ -352,11 +352,11 @@ class ImageEncoder(EvolvableModule[ImageSpecT]):
         else:
             self.output.reset_uniform_(min(output_gain, 1.0), generator)
 
-    def settle_(self) -> None:
+    def finish_fading_(self) -> None:
         for layer in self.modules():
             if isinstance(layer, Activation):
-                layer.settle_()
-        self.spec = self.spec.settled()
+                layer.finish_fading_()
+        self.spec = self.spec.without_fading()
 
     @property
     def members(self) -> int:
@@ -386,19 +386,19 @@ class ImageEncoder(EvolvableModule[ImageSpecT]):
         """The output layer's weights as a kernel over the whole image `[out, channels, *size]` (of one member)."""
         return self.output.weight.view(self.num_outputs, -1, *self.size)
 
-    def derived(self, maps: UnitMaps) -> UnitMaps:
+    def expand_maps(self, maps: UnitMaps) -> UnitMaps:
         """A flattened channel is all its places: unit u becomes u*n to u*n + n-1."""
         if self.last_group not in maps:
             return {}
         places, channels = prod(self.size), maps[self.last_group].unsqueeze(1)
         return {"flat": torch.where(channels < 0, -1, channels * places + torch.arange(places)).flatten()}
 
-    def reading(self, name: str, x: Tensor) -> Tensor:
+    def layer_input(self, name: str, x: Tensor) -> Tensor:
         if name == "output":
             return self.flat(self.image.read(x))
         few = x[:: 1 + (len(x) - 1) // MOST_IMAGES]  # an image has many patches
         (part,) = self.trunk(self.parts(self.image.read(few)), name)
         return cast(Conv, self.get_submodule(name)).patches(part)
 
-    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+    def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         return self.output_activation(outputs.clone(), inputs) if name == "output" else outputs

@@ -35,8 +35,8 @@ class Flat(EvolvableModule[SpecT]):
     def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
         return super().pullback(flattened(self.inputs, x), to_input=to_input)
 
-    def reading(self, name: str, x: Tensor) -> Tensor:
-        return super().reading(name, flattened(self.inputs, x))
+    def layer_input(self, name: str, x: Tensor) -> Tensor:
+        return super().layer_input(name, flattened(self.inputs, x))
 
 
 class FlatMLP(Flat[MLPSpec], EvolvableMLP):

@@ -42,9 +42,9 @@ class EvolvableWindow(EvolvableLSTM):
         said, _ = self.unroll(*self._windows(x))
         return said[..., -1, :].reshape(*x.shape[:-1], self.num_outputs)
 
-    def reading(self, name: str, x: Tensor | Sequences) -> Tensor:
+    def layer_input(self, name: str, x: Tensor | Sequences) -> Tensor:
         windows = self._windows(cast(Tensor, x))
-        return super().reading(name, Sequences(*(part[0] for part in windows)))
+        return super().layer_input(name, Sequences(*(part[0] for part in windows)))
 
     def _windows(self, x: Tensor) -> Sequences:
         """Every window is a sequence that begins an episode; all with a leading member axis."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import Arguments, EvolvableModule
-from agilerl_like.modules.weight_transfer import morph_
+from agilerl_like.modules.weight_transfer import transfer_weights_
 
 IMAGINED = 256
 """States that stand for what a module reads, where none are given."""
@@ -50,8 +50,8 @@ def mutate_(
     Raises:
         ConfigurationError: the operator is unknown or not legal now, or not with these arguments.
     """
-    if module.spec.fades and module.fade_left() <= 0:
-        module.settle_()
+    if module.spec.is_fading and module.fade_left() <= 0:
+        module.finish_fading_()
     rng = np.random.default_rng(seed)
     legal = [choice for choice in module.spec.choices(operator) if arguments.items() <= choice.items()]
     if not legal:
@@ -62,14 +62,14 @@ def mutate_(
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     child.reset_(generator, output_gain=1.0)
     seen = _imagined(module, generator) if states is None else states
-    morph_(child.train(module.training), module, operator, chosen, states=seen, generator=generator)
+    transfer_weights_(child.train(module.training), module, operator, chosen, states=seen, generator=generator)
     kept = {name: value for name, value in vars(module).items() if name.endswith("_hooks")}
     vars(module).update({**vars(child), **kept})
     return chosen
 
 
 def _why_none(module: EvolvableModule) -> str:
-    if not module.spec.fades:
+    if not module.spec.is_fading:
         return "none, for it would leave a bound"
     return (
         f"none while the last mutation is still fading in (left is {module.fade_left():.2f}); advance_fades_(share) "

@@ -5,7 +5,7 @@ first case and `[P, B, in]` in the second. Nothing else differs, so an agent alo
 How a layer runs fastest (one fused kernel, a batched one, a loop over members) is decided here and nowhere else.
 
 Members of a stack may be narrower than the stack, or lack a layer. Then their tensors fill the leading corner and zeros
-the rest, which stay zeros for ever; a layer for which zeros are not enough is told about its members by `attune`. So is
+the rest, which stay zeros for ever; a layer for which zeros are not enough is told about its members by `set_members`. So is
 a linear one, which keeps views of a stack's weights.
 """
 
@@ -186,7 +186,7 @@ class Linear(Layer):
         nn.init.uniform_(self.weight, -bound, bound, generator=generator)
         nn.init.zeros_(self.bias)
 
-    def trim_(self, width: int) -> None:
+    def shrink_(self, width: int) -> None:
         """In a cover, whose numbers play no part: have room for no more than `width` units to read and to give."""
         weight, bias = self.weight.detach()[:width, :width], self.bias.detach()[:width]
         self.weight, self.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
@@ -196,7 +196,7 @@ class Linear(Layer):
         """The weights `[out, columns]` (of one member): a view."""
         return self.weight
 
-    def attune(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
+    def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
         """Learn who has this layer, and keep its views."""
         weight, bias = self.weight.detach(), self.bias.detach()
         span = span_of(members) or (slice(0, len(members)) if self.is_trimmed else None)
@@ -324,7 +324,7 @@ class LayerNorm(Layer):
         self.counted: Tensor
         self.counts_all = True
 
-    def attune(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
+    def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
         """Learn whether all units of all members count; a missing one does not."""
         self.refresh()
 
@@ -452,7 +452,7 @@ class Activation(Layer):
             self.before = before
             self.register_buffer("blend", torch.zeros(1))
 
-    def attune(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
+    def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
         """Learn each member's functions, who fades, who lacks this layer, and which units are missing."""
         layers = [member if isinstance(member, Activation) else None for member in members]
         here = [row for row, layer in enumerate(layers) if layer]
@@ -526,7 +526,7 @@ class Activation(Layer):
         if self.before:
             self.blend.add_(share).clamp_(max=1.0)
 
-    def settle_(self) -> None:
+    def finish_fading_(self) -> None:
         """Forget what was faded from (for one member)."""
         if self.before:
             self.before = ""

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.base import (
-    Alteration,
     Arguments,
-    Axes,
     EvolvableModule,
     OperatorKind,
     Pull,
     Spec,
+    UnitAxes,
+    UnitChange,
     UnitMaps,
     check_limits,
     check_range,
@@ -106,11 +106,11 @@ class LSTMSpec(Spec):
 
     # -- beside others in a stack
 
-    def structure(self) -> Hashable:
+    def stack_key(self) -> Hashable:
         return self.cell, self.dropout
 
     @classmethod
-    def covering(cls, specs: Sequence[LSTMSpec]) -> LSTMSpec:
+    def padded_union(cls, specs: Sequence[LSTMSpec]) -> LSTMSpec:
         names = ("hidden_state_size", "num_layers", "max_hidden_state_size", "max_layers")
         return specs[0].evolve(**{name: max(getattr(spec, name) for spec in specs) for name in names})
 
@@ -289,38 +289,38 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
 
     # -- mutations
 
-    def axes(self) -> Axes:
-        axes: Axes = {"kept": ("out",)}
+    def unit_axes(self) -> UnitAxes:
+        unit_axes: UnitAxes = {"kept": ("out",)}
         for layer in range(self.spec.num_layers):
             own, read = (str(layer), "out") if layer else ("out", "in")
-            axes[f"cells.{layer}.gates.weight"] = ("", own, read)
-            axes[f"cells.{layer}.gates.bias"] = ("", own)
-            axes[f"cells.{layer}.recurrent_weight"] = ("", own, own)
-            axes[f"residuals.{layer}.weight"] = ("out", own)
-            axes[f"residuals.{layer}.bias"] = ("out",)
-        return axes
+            unit_axes[f"cells.{layer}.gates.weight"] = ("", own, read)
+            unit_axes[f"cells.{layer}.gates.bias"] = ("", own)
+            unit_axes[f"cells.{layer}.recurrent_weight"] = ("", own, own)
+            unit_axes[f"residuals.{layer}.weight"] = ("out", own)
+            unit_axes[f"residuals.{layer}.bias"] = ("out",)
+        return unit_axes
 
-    input_readers = ("cells.0.gates",)
+    input_consumers = ("cells.0.gates",)
 
-    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+    def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
         """All layers get wider or narrower together; of a later one those units stay that its residual map needs."""
         if operator.endswith("layer"):
-            return Alteration()
+            return UnitChange()
         residuals = [f"residuals.{layer}" for layer in self.residuals]
         nodes = int(arguments["nodes"]) * (1 if operator == "add_node" else -1)
         units = {"out": nodes, **dict.fromkeys(self.residuals, nodes)}
-        return Alteration(units, readers=tuple((name, name) for name in residuals) if nodes < 0 else ())
+        return UnitChange(units, consumers=tuple((name, name) for name in residuals) if nodes < 0 else ())
 
-    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+    def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
         newborn = operator == "add_layer" and name.split(".")[1:2] == [str(arguments["layer"])]
         return "" if newborn else name
 
-    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+    def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
         """A newborn layer remembers something, and its residual map says nothing of it."""
         if operator == "add_layer":
             self._cells[int(arguments["layer"])].reset_(generator, orthogonal=self.spec.init_layers)
 
-    def reading(self, name: str, x: Tensor | Sequences) -> Tensor:
+    def layer_input(self, name: str, x: Tensor | Sequences) -> Tensor:
         """Of `Sequences`, of sequences `[S, L, in]` that begin an episode each, or of first steps `[n, in]`."""
         sequences = x if isinstance(x, Sequences) else self._episodes(x)
         if name == "cells.0.gates":
@@ -355,9 +355,9 @@ def _by_time(x: Tensor, dtype: torch.dtype) -> Tensor:
     return _stacked(x, 3).transpose(1, 2).to(dtype)
 
 
-def _stacked(x: Tensor, axes: int) -> Tensor:
+def _stacked(x: Tensor, unit_axes: int) -> Tensor:
     """`[…, *axes]` -> `[P, *axes]`, P = 1 for a member alone; also of no sequences at all."""
-    return x.reshape(x.shape[:-axes].numel(), *x.shape[-axes:])
+    return x.reshape(x.shape[:-unit_axes].numel(), *x.shape[-unit_axes:])
 
 
 def _precisely(x: Tensor) -> AbstractContextManager[Any]:

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import (
-    Alteration,
     Arguments,
-    Axes,
     EvolvableModule,
     OperatorKind,
     Pull,
     Spec,
+    UnitAxes,
+    UnitChange,
     check_ends,
     check_limits,
     check_range,
@@ -172,14 +172,14 @@ class MLPSpec(Spec):
         return self.evolve(activation=activation, output_activation=output, fading=fading)
 
     @property
-    def fades(self) -> bool:
+    def is_fading(self) -> bool:
         return bool(self.fading)
 
-    def settled(self) -> MLPSpec:
+    def without_fading(self) -> MLPSpec:
         return self.evolve(fading=())
 
     @property
-    def functions(self) -> tuple[str, ...]:
+    def activation_names(self) -> tuple[str, ...]:
         return self.activation, self.output_activation, *self.fading
 
     @property
@@ -191,11 +191,11 @@ class MLPSpec(Spec):
 
     # -- beside others in a stack
 
-    def structure(self) -> Hashable:
+    def stack_key(self) -> Hashable:
         return self.layer_norm, self.output_layernorm, self.noisy
 
     @classmethod
-    def covering(cls, specs: Sequence[MLPSpec]) -> MLPSpec:
+    def padded_union(cls, specs: Sequence[MLPSpec]) -> MLPSpec:
         """As many layers as the deepest, each as wide as the widest; a layer that somebody skips is no wider."""
         depth = max(len(spec.hidden_size) for spec in specs)
         sizes = [max((*spec.hidden_size, *(0,) * depth)[i] for spec in specs) for i in range(depth)]
@@ -328,49 +328,52 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
     def _pairs(self) -> list[tuple[Linear, Activation]]:
         return [*zip(cast(Iterable[Linear], self.linears), cast(Iterable[Activation], self.activations), strict=True)]
 
-    def lodging(self, cover: EvolvableModule) -> dict[str, str]:
+    def name_in_padded(self, cover: EvolvableModule) -> dict[str, str]:
         """The output layer is the last one here and there."""
         here, there = len(self.linears) - 1, len(cast(EvolvableMLP, cover).linears) - 1
         return {f"{kind}.{here}": f"{kind}.{there}" for kind in ("linears", "norms", "activations")}
 
-    def trim_(self, members: Sequence[EvolvableModule]) -> None:
+    def shrink_(self, members: Sequence[EvolvableModule]) -> None:
         """A layer that some lack is as wide as what passes it by, but its matrix as wide as those who have it need."""
         theirs = [cast(EvolvableMLP, member) for member in members]
         for i in range(len(self.linears) - 1):
             having = [one.linear(i) for one in theirs if i < len(one.spec.hidden_size)]
             if len(having) < len(theirs) and not self.spec.noisy:
-                self.linear(i).trim_(max(size for linear in having for size in linear.weight.shape))
+                self.linear(i).shrink_(max(size for linear in having for size in linear.weight.shape))
 
     # -- mutations
 
-    input_readers = ("linears.0",)
+    input_consumers = ("linears.0",)
 
-    def axes(self) -> Axes:
-        axes: Axes = {}
+    def unit_axes(self) -> UnitAxes:
+        unit_axes: UnitAxes = {}
         groups = ["in", *(str(i) for i in range(len(self.linears) - 1)), "out"]
         for i, (before, after) in enumerate(pairwise(groups)):
-            axes[f"linears.{i}.weight"], axes[f"linears.{i}.bias"] = (after, before), (after,)
+            unit_axes[f"linears.{i}.weight"], unit_axes[f"linears.{i}.bias"] = (after, before), (after,)
             if self.spec.noisy:
-                axes[f"linears.{i}.weight_sigma"], axes[f"linears.{i}.input_noise"] = (after, before), (before,)
-                axes |= {f"linears.{i}.{name}": (after,) for name in ("bias_sigma", "output_noise")}
-            axes |= {f"norms.{i}.{name}": (after,) for name in self._normed}
-        return axes
+                unit_axes[f"linears.{i}.weight_sigma"], unit_axes[f"linears.{i}.input_noise"] = (
+                    (after, before),
+                    (before,),
+                )
+                unit_axes |= {f"linears.{i}.{name}": (after,) for name in ("bias_sigma", "output_noise")}
+            unit_axes |= {f"norms.{i}.{name}": (after,) for name in self._normed}
+        return unit_axes
 
     @property
     def _normed(self) -> tuple[str, ...]:
         """What there is in a normalisation, if there are any."""
         return ("weight", "bias", "counted") if self.spec.layer_norm or self.spec.output_layernorm else ()
 
-    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+    def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
         layer, nodes = int(arguments.get("layer", 0)), int(arguments.get("nodes", 0))
         behind = f"linears.{layer + 1}"
         if operator == "add_node":
-            return Alteration({str(layer): nodes})
+            return UnitChange({str(layer): nodes})
         if operator == "remove_node":
-            return Alteration({str(layer): -nodes}, readers=((behind, behind),))
-        return Alteration(readers=((behind, f"linears.{layer}"),) if operator == "remove_layer" else ())
+            return UnitChange({str(layer): -nodes}, consumers=((behind, behind),))
+        return UnitChange(consumers=((behind, f"linears.{layer}"),) if operator == "remove_layer" else ())
 
-    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+    def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
         if operator not in ("add_layer", "remove_layer"):
             return name
         kind, place, attribute = name.split(".")
@@ -381,7 +384,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
             return f"{kind}.{i + (i >= layer)}.{attribute}"
         return "" if i == layer + 1 else f"{kind}.{i - (i > layer)}.{attribute}"
 
-    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+    def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
         """A newborn layer gives what it reads, without noise."""
         if operator != "add_layer":
             return
@@ -392,31 +395,31 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
             linear.weight_sigma.zero_()
             linear.bias_sigma.zero_()
 
-    def bridge_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
+    def merge_removed_layer_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
         """Let a layer do what two did, as if nothing had stood between them, as noisily as the second."""
         if operator != "remove_layer":
             return
         layer, before = int(arguments["layer"]), cast(EvolvableMLP, parent)
-        removed, reader, heir = before.linear(layer), before.linear(layer + 1), self.linear(layer)
-        heir.weight.copy_(reader.weight @ removed.weight)
-        heir.bias.copy_(reader.bias + reader.weight @ removed.bias)
-        if isinstance(heir, NoisyLinear) and isinstance(reader, NoisyLinear):
-            heir.weight_sigma.fill_(float(reader.weight_sigma.abs().mean()))
+        removed, reader, replacement = before.linear(layer), before.linear(layer + 1), self.linear(layer)
+        replacement.weight.copy_(reader.weight @ removed.weight)
+        replacement.bias.copy_(reader.bias + reader.weight @ removed.bias)
+        if isinstance(replacement, NoisyLinear) and isinstance(reader, NoisyLinear):
+            replacement.weight_sigma.fill_(float(reader.weight_sigma.abs().mean()))
 
-    def reading(self, name: str, x: Tensor) -> Tensor:
+    def layer_input(self, name: str, x: Tensor) -> Tensor:
         for i in range(_place(name)):
             x = self.activations[i](self.norms[i](self.linears[i](x)), x)
         return x
 
-    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+    def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         i = _place(name)
         return self.activations[i](self.norms[i](outputs.clone()), inputs)
 
-    def settle_(self) -> None:
+    def finish_fading_(self) -> None:
         """Forget what was faded from, once it is gone (for one member)."""
         for activation in self.activations:
-            cast(Activation, activation).settle_()
-        self.spec = self.spec.settled()
+            cast(Activation, activation).finish_fading_()
+        self.spec = self.spec.without_fading()
 
 
 def _place(name: str) -> int:

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from agilerl_like.envs.spaces import Leaf
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.base import (
-    Alteration,
     Arguments,
-    Axes,
     EvolvableModule,
     OperatorKind,
     Spec,
+    UnitAxes,
+    UnitChange,
     UnitMaps,
     check_limits,
     check_mapping,
@@ -176,7 +176,7 @@ class MultiInputSpec(Spec):
         name, _, verb = operator.rpartition(".")
         if name:
             return dict(self.extractors)[name].choices(verb)
-        if self.fades:
+        if self.is_fading:
             return ()
         if operator == "change_activation":
             found = (str(choice["activation"]) for _, spec in self.extractors for choice in _activation_choices(spec))
@@ -212,23 +212,23 @@ class MultiInputSpec(Spec):
         return self._with(changed, activation=activation, output_activation=activation, fading=self.activation)
 
     @property
-    def fades(self) -> bool:
-        return bool(self.fading) or any(spec.fades for _, spec in self.extractors)
+    def is_fading(self) -> bool:
+        return bool(self.fading) or any(spec.is_fading for _, spec in self.extractors)
 
-    def settled(self) -> MultiInputSpec:
-        return self._with({name: spec.settled() for name, spec in self.extractors}, fading="")
+    def without_fading(self) -> MultiInputSpec:
+        return self._with({name: spec.without_fading() for name, spec in self.extractors}, fading="")
 
     # -- beside others in a stack
 
-    def structure(self) -> Hashable:
-        return tuple((name, type(spec), spec.structure()) for name, spec in self.extractors)
+    def stack_key(self) -> Hashable:
+        return tuple((name, type(spec), spec.stack_key()) for name, spec in self.extractors)
 
     @classmethod
-    def covering(cls, specs: Sequence[MultiInputSpec]) -> MultiInputSpec:
+    def padded_union(cls, specs: Sequence[MultiInputSpec]) -> MultiInputSpec:
         rows = zip(*(spec.extractors for spec in specs), strict=True)
         widest = max(spec.latent_dim for spec in specs)
         return specs[0].evolve(
-            extractors=tuple((row[0][0], type(row[0][1]).covering([spec for _, spec in row])) for row in rows),
+            extractors=tuple((row[0][0], type(row[0][1]).padded_union([spec for _, spec in row])) for row in rows),
             latent_dim=widest,
             max_latent_dim=max(widest, *(spec.max_latent_dim for spec in specs)),
             fading=next((spec.fading for spec in specs if spec.fading), ""),
@@ -247,8 +247,8 @@ class MultiInputSpec(Spec):
     # -- in words
 
     @property
-    def functions(self) -> tuple[str, ...]:
-        inner = (name for _, spec in self.extractors for name in spec.functions)
+    def activation_names(self) -> tuple[str, ...]:
+        inner = (name for _, spec in self.extractors for name in spec.activation_names)
         return self.activation, self.output_activation, self.fading, *inner
 
     @property
@@ -401,53 +401,53 @@ class EvolvableMultiInput(EvolvableModule[MultiInputSpec]):
     def _extractors(self) -> dict[str, EvolvableModule]:
         return {name: cast(EvolvableModule, extractor) for name, extractor in self.extractors.items()}
 
-    def settle_(self) -> None:
+    def finish_fading_(self) -> None:
         for extractor in self._extractors.values():
-            extractor.settle_()
-        self.output_activation.settle_()
-        self.spec = self.spec.settled()
+            extractor.finish_fading_()
+        self.output_activation.finish_fading_()
+        self.spec = self.spec.without_fading()
 
     # -- mutations: what the extractors say, in names of their own
 
-    def axes(self) -> Axes:
-        axes: Axes = {
+    def unit_axes(self) -> UnitAxes:
+        unit_axes: UnitAxes = {
             f"extractors.{place}.{name}": tuple(group and f"{place}.{group}" for group in groups)
             for place, extractor in self._extractors.items()
-            for name, groups in extractor.axes().items()
+            for name, groups in extractor.unit_axes().items()
         }
         for place in self.fusion:
-            axes[f"fusion.{place}.weight"] = ("out", f"{place}.out")
-            axes[f"fusion.{place}.bias"] = ("out",)
-        return axes
+            unit_axes[f"fusion.{place}.weight"] = ("out", f"{place}.out")
+            unit_axes[f"fusion.{place}.bias"] = ("out",)
+        return unit_axes
 
-    def derived(self, maps: UnitMaps) -> UnitMaps:
+    def expand_maps(self, maps: UnitMaps) -> UnitMaps:
         found: dict[str, Tensor] = {}
         for place, extractor in self._extractors.items():
             own = {group.removeprefix(f"{place}."): m for group, m in maps.items() if group.startswith(f"{place}.")}
-            found |= {f"{place}.{group}": unit_map for group, unit_map in extractor.derived(own).items()}
+            found |= {f"{place}.{group}": unit_map for group, unit_map in extractor.expand_maps(own).items()}
         return found
 
-    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+    def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
         place, verb = self._target(operator)
         if place:
-            return self._qualified(place, self._extractors[place].alteration(verb, arguments))
+            return self._qualified(place, self._extractors[place].unit_change(verb, arguments))
         if operator == "change_activation":
-            return Alteration()
+            return UnitChange()
         nodes = int(arguments["nodes"]) * (1 if operator == "add_latent_node" else -1)
         places = [place for place, extractor in self._extractors.items() if _has_latent(extractor.spec)]
-        readers = [(f"fusion.{place}", f"fusion.{place}") for place in places] if nodes < 0 else []
-        return Alteration({f"{place}.out": nodes for place in places}, readers=tuple(readers))
+        consumers = [(f"fusion.{place}", f"fusion.{place}") for place in places] if nodes < 0 else []
+        return UnitChange({f"{place}.out": nodes for place in places}, consumers=tuple(consumers))
 
-    def _qualified(self, place: str, alteration: Alteration) -> Alteration:
+    def _qualified(self, place: str, unit_change: UnitChange) -> UnitChange:
         """What an extractor does, in the names of the whole; who reads the end of it is the linear layer."""
         inside = f"extractors.{place}"
-        readers = [(f"{inside}.{before}", f"{inside}.{after}") for before, after in alteration.readers]
-        if alteration.units.get("out", 0) < 0:
-            readers.append((f"fusion.{place}", f"fusion.{place}"))
-        return Alteration(
-            {f"{place}.{group}": change for group, change in alteration.units.items()},
-            {f"{place}.{group}": unit_map for group, unit_map in alteration.taps.items()},
-            tuple(readers),
+        consumers = [(f"{inside}.{before}", f"{inside}.{after}") for before, after in unit_change.consumers]
+        if unit_change.units.get("out", 0) < 0:
+            consumers.append((f"fusion.{place}", f"fusion.{place}"))
+        return UnitChange(
+            {f"{place}.{group}": change for group, change in unit_change.units.items()},
+            {f"{place}.{group}": unit_map for group, unit_map in unit_change.fixed_maps.items()},
+            tuple(consumers),
         )
 
     def _target(self, operator: str) -> tuple[str, str]:
@@ -455,34 +455,34 @@ class EvolvableMultiInput(EvolvableModule[MultiInputSpec]):
         name, _, verb = operator.rpartition(".")
         return next((str(i) for i, leaf in enumerate(self.inputs) if name and leaf.name == name), ""), verb
 
-    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+    def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
         place, verb = self._target(operator)
         prefix = f"extractors.{place}."
         if not place or not name.startswith(prefix):
             return name
-        found = self._extractors[place].origin(name.removeprefix(prefix), verb, arguments)
+        found = self._extractors[place].source_name(name.removeprefix(prefix), verb, arguments)
         return found and prefix + found
 
-    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+    def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
         place, verb = self._target(operator)
         if place:
-            self._extractors[place].begin_(verb, arguments, generator)
+            self._extractors[place].init_new_layer_(verb, arguments, generator)
 
-    def bridge_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
+    def merge_removed_layer_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
         place, verb = self._target(operator)
         if place:
             its_parent = cast(EvolvableMultiInput, parent)._extractors[place]
-            self._extractors[place].bridge_(its_parent, verb, arguments)
+            self._extractors[place].merge_removed_layer_(its_parent, verb, arguments)
 
-    def reading(self, name: str, x: Tensor) -> Tensor:
+    def layer_input(self, name: str, x: Tensor) -> Tensor:
         kind, place, *inner = name.split(".", 2)
         if kind == "fusion":
             return self._features(place, x)
-        return self._extractors[place].reading(inner[0], self._given_to(place, x))
+        return self._extractors[place].layer_input(inner[0], self._given_to(place, x))
 
-    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+    def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         kind, place, *inner = name.split(".", 2)
-        return outputs if kind == "fusion" else self._extractors[place].heard(inner[0], outputs, inputs)
+        return outputs if kind == "fusion" else self._extractors[place].layer_output(inner[0], outputs, inputs)
 
 
 def _make(spec: Spec, leaf: Leaf, num_outputs: int) -> EvolvableModule:

@@ -52,9 +52,9 @@ def layout(module: nn.Module | Walk, starts: Mapping[str, int] | None = None) ->
 
 def views(row: Tensor, slots: Sequence[Slot]) -> dict[str, Tensor]:
     """Name the parts of a flat row `[N]`, or of rows `[P, N]`, as views with each parameter's shape."""
-    rows, across, origin = row.shape[:-1], row.stride()[:-1], row.storage_offset()
+    rows, across, source_name = row.shape[:-1], row.stride()[:-1], row.storage_offset()
     return {  # each in one call: to cut and then view takes twice as long
-        slot.name: row.as_strided((*rows, *slot.shape), (*across, *_steps(slot.shape)), origin + slot.start)
+        slot.name: row.as_strided((*rows, *slot.shape), (*across, *_steps(slot.shape)), source_name + slot.start)
         for slot in slots
     }
 
@@ -248,7 +248,7 @@ class Stack(Generic[ModuleT]):
         stack = cls(cover, [found[kind] for kind in kinds], flat, buffers, slots)
         for row, member in enumerate(members):
             stack._settle_in(row, member)
-        stack.attune()
+        stack.set_members()
         return stack
 
     @torch.no_grad()
@@ -261,11 +261,11 @@ class Stack(Generic[ModuleT]):
             parts[name].copy_(tensor)
             tensor.data = parts[name]
 
-    def attune(self) -> None:
+    def set_members(self) -> None:
         """Tell the layers about their members."""
         for name, layer in walk(self.module).modules.items():
             if isinstance(layer, Activation | LayerNorm | Linear):
-                layer.attune([tenant.layers.get(name) for tenant in self.tenants], self.flat.device)
+                layer.set_members([tenant.layers.get(name) for tenant in self.tenants], self.flat.device)
 
     def parts(self, rows: Tensor, row: int) -> dict[str, Tensor]:
         """Name the parts of a row of `[P, N]` (parameters, moments) that are the member's own."""
@@ -290,7 +290,7 @@ class Stack(Generic[ModuleT]):
             self.cover, tenants, self.flat.index_select(0, rows) if flat is None else flat, buffers, self.slots
         )
         part.module.train(self.module.training)
-        part.attune()
+        part.set_members()
         return part
 
     def put(self, rows: Tensor, stack: Stack[ModuleT]) -> None:
@@ -308,8 +308,8 @@ def counterparts(member: Mapping[str, nn.Module], cover: Mapping[str, nn.Module]
         names[name] = elsewhere.get(name, name)
         if isinstance(module, EvolvableModule):
             prefix = f"{name}." if name else ""
-            lodging = module.lodging(cast(EvolvableModule, cover[name]))
-            elsewhere |= {prefix + here: prefix + there for here, there in lodging.items()}
+            name_in_padded = module.name_in_padded(cast(EvolvableModule, cover[name]))
+            elsewhere |= {prefix + here: prefix + there for here, there in name_in_padded.items()}
     return names
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import Alteration, Arguments, Axes, OperatorKind, check_limits, check_range
+from agilerl_like.modules.base import Arguments, OperatorKind, UnitAxes, UnitChange, check_limits, check_range
 from agilerl_like.modules.conv_layers import (
     Conv,
     Geometry,
@@ -117,13 +117,13 @@ class ResNetSpec(ImageSpec):
 
     # -- beside others in a stack
 
-    def structure(self) -> Hashable:
+    def stack_key(self) -> Hashable:
         """All but channels, which zeros make up for where a function gives 0 for 0."""
         channels = 0 if self.may_be_narrower else self.channel_size
-        return self.kernel_size, self.stride_size, self.num_blocks, self.scale_factor, self.functions, channels
+        return self.kernel_size, self.stride_size, self.num_blocks, self.scale_factor, self.activation_names, channels
 
     @classmethod
-    def covering(cls, specs: Sequence[ResNetSpec]) -> ResNetSpec:
+    def padded_union(cls, specs: Sequence[ResNetSpec]) -> ResNetSpec:
         """As wide as the widest."""
         return specs[0].evolve(
             channel_size=max(spec.channel_size for spec in specs),
@@ -201,33 +201,33 @@ class EvolvableResNet(ImageEncoder[ResNetSpec]):
 
     # -- mutations
 
-    input_readers = ("stem",)
+    input_consumers = ("stem",)
 
-    def axes(self) -> Axes:
+    def unit_axes(self) -> UnitAxes:
         kernel = ("",) * (len(self.image.shape) - 1)
-        axes: Axes = {"output.weight": ("out", "flat"), "output.bias": ("out",)}
-        axes |= {"stem.weight": ("stream", "in", *kernel), "stem.bias": ("stream",)}
+        unit_axes: UnitAxes = {"output.weight": ("out", "flat"), "output.bias": ("out",)}
+        unit_axes |= {"stem.weight": ("stream", "in", *kernel), "stem.bias": ("stream",)}
         for i in map(str, range(len(self.blocks))):
-            axes[f"blocks.{i}.inner.weight"] = (i, "stream", *kernel)
-            axes[f"blocks.{i}.inner.bias"] = (i,)
-            axes[f"blocks.{i}.outer.weight"] = ("stream", i, *kernel)
-            axes[f"blocks.{i}.outer.bias"] = ("stream",)
-        return axes
+            unit_axes[f"blocks.{i}.inner.weight"] = (i, "stream", *kernel)
+            unit_axes[f"blocks.{i}.inner.bias"] = (i,)
+            unit_axes[f"blocks.{i}.outer.weight"] = ("stream", i, *kernel)
+            unit_axes[f"blocks.{i}.outer.bias"] = ("stream",)
+        return unit_axes
 
-    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+    def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
         if operator == "remove_block":
             behind = range(int(arguments["block"]) + 1, len(self.blocks))
             inner = ((f"blocks.{i}.inner", f"blocks.{i - 1}.inner") for i in behind)
-            return Alteration(readers=(*inner, ("output", "output")))
+            return UnitChange(consumers=(*inner, ("output", "output")))
         channels, scale = int(arguments.get("channels", 0)), self.spec.scale_factor
         if operator == "add_channel":
-            return Alteration({"stream": channels, **{str(i): channels * scale for i in range(len(self.blocks))}})
+            return UnitChange({"stream": channels, **{str(i): channels * scale for i in range(len(self.blocks))}})
         if operator == "remove_channel":
-            taps = {str(i): _loudest(block, channels * scale) for i, block in enumerate(self._blocks())}
-            return Alteration({"stream": -channels}, taps, (("output", "output"),))
-        return Alteration()
+            fixed_maps = {str(i): _loudest(block, channels * scale) for i, block in enumerate(self._blocks())}
+            return UnitChange({"stream": -channels}, fixed_maps, (("output", "output"),))
+        return UnitChange()
 
-    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+    def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
         kind, _, rest = name.partition(".")
         if kind != "blocks" or operator not in ("add_block", "remove_block"):
             return name
@@ -237,7 +237,7 @@ class EvolvableResNet(ImageEncoder[ResNetSpec]):
             return f"blocks.{i + (i >= block)}.{attribute}"
         return "" if i == block else f"blocks.{i - (i > block)}.{attribute}"
 
-    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+    def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
         """A newborn block computes something and adds nothing."""
         if operator == "add_block":
             block = self._blocks()[int(arguments["block"])]
@@ -245,11 +245,11 @@ class EvolvableResNet(ImageEncoder[ResNetSpec]):
             nn.init.zeros_(block.outer.weight)
             nn.init.zeros_(block.outer.bias)
 
-    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+    def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         if name.endswith("inner"):
             block = cast(Block, self.get_submodule(name.removesuffix(".inner")))
             return block.second(outputs.clone(), inputs)
-        return super().heard(name, outputs, inputs)
+        return super().layer_output(name, outputs, inputs)
 
 
 def _loudest(block: Block, removed: int) -> Tensor:

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.base import (
-    Alteration,
     Arguments,
-    Axes,
     EvolvableModule,
     OperatorKind,
     Spec,
+    UnitAxes,
+    UnitChange,
     check_ends,
     check_range,
     num_numbers,
@@ -101,11 +101,11 @@ class SimBaSpec(Spec):
 
     # -- beside others in a stack
 
-    def structure(self) -> Hashable:
+    def stack_key(self) -> Hashable:
         return self.scale_factor
 
     @classmethod
-    def covering(cls, specs: Sequence[SimBaSpec]) -> SimBaSpec:
+    def padded_union(cls, specs: Sequence[SimBaSpec]) -> SimBaSpec:
         names = ("hidden_size", "num_blocks", "max_blocks", "max_mlp_nodes")
         return specs[0].evolve(**{name: max(getattr(spec, name) for spec in specs) for name in names})
 
@@ -115,7 +115,7 @@ class SimBaSpec(Spec):
         return width * (num_numbers(inputs) + 2 * cover.num_blocks * self.scale_factor * width + num_outputs)
 
     @property
-    def functions(self) -> tuple[str, ...]:
+    def activation_names(self) -> tuple[str, ...]:
         return (self.output_activation,)
 
     @property
@@ -188,33 +188,33 @@ class EvolvableSimBa(EvolvableModule[SimBaSpec]):
 
     # -- mutations
 
-    input_readers = ("stem",)
+    input_consumers = ("stem",)
 
-    def axes(self) -> Axes:
-        axes: Axes = {"stem.weight": ("stream", "in"), "stem.bias": ("stream",)}
-        axes |= {"output.weight": ("out", "stream"), "output.bias": ("out",)}
+    def unit_axes(self) -> UnitAxes:
+        unit_axes: UnitAxes = {"stem.weight": ("stream", "in"), "stem.bias": ("stream",)}
+        unit_axes |= {"output.weight": ("out", "stream"), "output.bias": ("out",)}
         for i in map(str, range(len(self.blocks))):
-            axes |= {f"blocks.{i}.inner.weight": (i, "stream"), f"blocks.{i}.inner.bias": (i,)}
-            axes |= {f"blocks.{i}.outer.weight": ("stream", i), f"blocks.{i}.outer.bias": ("stream",)}
+            unit_axes |= {f"blocks.{i}.inner.weight": (i, "stream"), f"blocks.{i}.inner.bias": (i,)}
+            unit_axes |= {f"blocks.{i}.outer.weight": ("stream", i), f"blocks.{i}.outer.bias": ("stream",)}
         for norm in ("norm", *(f"blocks.{i}.norm" for i in range(len(self.blocks)))):
-            axes |= {f"{norm}.{name}": ("stream",) for name in ("weight", "bias", "counted")}
-        return axes
+            unit_axes |= {f"{norm}.{name}": ("stream",) for name in ("weight", "bias", "counted")}
+        return unit_axes
 
-    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+    def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
         """A wider stream has wider blocks; of a narrower one those units stay that the outputs need."""
         if operator == "remove_block":
             behind = range(int(arguments["block"]) + 1, len(self.blocks))
             inner = ((f"blocks.{i}.inner", f"blocks.{i - 1}.inner") for i in behind)
-            return Alteration(readers=(*inner, ("output", "output")))
+            return UnitChange(consumers=(*inner, ("output", "output")))
         nodes, scale = int(arguments.get("nodes", 0)), self.spec.scale_factor
         if operator == "add_node":
-            return Alteration({"stream": nodes, **{str(i): nodes * scale for i in range(len(self.blocks))}})
+            return UnitChange({"stream": nodes, **{str(i): nodes * scale for i in range(len(self.blocks))}})
         if operator == "remove_node":
-            taps = {str(i): _loudest(block, nodes * scale) for i, block in enumerate(self._blocks)}
-            return Alteration({"stream": -nodes}, taps, (("output", "output"),))
-        return Alteration()
+            fixed_maps = {str(i): _loudest(block, nodes * scale) for i, block in enumerate(self._blocks)}
+            return UnitChange({"stream": -nodes}, fixed_maps, (("output", "output"),))
+        return UnitChange()
 
-    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+    def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
         kind, _, rest = name.partition(".")
         if kind != "blocks" or operator not in ("add_block", "remove_block"):
             return name
@@ -224,7 +224,7 @@ class EvolvableSimBa(EvolvableModule[SimBaSpec]):
             return f"blocks.{i + (i >= block)}.{attribute}"
         return "" if i == block else f"blocks.{i - (i > block)}.{attribute}"
 
-    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+    def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
         """A newborn block computes something and adds nothing."""
         if operator == "add_block":
             block = self._blocks[int(arguments["block"])]
@@ -232,7 +232,7 @@ class EvolvableSimBa(EvolvableModule[SimBaSpec]):
             nn.init.zeros_(block.outer.weight)
             nn.init.zeros_(block.outer.bias)
 
-    def reading(self, name: str, x: Tensor) -> Tensor:
+    def layer_input(self, name: str, x: Tensor) -> Tensor:
         if name == "stem":
             return x
         stream = self.stem(x)
@@ -242,7 +242,7 @@ class EvolvableSimBa(EvolvableModule[SimBaSpec]):
             stream = stream + block(stream)
         return self.norm(stream)
 
-    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+    def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         return torch.relu(outputs) if name.endswith("inner") else self.activation(outputs.clone(), outputs)
 
 

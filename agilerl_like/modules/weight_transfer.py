@@ -18,27 +18,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
+from agilerl_like.modules.base import Arguments, EvolvableModule, UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.layers import LayerNorm, Linear
 from agilerl_like.modules.module_utils import Walk, switch, walk
 from agilerl_like.modules.param_stack import Slot, layout, live_in_, refresh, views
 
 
-class Heritage(NamedTuple):
+class WeightMap(NamedTuple):
     """How a child's tensors come from its parent's: what weights and optimizer moments have in common."""
 
     sources: Mapping[str, str]
     """The parent's name of each of the child's tensors; one that is not named is newborn."""
-    axes: Axes
+    unit_axes: UnitAxes
     """The child's, where any group has other units."""
     maps: UnitMaps
 
     def leaves_whole(self, name: str) -> bool:
         """Whether one of the child's tensors has the units that it came from, no more and no fewer."""
-        return self.maps.keys().isdisjoint(self.axes.get(name, ()))
+        return self.maps.keys().isdisjoint(self.unit_axes.get(name, ()))
 
 
-class Morphed(NamedTuple):
+class TransferResult(NamedTuple):
     """What a child has from its parent besides its weights."""
 
     maps: UnitMaps
@@ -48,7 +48,7 @@ class Morphed(NamedTuple):
 
 
 @torch.no_grad()
-def morph_(
+def transfer_weights_(
     child: EvolvableModule,
     parent: EvolvableModule,
     operator: str,
@@ -57,52 +57,54 @@ def morph_(
     states: Any,
     generator: torch.Generator,
     moments: Sequence[Tensor] = (),
-    alteration: Alteration | None = None,
-    heard: Mapping[str, Heard] | None = None,
-) -> Morphed:
+    unit_change: UnitChange | None = None,
+    recorded: Mapping[str, RecordedLinear] | None = None,
+) -> TransferResult:
     """Make a child, built from the mutated spec, as like its parent as can be; the parent keeps every bit.
 
     Growth changes nothing that the parent says. After a removal what read the lost units is refitted on `states`,
     something that the parent reads, both in evaluation mode. `generator` draws what newborn units compute. `moments`
     are Adam's first and second ones `[N]` of the parent's parameters in their order; the child gets its own. They and
-    its parameters lie in one flat row each. `alteration` is what the parent says of this, if it was asked already;
-    `heard` is what its readers read and give of `states`, if that was computed already.
+    its parameters lie in one flat row each. `unit_change` is what the parent says of this, if it was asked already;
+    `recorded` is what its readers read and give of `states`, if that was computed already.
     """
-    alteration = parent.alteration(operator, arguments) if alteration is None else alteration
-    if heard is None:
-        heard = {reader: Heard.of(parent, reader, states) for reader, _ in alteration.readers}
+    unit_change = parent.unit_change(operator, arguments) if unit_change is None else unit_change
+    if recorded is None:
+        recorded = {reader: RecordedLinear.of(parent, reader, states) for reader, _ in unit_change.consumers}
     ours, theirs = walk(child), walk(parent)
-    sources = child.origins(ours.tensors, operator, arguments)
-    before = parent.axes() if alteration.units or alteration.taps else {}
-    maps = _unit_maps(parent, before, theirs.tensors, alteration, heard)
+    sources = child.source_names(ours.tensors, operator, arguments)
+    before = parent.unit_axes() if unit_change.units or unit_change.fixed_maps else {}
+    maps = _unit_maps(parent, before, theirs.tensors, unit_change, recorded)
     as_before = sources.keys() == theirs.tensors.keys() and all(name == source for name, source in sources.items())
-    heritage = Heritage(sources, before if as_before or not maps else child.axes(), maps)
+    heritage = WeightMap(sources, before if as_before or not maps else child.unit_axes(), maps)
     rows, slots, old = _flat(theirs, moments), layout(ours), layout(theirs)
     host, its_host = (held := _on_host(rows)).numpy(), held.new_empty(len(rows), slots[-1].stop)
     _settle_(its_host.numpy(), ours, slots, host, old, heritage)
     changed = [slot for slot in slots if slot.name in sources and not heritage.leaves_whole(slot.name)]
     were = {sources[slot.name] for slot in changed}
     its_parents = _parts(host, [slot for slot in old if slot.name in were])
-    transplant_(_parts(its_host.numpy(), changed), its_parents, heritage, generator=generator)
+    copy_units_(_parts(its_host.numpy(), changed), its_parents, heritage, generator=generator)
     its_rows = its_host.to(rows)
     live_in_(its_rows[0], ours.parameters.values())
     _carry_buffers_(ours.buffers, theirs.buffers, heritage, generator)
-    child.begin_(operator, arguments, generator)
-    inherited = Morphed(heritage.maps, its_rows[1:].unbind())
-    if not alteration.readers:
+    child.init_new_layer_(operator, arguments, generator)
+    inherited = TransferResult(heritage.maps, its_rows[1:].unbind())
+    if not unit_change.consumers:
         refresh(ours)
         return inherited
     switch(child, False)
     for layer in ours.modules.values():
         if isinstance(layer, LayerNorm):
             layer.recount_()
-    child.bridge_(parent, operator, arguments)
+    child.merge_removed_layer_(parent, operator, arguments)
     numbers = views(its_rows, slots)
-    for reader, heir in alteration.readers:
-        wanted = _of_those_who_stay(heard[reader].outputs, parent.get_parameter(f"{reader}.bias"), heritage, heir)
-        _refit_heir_(child, heir, wanted, states)
+    for reader, replacement in unit_change.consumers:
+        wanted = _of_those_who_stay(
+            recorded[reader].outputs, parent.get_parameter(f"{reader}.bias"), heritage, replacement
+        )
+        _refit_heir_(child, replacement, wanted, states)
         for name in ("weight", "bias"):
-            numbers[f"{heir}.{name}"][1:2] = 0.0  # it does not go on where it went
+            numbers[f"{replacement}.{name}"][1:2] = 0.0  # it does not go on where it went
     return inherited
 
 
@@ -124,7 +126,7 @@ def _parts(rows: np.ndarray, slots: Sequence[Slot]) -> dict[str, np.ndarray]:
 
 
 def _settle_(
-    its_rows: np.ndarray, ours: Walk, slots: Sequence[Slot], rows: np.ndarray, old: Sequence[Slot], heritage: Heritage
+    its_rows: np.ndarray, ours: Walk, slots: Sequence[Slot], rows: np.ndarray, old: Sequence[Slot], heritage: WeightMap
 ) -> None:
     """Fill a child's rows `[R, N]` of weights and moments with whatever it has whole from its parent's.
 
@@ -154,7 +156,7 @@ def _settle_(
 
 
 def _carry_buffers_(
-    child: Mapping[str, Tensor], parent: Mapping[str, Tensor], heritage: Heritage, generator: torch.Generator
+    child: Mapping[str, Tensor], parent: Mapping[str, Tensor], heritage: WeightMap, generator: torch.Generator
 ) -> None:
     """The same for buffers, which have no moments."""
     for name, buffer in child.items():
@@ -166,11 +168,11 @@ def _carry_buffers_(
             continue
         ours, theirs = _on_host(buffer), _on_host(parent[source])
         its, where = {name: ours.numpy()[None]}, {source: theirs.numpy()[None]}
-        transplant_(its, where, heritage, generator=generator)
+        copy_units_(its, where, heritage, generator=generator)
         buffer.copy_(ours)
 
 
-class Heard(NamedTuple):
+class RecordedLinear(NamedTuple):
     """What a linear map of the parent's reads and gives."""
 
     inputs: Tensor  # [n, columns]
@@ -178,41 +180,46 @@ class Heard(NamedTuple):
     outputs: Tensor  # [n, out]
 
     @classmethod
-    def of(cls, parent: EvolvableModule, reader: str, states: Any) -> Heard:
+    def of(cls, parent: EvolvableModule, reader: str, states: Any) -> RecordedLinear:
         """What the linear map of this name reads and gives of `states`."""
-        linear, inputs = cast(Linear, parent.get_submodule(reader)), parent.reading(reader, states)
+        linear, inputs = cast(Linear, parent.get_submodule(reader)), parent.layer_input(reader, states)
         return cls(inputs, linear.matrix(), torch.addmm(linear.bias.flatten(), inputs, linear.matrix().T))
 
 
 def _unit_maps(
     parent: EvolvableModule,
-    axes: Axes,
+    unit_axes: UnitAxes,
     tensors: Mapping[str, Tensor],
-    alteration: Alteration,
-    heard: Mapping[str, Heard],
+    unit_change: UnitChange,
+    recorded: Mapping[str, RecordedLinear],
 ) -> dict[str, Tensor]:
     """Which unit of the parent each unit of the child is, in every group that gets wider or narrower."""
-    maps, widths = dict(alteration.taps), dict[str, int]()
-    for name, tensor in tensors.items() if alteration.units else ():
-        widths.update(zip(axes.get(name, ()), tensor.shape, strict=False))
-    for group, change in alteration.units.items():
+    maps, widths = dict(unit_change.fixed_maps), dict[str, int]()
+    for name, tensor in tensors.items() if unit_change.units else ():
+        widths.update(zip(unit_axes.get(name, ()), tensor.shape, strict=False))
+    for group, change in unit_change.units.items():
         if change > 0:
-            maps[group] = grown(widths[group], change)
+            maps[group] = append_units(widths[group], change)
         elif change < 0:
-            maps[group] = _kept(parent, axes, group, widths[group], -change, heard)
-    return {**maps, **parent.derived(maps)} if maps else {}
+            maps[group] = _kept(parent, unit_axes, group, widths[group], -change, recorded)
+    return {**maps, **parent.expand_maps(maps)} if maps else {}
 
 
 def _kept(
-    parent: EvolvableModule, axes: Axes, group: str, width: int, removed: int, heard: Mapping[str, Heard]
+    parent: EvolvableModule,
+    unit_axes: UnitAxes,
+    group: str,
+    width: int,
+    removed: int,
+    recorded: Mapping[str, RecordedLinear],
 ) -> Tensor:
     """The map of a group that loses the units which its readers miss least.
 
     Several readers of one group read the same numbers: the two heads on a shared encoder.
     """
-    found: list[tuple[Heard, Tensor]] = []
-    for name, its in heard.items():
-        columns = _columns(parent, group, width, axes[f"{name}.weight"], its.inputs.shape[1])
+    found: list[tuple[RecordedLinear, Tensor]] = []
+    for name, its in recorded.items():
+        columns = _columns(parent, group, width, unit_axes[f"{name}.weight"], its.inputs.shape[1])
         if columns is not None:
             found.append((its, columns))
     if not found:  # a module by itself, of which nobody reads
@@ -220,8 +227,8 @@ def _kept(
     (first, columns), matrices = found[0], [its.matrix for its, _ in found]
     alike = all(matrix.shape[1] == width for matrix in matrices)
     if alike and columns.shape[1] == 1:
-        return least_missed(first.inputs, torch.cat(matrices), removed)
-    return least_heard([(its.inputs, its.matrix, columns) for its, columns in found], removed)
+        return prune_by_refit_error(first.inputs, torch.cat(matrices), removed)
+    return prune_by_output_variance([(its.inputs, its.matrix, columns) for its, columns in found], removed)
 
 
 def _columns(parent: EvolvableModule, group: str, width: int, groups: tuple[str, ...], count: int) -> Tensor | None:
@@ -232,35 +239,37 @@ def _columns(parent: EvolvableModule, group: str, width: int, groups: tuple[str,
     read = [name for name in groups if name][1:]
     if group in read:
         return torch.arange(count).view(width, -1)
-    none = parent.derived({group: torch.zeros(0, dtype=torch.int64)})
+    none = parent.expand_maps({group: torch.zeros(0, dtype=torch.int64)})
     follows = [name for name in read if name in none]
     if not follows:
         return None
     always = none[follows[0]]  # other groups' units among them
-    alone = (parent.derived({group: torch.tensor([unit])})[follows[0]] for unit in range(width))
+    alone = (parent.expand_maps({group: torch.tensor([unit])})[follows[0]] for unit in range(width))
     return torch.stack([columns[~torch.isin(columns, always)] for columns in alone])
 
 
-def _of_those_who_stay(outputs: Tensor, bias: Tensor, heritage: Heritage, heir: str) -> Tensor:
+def _of_those_who_stay(outputs: Tensor, bias: Tensor, heritage: WeightMap, replacement: str) -> Tensor:
     """What a linear map of the parent's gives `[n, out]`, where its heir gives fewer numbers."""
     outputs = outputs.unflatten(1, bias.shape)
-    for axis, group in enumerate(heritage.axes.get(f"{heir}.bias", ())):
+    for axis, group in enumerate(heritage.unit_axes.get(f"{replacement}.bias", ())):
         if group in heritage.maps:
             outputs = outputs.index_select(axis + 1, heritage.maps[group].to(outputs.device))
     return outputs.flatten(1)
 
 
-def _refit_heir_(child: EvolvableModule, heir: str, wanted: Tensor, states: Any) -> None:
+def _refit_heir_(child: EvolvableModule, replacement: str, wanted: Tensor, states: Any) -> None:
     """Refit a linear map to give what is `wanted` `[n, out]`, unless its layer says that better as it is.
 
     It does where the activation stands in for a removed one: relu(W x) for relu(I relu(W x)).
     """
-    linear, inputs = cast(Linear, child.get_submodule(heir)), child.reading(heir, states)
+    linear, inputs = cast(Linear, child.get_submodule(replacement)), child.layer_input(replacement, states)
     matrix, bias = linear.matrix(), linear.bias.view(-1)
-    goal = child.heard(heir, wanted, inputs)
+    goal = child.layer_output(replacement, wanted, inputs)
 
     def error() -> float:
-        return float((child.heard(heir, torch.addmm(bias, inputs, matrix.T), inputs) - goal).square().sum())
+        return float(
+            (child.layer_output(replacement, torch.addmm(bias, inputs, matrix.T), inputs) - goal).square().sum()
+        )
 
     bridged, bridged_error = (matrix.clone(), bias.clone()), error()
     refit_(matrix, bias, inputs, wanted)
@@ -269,12 +278,12 @@ def _refit_heir_(child: EvolvableModule, heir: str, wanted: Tensor, states: Any)
         bias.copy_(bridged[1])
 
 
-def grown(width: int, added: int) -> Tensor:
+def append_units(width: int, added: int) -> Tensor:
     """Return the map of a group that keeps its `width` units and gets `added` new ones."""
     return torch.cat([torch.arange(width), torch.full((added,), -1)])
 
 
-class Way(NamedTuple):
+class AxisMap(NamedTuple):
     """Where the units on an axis come from."""
 
     take: np.ndarray
@@ -283,7 +292,7 @@ class Way(NamedTuple):
     """Those that are new, if any are: a slice where the parent's first ones stay where they are, in front of them."""
 
     @classmethod
-    def along(cls, unit_map: Tensor) -> Way:
+    def along(cls, unit_map: Tensor) -> AxisMap:
         """The way of a unit map."""
         take = unit_map.numpy()
         new = np.flatnonzero(take < 0)
@@ -293,10 +302,10 @@ class Way(NamedTuple):
         return cls(take.clip(0), new if len(new) else None)
 
 
-def carry_(
+def copy_along_axes_(
     child: np.ndarray,
     old: np.ndarray,
-    ways: Sequence[Way | None],
+    ways: Sequence[AxisMap | None],
     *,
     new_outputs: np.ndarray | None,
     new_inputs: np.ndarray,
@@ -328,10 +337,10 @@ def _column(numbers: np.ndarray, ndim: int) -> np.ndarray:
     return numbers.reshape(-1, *(1,) * (ndim - 1))
 
 
-def transplant_(
+def copy_units_(
     child: Mapping[str, np.ndarray],
     parent: Mapping[str, np.ndarray],
-    heritage: Heritage,
+    heritage: WeightMap,
     *,
     generator: torch.Generator,
 ) -> None:
@@ -341,15 +350,15 @@ def transplant_(
     median row; of anything else what stands in the child. New entries get a first moment of 0, and as their second one
     the mean of their tensor's: with 0 there, a newborn weight's first steps would be 3 to 6 learning rates.
     """
-    ways: dict[str, Way] = {}
+    ways: dict[str, AxisMap] = {}
     for name, its in child.items():
         source = parent.get(heritage.sources.get(name, ""))
         if source is None:
             continue
-        for group in heritage.axes[name]:
+        for group in heritage.unit_axes[name]:
             if group in heritage.maps and group not in ways:
-                ways[group] = Way.along(heritage.maps[group])
-        ours, theirs, its_ways = _outputs_first(heritage.axes[name], ways, its, source)
+                ways[group] = AxisMap.along(heritage.maps[group])
+        ours, theirs, its_ways = _outputs_first(heritage.unit_axes[name], ways, its, source)
         usual = np.zeros(len(source), source.dtype)
         usual[2:] = source[2:].mean(tuple(range(1, source.ndim)))
         newborn = None
@@ -357,12 +366,12 @@ def transplant_(
             newborn = ours[:, its_ways[0].new]
             newborn[0] = _newborn(name, theirs[0], newborn[0], generator)
             newborn[1:] = _column(usual[1:], newborn.ndim)
-        carry_(ours, theirs, its_ways, new_outputs=newborn, new_inputs=usual)
+        copy_along_axes_(ours, theirs, its_ways, new_outputs=newborn, new_inputs=usual)
 
 
 def _outputs_first(
-    groups: Sequence[str], ways: Mapping[str, Way], child: np.ndarray, parent: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, list[Way | None]]:
+    groups: Sequence[str], ways: Mapping[str, AxisMap], child: np.ndarray, parent: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[AxisMap | None]]:
     """Both tensors `[R, …]` as views with the axis of their outputs in front of the others, and all axes' ways then."""
     axis = next((axis for axis, group in enumerate(groups) if group), 0)
     its_ways = [ways.get(group) if group else None for group in groups]
@@ -397,7 +406,7 @@ RIDGE = 1e-3
 """Strength of the pull towards the weights as they were, relative to the mean variance of the inputs."""
 
 
-def least_missed(inputs: Tensor, weight: Tensor, removed: int) -> Tensor:
+def prune_by_refit_error(inputs: Tensor, weight: Tensor, removed: int) -> Tensor:
     """Return the map of a group that loses the `removed` units that the layer reading them can best do without.
 
     One unit after the other goes: the one whose loss, once `weight` `[out, in]` is refitted on `inputs` `[n, in]`,
@@ -417,7 +426,7 @@ def least_missed(inputs: Tensor, weight: Tensor, removed: int) -> Tensor:
     return stays.nonzero().squeeze(1).cpu()
 
 
-def least_heard(readers: Sequence[tuple[Tensor, Tensor, Tensor]], removed: int) -> Tensor:
+def prune_by_output_variance(consumers: Sequence[tuple[Tensor, Tensor, Tensor]], removed: int) -> Tensor:
     """The same for units with several columns each: those go that move the outputs of their readers least.
 
     Readers are `(inputs [n, in], weight [out, in], columns [units, block])`. How much a unit moves one is the mean
@@ -425,13 +434,13 @@ def least_heard(readers: Sequence[tuple[Tensor, Tensor, Tensor]], removed: int) 
     not asked, for that takes the inverse of a matrix of all columns.
     """
     shares = []
-    for inputs, weight, columns in readers:
+    for inputs, weight, columns in consumers:
         centred = (inputs - inputs.mean(0)).T[columns].double()  # [units, block, n]
         own = weight.T[columns].double()  # [units, block, out]
         moved = torch.bmm(centred.transpose(1, 2), own).square().sum((1, 2)) / len(inputs)
         shares.append(moved / moved.sum().clamp(min=1e-300))
-    heard = torch.stack(shares).sum(0)
-    return heard.argsort(descending=True)[: len(heard) - removed].sort().values.cpu()
+    recorded = torch.stack(shares).sum(0)
+    return recorded.argsort(descending=True)[: len(recorded) - removed].sort().values.cpu()
 
 
 def refit_(weight: Tensor, bias: Tensor, inputs: Tensor, targets: Tensor) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, UnitMaps
+from agilerl_like.modules.base import Arguments, EvolvableModule, UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.layers import RunningNorm, undrawn
 from agilerl_like.modules.lstm import LSTMSpec, carry_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
@@ -176,15 +176,15 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         network.spec, network._bounds = spec, [0, *accumulate(counts)]
         return network
 
-    def structure(self) -> Hashable:
+    def stack_key(self) -> Hashable:
         """What must be equal for members to be computed together, as far as members of a population can differ."""
         norms = type(self.observation_norm), type(self.value_norm)
-        return self.spec.structure(), self.share_encoders, norms, getattr(self.actor.distribution, "squash", False)
+        return self.spec.stack_key(), self.share_encoders, norms, getattr(self.actor.distribution, "squash", False)
 
-    def trim_(self, members: Sequence[EvolvableModule]) -> None:
+    def shrink_(self, members: Sequence[EvolvableModule]) -> None:
         theirs = [cast(ActorCritic, member).parts for member in members]
         for name, part in self.parts.items():
-            part.trim_([its[name] for its in theirs])
+            part.shrink_([its[name] for its in theirs])
 
     def check_learned(self) -> None:
         """Raise ConfigurationError if `requires_grad` was changed: what is learned was decided when this was built."""
@@ -321,16 +321,16 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         }
         return {name: cast(EvolvableModule, module) for name, module in everything.items() if name not in shared}
 
-    def axes(self) -> Axes:
-        axes: Axes = {}
+    def unit_axes(self) -> UnitAxes:
+        unit_axes: UnitAxes = {}
         for owner, module in self.parts.items():
             known = {"": ""}
-            for name, groups in module.axes().items():
+            for name, groups in module.unit_axes().items():
                 for group in groups:
                     if group not in known:
                         known[group] = self._group(owner, group)
-                axes[f"{owner}.{name}"] = tuple(known[group] for group in groups)
-        return axes
+                unit_axes[f"{owner}.{name}"] = tuple(known[group] for group in groups)
+        return unit_axes
 
     def _group(self, owner: str, group: str) -> str:
         """The network's own name of a part's unit group; where two parts meet, it is that of the first."""
@@ -340,82 +340,84 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
             branch = "actor" if self.share_encoders else branch
         return f"{branch}.{part}.{group}"
 
-    def derived(self, maps: UnitMaps) -> UnitMaps:
+    def expand_maps(self, maps: UnitMaps) -> UnitMaps:
         return {
             f"{owner}.{group}": unit_map
             for owner, module in self.parts.items()
-            for group, unit_map in module.derived(_of(owner, maps)).items()
+            for group, unit_map in module.expand_maps(_of(owner, maps)).items()
         }
 
-    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+    def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
         if operator in ("add_latent_node", "remove_latent_node"):
             nodes = int(arguments["nodes"]) * (1 if operator.startswith("add") else -1)
-            return self._qualified("encoder", lambda module: Alteration({"out": nodes}))
+            return self._qualified("encoder", lambda module: UnitChange({"out": nodes}))
         part, _, verb = operator.partition(".")
         if not verb:
-            return Alteration()
+            return UnitChange()
         ends = part == "memory" and verb == "remove_layer"  # its layers all speak to the head
-        return self._qualified(part, lambda module: module.alteration(verb, arguments), ends=ends)
+        return self._qualified(part, lambda module: module.unit_change(verb, arguments), ends=ends)
 
-    def _qualified(self, part: str, what: Callable[[EvolvableModule], Alteration], *, ends: bool = False) -> Alteration:
+    def _qualified(self, part: str, what: Callable[[EvolvableModule], UnitChange], *, ends: bool = False) -> UnitChange:
         """What is done to every module of a part; if at its end, readers are the next part's."""
-        units, taps, readers = {}, {}, []
+        units, fixed_maps, consumers = {}, {}, []
         for owner, module in self.parts.items():
             if not owner.endswith(f".{part}"):
                 continue
-            alteration = what(module)
-            ends |= alteration.units.get("out", 0) < 0
-            units |= {f"{owner}.{group}": change for group, change in alteration.units.items()}
-            taps |= {f"{owner}.{group}": unit_map for group, unit_map in alteration.taps.items()}
-            readers += [(f"{owner}.{before}", f"{owner}.{after}") for before, after in alteration.readers]
+            unit_change = what(module)
+            ends |= unit_change.units.get("out", 0) < 0
+            units |= {f"{owner}.{group}": change for group, change in unit_change.units.items()}
+            fixed_maps |= {f"{owner}.{group}": unit_map for group, unit_map in unit_change.fixed_maps.items()}
+            consumers += [(f"{owner}.{before}", f"{owner}.{after}") for before, after in unit_change.consumers]
         if ends:
             behind = "memory" if part == "encoder" and self.is_recurrent else "head"
-            outside = [(f"{o}.{r}",) * 2 for o, m in self.parts.items() if o.endswith(behind) for r in m.input_readers]
-            readers += cast(list[tuple[str, str]], outside)
-        return Alteration(units, taps, tuple(readers))
+            outside = [
+                (f"{o}.{r}",) * 2 for o, m in self.parts.items() if o.endswith(behind) for r in m.input_consumers
+            ]
+            consumers += cast(list[tuple[str, str]], outside)
+        return UnitChange(units, fixed_maps, tuple(consumers))
 
-    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+    def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
         owner, inner = _owner_and_inner(name)
         part, _, verb = operator.partition(".")
         if not verb or not owner.endswith(f".{part}"):
             return name
         branch = self.actor if owner.startswith("actor") else self.critic
-        found = cast(EvolvableModule, getattr(branch, part)).origin(inner, verb, arguments)
+        found = cast(EvolvableModule, getattr(branch, part)).source_name(inner, verb, arguments)
         return found and f"{owner}.{found}"
 
-    def origins(self, names: Collection[str], operator: str, arguments: Arguments) -> dict[str, str]:
+    def source_names(self, names: Collection[str], operator: str, arguments: Arguments) -> dict[str, str]:
         part, _, verb = operator.partition(".")
         altered = tuple(f"{branch}.{part}." for branch in ("actor", "critic")) if verb else ()
         found = {name: name for name in names if not name.startswith(altered)}
-        return found | super().origins([name for name in names if name.startswith(altered)], operator, arguments)
+        return found | super().source_names([name for name in names if name.startswith(altered)], operator, arguments)
 
-    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+    def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
         part, _, verb = operator.partition(".")
         for owner, module in self.parts.items():
             if verb and owner.endswith(f".{part}"):
-                module.begin_(verb, arguments, generator)
+                module.init_new_layer_(verb, arguments, generator)
 
-    def bridge_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
+    def merge_removed_layer_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
         part, _, verb = operator.partition(".")
         for owner, module in self.parts.items():
             if verb and owner.endswith(f".{part}"):
-                module.bridge_(cast(ActorCritic, parent).parts[owner], verb, arguments)
+                module.merge_removed_layer_(cast(ActorCritic, parent).parts[owner], verb, arguments)
 
-    def reading(self, name: str, x: Tensor) -> Tensor:
+    def layer_input(self, name: str, x: Tensor) -> Tensor:
         """Of normalised observations `[n, D]`, or of sequences `[S, L, D]` of which each begins an episode."""
         owner, inner = _owner_and_inner(name)
         branch, course = (self.actor if owner.startswith("actor") else self.critic), self.course_of(x)
         which = ACTOR if owner.startswith("actor") or self.share_encoders else CRITIC
         rows = x.reshape(-1, x.shape[-1])
         if owner.endswith("encoder"):
-            return branch.encoder.reading(inner, rows)
+            return branch.encoder.layer_input(inner, rows)
         if owner.endswith("memory"):
-            return branch.memory.reading(inner, branch.encoder(rows).unflatten(0, course.starts.shape))
-        return branch.head.reading(inner, branch.remembered(rows, course, which))
+            return branch.memory.layer_input(inner, branch.encoder(rows).unflatten(0, course.starts.shape))
+        return branch.head.layer_input(inner, branch.remembered(rows, course, which))
 
-    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+    def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         owner, inner = _owner_and_inner(name)
-        return self.parts[owner].heard(inner, outputs, inputs)
+        return self.parts[owner].layer_output(inner, outputs, inputs)
 
     def carry_state(self, state: Tensor, old: LSTMSpec | Absent, new: LSTMSpec | Absent, maps: UnitMaps) -> Tensor:
         """What running episodes remember `[…, M, K, H]`, after a mutation of the memories.
@@ -434,11 +436,11 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
             return TIMELESS
         return Course.beginning(x if x.dim() == 3 else x.unsqueeze(1), self.state_shape, self.dtype)
 
-    def settle_(self) -> None:
+    def finish_fading_(self) -> None:
         """Forget what was faded from, once it is gone (for one member)."""
         for module in self.parts.values():
-            module.settle_()
-        self.spec = self.spec.settled()
+            module.finish_fading_()
+        self.spec = self.spec.without_fading()
 
 
 class NoNorm(Layer):

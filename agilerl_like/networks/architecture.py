@@ -121,7 +121,7 @@ class NetworkSpec(Spec):
         part, _, inner = operator.partition(".")
         if inner:
             return self.parts[part].choices(inner)
-        if self.fades or isinstance(self.encoder, CustomSpec):
+        if self.is_fading or isinstance(self.encoder, CustomSpec):
             return ()
         if operator == "change_activation":
             return tuple({"activation": name} for name in self._activations())
@@ -150,32 +150,33 @@ class NetworkSpec(Spec):
         sign = 1 if operator == "add_latent_node" else -1
         return self.evolve(latent_dim=self.latent_dim + sign * int(arguments["nodes"]))
 
-    def settled(self) -> NetworkSpec:
-        return self.evolve(**{name: spec.settled() for name, spec in self.parts.items()})
+    def without_fading(self) -> NetworkSpec:
+        return self.evolve(**{name: spec.without_fading() for name, spec in self.parts.items()})
 
     @property
-    def fades(self) -> bool:
-        return any(spec.fades for spec in self.parts.values())
+    def is_fading(self) -> bool:
+        return any(spec.is_fading for spec in self.parts.values())
 
     # -- beside others in a stack
 
     @property
-    def likeness(self) -> tuple[tuple[str, ...], int]:
+    def stack_sort_key(self) -> tuple[tuple[str, ...], int]:
         """What neighbours in a stack should have in common: functions, and then which part is the deeper one.
 
         So those with a deep encoder come first and those with a deep head last, and each layer's owners in one run.
         """
-        functions = tuple(name for part in self.parts.values() for name in part.functions)
-        return functions, self.head.depth - self.encoder.depth
+        activation_names = tuple(name for part in self.parts.values() for name in part.activation_names)
+        return activation_names, self.head.depth - self.encoder.depth
 
-    def structure(self) -> Hashable:
-        return tuple((type(spec), spec.structure()) for spec in self.parts.values())
+    def stack_key(self) -> Hashable:
+        return tuple((type(spec), spec.stack_key()) for spec in self.parts.values())
 
     @classmethod
-    def covering(cls, specs: Sequence[NetworkSpec]) -> NetworkSpec:
+    def padded_union(cls, specs: Sequence[NetworkSpec]) -> NetworkSpec:
         widest = max(spec.latent_dim for spec in specs)
         parts = {
-            name: type(spec).covering([other.parts[name] for other in specs]) for name, spec in specs[0].parts.items()
+            name: type(spec).padded_union([other.parts[name] for other in specs])
+            for name, spec in specs[0].parts.items()
         }
         return specs[0].evolve(
             **parts, latent_dim=widest, max_latent_dim=max(widest, *(spec.max_latent_dim for spec in specs))
@@ -205,7 +206,7 @@ class NetworkSpec(Spec):
         """One line for tables and logs."""
         if isinstance(self.encoder, CustomSpec):
             return self.encoder.describe()
-        activations = dict.fromkeys((*self.encoder.functions[:1], *self.head.functions[:1]))
+        activations = dict.fromkeys((*self.encoder.activation_names[:1], *self.head.activation_names[:1]))
         return f"{' | '.join(self._sizes.values())} {'/'.join(activations)}"
 
     def legend(self) -> str:

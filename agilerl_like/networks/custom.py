@@ -21,12 +21,12 @@ from torch.func import functional_call
 from agilerl_like.envs.spaces import ObservationEncoding
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import (
-    Alteration,
     Arguments,
-    Axes,
     EvolvableModule,
     OperatorKind,
     Spec,
+    UnitAxes,
+    UnitChange,
     UnitMaps,
     check_mapping,
 )
@@ -147,18 +147,18 @@ class CustomSpec(Spec):
         return self.evolve(**{branch: design.evolve(spec=design.spec.apply(inner, **arguments))})
 
     @property
-    def fades(self) -> bool:
-        return self.actor.spec.fades or self.critic.spec.fades
+    def is_fading(self) -> bool:
+        return self.actor.spec.is_fading or self.critic.spec.is_fading
 
-    def settled(self) -> CustomSpec:
+    def without_fading(self) -> CustomSpec:
         designs = {branch: self._network_spec(branch) for branch in BRANCHES}
-        return self.evolve(**{branch: one.evolve(spec=one.spec.settled()) for branch, one in designs.items()})
+        return self.evolve(**{branch: one.evolve(spec=one.spec.without_fading()) for branch, one in designs.items()})
 
-    def structure(self) -> Hashable:
+    def stack_key(self) -> Hashable:
         return self
 
     @classmethod
-    def covering(cls, specs: Sequence[CustomSpec]) -> CustomSpec:
+    def padded_union(cls, specs: Sequence[CustomSpec]) -> CustomSpec:
         return specs[0]
 
     def multiply_adds(self, cover: CustomSpec, inputs: Any, num_outputs: int) -> int:
@@ -264,47 +264,47 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         branch, _, inner = operator.partition(".")
         return (cast(EvolvableModule, self.net), inner) if branch == self.branch else None
 
-    def axes(self) -> Axes:
+    def unit_axes(self) -> UnitAxes:
         if not isinstance(self.net, EvolvableModule):
             return {}
-        return {f"net.{name}": groups for name, groups in self.net.axes().items()}
+        return {f"net.{name}": groups for name, groups in self.net.unit_axes().items()}
 
-    def derived(self, maps: UnitMaps) -> UnitMaps:
-        return self.net.derived(maps) if isinstance(self.net, EvolvableModule) else {}
+    def expand_maps(self, maps: UnitMaps) -> UnitMaps:
+        return self.net.expand_maps(maps) if isinstance(self.net, EvolvableModule) else {}
 
-    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
+    def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
         found = self._inner_module(operator)
         if found is None:
-            return Alteration()
-        alteration = found[0].alteration(found[1], arguments)
-        readers = tuple((f"net.{before}", f"net.{after}") for before, after in alteration.readers)
-        return alteration._replace(readers=readers)
+            return UnitChange()
+        unit_change = found[0].unit_change(found[1], arguments)
+        consumers = tuple((f"net.{before}", f"net.{after}") for before, after in unit_change.consumers)
+        return unit_change._replace(consumers=consumers)
 
-    def origin(self, name: str, operator: str, arguments: Arguments) -> str:
+    def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
         found = self._inner_module(operator)
         if found is None:
             return name
-        origin = found[0].origin(name.removeprefix("net."), found[1], arguments)
-        return origin and f"net.{origin}"
+        source_name = found[0].source_name(name.removeprefix("net."), found[1], arguments)
+        return source_name and f"net.{source_name}"
 
-    def begin_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
+    def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
         if (found := self._inner_module(operator)) is not None:
-            found[0].begin_(found[1], arguments, generator)
+            found[0].init_new_layer_(found[1], arguments, generator)
 
-    def bridge_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
+    def merge_removed_layer_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
         if (found := self._inner_module(operator)) is not None:
-            found[0].bridge_(cast(EvolvableModule, cast(EvolvableCustom, parent).net), found[1], arguments)
+            found[0].merge_removed_layer_(cast(EvolvableModule, cast(EvolvableCustom, parent).net), found[1], arguments)
 
-    def reading(self, name: str, x: Tensor) -> Tensor:
-        return cast(EvolvableModule, self.net).reading(name.removeprefix("net."), self._to_observation(x))
+    def layer_input(self, name: str, x: Tensor) -> Tensor:
+        return cast(EvolvableModule, self.net).layer_input(name.removeprefix("net."), self._to_observation(x))
 
-    def heard(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
-        return cast(EvolvableModule, self.net).heard(name.removeprefix("net."), outputs, inputs)
+    def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
+        return cast(EvolvableModule, self.net).layer_output(name.removeprefix("net."), outputs, inputs)
 
-    def settle_(self) -> None:
+    def finish_fading_(self) -> None:
         if isinstance(self.net, EvolvableModule):
-            self.net.settle_()
-        self.spec = self.spec.settled()
+            self.net.finish_fading_()
+        self.spec = self.spec.without_fading()
 
 
 def _tensors_by_name(net: nn.Module) -> dict[str, Tensor]:

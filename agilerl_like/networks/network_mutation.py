@@ -20,9 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.modules.base import Alteration, Arguments, UnitMaps
+from agilerl_like.modules.base import Arguments, UnitChange, UnitMaps
 from agilerl_like.modules.module_utils import switch, walk
-from agilerl_like.modules.weight_transfer import Heard, morph_
+from agilerl_like.modules.weight_transfer import RecordedLinear, transfer_weights_
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.custom import EvolvableCustom
 from agilerl_like.networks.memory import Course
@@ -105,9 +105,9 @@ def mutate_network(
     half and a quarter of its nodes. If that is too far too, the parent's own network and moments come back, with
     "refused" among the arguments.
     """
-    alteration = parent.network.alteration(operator, arguments)
-    if not alteration.readers:
-        child = _build_child(parent, operator, arguments, alteration, generator)
+    unit_change = parent.network.unit_change(operator, arguments)
+    if not unit_change.consumers:
+        child = _build_child(parent, operator, arguments, unit_change, generator)
     else:
         with in_eval_mode(parent.network):
             child = _remove_within_limits(parent, operator, arguments, generator)
@@ -122,12 +122,12 @@ def _remove_within_limits(
     """Carry out a removal, or less of it, or nothing."""
     attempt = dict(arguments)
     amount = next((name for name in UNIT_COUNT_ARGUMENTS if name in arguments), "")
-    readers = dict(parent.network.alteration(operator, arguments).readers)  # the same whatever the amount
-    heard = {reader: Heard.of(parent.network, reader, parent.fitted) for reader in readers}
+    consumers = dict(parent.network.unit_change(operator, arguments).consumers)  # the same whatever the amount
+    recorded = {reader: RecordedLinear.of(parent.network, reader, parent.fitted) for reader in consumers}
     answers = _policy_and_values(parent.network, parent.held_out)
     while True:
-        alteration = parent.network.alteration(operator, attempt)
-        child = _build_child(parent, operator, attempt, alteration, generator, heard)
+        unit_change = parent.network.unit_change(operator, attempt)
+        child = _build_child(parent, operator, attempt, unit_change, generator, recorded)
         kl, value_error = _shift_from(parent.network, answers, child.network, parent.held_out)
         if kl <= KL_LIMIT and value_error <= VALUE_LIMIT:
             child.arguments.update(kl=kl, value_error=value_error)
@@ -322,20 +322,20 @@ def _build_child(
     parent: MutationSource,
     operator: str,
     arguments: Arguments,
-    alteration: Alteration,
+    unit_change: UnitChange,
     generator: torch.Generator,
-    heard: Mapping[str, Heard] | None = None,
+    recorded: Mapping[str, RecordedLinear] | None = None,
 ) -> MutatedNetwork:
     """Build the child, and carry weights and moments over."""
     child = parent.network.rebuilt(parent.network.spec.apply(operator, **arguments))
-    maps, moments = morph_(
+    maps, moments = transfer_weights_(
         child,
         parent.network,
         operator,
         arguments,
-        alteration=alteration,
-        states=parent.fitted if alteration.readers else None,
-        heard=heard,
+        unit_change=unit_change,
+        states=parent.fitted if unit_change.consumers else None,
+        recorded=recorded,
         generator=generator,
         moments=parent.moments,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agilerl_like.modules.base import Alteration, Arguments, Axes, EvolvableModule, Pull, Spec
+from agilerl_like.modules.base import Arguments, EvolvableModule, Pull, Spec, UnitAxes, UnitChange
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Absent(Spec):
     def choices(self, operator: str) -> tuple[Arguments, ...]:
         return ()
 
-    def structure(self) -> Hashable:
+    def stack_key(self) -> Hashable:
         return None
 
     @classmethod
-    def covering(cls, specs: Sequence[Any]) -> Absent:
+    def padded_union(cls, specs: Sequence[Any]) -> Absent:
         return cls()
 
     def multiply_adds(self, cover: Any, inputs: Any, num_outputs: int) -> int:
@@ -55,11 +55,11 @@ class Passage(EvolvableModule[Absent]):
     def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
         return x, _unchanged
 
-    def axes(self) -> Axes:
+    def unit_axes(self) -> UnitAxes:
         return {}
 
-    def alteration(self, operator: str, arguments: Arguments) -> Alteration:
-        return Alteration()
+    def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
+        return UnitChange()
 
 
 def _unchanged(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:

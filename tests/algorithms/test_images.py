@@ -86,12 +86,12 @@ def test_an_encoder_of_vectors_reads_flattened_images(encoder, first):
     agent = agent_of(FRONT, net_config={"encoder": encoder})
     scaled = torch.from_numpy(pictures()).float().flatten(1) / 255  # between 0 and 1, as an image's bounds have it
     rows = agent.encode(pictures())
-    torch.testing.assert_close(agent.actor.encoder.reading(first, rows), scaled)
+    torch.testing.assert_close(agent.actor.encoder.layer_input(first, rows), scaled)
     inner = super(type(agent.actor.encoder).__mro__[1], agent.actor.encoder)
     torch.testing.assert_close(agent.actor.encoder(rows), inner.forward(scaled))
     both = agent_of(BOTH, net_config={"encoder": encoder})
     place = np.arange(20, dtype=np.float32).reshape(5, 4)
-    read = both.actor.encoder.reading(first, both.encode({"image": pictures(), "place": place}))
+    read = both.actor.encoder.layer_input(first, both.encode({"image": pictures(), "place": place}))
     torch.testing.assert_close(read[:, :90], scaled)
     torch.testing.assert_close(read[:, 90:], torch.from_numpy(place))
 
@@ -101,7 +101,7 @@ def test_a_part_that_is_an_image_may_be_flattened_for_its_extractor():
     agent = agent_of(BOTH, net_config=config)
     rows = agent.encode({"image": pictures(), "place": np.zeros((5, 4), np.float32)})
     scaled = torch.from_numpy(pictures()).float().flatten(1) / 255
-    torch.testing.assert_close(agent.actor.encoder.reading("extractors.0.linears.0", rows), scaled)
+    torch.testing.assert_close(agent.actor.encoder.layer_input("extractors.0.linears.0", rows), scaled)
 
 
 @pytest.mark.parametrize("encoder", ["mlp", "simba", None])
@@ -146,10 +146,10 @@ def test_channels_behind_are_the_same_picture():
     expected = torch.nn.functional.conv2d(scaled, first.weight, first.bias)
     raw = torch.nn.functional.conv2d(255 * scaled, first.weight, first.bias)
     torch.testing.assert_close(
-        front.actor.encoder.reading("output", front.encode(pictures())), expected.relu().flatten(1)
+        front.actor.encoder.layer_input("output", front.encode(pictures())), expected.relu().flatten(1)
     )
     torch.testing.assert_close(
-        plain.actor.encoder.reading("output", plain.encode(pictures())), raw.relu().flatten(1), rtol=1e-4, atol=1e-3
+        plain.actor.encoder.layer_input("output", plain.encode(pictures())), raw.relu().flatten(1), rtol=1e-4, atol=1e-3
     )
 
 

@@ -33,7 +33,7 @@ STACKS = st.sampled_from(["few", "some"])
 
 
 @st.composite
-def mlp_specs(draw, structure, plain):
+def mlp_specs(draw, stack_key, plain):
     layers = draw(st.integers(1, 3))
     name, output = (plain, plain) if plain else (draw(st.sampled_from(NAMES)) for _ in range(2))
     spec = MLPSpec(
@@ -41,7 +41,7 @@ def mlp_specs(draw, structure, plain):
         activation=name,
         output_activation=output,
         min_mlp_nodes=2,
-        **structure,
+        **stack_key,
     )
     operators = [name for name in ("add_layer", "change_activation") if not plain and spec.choices(name)]
     change = draw(st.sampled_from(["none", *operators]))
@@ -53,14 +53,14 @@ def populations(draw):
     """A few random specs of one structure; every other time of one plain activation, with nothing else."""
     plain = draw(st.sampled_from(["", "", *PLAIN]))
     flags = st.just(False) if plain else st.booleans()
-    structure = {
+    stack_key = {
         "encoder": {"layer_norm": draw(flags), "noisy": draw(flags)},
         "head": {"layer_norm": draw(flags)},
     }
     return [
         NetworkSpec(
-            encoder=draw(mlp_specs(structure["encoder"], plain)),
-            head=draw(mlp_specs(structure["head"], plain)),
+            encoder=draw(mlp_specs(stack_key["encoder"], plain)),
+            head=draw(mlp_specs(stack_key["head"], plain)),
             latent_dim=draw(st.integers(2, 9)),
             min_latent_dim=2,
         )
@@ -204,7 +204,7 @@ def spec_of(*hidden, head=(64,), latent=64, **encoder):
 
 
 def places_of(*specs):
-    return arrange([Member(spec.structure(), spec) for spec in specs], 8, 4, batch_size=128, device="cpu")
+    return arrange([Member(spec.stack_key(), spec) for spec in specs], 8, 4, batch_size=128, device="cpu")
 
 
 def test_near_ones_share_a_stack_and_a_giant_has_its_own():

@@ -16,7 +16,7 @@ from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.conv_layers import SIDE_BY_SIDE
 from agilerl_like.modules.layers import ACTIVATIONS, SKIP, Activation
 from agilerl_like.modules.param_stack import Stack
-from agilerl_like.modules.weight_transfer import morph_
+from agilerl_like.modules.weight_transfer import transfer_weights_
 
 SHAPE = (3, 9, 8)
 SMALL = {"min_channel_size": 2, "max_channel_size": 12, "max_kernel_size": 7, "max_hidden_layers": 4}
@@ -39,7 +39,7 @@ def made(spec, shape=SHAPE, outputs=3, *, seed=0):
 
 def mutated(parent, operator, *, states, seed=0, **arguments):
     child = parent.rebuilt(parent.spec.apply(operator, **arguments)).double()
-    morph_(child, parent, operator, arguments, states=states, generator=torch.Generator().manual_seed(seed))
+    transfer_weights_(child, parent, operator, arguments, states=states, generator=torch.Generator().manual_seed(seed))
     return child
 
 
@@ -101,29 +101,29 @@ def test_what_linear_maps_read_and_what_is_heard_of_them():
     spec = CNNSpec((4, 6), padding=(1, 0), layer_norm=True, output_activation="Tanh", **SMALL)
     cnn, x = made(spec), normal(2, *SHAPE)
     for i in range(2):
-        reads = cnn.reading(f"convs.{i}", x)
+        reads = cnn.layer_input(f"convs.{i}", x)
         sums = reads @ cnn.conv(i).matrix().T + cnn.conv(i).bias
         before = sums.clone()
-        heard = cnn.heard(f"convs.{i}", sums, reads)
+        heard = cnn.layer_output(f"convs.{i}", sums, reads)
         assert torch.equal(sums, before)
     flat = heard.view(2, -1, 6).transpose(1, 2).flatten(1)
-    torch.testing.assert_close(cnn.reading("output", x), flat)
-    torch.testing.assert_close(cnn.heard("output", cnn.output(flat), flat), cnn(x))
+    torch.testing.assert_close(cnn.layer_input("output", x), flat)
+    torch.testing.assert_close(cnn.layer_output("output", cnn.output(flat), flat), cnn(x))
 
 
 def test_every_axis_of_units_is_named():
     cnn = made(CNNSpec((4, 6), kernel_size=(3, (2, 5)), layer_norm=True, **SMALL))
     widths = {"in": 3, "0": 4, "1": 6, "flat": 6 * 6 * 2, "out": 3}
     widths |= {"0.kernel.0": 3, "0.kernel.1": 3, "1.kernel.0": 2, "1.kernel.1": 5}
-    axes = cnn.axes()
+    unit_axes = cnn.unit_axes()
     for name, tensor in cnn.state_dict().items():
-        assert tuple(tensor.shape) == tuple(widths[group] for group in axes[name])
+        assert tuple(tensor.shape) == tuple(widths[group] for group in unit_axes[name])
 
 
 def test_a_flattened_channel_is_all_its_places():
     cnn = made(CNNSpec((2, 2), **SMALL), (1, 6, 5))  # 2x1 are left
-    assert cnn.derived({"1": torch.tensor([1, -1, 0])})["flat"].tolist() == [2, 3, -1, -1, 0, 1]
-    assert cnn.derived({"0": torch.tensor([1])}) == {}
+    assert cnn.expand_maps({"1": torch.tensor([1, -1, 0])})["flat"].tolist() == [2, 3, -1, -1, 0, 1]
+    assert cnn.expand_maps({"0": torch.tensor([1])}) == {}
 
 
 # -- the spec
@@ -162,8 +162,8 @@ def test_no_sequence_of_mutations_leaves_a_bound_or_what_fits(spec, seed):
     for _ in range(12):
         names = [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)]
         if not names:
-            assert spec.fades
-            spec = spec.settled()
+            assert spec.is_fading
+            spec = spec.without_fading()
             continue
         child, drawn = spec.mutate(str(rng.choice(names)), rng, activations=("ReLU", "Tanh", "GELU"))
         assert spec.min_hidden_layers <= len(child.channel_size) <= spec.max_hidden_layers
@@ -320,7 +320,7 @@ def check_growth(spec, seed, operations, shape=SHAPE):
         for layer in child.modules():
             if isinstance(layer, Activation):
                 layer.advance_(1.0)
-        child.settle_()
+        child.finish_fading_()
         parent = child
 
 
@@ -407,11 +407,11 @@ def test_what_reads_the_lost_is_mended(operator, arguments):
     parent, states = made(spec), normal(200, *SHAPE)
     child = mutated(parent, operator, states=states, **arguments)
     cut = EvolvableCNN(child.spec, SHAPE, 3).double()
-    ours, axes = dict(parent.named_parameters()), cut.axes()
+    ours, unit_axes = dict(parent.named_parameters()), cut.unit_axes()
     with torch.no_grad():  # the same without anybody being mended: what is left stays, the rest is dropped
         for name, tensor in cut.named_parameters():
-            source = ours.get(cut.origin(name, operator, arguments) or name)
-            tensor.copy_(source[tuple(slice(n) for n in tensor.shape)] if len(axes[name]) else source)
+            source = ours.get(cut.source_name(name, operator, arguments) or name)
+            tensor.copy_(source[tuple(slice(n) for n in tensor.shape)] if len(unit_axes[name]) else source)
         if operator == "change_kernel":
             cut.conv(1).weight.copy_(ours["convs.1.weight"][..., 1:-1, 1:-1])
     error, without = ((net(states) - parent(states)).square().mean() for net in (child, cut))
@@ -433,7 +433,7 @@ def stacked(specs, batch):
         y = member(x[i])
         alone.append(y)
         gradients.append(torch.autograd.grad(y.square().sum(), list(member.parameters())))
-    cover = EvolvableCNN(CNNSpec.covering(specs), SHAPE, 3).double()
+    cover = EvolvableCNN(CNNSpec.padded_union(specs), SHAPE, 3).double()
     return members, x, torch.stack(alone), gradients, Stack.of(members, cover)
 
 
@@ -457,7 +457,7 @@ STACKS = {
 @pytest.mark.parametrize("kind", STACKS)
 @pytest.mark.parametrize("batch", [2, 250])
 def test_a_member_in_a_stack_is_as_it_is_alone(kind, batch):
-    assert len({spec.structure() for spec in STACKS[kind]}) == 1
+    assert len({spec.stack_key() for spec in STACKS[kind]}) == 1
     members, x, alone, gradients, stack = stacked(STACKS[kind], batch)
     assert (batch * stack.module.widest > SIDE_BY_SIDE) == (batch == 250)  # both ways of convolving
     y, pull = stack.module.pullback(x, to_input=False)
@@ -477,12 +477,12 @@ def test_a_member_in_a_stack_is_as_it_is_alone(kind, batch):
 
 def test_channels_are_padded_only_where_nothing_gives_nothing():
     narrow = PLAIN.evolve(channel_size=(3, 3))
-    assert narrow.structure() == PLAIN.structure()
-    assert narrow.evolve(activation="Sigmoid").structure() != PLAIN.evolve(activation="Sigmoid").structure()
+    assert narrow.stack_key() == PLAIN.stack_key()
+    assert narrow.evolve(activation="Sigmoid").stack_key() != PLAIN.evolve(activation="Sigmoid").stack_key()
     fading = [s.evolve(activation="Sigmoid").apply("change_activation", activation="Tanh") for s in (narrow, PLAIN)]
-    assert fading[0].structure() != fading[1].structure()
+    assert fading[0].stack_key() != fading[1].stack_key()
     for other in ({"kernel_size": (5, 3)}, {"stride_size": (1, 1)}, {"padding": (0, 0)}, {"layer_norm": True}):
-        assert PLAIN.evolve(**other).structure() != PLAIN.structure()
+        assert PLAIN.evolve(**other).stack_key() != PLAIN.stack_key()
 
 
 def test_a_layer_after_an_idempotent_activation_needs_no_fade():
@@ -491,4 +491,4 @@ def test_a_layer_after_an_idempotent_activation_needs_no_fade():
         child = spec.apply("add_layer", layer=0)
         assert (child.channel_size, child.fading) == ((4, 4, 6), ("", SKIP, "", ""))
         assert legal(child) == []
-        assert child.settled().fading == ()
+        assert child.without_fading().fading == ()

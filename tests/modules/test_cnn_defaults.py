@@ -9,7 +9,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.conv_layers import sizes_after
 from agilerl_like.modules.resnet import ResNetSpec
-from agilerl_like.modules.weight_transfer import morph_
+from agilerl_like.modules.weight_transfer import transfer_weights_
 
 
 def spec_for(*shape, **config):
@@ -91,7 +91,7 @@ def test_every_mutation_of_a_default_network_stays_silent_or_within_its_bounds(s
     x = torch.randn(64, *shape, generator=generator, dtype=torch.float64)
     for operator, arguments in [(name, choice) for name in spec.OPERATORS for choice in spec.choices(name)]:
         child = parent.rebuilt(spec.apply(operator, **arguments)).double()
-        morph_(child, parent, operator, arguments, states=x, generator=generator)
+        transfer_weights_(child, parent, operator, arguments, states=x, generator=generator)
         if operator.startswith("remove"):
             assert min(child.spec.channel_size) >= spec.min_channel_size
         else:

@@ -28,8 +28,8 @@ def stack_of(sizes, activation):
         for parameter in member.parameters():
             torch.nn.init.normal_(parameter, std=0.5, generator=torch.Generator().manual_seed(seed))
         members.append(member)
-    cover = EvolvableMLP(MLPSpec.covering(specs), INPUTS, OUTPUTS)
-    cover.trim_(members)
+    cover = EvolvableMLP(MLPSpec.padded_union(specs), INPUTS, OUTPUTS)
+    cover.shrink_(members)
     return members, Stack.of(members, cover)
 
 
@@ -161,8 +161,8 @@ def test_a_layer_that_some_lack_is_stored_as_wide_as_its_owners_need():
 def test_so_it_is_where_autograd_finds_the_way_back(changes):
     specs = [MLPSpec(hidden_size=its, min_mlp_nodes=2, **changes) for its in SIZES["one has a layer more"]]
     members = [EvolvableMLP(its, INPUTS, OUTPUTS).double() for its in specs]
-    cover = EvolvableMLP(MLPSpec.covering(specs), INPUTS, OUTPUTS)
-    cover.trim_(members)
+    cover = EvolvableMLP(MLPSpec.padded_union(specs), INPUTS, OUTPUTS)
+    cover.shrink_(members)
     stack = Stack.of(members, cover)
     assert stack.module.linear(1).weight.shape == (3, 5, 5)
     x, gradient = (drawn(3, 6, size, seed=1) for size in (INPUTS, OUTPUTS))

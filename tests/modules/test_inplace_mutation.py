@@ -146,7 +146,7 @@ def test_a_layer_that_fades_in_learns_as_far_as_it_is_there():
     inside = torch.tanh(module.linears[1](torch.tanh(module.linears[0](x))))
     torch.testing.assert_close(before, module.linears[2](inside))
     module.add_node(seed=3)  # which lets go of what is over
-    assert not module.spec.fades
+    assert not module.spec.is_fading
     torch.testing.assert_close(module(x), before)
 
 

@@ -256,7 +256,7 @@ def test_settling_forgets_what_was_faded_from_and_changes_nothing():
     layer, x = Activation(2, "ELU", "Sigmoid").double(), normal(4, 2)
     layer.advance_(1.0)
     before = layer(x, x)
-    layer.settle_()
+    layer.finish_fading_()
     assert torch.equal(layer(x.clone(), x), before)
     assert dict(layer.named_buffers()) == {}
 

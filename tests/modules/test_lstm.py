@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences, carry_state
 from agilerl_like.modules.param_stack import Stack, twin
-from agilerl_like.modules.weight_transfer import morph_
+from agilerl_like.modules.weight_transfer import transfer_weights_
 
 CELLS = ("LSTM", "GRU")
 SMALL = {"min_hidden_state_size": 1, "hidden_state_size": 5}
@@ -273,7 +273,7 @@ def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
         for units, layers in shapes
     ]
     members = [made(spec, seed=seed) for seed, spec in enumerate(specs)]
-    cover = EvolvableLSTM(LSTMSpec.covering(specs), 3).double()
+    cover = EvolvableLSTM(LSTMSpec.padded_union(specs), 3).double()
     x, starts, state = sequences(cover, (len(members),))
     slope = normal(len(members), 4, 7, cover.num_outputs, seed=9)
     for row, member in enumerate(members):  # missing vectors and units remember nothing, and nobody reads them
@@ -502,9 +502,9 @@ def test_a_wrong_config_is_told_what_is_wrong(config, message):
 def test_every_axis_of_units_is_named():
     lstm = made(LSTMSpec(hidden_state_size=5, num_layers=3, dropout=0.1, min_hidden_state_size=1), inputs=3)
     widths = {"in": 3, "out": 5, "1": 5, "2": 5}
-    axes = lstm.axes()
+    unit_axes = lstm.unit_axes()
     for name, tensor in lstm.state_dict().items():
-        named = axes.get(name, ("",) * tensor.dim())
+        named = unit_axes.get(name, ("",) * tensor.dim())
         assert tuple(tensor.shape) == tuple(widths.get(g, size) for g, size in zip(named, tensor.shape, strict=True))
         assert any(named) != name.endswith("present")
 
@@ -522,7 +522,7 @@ def test_growth_keeps_whole_sequences_from_any_state(cell, operators, seed):
     for operator in operators:
         child_spec, arguments = lstm.spec.mutate(operator, rng)
         child = lstm.rebuilt(child_spec).double()
-        morphed = morph_(child, lstm, operator, arguments, states=None, generator=generator)
+        morphed = transfer_weights_(child, lstm, operator, arguments, states=None, generator=generator)
         state = carry_state(state, lstm.spec, child_spec, morphed.maps)
         lstm = child
     after, then = lstm.unroll(x, starts, state)
@@ -537,12 +537,12 @@ def test_newborn_units_remember_something_and_learn(cell):
     lstm = made(LSTMSpec(cell=cell, num_layers=2, **SMALL))
     for operator, arguments in (("add_node", {"nodes": 3}), ("add_layer", {"layer": 2})):
         child = lstm.rebuilt(lstm.spec.apply(operator, **arguments)).double()
-        morph_(child, lstm, operator, arguments, states=None, generator=torch.Generator().manual_seed(1))
+        transfer_weights_(child, lstm, operator, arguments, states=None, generator=torch.Generator().manual_seed(1))
         lstm = child
     x, starts, state = sequences(lstm)
     y, pull = lstm.pullback(x, starts, torch.zeros_like(state), to_input=False)
     assert bool((y[..., 5:] != 0).all())
-    assert bool((lstm.reading("residuals.2", x) != 0).all())
+    assert bool((lstm.layer_input("residuals.2", x) != 0).all())
     into = [torch.empty_like(parameter) for parameter in lstm.parameters()]
     pull(torch.ones_like(y), into)
     found = dict(zip(dict(lstm.named_parameters()), into, strict=True))
@@ -559,7 +559,7 @@ def test_removal_of_units_that_nobody_listens_to_changes_nothing(cell):
             lstm.cells[place].recurrent_weight[:, :, silent] = 0.0
         lstm.cells[1].gates.weight[:, :, [3, 4]] = 0.0
     child, its = lstm.rebuilt(lstm.spec.apply("remove_node", nodes=2)).double(), sequences(lstm)
-    maps = morph_(child, lstm, "remove_node", {"nodes": 2}, states=its.x, generator=torch.Generator()).maps
+    maps = transfer_weights_(child, lstm, "remove_node", {"nodes": 2}, states=its.x, generator=torch.Generator()).maps
     assert {name: unit_map.tolist() for name, unit_map in maps.items()} == {"out": [0, 1, 2], "1": [1, 2, 4]}
     state = carry_state(its.state, lstm.spec, child.spec, maps)
     before, after = lstm.unroll(*its)[0], child.unroll(its.x, its.starts, state)[0]
@@ -577,7 +577,7 @@ def test_removal_refits_the_map_that_lost_a_unit(cell):
         lstm.cells[1].gates.weight[:, :, 4] = 0.0
     x, starts, state = sequences(lstm, count=64)
     child = lstm.rebuilt(lstm.spec.apply("remove_node", nodes=1)).double()
-    morph_(child, lstm, "remove_node", {"nodes": 1}, states=x, generator=torch.Generator())
+    transfer_weights_(child, lstm, "remove_node", {"nodes": 1}, states=x, generator=torch.Generator())
     before, after = (
         lstm.unroll(x, starts, torch.zeros_like(state))[0],
         child.unroll(x, starts, torch.zeros(64, *child.state_shape).double())[0],
@@ -603,15 +603,15 @@ def test_states_follow_their_units():
 def test_it_says_what_its_maps_read(lstm):
     lstm.eval()
     x, starts, state = sequences(lstm)
-    torch.testing.assert_close(lstm.reading("cells.0.gates", x), x.flatten(0, 1))
-    torch.testing.assert_close(lstm.reading("cells.0.gates", x[:, 0]), x[:, 0])
+    torch.testing.assert_close(lstm.layer_input("cells.0.gates", x), x.flatten(0, 1))
+    torch.testing.assert_close(lstm.layer_input("cells.0.gates", x[:, 0]), x[:, 0])
     if not lstm.residuals:
         return
     name = f"residuals.{len(lstm.residuals)}"
     residual, its = lstm.get_submodule(name), [Sequences(x, starts, state)]
     its.append(Sequences(x, torch.zeros_like(starts), torch.zeros_like(state)))
     with torch.no_grad():
-        read = [lstm.reading(name, its[0]), lstm.reading(name, x)]
+        read = [lstm.layer_input(name, its[0]), lstm.layer_input(name, x)]
         adds = [inputs @ residual.weight.T + residual.bias for inputs in read]
         whole = [lstm.unroll(*one)[0] for one in its]
         residual.weight.zero_()

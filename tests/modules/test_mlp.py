@@ -42,7 +42,7 @@ def test_it_says_what_each_linear_layer_reads():
     first = torch.relu(mlp.linear(0)(x))
     second = torch.relu(mlp.linear(1)(first))
     for i, expected in enumerate((x, first, second)):
-        torch.testing.assert_close(mlp.reading(f"linears.{i}", x), expected)
+        torch.testing.assert_close(mlp.layer_input(f"linears.{i}", x), expected)
 
 
 @pytest.mark.parametrize("gain", [0.01, 1.0])
@@ -74,9 +74,9 @@ def test_a_state_dict_of_a_grown_norm_makes_an_equal_module():
 def test_every_axis_of_units_is_named():
     mlp = made(MLPSpec(hidden_size=(16, 20), layer_norm=True, noisy=True))
     widths = {"in": 4, "0": 16, "1": 20, "out": 3}
-    axes = mlp.axes()
+    unit_axes = mlp.unit_axes()
     for name, tensor in mlp.state_dict().items():
-        assert tuple(tensor.shape) == tuple(widths[group] for group in axes[name])
+        assert tuple(tensor.shape) == tuple(widths[group] for group in unit_axes[name])
 
 
 def test_normalising_a_single_output_is_refused():
@@ -90,7 +90,7 @@ def test_settling_keeps_the_outputs():
     for activation in mlp.activations:
         activation.advance_(1.0)
     before = mlp(normal(5, 4))
-    mlp.settle_()
+    mlp.finish_fading_()
     assert mlp.spec == MLPSpec(hidden_size=(16,), activation="ReLU", output_activation="ReLU")
     assert torch.equal(mlp(normal(5, 4)), before)
 

@@ -42,7 +42,7 @@ def test_no_sequence_of_mutations_leaves_a_bound(spec, seed):
     for _ in range(12):
         legal = [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)]
         if not legal or (spec.fading and rng.random() < 0.5):
-            spec = spec.settled()
+            spec = spec.without_fading()
             continue
         child, drawn = spec.mutate(str(rng.choice(legal)), rng, activations=("ReLU", "Tanh", "GELU"))
         assert spec.min_hidden_layers <= len(child.hidden_size) <= spec.max_hidden_layers
@@ -101,7 +101,7 @@ def test_a_layer_after_an_idempotent_activation_needs_no_fade():
         assert child.hidden_size == (16, 16, 32)
         assert child.fading == ("", SKIP, "", "")
         assert child.operators("layer") == child.operators("node") == child.operators("activation") == ()
-        assert child.settled().fading == ()
+        assert child.without_fading().fading == ()
 
 
 def test_the_output_activation_goes_along_when_it_was_the_hidden_one():

@@ -18,7 +18,7 @@ from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
 from agilerl_like.modules.param_stack import Stack
 from agilerl_like.modules.resnet import ResNetSpec
-from agilerl_like.modules.weight_transfer import morph_
+from agilerl_like.modules.weight_transfer import transfer_weights_
 
 WORLD = Dict(
     {
@@ -135,20 +135,20 @@ def test_a_part_alone_decides_what_its_map_reads():
     other = x.clone()
     eye = LEAVES[2]
     other[:, eye.columns] = rows(2, seed=1)[:, eye.columns]
-    before, after = ({name: module.reading(f"fusion.{name}", r) for name in module.fusion} for r in (x, other))
+    before, after = ({name: module.layer_input(f"fusion.{name}", r) for name in module.fusion} for r in (x, other))
     assert [name for name in before if not before[name].equal(after[name])] == ["2"]
 
 
 def test_settling_keeps_the_outputs():
     spec = SPECS["another kind"].apply("change_activation", activation="ReLU")
-    assert spec.fades
+    assert spec.is_fading
     module = spread_(made(spec))
     for layer in module.modules():
         if isinstance(layer, Activation):
             layer.advance_(1.0)
     before = module(rows(5))
-    module.settle_()
-    assert not module.spec.fades
+    module.finish_fading_()
+    assert not module.spec.is_fading
     assert module.spec.output_activation == "ReLU"
     assert torch.equal(module(rows(5)), before)
 
@@ -277,7 +277,7 @@ def test_an_activation_changes_wherever_it_may():
     assert (spec.activation, spec.output_activation, spec.fading) == ("ELU", "ELU", "Tanh")
     assert {inner.activation for _, inner in spec.extractors} == {"ELU"}
     assert spec.choices("change_activation") == spec.choices("add_latent_node") == ()  # one at a time
-    assert not spec.settled().fades
+    assert not spec.without_fading().is_fading
     stays = SPECS["raw vectors"].apply("change_activation", activation="ELU")
     assert (stays.output_activation, stays.fading) == ("Identity", "")
 
@@ -288,8 +288,8 @@ def test_no_sequence_of_mutations_leaves_a_bound(name, seed):
     spec, rng = SPECS[name], np.random.default_rng(seed)
     for _ in range(10):
         legal = [operator for kind in ("layer", "node") for operator in spec.operators(kind)]
-        if spec.fades:
-            spec = spec.settled()
+        if spec.is_fading:
+            spec = spec.without_fading()
             continue
         spec, _ = spec.mutate(str(rng.choice(legal)), rng)
         assert 4 <= spec.latent_dim <= 20
@@ -331,12 +331,12 @@ def stacked(specs):
         for layer in member.modules():
             if isinstance(layer, Activation):
                 layer.advance_(share)
-    return members, made(MultiInputSpec.covering(specs))
+    return members, made(MultiInputSpec.padded_union(specs))
 
 
 @pytest.mark.parametrize("specs", list(cases()))
 def test_each_row_is_its_member_alone(specs):
-    assert len({spec.structure() for spec in specs}) == 1
+    assert len({spec.stack_key() for spec in specs}) == 1
     members, cover = stacked(specs)
     x = rows(3, 6)
     alone = torch.stack([member(x[i]) for i, member in enumerate(members)])
@@ -379,7 +379,7 @@ def test_gradients_are_each_members_own_and_what_is_not_there_stays_zero(specs):
 
 
 def test_different_structures_are_told_apart():
-    assert len({spec.structure() for spec in SPECS.values()}) == len(SPECS)
+    assert len({spec.stack_key() for spec in SPECS.values()}) == len(SPECS)
 
 
 # ---- mutations
@@ -388,10 +388,10 @@ def test_different_structures_are_told_apart():
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_every_axis_of_units_has_one_width(spec):
     module = made(spec)
-    axes, widths = module.axes(), {}
+    unit_axes, widths = module.unit_axes(), {}
     for name, tensor in module.named_parameters():
-        assert len(axes[name]) == tensor.dim(), name
-        for group, size in zip(axes[name], tensor.shape, strict=True):
+        assert len(unit_axes[name]) == tensor.dim(), name
+        for group, size in zip(unit_axes[name], tensor.shape, strict=True):
             assert not group or widths.setdefault(group, size) == size
     assert widths["out"] == OUTPUTS
     remembered = {"4"} if "past" in dict(spec.extractors) and spec is SPECS["with a memory"] else set()
@@ -403,7 +403,7 @@ def test_every_axis_of_units_has_one_width(spec):
 def child_of(parent, operator, arguments, x, seed=0):
     child = EvolvableMultiInput(parent.spec.apply(operator, **arguments), LEAVES, OUTPUTS).double()
     generator = torch.Generator().manual_seed(seed)
-    morph_(child, parent, operator, arguments, states=x, generator=generator)
+    transfer_weights_(child, parent, operator, arguments, states=x, generator=generator)
     return child
 
 
@@ -417,7 +417,7 @@ def test_growth_changes_no_output(name, seed):
     module.eval()
     expected = module(x)
     for _ in range(8):
-        if module.spec.fades:
+        if module.spec.is_fading:
             break
         legal = [
             (operator, choice)

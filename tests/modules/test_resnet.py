@@ -15,7 +15,7 @@ from agilerl_like.modules.conv_layers import SIDE_BY_SIDE
 from agilerl_like.modules.layers import ACTIVATIONS, Activation
 from agilerl_like.modules.param_stack import Stack
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
-from agilerl_like.modules.weight_transfer import morph_
+from agilerl_like.modules.weight_transfer import transfer_weights_
 
 SHAPE = (3, 7, 6)
 SMALL = {"min_channel_size": 2, "max_channel_size": 12, "max_blocks": 3, "scale_factor": 2}
@@ -37,7 +37,7 @@ def made(spec, shape=SHAPE, outputs=3, *, seed=0):
 
 def mutated(parent, operator, *, states, seed=0, **arguments):
     child = parent.rebuilt(parent.spec.apply(operator, **arguments)).double()
-    morph_(child, parent, operator, arguments, states=states, generator=torch.Generator().manual_seed(seed))
+    transfer_weights_(child, parent, operator, arguments, states=states, generator=torch.Generator().manual_seed(seed))
     return child
 
 
@@ -80,22 +80,22 @@ def test_what_convolutions_read(name):
         hook = conv.register_forward_hook(lambda module, inputs, outputs: gave.append(outputs[0].clone()))
         net(x)
     hook.remove()
-    sums = net.reading(name, x) @ conv.matrix().T + conv.bias
+    sums = net.layer_input(name, x) @ conv.matrix().T + conv.bias
     torch.testing.assert_close(sums, gave[0].movedim(1, -1).flatten(0, -2))
-    heard = sums.relu() if name.endswith("inner") else sums
-    torch.testing.assert_close(net.heard(name, sums, sums), heard)
+    expected = sums.relu() if name.endswith("inner") else sums
+    torch.testing.assert_close(net.layer_output(name, sums, sums), expected)
 
 
 def test_what_the_output_layer_reads():
     net, x = made(ResNetSpec(4, output_activation="Tanh", **SMALL)), normal(2, *SHAPE)
-    torch.testing.assert_close(net.heard("output", net.output(net.reading("output", x)), x), net(x))
+    torch.testing.assert_close(net.layer_output("output", net.output(net.layer_input("output", x)), x), net(x))
 
 
 def test_every_axis_of_units_is_named():
     net = made(ResNetSpec(4, num_blocks=2, stride_size=2, **SMALL))
-    widths, axes = {"in": 3, "stream": 4, "0": 8, "1": 8, "flat": 4 * 4 * 3, "out": 3, "": 3}, net.axes()
+    widths, unit_axes = {"in": 3, "stream": 4, "0": 8, "1": 8, "flat": 4 * 4 * 3, "out": 3, "": 3}, net.unit_axes()
     for name, tensor in net.state_dict().items():
-        assert tuple(tensor.shape) == tuple(widths[group] for group in axes[name])
+        assert tuple(tensor.shape) == tuple(widths[group] for group in unit_axes[name])
 
 
 def test_a_stride_that_leaves_nothing_is_refused():
@@ -127,8 +127,8 @@ def test_no_sequence_of_mutations_leaves_a_bound(spec, seed):
     for _ in range(12):
         names = [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)]
         if not names:
-            assert spec.fades
-            spec = spec.settled()
+            assert spec.is_fading
+            spec = spec.without_fading()
             continue
         child, drawn = spec.mutate(str(rng.choice(names)), rng, activations=("ReLU", "Tanh", "GELU"))
         assert 1 <= child.num_blocks <= 3
@@ -193,7 +193,7 @@ def test_growth_is_silent(spec, seed):
         for layer in child.modules():
             if isinstance(layer, Activation):
                 layer.advance_(1.0)
-        child.settle_()
+        child.finish_fading_()
         parent = child
 
 
@@ -258,7 +258,7 @@ STACKS = {
 @pytest.mark.parametrize("batch", [2, 120])
 def test_a_member_in_a_stack_is_as_it_is_alone(kind, batch):
     specs = STACKS[kind]
-    assert len({spec.structure() for spec in specs}) == 1
+    assert len({spec.stack_key() for spec in specs}) == 1
     members, x = [made(spec, seed=seed) for seed, spec in enumerate(specs)], normal(len(specs), batch, *SHAPE)
     alone, gradients = [], []
     for i, member in enumerate(members):
@@ -267,7 +267,7 @@ def test_a_member_in_a_stack_is_as_it_is_alone(kind, batch):
                 layer.advance_(0.2 * i)
         alone.append(member(x[i]))
         gradients.append(torch.autograd.grad(alone[i].square().sum(), list(member.parameters())))
-    stack = Stack.of(members, EvolvableResNet(ResNetSpec.covering(specs), SHAPE, 3).double())
+    stack = Stack.of(members, EvolvableResNet(ResNetSpec.padded_union(specs), SHAPE, 3).double())
     assert (batch * stack.module.widest > SIDE_BY_SIDE) == (batch == 120)  # both ways of convolving
     y, pull = stack.module.pullback(x, to_input=False)
     torch.testing.assert_close(y, torch.stack(alone), rtol=0, atol=1e-10)
@@ -284,8 +284,8 @@ def test_a_member_in_a_stack_is_as_it_is_alone(kind, batch):
 
 
 def test_what_cannot_be_padded_is_structure():
-    assert PLAIN.evolve(channel_size=3).structure() == PLAIN.structure()
+    assert PLAIN.evolve(channel_size=3).stack_key() == PLAIN.stack_key()
     for other in ({"num_blocks": 1}, {"kernel_size": 1}, {"stride_size": 2}, {"scale_factor": 1}):
-        assert PLAIN.evolve(**other).structure() != PLAIN.structure()
+        assert PLAIN.evolve(**other).stack_key() != PLAIN.stack_key()
     sigmoid = PLAIN.evolve(activation="Sigmoid")
-    assert sigmoid.evolve(channel_size=3).structure() != sigmoid.structure()
+    assert sigmoid.evolve(channel_size=3).stack_key() != sigmoid.stack_key()

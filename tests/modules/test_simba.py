@@ -13,7 +13,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.param_stack import Stack
 from agilerl_like.modules.residual import Residual
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
-from agilerl_like.modules.weight_transfer import morph_
+from agilerl_like.modules.weight_transfer import transfer_weights_
 
 SMALL = {"min_mlp_nodes": 2, "hidden_size": 6, "scale_factor": 2}
 
@@ -125,7 +125,7 @@ def test_each_row_of_a_stack_is_its_member_alone(shapes):
     for row, member in enumerate(members):
         slope[row, :, member.num_outputs :] = 0.0
     alone = [flat_gradients(m, x[i], slope[i, :, : m.num_outputs]) for i, m in enumerate(members)]
-    stack = Stack.of(members, EvolvableSimBa(SimBaSpec.covering(specs), 4, 3).double())
+    stack = Stack.of(members, EvolvableSimBa(SimBaSpec.padded_union(specs), 4, 3).double())
     y, of_input, into = flat_gradients(stack.module, x, slope)
     flat = torch.cat([part.reshape(len(members), -1) for part in into.values()], 1)
     for row, (member, (its, its_input, its_into)) in enumerate(zip(members, alone, strict=True)):
@@ -223,15 +223,15 @@ def test_a_wrong_config_is_told_what_is_wrong(config, message):
 def test_every_axis_of_units_is_named():
     simba = made(SimBaSpec(**SMALL))
     widths = {"in": 4, "stream": 6, "0": 12, "1": 12, "out": 3}
-    axes = simba.axes()
+    unit_axes = simba.unit_axes()
     for name, tensor in simba.state_dict().items():
         if not name.endswith("present"):
-            assert tuple(tensor.shape) == tuple(widths[group] for group in axes[name])
+            assert tuple(tensor.shape) == tuple(widths[group] for group in unit_axes[name])
 
 
 def mutated(simba, operator, arguments, *, states=None, seed=0):
     child = simba.rebuilt(simba.spec.apply(operator, **arguments)).double()
-    morph_(child, simba, operator, arguments, states=states, generator=torch.Generator().manual_seed(seed))
+    transfer_weights_(child, simba, operator, arguments, states=states, generator=torch.Generator().manual_seed(seed))
     return child
 
 
@@ -305,11 +305,11 @@ def test_removal_of_units_is_made_up_for_by_the_outputs():
 def test_it_says_what_its_maps_read():
     simba, x = made(SimBaSpec(**SMALL)), normal(7, 4)
     stem, block = simba.stem(x), simba.blocks[0]
-    torch.testing.assert_close(simba.reading("stem", x), x)
-    torch.testing.assert_close(simba.reading("blocks.0.inner", x), block.norm(stem))
+    torch.testing.assert_close(simba.layer_input("stem", x), x)
+    torch.testing.assert_close(simba.layer_input("blocks.0.inner", x), block.norm(stem))
     second = stem + block.outer(torch.relu(block.inner(block.norm(stem))))
-    torch.testing.assert_close(simba.reading("blocks.1.inner", x), simba.blocks[1].norm(second))
-    torch.testing.assert_close(simba.output(simba.reading("output", x)), simba(x))
+    torch.testing.assert_close(simba.layer_input("blocks.1.inner", x), simba.blocks[1].norm(second))
+    torch.testing.assert_close(simba.output(simba.layer_input("output", x)), simba(x))
 
 
 def test_work_is_counted_by_hand():

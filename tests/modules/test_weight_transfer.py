@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 
 from agilerl_like.modules.weight_transfer import (
     RIDGE,
-    Heritage,
-    Way,
-    carry_,
-    grown,
-    least_missed,
+    AxisMap,
+    WeightMap,
+    append_units,
+    copy_along_axes_,
+    copy_units_,
+    prune_by_refit_error,
     refit_,
-    transplant_,
 )
 
 
 def test_a_grown_group_appends():
-    assert grown(3, 2).tolist() == [0, 1, 2, -1, -1]
+    assert append_units(3, 2).tolist() == [0, 1, 2, -1, -1]
 
 
 def error_without(inputs, weight, units):
@@ -39,7 +39,7 @@ def test_the_units_that_go_leave_the_smallest_errors_after_a_refit(seed, removed
         others = [unit for unit in range(6) if unit not in gone]
         gone.append(min(others, key=lambda unit: error_without(inputs, weight, [*gone, unit])))
 
-    map_ = least_missed(torch.tensor(inputs), torch.tensor(weight), removed).tolist()
+    map_ = prune_by_refit_error(torch.tensor(inputs), torch.tensor(weight), removed).tolist()
     assert map_ == sorted(set(map_))
     assert len(map_) == 6 - removed
     # ridge moves an error by about a thousandth of the target's own variance, and may turn a near tie
@@ -53,8 +53,8 @@ def test_of_twins_one_stays():
     inputs = torch.cat([x, x[:, :1], 7 * torch.ones(500, 1)], 1)  # unit 4 is unit 0 again; unit 5 never moves
     weight = torch.tensor([[1.0, 1, 1, 1, 1, 1]], dtype=torch.float64)
     # units 1, 2, 3 are needed, of 0 and 4 one is, and 5 is not
-    assert {1, 2, 3} < set(least_missed(inputs, weight, 2).tolist())
-    assert 5 not in least_missed(inputs, weight, 1).tolist()
+    assert {1, 2, 3} < set(prune_by_refit_error(inputs, weight, 2).tolist())
+    assert 5 not in prune_by_refit_error(inputs, weight, 1).tolist()
 
 
 def stream():
@@ -62,14 +62,14 @@ def stream():
 
 
 def ways(*maps):
-    return [Way.along(torch.tensor(unit_map).long()) for unit_map in maps]
+    return [AxisMap.along(torch.tensor(unit_map).long()) for unit_map in maps]
 
 
 def test_carry_copies_survivors_and_fills_the_new():
     old = np.array([[[1.0, 2], [3, 4]], [[5, 6], [7, 8]]])  # weights, and as many numbers of another kind
     new = np.array([[[13.0, 14, 15]], [[23, 24, 25]]])
     result = np.full((2, 3, 3), np.nan)
-    carry_(result, old, ways([1, -1, 0], [0, -1, 1]), new_outputs=new, new_inputs=np.array([0.0, 9]))
+    copy_along_axes_(result, old, ways([1, -1, 0], [0, -1, 1]), new_outputs=new, new_inputs=np.array([0.0, 9]))
     # rows come from 1, nowhere, 0; the middle column is new: in every row, the newborn row's too
     assert result.tolist() == [[[3, 0, 4], [13, 0, 15], [1, 0, 2]], [[7, 9, 8], [23, 9, 25], [5, 9, 6]]]
     assert old.tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
@@ -82,7 +82,7 @@ def test_carry_of_any_map_entry_by_entry(rows, columns):
     old = np.arange(20.0).reshape(1, 4, 5) + 1
     new = np.full((1, rows.count(-1), len(columns)), -7.0)
     result = np.full((1, len(rows), len(columns)), np.nan)
-    carry_(result, old, ways(rows, columns), new_outputs=new, new_inputs=np.zeros(1))
+    copy_along_axes_(result, old, ways(rows, columns), new_outputs=new, new_inputs=np.zeros(1))
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
             expected = 0.0 if column < 0 else -7.0 if row < 0 else old[0, row, column]
@@ -93,13 +93,13 @@ PARENT = {"a.weight": np.array([[[3.0, 4], [6, 8]]]), "a.bias": np.array([[1.0, 
 WAYS = {
     "sources": {name: name for name in PARENT},
     "axes": {"a.weight": ("u", "in"), "a.bias": ("u",)},
-    "maps": {"u": grown(2, 1)},
+    "maps": {"u": append_units(2, 1)},
 }
 
 
 def test_a_newborn_row_is_as_long_as_the_median_of_the_others():
     child = {"a.weight": np.full((1, 3, 2), np.nan), "a.bias": np.full((1, 3), 9.0)}
-    transplant_(child, PARENT, Heritage(**WAYS), generator=stream())
+    copy_units_(child, PARENT, WeightMap(**WAYS), generator=stream())
     # rows of length 5 and 10, whose (lower) median is 5; its direction is that of two Gaussian numbers
     direction = torch.randn(2, generator=stream())
     expected = [[3.0, 4], [6, 8], (5 * direction / direction.norm()).tolist()]
@@ -110,13 +110,13 @@ def test_a_newborn_row_is_as_long_as_the_median_of_the_others():
 def test_a_newborn_row_among_huge_ones_is_as_long_as_they_are():
     parent = {"a.weight": np.array([[[3e25, 4e25], [6e25, 8e25]]], np.float32)}  # their squares are no float32
     child = {"a.weight": np.zeros((1, 3, 2), np.float32)}
-    transplant_(child, parent, Heritage(**WAYS), generator=stream())
+    copy_units_(child, parent, WeightMap(**WAYS), generator=stream())
     np.testing.assert_allclose(np.linalg.norm(child["a.weight"][0, 2].astype(float)), 5e25, rtol=1e-6)
 
 
 def test_a_newborn_row_among_dead_ones_is_not_dead():
     child, parent = {"a.weight": np.zeros((1, 3, 2))}, {"a.weight": np.zeros((1, 2, 2))}
-    transplant_(child, parent, Heritage(**WAYS), generator=stream())
+    copy_units_(child, parent, WeightMap(**WAYS), generator=stream())
     np.testing.assert_allclose(np.linalg.norm(child["a.weight"], axis=2), [[0, 0, 2**0.5]], rtol=1e-6)
 
 
@@ -125,14 +125,14 @@ def test_newborn_noise_is_as_strong_as_its_neighbours():
     ways = {key: {k.replace("weight", "weight_sigma"): v for k, v in part.items()} for key, part in WAYS.items()}
     ways["sources"] = {"a.weight_sigma": "a.weight"}
     child = {"a.weight_sigma": np.ones((1, 3, 2))}
-    transplant_(child, PARENT, Heritage(**ways), generator=stream())
+    copy_units_(child, PARENT, WeightMap(**ways), generator=stream())
     np.testing.assert_allclose(child["a.weight_sigma"][0, 2], [5 / 2**0.5] * 2)
 
 
 def test_new_entries_of_moments_are_zero_or_the_mean():
     parent = {name: np.concatenate([x, 10 * x, 100 * x]) for name, x in PARENT.items()}
     child = {"a.weight": np.full((3, 3, 2), 2.0), "a.bias": np.full((3, 3), 9.0)}
-    transplant_(child, parent, Heritage(**WAYS), generator=stream())
+    copy_units_(child, parent, WeightMap(**WAYS), generator=stream())
     usual = 100 * (3 + 4 + 6 + 8) / 4
     assert child["a.weight"][1:].tolist() == [[[30, 40], [60, 80], [0, 0]], [[300, 400], [600, 800], [usual, usual]]]
     assert child["a.bias"].tolist() == [[1, 3, 9], [10, 30, 0], [100, 300, 100 * (1 + 3) / 2]]
@@ -140,14 +140,14 @@ def test_new_entries_of_moments_are_zero_or_the_mean():
 
 def test_a_newborn_unit_does_not_count_in_a_normalisation():
     name, child = "norms.0.counted", {"norms.0.counted": np.ones((1, 3))}
-    ways = {"sources": {name: name}, "axes": {name: ("u",)}, "maps": {"u": grown(2, 1)}}
-    transplant_(child, {name: np.array([[1.0, 0.0]])}, Heritage(**ways), generator=stream())
+    ways = {"sources": {name: name}, "axes": {name: ("u",)}, "maps": {"u": append_units(2, 1)}}
+    copy_units_(child, {name: np.array([[1.0, 0.0]])}, WeightMap(**ways), generator=stream())
     assert child[name].tolist() == [[1, 0, 0]]
 
 
 def test_a_tensor_without_a_source_stays_as_it_is():
     child = {"w": np.ones((1, 2))}
-    transplant_(child, {"w": np.zeros((1, 2))}, Heritage({}, {}, {}), generator=stream())
+    copy_units_(child, {"w": np.zeros((1, 2))}, WeightMap({}, {}, {}), generator=stream())
     assert child["w"].tolist() == [[1, 1]]
 
 

@@ -51,8 +51,8 @@ def test_mutations_stay_legal_and_every_spec_survives_json(config, seed):
     spec, rng = NetworkSpec.from_net_config(config), np.random.default_rng(seed)
     for _ in range(10):
         legal = [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)]
-        if not legal or (spec.fades and rng.random() < 0.5):
-            spec = spec.settled()
+        if not legal or (spec.is_fading and rng.random() < 0.5):
+            spec = spec.without_fading()
             continue
         spec, _ = spec.mutate(str(rng.choice(legal)), rng, activations=("ReLU", "ELU", "GELU"))
         assert spec.min_latent_dim <= spec.latent_dim <= spec.max_latent_dim
@@ -101,7 +101,7 @@ def test_an_activation_can_be_reached_from_a_pair_of_different_ones():
     assert {"activation": "ReLU"} in spec.choices("change_activation")
     child = spec.apply("change_activation", activation="ReLU")
     assert (child.encoder.fading, child.head.fading) == ((), ("Tanh", ""))
-    assert {"activation": "ReLU"} not in child.settled().choices("change_activation")
+    assert {"activation": "ReLU"} not in child.without_fading().choices("change_activation")
 
 
 def test_an_operator_that_does_not_exist_is_told_its_near_names():
@@ -160,7 +160,7 @@ def test_a_value_is_not_bent_by_what_is_asked_of_the_policys_output():
     config = {"head_config": {"output_activation": "Tanh", "activation": "Tanh", "output_layernorm": True}}
     build = builder()
     network = random_parent(build, NetworkSpec.from_net_config(config)).network
-    hidden = network.critic.head.reading("linears.1", network.critic.encoder(states(16)))
+    hidden = network.critic.head.layer_input("linears.1", network.critic.encoder(states(16)))
     raw = network.critic.head.linear(1)(hidden)
     torch.testing.assert_close(network.critic(states(16)), raw)
     assert float(network.actor(states(16)).abs().max().detach()) <= 1.0
@@ -177,9 +177,9 @@ def test_a_policys_output_may_fade_while_the_value_stays_plain():
     child.advance_fades_(1.0)
     assert child.fade_left() == 0.0
     before = outputs_of(child, x)
-    child.settle_()
+    child.finish_fading_()
     assert torch.equal(outputs_of(child, x), before)
-    assert child.spec.fades is False
+    assert child.spec.is_fading is False
     assert child.actor.head.spec.fading == child.critic.head.spec.fading == ()
 
 
@@ -273,10 +273,10 @@ def test_a_rebuilt_network_is_one_that_was_built(recurrent, share, normed, seed)
     build = builder(BOX, share=share)
     network = build(NetworkSpec.from_net_config(config, recurrent=recurrent)).train(bool(rng.integers(2)))
     for _ in range(6):
-        spec = network.spec.settled()
+        spec = network.spec.without_fading()
         legal = [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)]
         spec, _ = spec.mutate(str(rng.choice(legal)), rng, activations=("ReLU", "Tanh", "GELU"))
-        network.settle_()
+        network.finish_fading_()
         before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         rebuilt = network.rebuilt(spec)
         assert facts(rebuilt) == facts(build(spec).train(network.training))

@@ -24,8 +24,8 @@ class Squashed(EvolvableMLP):
     def forward(self, x):
         return super().forward(torch.tanh(x))
 
-    def reading(self, name, x):
-        return super().reading(name, torch.tanh(x))
+    def layer_input(self, name, x):
+        return super().layer_input(name, torch.tanh(x))
 
 
 def sequential(outputs, inputs=4):

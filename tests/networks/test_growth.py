@@ -63,7 +63,7 @@ def test_ten_grow_operators_change_no_output(config, seed, dtype, action, share,
         if not operators:  # everything is fading in or full: let it arrive, and start again from there
             parent.network.advance_fades_(1.0)
             before = outputs_of(parent.network, x)
-            parent.network.settle_()
+            parent.network.finish_fading_()
             torch.testing.assert_close(outputs_of(parent.network, x), before, rtol=0, atol=0)
             continue
         operator = str(rng.choice(operators))
