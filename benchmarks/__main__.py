@@ -1,6 +1,6 @@
 """Every benchmark of the engine in a sensible order, each into its section of benchmarks/README.md.
 
-What is reached at the end of training (`python -m benchmarks.evolution`, `.networks`, `.teams`, `.teams_duel`: hours)
+What is reached at the end of training (`python -m benchmarks.evolution`, `.networks`, `.teams`, `.multi_agent_rating`: hours)
 has to be asked for.
 
     python -m benchmarks
@@ -16,29 +16,29 @@ import traceback
 
 from benchmarks import (
     evolution_cost,
-    floor,
     gpu,
     memory,
-    mixed,
+    multi_agent_speed,
     mutation_cost,
     network_speed,
     processes,
+    roofline,
     scaling,
-    teams_speed,
     throughput,
+    unequal_members,
 )
 
 MAINS = {
     "throughput": throughput.main,
     "scaling": scaling.main,
-    "mixed": mixed.main,
-    "floor": floor.main,
+    "unequal_members": unequal_members.main,
+    "roofline": roofline.main,
     "evolution_cost": evolution_cost.main,
     "memory": memory.main,
     "processes": processes.main,
     "network_speed": network_speed.main,
     "mutation_cost": mutation_cost.main,
-    "teams_speed": teams_speed.main,
+    "multi_agent_speed": multi_agent_speed.main,
     "gpu": gpu.main,
 }
 

@@ -24,10 +24,10 @@ import torch
 from agilerl_like import Mutations, train_on_policy
 from agilerl_like.config import build, load
 from agilerl_like.reporting import Reporter, SummaryRecord
-from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, values
+from benchmarks.agilerl_like_setup import CARTPOLE, RANGES, build_population, collecting, evolve, train
+from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, values
 from benchmarks.measurement import ENVS_PER_MEMBER, MINIBATCH
-from benchmarks.ours import CARTPOLE, RANGES, build_population, collecting, evolve, train
-from benchmarks.tables import ROOT, Goal, markdown, nine_tenths, spread
+from benchmarks.tables import ROOT, Goal, markdown, median_and_range, quantile_90
 
 MEMBERS = 8
 MOST_MILLISECONDS = 40.0
@@ -161,7 +161,7 @@ def births_lines(runs: Sequence[Run[Births]]) -> list[str]:
     milliseconds = [taken for run in runs for taken in run.result.milliseconds]
     rows = [
         ("select + clone + mutate + stacks, ms: median", f"{statistics.median(milliseconds):.1f}"),
-        ("90 % of generations within, ms", f"{nine_tenths(milliseconds):.1f}"),
+        ("90 % of generations within, ms", f"{quantile_90(milliseconds):.1f}"),
         ("longest, ms", f"{max(milliseconds):.1f}"),
         ("newcomers a generation, mean", f"{statistics.fmean(n for run in runs for n in run.result.changed):.1f}"),
         (
@@ -182,7 +182,7 @@ def shares_lines(runs: Sequence[Run[Shares]], configs: Sequence[str]) -> list[st
             config,
             f"{first.members}, {first.env_steps:,}",
             str(first.generations),
-            spread(values(runs, config, lambda result: result.seconds), "{:.1f}".format),
+            median_and_range(values(runs, config, lambda result: result.seconds), "{:.1f}".format),
             *(
                 f"{statistics.median(values(runs, config, lambda result, part=part: result.share(part))):.1%}"
                 for part in parts
@@ -252,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.one:
         case = json.loads(options.one)
         measured = shares(RunCase(**case), options.threads, options.seed) if "config" in case else None
-        answer(measured or births(BirthsCase(**case), options.threads, options.seed))
+        print_result(measured or births(BirthsCase(**case), options.threads, options.seed))
         return
     births_command = {"births": one("benchmarks.evolution_cost", BirthsCase(options.generations))}
     run_commands = {

@@ -29,10 +29,10 @@ from torch import Tensor
 from agilerl_like import PPO
 from agilerl_like.envs import TransitionEnv
 from agilerl_like.training.collector import Clock, Collector
-from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, ratios, values
+from benchmarks.agilerl_like_setup import settings, train
+from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, ratios, values
 from benchmarks.measurement import ENVS_PER_MEMBER, UPDATE_STEPS
-from benchmarks.ours import settings, train
-from benchmarks.tables import Goal, markdown, spread
+from benchmarks.tables import Goal, markdown, median_and_range
 
 MOST = 1.5
 """How many times as long 64 members may take as one."""
@@ -150,7 +150,14 @@ def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[st
         for members in options.members:
             speeds = values(mine, side(members), lambda result: result.steps_per_second)
             growth = ratios(mine, side(members), side(1), lambda result: result.seconds)
-            rows.append((form, str(members), spread(speeds, "{:,.0f}".format), spread(growth, "{:.2f}x".format)))
+            rows.append(
+                (
+                    form,
+                    str(members),
+                    median_and_range(speeds, "{:,.0f}".format),
+                    median_and_range(growth, "{:.2f}x".format),
+                )
+            )
     return [
         "## GPU",
         "",
@@ -174,7 +181,7 @@ def goals(runs: Sequence[Run[Result]]) -> list[Goal]:
     if not found:
         return [Goal(WHAT, f"<= {MOST:g}x", "", None)]
     best = min(found, key=lambda form: statistics.median(found[form]))
-    measured = f"{spread(found[best], '{:.2f}x'.format)}, {best}"
+    measured = f"{median_and_range(found[best], '{:.2f}x'.format)}, {best}"
     return [Goal(WHAT, f"<= {MOST:g}x", measured, statistics.median(found[best]) <= MOST)]
 
 
@@ -186,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda", help="cpu shows that the script runs, and little else")
     options = options_of(parser, argv, repetitions=3, quick={"members": [1, 2], "steps_per_member": UPDATE_STEPS})
     if options.one:
-        answer(measure(Case(**json.loads(options.one)), options.threads, options.seed))
+        print_result(measure(Case(**json.loads(options.one)), options.threads, options.seed))
         return
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print(NOT_MEASURED)

@@ -16,8 +16,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from benchmarks.machine_load import BUSY_SHARE, OtherProcessLoad, load_average, wait_for_quiet
 from benchmarks.measurement import Measurement
-from benchmarks.quiet import DISTURBED, Bystanders, load_average, wait_for_quiet
 from benchmarks.tables import README, ROOT, Goal, goal_table, keep_goals, machine, replace_section, versions
 
 
@@ -79,7 +79,7 @@ def one(module: str, case: Any) -> list[str]:
     return [sys.executable, "-m", module, "--one", json.dumps(asdict(case))]
 
 
-def answer(result: Any) -> None:
+def print_result(result: Any) -> None:
     """Say what was measured, as the last line of the process."""
     print(json.dumps(asdict(result)))
 
@@ -97,7 +97,7 @@ def interleaved(
     for round_ in range(rounds):
         for side, command in sides.items():
             wait_for_quiet(options.patience)
-            bystanders, seed = Bystanders(), options.seed + round_
+            bystanders, seed = OtherProcessLoad(), options.seed + round_
             result = decode(**_last_line([*command, "--threads", str(options.threads), "--seed", str(seed)], options))
             run = Run(case, side, round_, seed, options.threads, round(bystanders.share(), 4), result)
             runs.append(run)
@@ -125,7 +125,7 @@ def _last_line(command: Sequence[str], options: argparse.Namespace) -> dict[str,
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def kept(
+def earlier_runs(
     script: str, decode: Callable[..., ResultT], runs: Sequence[Run[ResultT]], options: argparse.Namespace
 ) -> list[Run[ResultT]]:
     """Return what was published before of cases and sides that `runs` are not of."""
@@ -153,11 +153,11 @@ def conditions(runs: Sequence[Run[Any]], options: argparse.Namespace, *, timed: 
     if not timed:
         return f"{where}; {what}."
     others = [run.others for run in runs]
-    disturbed = sum(share > DISTURBED for share in others)
+    disturbed = sum(share > BUSY_SHARE for share in others)
     return (
         f"{where}; {what}; load average {options.load} before the start. "
         f"Other processes took {statistics.median(others):.0%} of the machine in the median run; in {disturbed} "
-        f"of {len(runs)} runs they took more than {DISTURBED:.0%}, and such runs are not to be trusted."
+        f"of {len(runs)} runs they took more than {BUSY_SHARE:.0%}, and such runs are not to be trusted."
     )
 
 

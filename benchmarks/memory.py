@@ -41,8 +41,8 @@ from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.observation_wrappers import DrawnPole
 from agilerl_like.modules import EvolvableMLP, MLPSpec
 from agilerl_like.reporting import GenerationRecord, Reporter
-from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish
-from benchmarks.ours import CARTPOLE, RANGES
+from benchmarks.agilerl_like_setup import CARTPOLE, RANGES
+from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish
 from benchmarks.tables import Goal, markdown
 
 MEMBERS = 4
@@ -334,7 +334,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--backend", choices=get_args(Backend), default="auto", help="who steps the envs")
     options = options_of(parser, argv, repetitions=1, quick={"generations": 40})
     if options.one:
-        answer(measure(Case(**json.loads(options.one)), options.threads, options.seed))
+        print_result(measure(Case(**json.loads(options.one)), options.threads, options.seed))
         return
     if not Path("/proc/self/statm").is_file():
         print(NEEDS_PROC)

@@ -19,10 +19,10 @@ import torch
 
 from agilerl_like import HyperparameterConfig, Mutations, RLParameter
 from agilerl_like.hpo import Offspring
-from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish
+from benchmarks.agilerl_like_setup import CARTPOLE, build_population, collecting, net_config, train
+from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish
 from benchmarks.measurement import UPDATE_STEPS
-from benchmarks.ours import CARTPOLE, build_population, collecting, net_config, train
-from benchmarks.tables import Goal, markdown, nine_tenths
+from benchmarks.tables import Goal, markdown, quantile_90
 
 MOST, MOST_SHRINK = 5.0, 50.0
 """Milliseconds of any mutation that loses nothing, and of one that removes units or a layer."""
@@ -109,7 +109,7 @@ def section(runs: Sequence[Run[Births]], options: argparse.Namespace) -> list[st
             side,
             str(len(taken)),
             f"{statistics.median(taken):.2f}",
-            f"{nine_tenths(taken):.2f}",
+            f"{quantile_90(taken):.2f}",
             f"{max(taken):.2f}",
         )
         for side in ENCODERS
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--births", type=int, default=300, help="of each kind (default: %(default)s)")
     options = options_of(parser, argv, repetitions=3, quick={"births": 40})
     if options.one:
-        answer(measure(Case(**json.loads(options.one)), options.threads, options.seed))
+        print_result(measure(Case(**json.loads(options.one)), options.threads, options.seed))
         return
     commands = {
         side: one("benchmarks.mutation_cost", Case(options.births, shared)) for side, shared in ENCODERS.items()

@@ -35,7 +35,7 @@ from benchmarks.measurement import (
     WIDTH,
     Measurement,
 )
-from benchmarks.tables import Goal, markdown, spread
+from benchmarks.tables import Goal, markdown, median_and_range
 from benchmarks.venvs import interpreter, is_ready
 
 MEMBERS = 4
@@ -47,7 +47,7 @@ PROMISES = {POSITIONS: 5.0, BREAKOUT: 2.0}
 
 def command(side: str, env: str, steps_per_member: int) -> list[str]:
     """Return how a side is asked to do its work."""
-    python, script = sys.executable, "benchmarks.ours_networks"
+    python, script = sys.executable, "benchmarks.agilerl_like_networks"
     if side == PEER:
         python, script = str(interpreter(PEER)), "benchmarks.peers.agilerl_networks"
     work = ["--env", env, "--members", str(MEMBERS), "--steps-per-member", str(steps_per_member)]
@@ -64,8 +64,10 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
     rows = []
     for env in options.envs:
         mine = [run for run in runs if run.case == env]
-        speeds = [spread(values(mine, side, steps_per_second), "{:,.0f}".format) for side in HEADINGS]
-        rows.append((env, *speeds, *(spread(faster(runs, env, side), "{:.2f}x".format) for side in (OURS, SPREAD))))
+        speeds = [median_and_range(values(mine, side, steps_per_second), "{:,.0f}".format) for side in HEADINGS]
+        rows.append(
+            (env, *speeds, *(median_and_range(faster(runs, env, side), "{:.2f}x".format) for side in (OURS, SPREAD)))
+        )
     return [
         "## Networks that remember, networks that see",
         "",
@@ -94,7 +96,7 @@ def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
     for env, wanted in PROMISES.items():
         if got := faster(runs, env, SPREAD):
             what = f"{env}, P={MEMBERS}, two processes: steps/s against AgileRL"
-            measured = spread(got, "{:.1f}x".format)
+            measured = median_and_range(got, "{:.1f}x".format)
             found.append(Goal(what, f">= {wanted:g}x", measured, statistics.median(got) >= wanted))
     return found
 

@@ -21,7 +21,8 @@ import torch
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
 from agilerl_like.training import train_on_policy
-from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, ratios, values
+from benchmarks.agilerl_like_setup import Ear
+from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, ratios, values
 from benchmarks.measurement import (
     ENVS_PER_MEMBER,
     EPOCHS,
@@ -31,8 +32,7 @@ from benchmarks.measurement import (
     UPDATE_STEPS,
     WIDTH,
 )
-from benchmarks.ours import Ear
-from benchmarks.tables import Goal, markdown, spread
+from benchmarks.tables import Goal, markdown, median_and_range
 
 FASTER, MILLISECONDS = 1.7, 100.0
 SPEED, BIRTHS = "speed", "births"
@@ -125,9 +125,12 @@ def section(runs: Sequence[Run[Told]], options: argparse.Namespace) -> list[str]
     for backend in options.backends:
         mine = [run for run in runs if run.case == f"{SPEED}, {backend}"]
         if mine:
-            speed = [spread(values(mine, side, lambda told: told.steps_per_second), "{:,.0f}".format) for side in "12"]
-            speeds.append((backend, *speed, spread(faster(runs, backend), "{:.2f}x".format)))
-    spent = [(side, spread(found, "{:.1f} ms".format)) for side in "12" if (found := births_of(runs, side))]
+            speed = [
+                median_and_range(values(mine, side, lambda told: told.steps_per_second), "{:,.0f}".format)
+                for side in "12"
+            ]
+            speeds.append((backend, *speed, median_and_range(faster(runs, backend), "{:.2f}x".format)))
+    spent = [(side, median_and_range(found, "{:.1f} ms".format)) for side in "12" if (found := births_of(runs, side))]
     return [
         "## More processes",
         "",
@@ -153,11 +156,11 @@ def goals(runs: Sequence[Run[Told]], options: argparse.Namespace) -> list[Goal]:
         if got := faster(runs, backend):
             what = f"two processes against one, {options.env} ({backend}), P={options.members}"
             reached = statistics.median(got) >= FASTER
-            found.append(Goal(what, f">= {FASTER:g}x", spread(got, "{:.2f}x".format), reached))
+            found.append(Goal(what, f">= {FASTER:g}x", median_and_range(got, "{:.2f}x".format), reached))
     if spent := births_of(runs, "2"):
         what = f"births across two processes, P={options.births_members}"
         reached = statistics.median(spent) <= MILLISECONDS
-        found.append(Goal(what, f"<= {MILLISECONDS:g} ms", spread(spent, "{:.1f} ms".format), reached))
+        found.append(Goal(what, f"<= {MILLISECONDS:g} ms", median_and_range(spent, "{:.1f} ms".format), reached))
     return found
 
 
@@ -175,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = options_of(parser, argv, repetitions=3, quick=quick, threads=1)
     if options.one:
         case = Case(**json.loads(options.one))
-        answer(measure(case, options.threads, options.seed))
+        print_result(measure(case, options.threads, options.seed))
         return
     runs: list[Run[Told]] = []
     module = "benchmarks.processes"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from benchmarks.harness import Run, conditions, interleaved, options_of, publish, ratios, values
 from benchmarks.measurement import ENVS, UPDATE_STEPS, Measurement
-from benchmarks.tables import Goal, markdown, spread
+from benchmarks.tables import Goal, markdown, median_and_range
 
 MOST = 4.0
 """How many times as long sixteen members may take as one."""
@@ -35,9 +35,9 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
         rows.append(
             (
                 str(members),
-                spread(speeds, "{:,.0f}".format),
-                spread(times, "{:.2f}".format),
-                spread(growth, "{:.2f}x".format),
+                median_and_range(speeds, "{:,.0f}".format),
+                median_and_range(times, "{:.2f}".format),
+                median_and_range(growth, "{:.2f}x".format),
             )
         )
     return [
@@ -59,7 +59,7 @@ def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
     got = ratios(cartpole, side(16), side(1), seconds)
     if not got:
         return []
-    measured = spread(got, "{:.2f}x".format)
+    measured = median_and_range(got, "{:.2f}x".format)
     return [Goal(f"{ENVS[0]}: time of P=16 / time of P=1", f"<= {MOST:g}x", measured, statistics.median(got) <= MOST)]
 
 
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     quick = {"members": [1, 2], "steps_per_member": UPDATE_STEPS}
     options = options_of(parser, argv, repetitions=5, quick=quick)
     work = ["--env", options.env, "--steps-per-member", str(options.steps_per_member)]
-    command = [sys.executable, "-m", "benchmarks.ours_throughput", *work]
+    command = [sys.executable, "-m", "benchmarks.agilerl_like_throughput", *work]
     runs = interleaved(
         {side(members): [*command, "--members", str(members)] for members in options.members},
         Measurement,

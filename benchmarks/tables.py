@@ -15,8 +15,8 @@ README = ROOT / "benchmarks" / "README.md"
 SCRIPTS = (
     "throughput",
     "scaling",
-    "mixed",
-    "floor",
+    "unequal_members",
+    "roofline",
     "evolution_cost",
     "memory",
     "processes",
@@ -25,8 +25,8 @@ SCRIPTS = (
     "gpu",
     "networks",
     "teams",
-    "teams_speed",
-    "teams_duel",
+    "multi_agent_speed",
+    "multi_agent_rating",
 )
 """The order in which goals are listed."""
 
@@ -65,14 +65,14 @@ def versions(*packages: str) -> str:
     return ", ".join(found)
 
 
-def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
+def median_and_range(values: Sequence[float], form: Callable[[float], str]) -> str:
     """Return median and range as one cell; a range that is none is left out, and nothing gives nothing."""
     if len(set(values)) < 2:
         return form(values[0]) if values else ""
     return f"{form(statistics.median(values))} ({form(min(values))} to {form(max(values))})"
 
 
-def nine_tenths(values: Sequence[float]) -> float:
+def quantile_90(values: Sequence[float]) -> float:
     """Return what nine in ten values do not exceed."""
     return statistics.quantiles(values, n=10, method="inclusive")[-1] if len(values) > 1 else values[0]
 

@@ -26,7 +26,7 @@ from benchmarks.harness import (
     values,
 )
 from benchmarks.measurement import ENVS, EPOCHS, MINIBATCH, UPDATE_STEPS, WIDTH, Measurement
-from benchmarks.tables import Goal, markdown, spread
+from benchmarks.tables import Goal, markdown, median_and_range
 from benchmarks.venvs import PEERS, interpreter, is_ready
 
 OURS, SPREAD = "ours", "spread"
@@ -83,7 +83,12 @@ Results = Mapping[Case, Sequence[Run[Measurement]]]
 def script(side: str, python: str | None) -> list[str]:
     """Return the command of a side's script; the environment of a peer is made here, before anything is timed."""
     if side in MINE:
-        return [sys.executable, "-m", "benchmarks.ours_throughput", *(["--processes", "2"] if side == SPREAD else [])]
+        return [
+            sys.executable,
+            "-m",
+            "benchmarks.agilerl_like_throughput",
+            *(["--processes", "2"] if side == SPREAD else []),
+        ]
     return [str(interpreter(side, python)), "-m", f"benchmarks.peers.{side}_throughput"]
 
 
@@ -97,7 +102,7 @@ def measure(case: Case, scripts: Mapping[str, Sequence[str]], options: argparse.
 
 def ratio_cell(runs: Sequence[Run[Measurement]], above: str, below: str) -> str:
     """Return how many times faster ``above`` is."""
-    return spread(ratios(runs, above, below, steps_per_second), "{:.2f}x".format)
+    return median_and_range(ratios(runs, above, below, steps_per_second), "{:.2f}x".format)
 
 
 def growth(results: Results, case: Case, side: str) -> str:
@@ -131,7 +136,7 @@ def table(results: Results, sides: Sequence[str]) -> list[str]:
         [
             case.env,
             str(case.members),
-            *(spread(values(runs, side, steps_per_second), "{:,.0f}".format) for side in sides),
+            *(median_and_range(values(runs, side, steps_per_second), "{:,.0f}".format) for side in sides),
             *(ratio_cell(runs, above, below) for above, below in pairs),
             *(growth(results, case, side) for side in populations),
         ]
@@ -185,7 +190,7 @@ def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
         got = ratios([run for run in runs if run.case == case], ours, peer, steps_per_second)
         if got:
             env, _, members = case.partition(":")
-            measured = spread(got, "{:.1f}x".format)
+            measured = median_and_range(got, "{:.1f}x".format)
             what = f"{env}, P={members}{', two processes' * (ours == SPREAD)}: steps/s against {HEADINGS[peer]}"
             found.append(Goal(what, f">= {wanted:g}x", measured, statistics.median(got) >= wanted))
     return found

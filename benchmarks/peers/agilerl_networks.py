@@ -14,8 +14,8 @@ from agilerl.utils.mutation_utils import set_global_seed
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from benchmarks import measurement as m
+from benchmarks.envs import make
 from benchmarks.peers.agilerl_throughput import layers, train_one_turn
-from benchmarks.worlds import make
 
 
 def networks(env_name: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
 from benchmarks import measurement as m
-from benchmarks.worlds import make
+from benchmarks.envs import make
 
 SETTINGS = {
     "learning_rate": 1e-3,

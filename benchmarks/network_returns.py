@@ -3,8 +3,8 @@
 The shipped configurations are trained with their whole budget (and without their target, if they have one), and beside
 them what ought to fail: an MLP where memory is needed, and a network that sees one part of two.
 
-    python -m benchmarks.networks                                   # about two hours on one core
-    python -m benchmarks.networks --parts dict --repetitions 1 --output -
+    python -m benchmarks.network_returns                                   # about two hours on one core
+    python -m benchmarks.network_returns --parts dict --repetitions 1 --output -
 """
 
 import argparse
@@ -24,7 +24,7 @@ from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import AgentStage
 from agilerl_like.training.session import evolve_on_policy
 from agilerl_like.training.training_config import Places
-from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, values
+from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, values
 from benchmarks.tables import ROOT, Goal, markdown
 from benchmarks.venvs import interpreter, is_ready
 
@@ -125,7 +125,7 @@ def commands(name: str, options: argparse.Namespace) -> dict[str, list[str]]:
         steps = str(options.steps)
         shorter = ["--training.max-steps", steps, "--training.evo-steps", steps, "--training.eval-loop", "1"]
     found = {
-        learner: one("benchmarks.networks", Lesson(lesson.config, (*lesson.overrides, *shorter)))
+        learner: one("benchmarks.network_returns", Lesson(lesson.config, (*lesson.overrides, *shorter)))
         for learner, lesson in PARTS[name].lessons.items()
     }
     if name == "breakout" and options.sb3:
@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--sb3", action=argparse.BooleanOptionalAction, default=True, help="Breakout beside SB3")
     options = options_of(parser, argv, repetitions=5, quick={"steps": 4096, "sb3": is_ready("sb3")})
     if options.one:
-        answer(learn(Lesson(**json.loads(options.one)), options.seed, options.threads))
+        print_result(learn(Lesson(**json.loads(options.one)), options.seed, options.threads))
         return
     runs: list[Run[Learned]] = []
     for name in options.parts:

@@ -12,8 +12,8 @@ import torch
 
 from agilerl_like.envs import EnvRecipe
 from benchmarks import measurement as m
-from benchmarks.ours import World, build_population, collecting, net_config, train, train_spread
-from benchmarks.worlds import make
+from benchmarks.agilerl_like_setup import World, build_population, collecting, net_config, train, train_spread
+from benchmarks.envs import make
 
 
 def networks(env_name: str) -> dict[str, Any]:

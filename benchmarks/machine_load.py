@@ -6,14 +6,14 @@ from pathlib import Path
 
 from benchmarks.tables import lines_of
 
-DISTURBED = 0.1
+BUSY_SHARE = 0.1
 """The share of all cores from which on others disturb."""
 
-GLANCE = 1.0
+SAMPLE_SECONDS = 1.0
 """Seconds of looking before a run."""
 
 
-class Bystanders:
+class OtherProcessLoad:
     """Watches what share of the machine goes to others than our children; knows nothing (0) outside Linux."""
 
     def __init__(self) -> None:
@@ -47,9 +47,9 @@ def wait_for_quiet(patience: float) -> None:
     """Return when others leave the machine alone, or when patience (in seconds) is at its end."""
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
-        bystanders = Bystanders()
-        time.sleep(GLANCE)
-        if bystanders.share() <= DISTURBED:
+        bystanders = OtherProcessLoad()
+        time.sleep(SAMPLE_SECONDS)
+        if bystanders.share() <= BUSY_SHARE:
             return
 
 

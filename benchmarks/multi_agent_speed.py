@@ -1,7 +1,7 @@
 """Env steps per second of populations of teams, beside AgileRL's IPPO: both sides call their own training functions.
 
-python -m benchmarks.teams_speed
-python -m benchmarks.teams_speed --worlds simple_spread_v3 --repetitions 1 --output -
+python -m benchmarks.multi_agent_speed
+python -m benchmarks.multi_agent_speed --worlds simple_spread_v3 --repetitions 1 --output -
 """
 
 import argparse
@@ -29,8 +29,8 @@ from benchmarks.measurement import (
     WIDTH,
     Measurement,
 )
-from benchmarks.tables import Goal, markdown, spread
-from benchmarks.teams_worlds import CYCLES, MEMBERS, SPEED, WORLDS, Task
+from benchmarks.multi_agent_envs import CYCLES, MEMBERS, SPEED, WORLDS, Task
+from benchmarks.tables import Goal, markdown, median_and_range
 from benchmarks.venvs import interpreter, is_ready
 
 OURS, SPREAD, PEER = "ours", "spread", "agilerl"
@@ -50,7 +50,7 @@ def commands(part: str, world: str, steps_per_member: int, options: argparse.Nam
 def _worker(side: str) -> list[str]:
     if side == PEER:
         return [str(interpreter(side)), "-m", "benchmarks.peers.agilerl_teams"]
-    return [sys.executable, "-m", "benchmarks.teams_ours"]
+    return [sys.executable, "-m", "benchmarks.agilerl_like_multi_agent"]
 
 
 def faster(runs: Sequence[Run[Measurement]], world: str, side: str) -> list[float]:
@@ -63,8 +63,14 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
     rows = []
     for world in options.worlds:
         mine = [run for run in runs if run.case == world]
-        speeds = [spread(values(mine, side, steps_per_second), "{:,.0f}".format) for side in HEADINGS]
-        rows.append((world, *speeds, *(spread(faster(runs, world, side), "{:.2f}x".format) for side in (OURS, SPREAD))))
+        speeds = [median_and_range(values(mine, side, steps_per_second), "{:,.0f}".format) for side in HEADINGS]
+        rows.append(
+            (
+                world,
+                *speeds,
+                *(median_and_range(faster(runs, world, side), "{:.2f}x".format) for side in (OURS, SPREAD)),
+            )
+        )
     return [
         "## How fast teams train",
         "",
@@ -93,7 +99,7 @@ def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
     for world in WORLDS:
         if got := faster(runs, world, SPREAD):
             what = f"{world}, P={MEMBERS}, two processes: steps/s against AgileRL's IPPO"
-            measured = spread(got, "{:.1f}x".format)
+            measured = median_and_range(got, "{:.1f}x".format)
             found.append(Goal(what, f">= {FASTER:g}x", measured, statistics.median(got) >= FASTER))
     return found
 
@@ -110,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for world in options.worlds:
         sides = commands(SPEED, world, options.steps_per_member, options)
         runs += interleaved(sides, Measurement, options, case=world)
-    publish("teams_speed", section(runs, options), runs, goals(runs), options)
+    publish("multi_agent_speed", section(runs, options), runs, goals(runs), options)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import torch
 
 from benchmarks import measurement as m
-from benchmarks.ours import build_population, collecting, train, train_spread
+from benchmarks.agilerl_like_setup import build_population, collecting, train, train_spread
 
 
 def main() -> None:

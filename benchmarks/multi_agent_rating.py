@@ -4,7 +4,7 @@ On a square without exits a chaser has half a minute to touch a runner who is a 
 loses -1, and nothing else is ever earned. The subtlety: what a team of both earns together is always 0, so fitness is a
 rating from games against opponents of the population's past.
 
-    python -m benchmarks.teams_duel
+    python -m benchmarks.multi_agent_rating
 """
 
 import argparse
@@ -33,9 +33,9 @@ from agilerl_like import (
 from agilerl_like.algorithms.ippo import MultiAgentPopulation
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
 from benchmarks import teams_worlds as w
-from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish
-from benchmarks.tables import Goal, markdown, spread
-from benchmarks.teams_ours import Curve, best_actions, described
+from benchmarks.agilerl_like_multi_agent import Curve, best_actions, described
+from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish
+from benchmarks.tables import Goal, markdown, median_and_range
 
 CHASER, RUNNER = "chaser_0", "runner_0"
 LIMIT = 30  # steps until the runner has won
@@ -249,7 +249,7 @@ def goals(runs: Sequence[Run[Won]]) -> list[Goal]:
     """Return the promise that these runs speak of."""
     got = [overall(run.result.against_first) for run in runs]
     what = f"zero-sum chase, evolved against the first generation, {GAMES} games"
-    return [Goal(what, f">= {WINS:.0%} won", spread(got, "{:.1%}".format), statistics.median(got) >= WINS)]
+    return [Goal(what, f">= {WINS:.0%} won", median_and_range(got, "{:.1%}".format), statistics.median(got) >= WINS)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -259,11 +259,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = options_of(parser, argv, repetitions=3, quick={"generations": 2, "generation_steps": 2048}, threads=1)
     if options.one:
         torch.set_num_threads(options.threads)
-        answer(duel(Case(**json.loads(options.one)), options.seed))
+        print_result(duel(Case(**json.loads(options.one)), options.seed))
         return
-    sides = {"ours": one("benchmarks.teams_duel", Case(options.generations, options.generation_steps))}
+    sides = {"ours": one("benchmarks.multi_agent_rating", Case(options.generations, options.generation_steps))}
     runs = interleaved(sides, Won, options, case="chase")
-    publish("teams_duel", section(runs, options), runs, goals(runs), options)
+    publish("multi_agent_rating", section(runs, options), runs, goals(runs), options)
 
 
 if __name__ == "__main__":

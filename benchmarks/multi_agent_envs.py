@@ -1,4 +1,4 @@
-"""Worlds of teams that every side of ``benchmarks.teams`` has, what is asked of a side, and how its play is judged.
+"""Worlds of teams that every side of ``benchmarks.multi_agent_returns`` has, what is asked of a side, and how its play is judged.
 
 A team's fitness is its share of the way from agents that act at random to scripted greedy ones, all three on the same
 episodes. The subtlety is in the greedy ones: agents of these worlds coast, so they aim from where they would come to

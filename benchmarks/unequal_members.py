@@ -3,8 +3,8 @@
 Members differ in their networks, in the numbers that decide shapes and counts (update_epochs, batch_size, learn_step),
 or in whatever generations of evolution made of them. Those of evolution are another population in every round.
 
-    python -m benchmarks.mixed
-    python -m benchmarks.mixed --mixes equal architectures --repetitions 3 --output -
+    python -m benchmarks.unequal_members
+    python -m benchmarks.unequal_members --mixes equal architectures --repetitions 3 --output -
 """
 
 import argparse
@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 from agilerl_like import HyperparameterConfig, Mutations, Population, RLParameter
-from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, ratios, values
-from benchmarks.ours import (
+from benchmarks.agilerl_like_setup import (
     CARTPOLE,
     RANGES,
     build_population,
@@ -29,7 +28,8 @@ from benchmarks.ours import (
     train,
     weights,
 )
-from benchmarks.tables import Goal, markdown, spread
+from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, ratios, values
+from benchmarks.tables import Goal, markdown, median_and_range
 
 MEMBERS = 8
 MOST = 1.4
@@ -165,11 +165,11 @@ def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[st
     def cells(mix: str) -> tuple[str, ...]:
         return (
             MEANINGS[mix],
-            spread(values(runs, mix, lambda result: result.steps_per_second), "{:,.0f}".format),
-            spread(ratios(runs, mix, EQUAL, seconds), "{:.2f}x".format),
-            spread(ratios(runs, mix, EQUAL, lambda result: result.flop_per_step), "{:.2f}x".format),
-            spread(values(runs, mix, lambda result: result.weights), "{:,.0f}".format),
-            spread(values(runs, mix, lambda result: result.stacks), "{:.0f}".format),
+            median_and_range(values(runs, mix, lambda result: result.steps_per_second), "{:,.0f}".format),
+            median_and_range(ratios(runs, mix, EQUAL, seconds), "{:.2f}x".format),
+            median_and_range(ratios(runs, mix, EQUAL, lambda result: result.flop_per_step), "{:.2f}x".format),
+            median_and_range(values(runs, mix, lambda result: result.weights), "{:,.0f}".format),
+            median_and_range(values(runs, mix, lambda result: result.stacks), "{:.0f}".format),
         )
 
     shapes = "; ".join(
@@ -205,7 +205,7 @@ def goals(runs: Sequence[Run[Result]]) -> list[Goal]:
     got = ratios(runs, UNEQUAL, EQUAL, seconds)
     if not got:
         return []
-    measured = spread(got, "{:.2f}x".format)
+    measured = median_and_range(got, "{:.2f}x".format)
     what = "eight members of eight architectures: time / time of eight equal ones"
     return [Goal(what, f"<= {MOST:g}x", measured, statistics.median(got) <= MOST)]
 
@@ -216,11 +216,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps-per-member", type=int, default=5 * WARM_UP, metavar="N")
     options = options_of(parser, argv, repetitions=5, quick={"steps_per_member": WARM_UP})
     if options.one:
-        answer(measure(Case(**json.loads(options.one)), options.threads, options.seed))
+        print_result(measure(Case(**json.loads(options.one)), options.threads, options.seed))
         return
-    commands = {mix: one("benchmarks.mixed", Case(mix, options.steps_per_member)) for mix in options.mixes}
+    commands = {mix: one("benchmarks.unequal_members", Case(mix, options.steps_per_member)) for mix in options.mixes}
     runs = interleaved(commands, Result, options, case=CARTPOLE)
-    publish("mixed", section(runs, options), runs, goals(runs), options)
+    publish("unequal_members", section(runs, options), runs, goals(runs), options)
 
 
 if __name__ == "__main__":

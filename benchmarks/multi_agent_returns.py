@@ -1,7 +1,7 @@
 """What teams learn: the share of the way from random agents to scripted ones, with AgileRL's IPPO beside it.
 
-    python -m benchmarks.teams --side-by-side                     # hours; AgileRL takes most of them
-    python -m benchmarks.teams --worlds simple_spread_v3 --sides ours --repetitions 2 --output -
+    python -m benchmarks.multi_agent_returns --side-by-side                     # hours; AgileRL takes most of them
+    python -m benchmarks.multi_agent_returns --worlds simple_spread_v3 --sides ours --repetitions 2 --output -
 
 Each seed is a process of its own. AgileRL gets fewer seeds, for it takes long; where it has one, sides take turns.
 """
@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from benchmarks.harness import Run, conditions, interleaved, kept, options_of, publish, values
-from benchmarks.tables import Goal, markdown, spread
-from benchmarks.teams_speed import HEADINGS, OURS, PEER, commands
-from benchmarks.teams_worlds import CYCLES, FRESH_EPISODES, LEARN, MEMBERS, WORLDS, Learned
+from benchmarks.multi_agent_envs import CYCLES, FRESH_EPISODES, LEARN, MEMBERS, WORLDS, Learned
+from benchmarks.multi_agent_speed import HEADINGS, OURS, PEER, commands
+from benchmarks.tables import Goal, markdown, median_and_range
 from benchmarks.venvs import PEERS, is_ready
 
 ENOUGH, SEEDS = 0.6, 5
@@ -61,7 +61,11 @@ def reached(world: str, side: str, learned: Sequence[Learned]) -> tuple[str, ...
 def curve(world: str, side: str, learned: Sequence[Learned], steps: int) -> tuple[str, ...]:
     """Return a row of how a side came to it."""
     marks = [steps * mark // MARKS for mark in range(1, MARKS + 1)]
-    return world, HEADINGS[side], *(spread([one.after(mark) for one in learned], "{:.0%}".format) for mark in marks)
+    return (
+        world,
+        HEADINGS[side],
+        *(median_and_range([one.after(mark) for one in learned], "{:.0%}".format) for mark in marks),
+    )
 
 
 def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[str]:

@@ -20,8 +20,8 @@ from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, MultiAge
 from agilerl_like.reporting import GenerationRecord, Reporter, SummaryRecord
 from benchmarks import measurement as m
 from benchmarks import teams_worlds as w
-from benchmarks.ours import Ear, settings
-from benchmarks.teams_worlds import Learned, Task
+from benchmarks.agilerl_like_setup import Ear, settings
+from benchmarks.multi_agent_envs import Learned, Task
 
 PEER = "agilerl_like"
 EVALUATIONS = 50  # episodes of each member at the end of a generation: good teams differ by little, episodes by much

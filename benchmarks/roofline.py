@@ -4,8 +4,8 @@ The floor's step costs the multiplications that its networks need, at the fastes
 matrices with the same threads, and one row of the vectorised env stepped alone. Nothing else: no memory traffic, no
 activation, no Adam, no Python. All of it is measured by one process, right before the training.
 
-    python -m benchmarks.floor
-    python -m benchmarks.floor --members 16 --threads 1 --output -
+    python -m benchmarks.roofline
+    python -m benchmarks.roofline --members 16 --threads 1 --output -
 """
 
 import argparse
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import torch
 
 from agilerl_like.envs import make_vect_envs
-from benchmarks.harness import Run, answer, conditions, interleaved, one, options_of, publish, values
+from benchmarks.agilerl_like_setup import CARTPOLE, build_population, collecting, flop_per_step, train
+from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, values
 from benchmarks.measurement import ENVS_PER_MEMBER, EPOCHS, MINIBATCH, UPDATE_STEPS, WIDTH
-from benchmarks.ours import CARTPOLE, build_population, collecting, flop_per_step, train
-from benchmarks.tables import Goal, markdown, spread
+from benchmarks.tables import Goal, markdown, median_and_range
 
 LEAST = 0.4
 """The share of the floor that sixteen members should reach."""
@@ -134,7 +134,7 @@ def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[st
 
     def cells(members: int, compiled: bool) -> tuple[str, ...]:
         def of(number: Callable[[Result], float], form: str) -> str:
-            return spread(values(runs, side(members, compiled), number), form.format)
+            return median_and_range(values(runs, side(members, compiled), number), form.format)
 
         return (
             side(members, compiled),
@@ -184,7 +184,7 @@ def goals(runs: Sequence[Run[Result]]) -> list[Goal]:
     for compiled in (False, True):
         if got := values(runs, side(16, compiled), lambda result: result.share):
             subject = f"{CARTPOLE}, P=16{', compiled' if compiled else ''}: share of the floor"
-            measured = spread(got, "{:.0%}".format)
+            measured = median_and_range(got, "{:.0%}".format)
             found.append(Goal(subject, f">= {LEAST:.0%}", measured, statistics.median(got) >= LEAST))
     return found
 
@@ -195,15 +195,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps-per-member", type=int, default=20 * UPDATE_STEPS, metavar="N")
     options = options_of(parser, argv, repetitions=5, quick={"members": [2], "steps_per_member": UPDATE_STEPS})
     if options.one:
-        answer(measure(Case(**json.loads(options.one)), options.threads, options.seed))
+        print_result(measure(Case(**json.loads(options.one)), options.threads, options.seed))
         return
     commands = {
-        side(members, compiled): one("benchmarks.floor", Case(members, options.steps_per_member, compiled))
+        side(members, compiled): one("benchmarks.roofline", Case(members, options.steps_per_member, compiled))
         for members in options.members
         for compiled in (False, True)
     }
     runs = interleaved(commands, Result, options, case=CARTPOLE)
-    publish("floor", section(runs, options), runs, goals(runs), options)
+    publish("roofline", section(runs, options), runs, goals(runs), options)
 
 
 if __name__ == "__main__":
