@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agilerl_like.lazy import lazily
 
 if TYPE_CHECKING:
-    from agilerl_like.algorithms import IPPO, PPO, BPTTSequenceType, MultiAgentPopulation, Population
+    from agilerl_like.algorithms import IPPO, PPO, BPTTSequenceType, MultiAgentPopulation, Population, Teams
     from agilerl_like.envs import make_multi_agent_vect_envs, make_vect_envs
     from agilerl_like.errors import CheckpointError, ConfigurationError, EnvironmentFault, NoHealthyMember
     from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter, TournamentSelection, TruncationSelection
@@ -28,11 +28,12 @@ __all__ = [
     "ConfigurationError",
     "EnvironmentFault",
     "HyperparameterConfig",
+    "MultiAgentPopulation",
     "Mutations",
     "NoHealthyMember",
     "Population",
     "RLParameter",
-    "MultiAgentPopulation",
+    "Teams",
     "TournamentSelection",
     "TruncationSelection",
     "make_multi_agent_vect_envs",

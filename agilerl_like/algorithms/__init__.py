@@ -14,8 +14,8 @@ from agilerl_like.lazy import lazily
 from agilerl_like.learning.sequences import BPTTSequenceType
 
 if TYPE_CHECKING:
-    from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
+    from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation, Teams
 
-__all__ = ["IPPO", "PPO", "BPTTSequenceType", "PPOSettings", "Population", "MultiAgentPopulation"]
+__all__ = ["IPPO", "PPO", "BPTTSequenceType", "MultiAgentPopulation", "PPOSettings", "Population", "Teams"]
 
 __getattr__, __dir__ = lazily(__name__, __all__, ("ippo",))

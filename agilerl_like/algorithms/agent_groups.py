@@ -10,7 +10,7 @@ import gymnasium
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.base import check_mapping
-from agilerl_like.networks.architecture import KEYS
+from agilerl_like.networks.architecture import NET_CONFIG_KEYS
 
 Spaces = Mapping[str, gymnasium.Space] | Sequence[gymnasium.Space]
 
@@ -85,13 +85,13 @@ def by_group(net_config: Mapping[str, Any] | None, groups: Mapping[str, Any]) ->
     """Each group's `net_config`: its own if there is one of that name, else what is said for all.
 
     Raises:
-        ConfigurationError: a key is neither a group nor one of `KEYS`, or a group's is no mapping.
+        ConfigurationError: a key is neither a group nor one of `NET_CONFIG_KEYS`, or a group's is no mapping.
     """
     config = {} if net_config is None else net_config
     check_mapping("net_config", config)
     for key in config:
-        if key not in KEYS and key not in groups:
-            raise unknown_name("net_config key", key, (*KEYS, *groups))
+        if key not in NET_CONFIG_KEYS and key not in groups:
+            raise unknown_name("net_config key", key, (*NET_CONFIG_KEYS, *groups))
     for group in groups:
         check_mapping(f"net_config.{group}", config.get(group, {}))
     common = {key: value for key, value in config.items() if key not in groups}

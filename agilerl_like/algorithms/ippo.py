@@ -688,3 +688,7 @@ class MultiAgentPopulation(Individuals[IPPO]):
             return learners.to_env(actions), after.flatten(0, 1)
 
         return policy
+
+
+Teams = MultiAgentPopulation
+"""The former name of `MultiAgentPopulation`."""

@@ -49,7 +49,7 @@ def is_known(path: str) -> bool:
     module_name, colon, name = path.rpartition(":")
     module_name = module_name if colon else name  # a module of PettingZoo's kind
     if module_name in OWN:
-        thing = getattr(importlib.import_module(module_name), name, None)
+        thing = getattr(importlib.import_module(OWN[module_name]), name, None)
         return callable(thing) and getattr(thing, "__module__", None) == OWN[module_name]
     if not _is_package(module_name.partition(".")[0]):
         return False
@@ -99,7 +99,7 @@ def module_of(field: str, value: str, module_name: str) -> ModuleType:
     check_module_name(field, value, module_name)
     try:
         _find_in_current_folder(module_name.partition(".")[0])
-        return importlib.import_module(module_name)
+        return importlib.import_module(OWN.get(module_name, module_name))
     except ImportError as fault:
         raise ConfigurationError(
             f"{field}={value!r}: module {module_name!r} cannot be imported: {_way_out(module_name, fault)}"

@@ -42,7 +42,7 @@ MANIFEST = "manifest.json"
 
 READERS = {
     "agent": "PPO.load (IPPO.load, if it is a team)",
-    "population": "Population.load (Teams.load, if it is one of teams)",
+    "population": "Population.load (MultiAgentPopulation.load, if it is multi-agent)",
     "checkpoint": "train_on_policy(…, resume=…) of its run, PPO.load (its best agent) and Population.load",
 }
 """Who reads which kind of folder."""

@@ -95,5 +95,5 @@ def test_a_printed_population_lists_its_members():
     lines = repr(Population([first, second])).splitlines()
     assert lines == ["Population(2 x PPO, best fitness 2.5:", f"  {first!r},", f"  {second!r},", ")"]
     teams = IPPO.population(20, {"a_0": BOX}, {"a_0": DISCRETE}, seed=0)
-    assert repr(teams).startswith("Teams(20 x IPPO, not tested yet:")
+    assert repr(teams).startswith("MultiAgentPopulation(20 x IPPO, not tested yet:")
     assert repr(teams).endswith("  … 4 more\n)")

@@ -189,7 +189,7 @@ def test_a_world_to_test_in_is_one_of_the_same_agents(env):
 def test_who_cannot_act_in_a_world_is_refused(env):
     agents = PPO.population(2, Box(-1, 1, (2,)), Discrete(2), net_config=SMALL)
     for pop in (agents, list(agents)):
-        with pytest.raises(ConfigurationError, match=r"cannot .*; allowed are (Teams|IPPO)"):
+        with pytest.raises(ConfigurationError, match=r"cannot .*; allowed are (MultiAgentPopulation|IPPO)"):
             train_multi_agent_on_policy(env, pop=pop, max_steps=64, evo_steps=64, verbose=False)
     teams = MultiAgentPopulation([a_team()])
     for pop in (teams, list(teams)):

@@ -27,7 +27,7 @@ PLACES = {
     "epoch": "agilerl_like.learning.update:Update.epoch",
     "minibatch": "agilerl_like.learning.optimizer:Adam.step_",
     "play": "agilerl_like.algorithms.population:Population.play",
-    "play-teams": "agilerl_like.algorithms.ippo:Teams.play",
+    "play-teams": "agilerl_like.algorithms.ippo:MultiAgentPopulation.play",
     "report": "agilerl_like.reporting.files:CsvReporter.generation",
     "record": "agilerl_like.reporting.files:RecordFile.append",
     "select": "agilerl_like.training.loop:next_generation",
