@@ -40,8 +40,12 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: Flag
     records: list[ProbeRecord] = []
     with Live(table, console=console, auto_refresh=False) as live:
         for name in names or worlds:
-            world = worlds[name]
-            record = solve(world, seed=seed) if isinstance(world, Probe) else solve_multi_agent(world, seed=seed)
+            process_group = worlds[name]
+            record = (
+                solve(process_group, seed=seed)
+                if isinstance(process_group, Probe)
+                else solve_multi_agent(process_group, seed=seed)
+            )
             records.append(record)
             for row in _rows(record):
                 table.add_row(*row)

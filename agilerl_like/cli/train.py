@@ -30,7 +30,7 @@ from tyro.conf import (
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
 from agilerl_like.config import TRUST, Config, build, check_changes, check_trust, foreign_paths, load, notes_of_trust
 from agilerl_like.config.bundled import find
-from agilerl_like.distributed.process_group import Alone, World, is_launched
+from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import ConfigurationError, EnvironmentFault, ExitCode, NoHealthyMember
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
@@ -102,11 +102,11 @@ def train(arguments: Sequence[str]) -> int:
     if "--print-config" in arguments:
         sys.stdout.write(config.seeded().to_yaml())
         return ExitCode.DONE
-    with _launched(config) as world:
-        config = config.seeded(world.agree(fresh_seed()))
-        if world.is_main:
+    with _launched(config) as process_group:
+        config = config.seeded(process_group.broadcast(fresh_seed()))
+        if process_group.is_main:
             _check_folder(config)
-        return _conduct(config, world, lambda: _make_run_dir(config), resume=False)
+        return _conduct(config, process_group, lambda: _make_run_dir(config), resume=False)
 
 
 def resume(arguments: Sequence[str]) -> int:
@@ -124,8 +124,8 @@ def resume(arguments: Sequence[str]) -> int:
     check_changes(load(file), config)
     if TRUST not in arguments:
         check_trust(config, Path(file), overrides)
-    with _launched(config) as world:
-        return _conduct(config, world, lambda: Path(folder), resume=True)
+    with _launched(config) as process_group:
+        return _conduct(config, process_group, lambda: Path(folder), resume=True)
 
 
 def _first(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -142,22 +142,24 @@ def _help(command: str, kind: type[Train] | type[Resume], settings: Callable[[],
     return ExitCode.DONE
 
 
-def _launched(config: Config) -> contextlib.AbstractContextManager[World]:
+def _launched(config: Config) -> contextlib.AbstractContextManager[ProcessGroup]:
     """The processes that somebody started together with this one; mostly there are none."""
     torch.set_num_threads(config.run.threads)
     cpu = config.run.torch_device.type == "cpu" or not torch.cuda.is_available()
-    return joined(cpu=cpu) if is_launched() else contextlib.nullcontext(Alone())
+    return joined(cpu=cpu) if is_launched() else contextlib.nullcontext(SingleProcess())
 
 
-def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, resume: bool) -> int:
+def _conduct(config: Config, process_group: ProcessGroup, find_folder: Callable[[], Path], *, resume: bool) -> int:
     """Train, from the beginning or from the newest checkpoint; only the main process has a folder."""
-    setup = build(config, world.device(config.run.torch_device))
+    setup = build(config, process_group.device(config.run.torch_device))
     with contextlib.ExitStack() as stack:
         stack.callback(setup.env.close)
         list(_sinks(config, config.run.dir))  # a missing package is an error before a folder is made
-        shown = find_folder() if world.is_main else None
+        shown = find_folder() if process_group.is_main else None
         trust = f" {TRUST}" if foreign_paths(config) else ""
-        command = world.agree(f"{PROGRAM} resume {shlex.quote(str(shown))}{trust}")  # others may have named another
+        command = process_group.broadcast(
+            f"{PROGRAM} resume {shlex.quote(str(shown))}{trust}"
+        )  # others may have named another
         run_dir = None if shown is None else shown.absolute()  # an environment may change the working directory
         stack.callback(_remove_if_empty, run_dir)
         try:
@@ -167,7 +169,7 @@ def _conduct(config: Config, world: World, find_folder: Callable[[], Path], *, r
                 setup.plan(name="" if run_dir is None else run_dir.name, resume=command),
                 places=Places(run_dir=run_dir, overwrite=config.run.overwrite),
                 reporters=Reporters([] if run_dir is None else _sinks(config, run_dir)),
-                world=world,
+                process_group=process_group,
                 processes=config.run.processes,
                 resume=resume,
             )

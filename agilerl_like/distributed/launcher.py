@@ -29,13 +29,13 @@ import torch
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.room import cores
 
-STARTUP = 120.0
+STARTUP_TIMEOUT = 120.0
 """Seconds that a process has for its imports."""
 GRACE = 5.0
 """Seconds that a process has for leaving by itself when something went wrong, and again after SIGTERM."""
-MEETING = 600.0
+RENDEZVOUS_TIMEOUT = 600.0
 """Seconds that all processes have for joining one process group."""
-JOIN = 60.0
+JOIN_TIMEOUT = 60.0
 """Seconds that a process has for leaving by itself when all went well."""
 
 _CHILD_OF = "AGILERL_LIKE_CHILD_OF"
@@ -43,7 +43,7 @@ _UNGUARDED = 79  # the exit code of a child whose script starts processes while 
 _SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
-class Fallen(NamedTuple):
+class ProcessExit(NamedTuple):
     """A process that ended otherwise than by finishing its work."""
 
     rank: int
@@ -56,51 +56,51 @@ class Fallen(NamedTuple):
         return f"was killed by {self.signal}" if self.signal else f"ended with exit code {self.exitcode}"
 
 
-class Crew:
+class WorkerProcesses:
     """The processes with rank 1 and higher."""
 
     def __init__(self) -> None:
         self._processes: dict[int, SpawnProcess] = {}
 
-    def fallen(self) -> list[Fallen]:
+    def failed(self) -> list[ProcessExit]:
         """Return who has fallen so far."""
         return [
-            Fallen(rank, process.pid or 0, process.exitcode, _signal_name(process.exitcode))
+            ProcessExit(rank, process.pid or 0, process.exitcode, _signal_name(process.exitcode))
             for rank, process in self._processes.items()
             if process.exitcode
         ]
 
-    def cause(self, rank: int) -> str:
+    def describe_exit(self, rank: int) -> str:
         """Say how this rank ended, for a `Watch`; "" if it lives, or has finished its work."""
-        return next((str(fallen) for fallen in self.fallen() if fallen.rank == rank), "")
+        return next((str(failed) for failed in self.failed() if failed.rank == rank), "")
 
     def start(
         self, processes: int, target: Callable[..., object], arguments: Sequence[Any], port: int, threads: int
     ) -> None:
         """Start them with so many threads each, and return when each has imported what it needs."""
         context = multiprocessing.get_context("spawn")
-        arrivals: dict[int, Connection] = {}
+        ready_pipes: dict[int, Connection] = {}
         for rank in range(1, processes):
-            arrivals[rank], its_end = context.Pipe(duplex=False)
+            ready_pipes[rank], its_end = context.Pipe(duplex=False)
             work = (its_end, threads, target, rank, *arguments)
-            process = context.Process(target=_serve, args=work, name=f"rank {rank}")
-            with _environment(rank, processes, port, threads), _deaf_to_interrupts():
+            process = context.Process(target=_worker_main, args=work, name=f"rank {rank}")
+            with _environment(rank, processes, port, threads), _sigint_blocked():
                 process.start()
             self._processes[rank] = process
             its_end.close()
-        self._await(arrivals)
+        self._wait_for_imports(ready_pipes)
 
-    def _await(self, arrivals: dict[int, Connection]) -> None:
-        end = time.monotonic() + STARTUP
+    def _wait_for_imports(self, ready_pipes: dict[int, Connection]) -> None:
+        end = time.monotonic() + STARTUP_TIMEOUT
         with contextlib.ExitStack() as stack:
-            for pipe in arrivals.values():
+            for pipe in ready_pipes.values():
                 stack.enter_context(pipe)
-            for rank, pipe in arrivals.items():
+            for rank, pipe in ready_pipes.items():
                 wait([pipe, self._processes[rank].sentinel], max(0.0, end - time.monotonic()))
-                if not _has_arrived(pipe):
-                    raise ConfigurationError(self._why_not(rank, len(arrivals) + 1))
+                if not _is_ready(pipe):
+                    raise ConfigurationError(self._startup_error(rank, len(ready_pipes) + 1))
 
-    def _why_not(self, rank: int, processes: int) -> str:
+    def _startup_error(self, rank: int, processes: int) -> str:
         process = self._processes[rank]
         process.join(GRACE)
         if process.exitcode == _UNGUARDED:
@@ -110,12 +110,12 @@ class Crew:
             )
         which = f"processes={processes}: rank {rank} (pid {process.pid})"
         if process.exitcode is None:
-            return f"{which} had not finished its imports after {STARTUP:g} s"
-        how = Fallen(rank, process.pid or 0, process.exitcode, _signal_name(process.exitcode))
+            return f"{which} had not finished its imports after {STARTUP_TIMEOUT:g} s"
+        how = ProcessExit(rank, process.pid or 0, process.exitcode, _signal_name(process.exitcode))
         return f"{which} {how} before its work began; what it wrote above may say why"
 
     @contextmanager
-    def meeting(self) -> Iterator[None]:
+    def guard_rendezvous(self) -> Iterator[None]:
         """End all processes with one message and `ExitCode.FAULT` if one ends while they meet in this block.
 
         To join a process group means to wait for every rank, for hours and in a call that no exception interrupts; a
@@ -133,12 +133,12 @@ class Crew:
             writer.close()
 
     def _guard(self, met: Connection) -> None:
-        ready = wait([met, *(process.sentinel for process in self._processes.values())], MEETING)
+        ready = wait([met, *(process.sentinel for process in self._processes.values())], RENDEZVOUS_TIMEOUT)
         if met in ready:
             return
         ranks = [rank for rank, process in self._processes.items() if process.sentinel in ready]
-        fates = [f"rank {rank} (pid {self._processes[rank].pid}) {self._fate(rank)}" for rank in ranks]
-        what = "; ".join(fates) or f"the processes had not met after {MEETING:g} s"
+        descriptions = [f"rank {rank} (pid {self._processes[rank].pid}) {self._describe(rank)}" for rank in ranks]
+        what = "; ".join(descriptions) or f"the processes had not met after {RENDEZVOUS_TIMEOUT:g} s"
         sys.stderr.write(f"\nagilerl-like: {what} while the processes met, so all ranks end. Nothing was trained.\n")
         sys.stderr.flush()
         sys.stdout.flush()
@@ -146,11 +146,11 @@ class Crew:
             process.kill()
         os._exit(ExitCode.FAULT)  # the main thread waits for a process that will never come
 
-    def _fate(self, rank: int) -> str:
+    def _describe(self, rank: int) -> str:
         self._processes[rank].join()  # its sentinel is ready
-        return self.cause(rank) or "ended"
+        return self.describe_exit(rank) or "ended"
 
-    def dismiss(self, patience: float) -> None:
+    def shutdown(self, patience: float) -> None:
         """Wait until all have left by themselves, and end those that have not."""
         try:
             self._join(patience)
@@ -169,7 +169,7 @@ class Crew:
 
 
 @contextmanager
-def launched(processes: int, target: Callable[..., object], arguments: Sequence[Any] = ()) -> Iterator[Crew]:
+def launched(processes: int, target: Callable[..., object], arguments: Sequence[Any] = ()) -> Iterator[WorkerProcesses]:
     """Run `target(rank, *arguments)` in new processes for the ranks from 1 on, while the caller is rank 0.
 
     As long as the block lasts, the caller's environment variables are those of rank 0, as torchrun sets them. When it
@@ -180,23 +180,23 @@ def launched(processes: int, target: Callable[..., object], arguments: Sequence[
         ConfigurationError: the target or an argument cannot be sent to another process, or one could not start.
     """
     _check(processes, target, arguments)
-    crew = Crew()
+    workers = WorkerProcesses()
     if processes == 1:
-        yield crew
+        yield workers
         return
     port, asked = _free_port(), torch.get_num_threads()
     threads = min(asked, max(1, cores() // processes))
     patience = 0.0
     try:
-        crew.start(processes, target, arguments, port, threads)
+        workers.start(processes, target, arguments, port, threads)
         patience = GRACE
         torch.set_num_threads(threads)
         with _environment(0, processes, port, threads):
-            yield crew
-        patience = JOIN
+            yield workers
+        patience = JOIN_TIMEOUT
     finally:
         torch.set_num_threads(asked)
-        crew.dismiss(patience)
+        workers.shutdown(patience)
 
 
 def _check(processes: int, target: Callable[..., object], arguments: Sequence[Any]) -> None:
@@ -213,7 +213,7 @@ def _check(processes: int, target: Callable[..., object], arguments: Sequence[An
         )
     for name, value in (("target", target), *((f"arguments[{i}]", value) for i, value in enumerate(arguments))):
         try:
-            _Courier(io.BytesIO()).dump(value)
+            _PickleCheck(io.BytesIO()).dump(value)
         except Exception as error:  # whatever the value's own __reduce__ raises
             raise ConfigurationError(
                 f"processes={processes}: {name}={value!r} cannot be sent to another process ({error}); "
@@ -221,7 +221,7 @@ def _check(processes: int, target: Callable[..., object], arguments: Sequence[An
             ) from error
 
 
-class _Courier(ForkingPickler):
+class _PickleCheck(ForkingPickler):
     """Refuses also what another process would look for in vain: what a notebook or a prompt defines."""
 
     def reducer_override(self, obj: Any) -> Any:
@@ -269,7 +269,7 @@ def _environment(rank: int, processes: int, port: int, threads: int) -> Iterator
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _sigint_blocked() -> Iterator[None]:
     """Have processes start with Ctrl-C held back, which they ignore as soon as they run; it is for the parent."""
     resource_tracker.ensure_running()  # else it is started meanwhile, and lifts what is held back
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -288,7 +288,7 @@ def _signal_name(exitcode: int | None) -> str:
         return f"signal {-exitcode}"
 
 
-def _has_arrived(pipe: Connection) -> bool:
+def _is_ready(pipe: Connection) -> bool:
     try:
         return pipe.poll() and pipe.recv()
     except EOFError:
@@ -298,23 +298,23 @@ def _has_arrived(pipe: Connection) -> bool:
 # -- in a new process
 
 
-def _serve(arrival: Connection, threads: int, target: Callable[..., object], rank: int, *arguments: Any) -> None:
+def _worker_main(ready: Connection, threads: int, target: Callable[..., object], rank: int, *arguments: Any) -> None:
     """Run the target, but not on without the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     del os.environ[_CHILD_OF]
     torch.set_num_threads(threads)
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=_exit_with_parent, daemon=True).start()
     if sys.platform == "linux":  # wakes it if it stands still when its parent dies, so that it can see that
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGCONT)
     try:
-        arrival.send(True)
+        ready.send(True)
     except OSError:  # the parent has given up already
         raise SystemExit(1) from None
     target(rank, *arguments)
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     """End this process soon after its parent's end, when its `Watch` has had the time to speak."""
     parent = multiprocessing.parent_process()
     if parent is None:

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from agilerl_like.distributed.heartbeat import Unwatched, Watch, open_store
+from agilerl_like.distributed.heartbeat import HeartbeatMonitor, NullMonitor, open_store
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.learning.rollout import LastObservations, Rollout
 from agilerl_like.learning.team import SOLO, Team
@@ -36,7 +36,7 @@ COLLECTIVE_TIMEOUT = timedelta(hours=12)
 """The watch sees who is gone; how long one process trains while the others wait for it is nobody's business."""
 
 
-class Share(NamedTuple):
+class Shard(NamedTuple):
     """What one process has of a run: members by their slots, and of their envs the part number `part` of `parts`."""
 
     slots: tuple[int, ...]
@@ -44,18 +44,18 @@ class Share(NamedTuple):
     parts: int = 1
 
 
-STRIDE = 64
+ALIGNMENT = 64
 """Bytes by which tensors in a message are aligned."""
 
 
-class Parcel(NamedTuple):
+class SerializedAgent(NamedTuple):
     """A member on its way, as `Agent.to_documents` describes it."""
 
     document: Any
     tensors: Mapping[str, Tensor]
 
 
-class Route(NamedTuple):
+class Transfer(NamedTuple):
     """The way of one member from a process that has it to one that needs it."""
 
     slot: int
@@ -63,7 +63,7 @@ class Route(NamedTuple):
     target: int
 
 
-def deal(kinds: Sequence[Any], size: int) -> tuple[Share, ...]:
+def shard_members(kinds: Sequence[Any], size: int) -> tuple[Shard, ...]:
     """Deal members to so many processes: alike ones together, and as evenly as can be.
 
     `kinds` says for each slot what it can be computed together with. Where there are more processes than members, some
@@ -73,26 +73,26 @@ def deal(kinds: Sequence[Any], size: int) -> tuple[Share, ...]:
     if size > members:
         owner = [rank * members // size for rank in range(size)]
         return tuple(
-            Share((slot,), part=rank - owner.index(slot), parts=owner.count(slot)) for rank, slot in enumerate(owner)
+            Shard((slot,), part=rank - owner.index(slot), parts=owner.count(slot)) for rank, slot in enumerate(owner)
         )
     order = sorted(range(members), key=lambda slot: (repr(kinds[slot]), slot))
     bounds = [members * rank // size for rank in range(size + 1)]
-    return tuple(Share(tuple(sorted(order[bounds[rank] : bounds[rank + 1]]))) for rank in range(size))
+    return tuple(Shard(tuple(sorted(order[bounds[rank] : bounds[rank + 1]]))) for rank in range(size))
 
 
-def routes(wanted: Iterable[tuple[int, int]], shares: Sequence[Share]) -> list[Route]:
+def plan_transfers(wanted: Iterable[tuple[int, int]], shards: Sequence[Shard]) -> list[Transfer]:
     """The ways by which each (slot, rank) that is wanted gets there; none where it is already."""
-    source = {slot: rank for rank in reversed(range(len(shares))) for slot in shares[rank].slots}
-    missing = {(slot, rank) for slot, rank in wanted if slot not in shares[rank].slots}
-    return [Route(slot, source[slot], rank) for slot, rank in sorted(missing)]
+    source = {slot: rank for rank in reversed(range(len(shards))) for slot in shards[rank].slots}
+    missing = {(slot, rank) for slot, rank in wanted if slot not in shards[rank].slots}
+    return [Transfer(slot, source[slot], rank) for slot, rank in sorted(missing)]
 
 
-class World(ABC):
+class ProcessGroup(ABC):
     """The processes of a run."""
 
     rank: int
     size: int
-    watch: Watch | Unwatched
+    monitor: HeartbeatMonitor | NullMonitor
 
     @property
     def is_main(self) -> bool:
@@ -104,200 +104,216 @@ class World(ABC):
         """Where this process computes what should be computed on such a device."""
 
     @abstractmethod
-    def team(self, shares: Sequence[Share]) -> Team:
+    def team(self, shards: Sequence[Shard]) -> Team:
         """With whom this process's member learns, all processes having such shares."""
 
     @abstractmethod
-    def gather(self, document: Any) -> list[Any]:
+    def all_gather(self, document: Any) -> list[Any]:
         """What every process says, in the order of their ranks: JSON data, floats to the last bit, nan included."""
 
     @abstractmethod
-    def move(self, ways: Sequence[Route], pack: Callable[[int], Parcel]) -> dict[int, Parcel]:
+    def send_recv(
+        self, transfers: Sequence[Transfer], pack: Callable[[int], SerializedAgent]
+    ) -> dict[int, SerializedAgent]:
         """Send members on their ways, which all processes know; return those that came here, by slot."""
 
-    def __enter__(self) -> World:
-        self.watch.__enter__()
+    def __enter__(self) -> ProcessGroup:
+        self.monitor.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.watch.__exit__(kind, error, at)
+        self.monitor.__exit__(kind, error, at)
 
-    def agree(self, document: T) -> T:
+    def broadcast(self, document: T) -> T:
         """What the main process says."""
-        return self.gather(document)[0]
+        return self.all_gather(document)[0]
 
-    def share(self, own: Mapping[int, T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> dict[int, T]:
+    def all_gather_dict(
+        self, own: Mapping[int, T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]
+    ) -> dict[int, T]:
         """What every process has to say about slots, by slot; each keeps its own as it is."""
         if self.size == 1:
             return dict(own)
-        told = self.gather({str(slot): encode(one) for slot, one in own.items()})
+        told = self.all_gather({str(slot): encode(one) for slot, one in own.items()})
         found = {int(slot): one for others in told for slot, one in others.items()}
         return {slot: own[slot] if slot in own else decode(found[slot]) for slot in sorted(found)}
 
 
-class Alone(World):
+class SingleProcess(ProcessGroup):
     """One process."""
 
     rank, size = 0, 1
 
     def __init__(self) -> None:
-        self.watch = Unwatched()
+        self.monitor = NullMonitor()
 
     def device(self, wanted: torch.device) -> torch.device:
         return wanted
 
-    def team(self, shares: Sequence[Share]) -> Team:
+    def team(self, shards: Sequence[Shard]) -> Team:
         return SOLO
 
-    def gather(self, document: Any) -> list[Any]:
+    def all_gather(self, document: Any) -> list[Any]:
         return [document]
 
-    def move(self, ways: Sequence[Route], pack: Callable[[int], Parcel]) -> dict[int, Parcel]:
+    def send_recv(
+        self, transfers: Sequence[Transfer], pack: Callable[[int], SerializedAgent]
+    ) -> dict[int, SerializedAgent]:
         return {}
 
 
-class Together(World):
+class MultiProcess(ProcessGroup):
     """The processes of an Accelerator."""
 
-    def __init__(self, accelerator: Accelerator, *, cause: Callable[[int], str] = lambda rank: "") -> None:
+    def __init__(self, accelerator: Accelerator, *, describe_exit: Callable[[int], str] = lambda rank: "") -> None:
         self.rank, self.size = accelerator.process_index, accelerator.num_processes
         self._local_rank = accelerator.local_process_index
         nccl = dist.get_backend() == "nccl"
-        self._carrier = accelerator.device if nccl else torch.device("cpu")
-        self.watch = self._watch(cause)
+        self._transport_device = accelerator.device if nccl else torch.device("cpu")
+        self.monitor = self._make_monitor(describe_exit)
 
-    def _watch(self, cause: Callable[[int], str]) -> Watch:
+    def _make_monitor(self, describe_exit: Callable[[int], str]) -> HeartbeatMonitor:
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
         kept = open_store(host, 0, self.rank, self.size) if self.is_main else None
-        port = self.agree(0 if kept is None else kept.port)
+        port = self.broadcast(0 if kept is None else kept.port)
         store = kept or open_store(host, port, self.rank, self.size)
-        return Watch(store, self.rank, self.size, code=ExitCode.FAULT, cause=cause)
+        return HeartbeatMonitor(store, self.rank, self.size, code=ExitCode.FAULT, describe_exit=describe_exit)
 
-    def team(self, shares: Sequence[Share]) -> Team:
+    def team(self, shards: Sequence[Shard]) -> Team:
         mine = SOLO
-        for slot in sorted({share.slots for share in shares if share.parts > 1}):
-            ranks = [rank for rank, share in enumerate(shares) if share.slots == slot]
+        for slot in sorted({share.slots for share in shards if share.parts > 1}):
+            ranks = [rank for rank, share in enumerate(shards) if share.slots == slot]
             group = dist.new_group(ranks)  # all processes must take part in making it, in the same order
             if self.rank in ranks:
-                mine = Partners(group, shares[self.rank], self._carrier, self._mourning)
+                mine = ReplicaGroup(group, shards[self.rank], self._transport_device, self._diagnosed)
         return mine
 
     def device(self, wanted: torch.device) -> torch.device:
         return device_of_rank(wanted, self._local_rank, torch.cuda.device_count())
 
-    def gather(self, document: Any) -> list[Any]:
-        with self._mourning():
-            return self._gather(document)
+    def all_gather(self, document: Any) -> list[Any]:
+        with self._diagnosed():
+            return self._all_gather_json(document)
 
-    def _gather(self, document: Any) -> list[Any]:
-        text = torch.frombuffer(bytearray(json.dumps(document).encode()), dtype=torch.uint8).to(self._carrier)
-        lengths = [torch.zeros(1, dtype=torch.int64, device=self._carrier) for _ in range(self.size)]
-        dist.all_gather(lengths, torch.tensor([len(text)], device=self._carrier))
+    def _all_gather_json(self, document: Any) -> list[Any]:
+        text = torch.frombuffer(bytearray(json.dumps(document).encode()), dtype=torch.uint8).to(self._transport_device)
+        lengths = [torch.zeros(1, dtype=torch.int64, device=self._transport_device) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(text)], device=self._transport_device))
         longest = max(int(length) for length in lengths)
-        texts = [torch.empty(longest, dtype=torch.uint8, device=self._carrier) for _ in range(self.size)]
+        texts = [torch.empty(longest, dtype=torch.uint8, device=self._transport_device) for _ in range(self.size)]
         dist.all_gather(texts, torch.nn.functional.pad(text, (0, longest - len(text))))
         return [
             json.loads(bytes(text[: int(length)].cpu().numpy())) for text, length in zip(texts, lengths, strict=True)
         ]
 
-    def move(self, ways: Sequence[Route], pack: Callable[[int], Parcel]) -> dict[int, Parcel]:
-        if not ways:
+    def send_recv(
+        self, transfers: Sequence[Transfer], pack: Callable[[int], SerializedAgent]
+    ) -> dict[int, SerializedAgent]:
+        if not transfers:
             return {}
-        leaving = {way.slot: pack(way.slot) for way in ways if way.source == self.rank}
-        told = self.gather({str(slot): [parcel.document, _shapes(parcel.tensors)] for slot, parcel in leaving.items()})
-        sent = {slot: _as_one(parcel.tensors).to(self._carrier) for slot, parcel in leaving.items()}
+        leaving = {way.slot: pack(way.slot) for way in transfers if way.source == self.rank}
+        told = self.all_gather(
+            {str(slot): [serialized.document, _metadata(serialized.tensors)] for slot, serialized in leaving.items()}
+        )
+        sent = {slot: _flatten(serialized.tensors).to(self._transport_device) for slot, serialized in leaving.items()}
         got: dict[int, Tensor] = {}
-        arriving: dict[int, Parcel] = {}
+        arriving: dict[int, SerializedAgent] = {}
         transfers: list[dist.P2POp] = []
-        for slot, source, target in ways:
+        for slot, source, target in transfers:
             if source == self.rank:
                 transfers.append(dist.P2POp(dist.isend, sent[slot], target))
             elif target == self.rank:
                 document, shapes = told[source][str(slot)]
-                got[slot], tensors = _room_for(shapes, self._carrier)
-                arriving[slot] = Parcel(document, tensors)
+                got[slot], tensors = _empty_like_metadata(shapes, self._transport_device)
+                arriving[slot] = SerializedAgent(document, tensors)
                 transfers.append(dist.P2POp(dist.irecv, got[slot], source))
-        with self._mourning():
+        with self._diagnosed():
             for work in dist.batch_isend_irecv(transfers) if transfers else ():
                 work.wait()
         return arriving
 
     @contextlib.contextmanager
-    def _mourning(self) -> Iterator[None]:
+    def _diagnosed(self) -> Iterator[None]:
         """Where another process ended, let the watch say so: what is heard here is a broken connection."""
         try:
             yield
         except RuntimeError:
-            self.watch.find_cause()
+            self.monitor.wait_for_diagnosis()
             raise
 
 
-class Partners(Team):
+class ReplicaGroup(Team):
     """Processes that share the envs of one member, as many each."""
 
     def __init__(
-        self, group: Any, share: Share, carrier: torch.device, mourning: Callable[[], AbstractContextManager[None]]
+        self,
+        group: Any,
+        share: Shard,
+        transport_device: torch.device,
+        mourning: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self.part, self.parts, self._group, self._carrier = share.part, share.parts, group, carrier
-        self._mourning = mourning
+        self.part, self.parts, self._group, self._transport_device = share.part, share.parts, group, transport_device
+        self._diagnosed = mourning
 
     def sum_(self, x: Tensor) -> Tensor:
-        carried = x.to(self._carrier)
-        with self._mourning():
+        carried = x.to(self._transport_device)
+        with self._diagnosed():
             dist.all_reduce(carried, group=self._group)
         return x if carried is x else x.copy_(carried)
 
     def whole(self, rollout: Rollout) -> Rollout:
         envs = rollout.rewards.shape[2]
-        columns = {name: self._beside(getattr(rollout, name), 2) for name in Rollout._fields[:6]}
+        columns = {name: self._all_gather_cat(getattr(rollout, name), 2) for name in Rollout._fields[:6]}
         last = rollout.last_observations
         theirs = last._replace(env=last.env + envs * self.part)
         return rollout._replace(
             **columns,
-            next_observations=self._beside(rollout.next_observations, 1),
-            last_observations=LastObservations(*(self._behind(x) for x in theirs)),
-            masks=None if rollout.masks is None else self._beside(rollout.masks, 2),
-            state=self._beside(rollout.state, 1),
+            next_observations=self._all_gather_cat(rollout.next_observations, 1),
+            last_observations=LastObservations(*(self._all_gather_ragged(x) for x in theirs)),
+            masks=None if rollout.masks is None else self._all_gather_cat(rollout.masks, 2),
+            state=self._all_gather_cat(rollout.state, 1),
         )
 
-    def _beside(self, x: Tensor, dim: int) -> Tensor:
+    def _all_gather_cat(self, x: Tensor, dim: int) -> Tensor:
         """What all have, in the order of their envs; of equal shapes."""
-        mine = x.contiguous().to(self._carrier)
+        mine = x.contiguous().to(self._transport_device)
         parts = [torch.empty_like(mine) for _ in range(self.parts)]
-        with self._mourning():
-            dist.all_gather([_bytes_of(part) for part in parts], _bytes_of(mine), group=self._group)
+        with self._diagnosed():
+            dist.all_gather([_as_bytes(part) for part in parts], _as_bytes(mine), group=self._group)
         return torch.cat(parts, dim).to(x.device)
 
-    def _behind(self, x: Tensor) -> Tensor:
+    def _all_gather_ragged(self, x: Tensor) -> Tensor:
         """What all have, however much that is."""
-        counts = self._beside(torch.tensor([len(x)], device=x.device), 0).tolist()
+        counts = self._all_gather_cat(torch.tensor([len(x)], device=x.device), 0).tolist()
         padded = x.new_zeros(max(counts), *x.shape[1:])
         padded[: len(x)] = x
-        parts = self._beside(padded, 0).split(max(counts)) if max(counts) else [x]
+        parts = self._all_gather_cat(padded, 0).split(max(counts)) if max(counts) else [x]
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=False)])
 
 
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, list[int]]]:
+def _metadata(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, list[int]]]:
     return {name: (str(x.dtype).removeprefix("torch."), list(x.shape)) for name, x in tensors.items()}
 
 
-def _as_one(tensors: Mapping[str, Tensor]) -> Tensor:
+def _flatten(tensors: Mapping[str, Tensor]) -> Tensor:
     """The bytes of tensors in one row, for a message takes its time whatever is in it."""
-    rows = [_bytes_of(tensor).cpu() for tensor in tensors.values()]
-    return torch.cat([torch.nn.functional.pad(row, (0, -len(row) % STRIDE)) for row in rows])
+    rows = [_as_bytes(tensor).cpu() for tensor in tensors.values()]
+    return torch.cat([torch.nn.functional.pad(row, (0, -len(row) % ALIGNMENT)) for row in rows])
 
 
-def _room_for(shapes: Mapping[str, tuple[str, list[int]]], device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+def _empty_like_metadata(
+    shapes: Mapping[str, tuple[str, list[int]]], device: torch.device
+) -> tuple[Tensor, dict[str, Tensor]]:
     """A row for tensors of these shapes, and the tensors in it."""
     kinds = {name: (getattr(torch, dtype), shape) for name, (dtype, shape) in shapes.items()}
     sizes = {name: dtype.itemsize * math.prod(shape) for name, (dtype, shape) in kinds.items()}
-    strides = [-(-size // STRIDE) * STRIDE for size in sizes.values()]
+    strides = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values()]
     row = torch.empty(sum(strides), dtype=torch.uint8, device=device)
     parts = zip(kinds.items(), row.split(strides), sizes.values(), strict=True)
     return row, {name: part[:size].view(dtype).view(shape) for (name, (dtype, shape)), part, size in parts}
 
 
-def _bytes_of(tensor: Tensor) -> Tensor:
+def _as_bytes(tensor: Tensor) -> Tensor:
     """A tensor's bytes, in place if it is contiguous: not every backend carries every dtype."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
@@ -328,19 +344,19 @@ def device_of_rank(wanted: torch.device, local_rank: int, gpus: int) -> torch.de
     return torch.device("cuda", local_rank)
 
 
-def world_of(accelerator: Accelerator | None) -> World:
+def process_group_of(accelerator: Accelerator | None) -> ProcessGroup:
     """The world of a script's Accelerator; without one, or if it is the only process, this process alone.
 
     Raises:
         ConfigurationError: `accelerator` is something else.
     """
     if accelerator is None:
-        return Alone()
+        return SingleProcess()
     from accelerate import Accelerator
 
     if not isinstance(accelerator, Accelerator):
         raise ConfigurationError(f"accelerator={accelerator!r} must be an accelerate.Accelerator")
-    return Alone() if accelerator.num_processes == 1 else Together(accelerator)
+    return SingleProcess() if accelerator.num_processes == 1 else MultiProcess(accelerator)
 
 
 def is_launched() -> bool:
@@ -348,7 +364,7 @@ def is_launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def join_processes(*, cpu: bool) -> Accelerator:
+def init_process_group(*, cpu: bool) -> Accelerator:
     """Join the process group of the processes that were started together with this one; torch keeps its threads.
 
     Raises:
@@ -372,8 +388,8 @@ def join_processes(*, cpu: bool) -> Accelerator:
     return accelerator
 
 
-def part_processes(accelerator: Accelerator) -> None:
-    """Undo `join_processes`, so that this process is one by itself again."""
+def destroy_process_group(accelerator: Accelerator) -> None:
+    """Undo `init_process_group`, so that this process is one by itself again."""
     from accelerate.state import AcceleratorState
 
     accelerator.end_training()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agilerl_like.algorithms.individuals import BEST, Individuals, documents_of
-from agilerl_like.distributed.process_group import Parcel, Route
+from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.records import BirthRecord, births_from_json
 from agilerl_like.reporting.reporter import Reporters
@@ -172,10 +172,10 @@ def identity_in(checkpoint: Checkpoint) -> dict[str, Any]:
     return identity
 
 
-def rivals_of(checkpoint: Checkpoint) -> list[Parcel]:
+def rivals_of(checkpoint: Checkpoint) -> list[SerializedAgent]:
     """Those who are gone, whom the members are still measured against."""
     names = [f"rival-{i:03d}" for i in range(len(checkpoint.documents["run"]["rivals"]))]
-    return [Parcel(checkpoint.documents.get(name), checkpoint.tensors.get(name, {})) for name in names]
+    return [SerializedAgent(checkpoint.documents.get(name), checkpoint.tensors.get(name, {})) for name in names]
 
 
 class Archive:
@@ -204,20 +204,20 @@ class Archive:
         Before all of it the records reach the disk: after a power cut they must not lack generations of a checkpoint.
         The checkpoint comes last, and only if nothing failed: a run that is found to have ended has left everything.
         """
-        world = self.members.world
-        parcels, best = self.members.parcels(), self._bring(account.best)
-        if world.is_main:
+        process_group = self.members.process_group
+        serialized_agents, best = self.members.serialized_agents(), self._bring(account.best)
+        if process_group.is_main:
             self.reporters.sync()
-            done = all(map(self._is_written, self._jobs(account, parcels, best, last=last)))
+            done = all(map(self._is_written, self._jobs(account, serialized_agents, best, last=last)))
             self.failures = 0 if done else self.failures + 1
-        self.failures = world.agree(self.failures)
+        self.failures = process_group.broadcast(self.failures)
         if not self.failures and account.progress.outcome != INTERRUPTED:
-            world.watch.note(account.progress.generation, self.resume)
+            process_group.monitor.record_checkpoint(account.progress.generation, self.resume)
 
     def _jobs(
-        self, account: Account, parcels: Sequence[Parcel], best: Parcel, *, last: bool
+        self, account: Account, serialized_agents: Sequence[SerializedAgent], best: SerializedAgent, *, last: bool
     ) -> Iterator[Callable[[], Path]]:
-        documents, tensors = documents_of(parcels, account.fitness, best)
+        documents, tensors = documents_of(serialized_agents, account.fitness, best)
         progress = account.progress
         for path in self.places.populations(progress.ticks * self.members.first.num_envs, last=last):
             yield lambda path=path: safe_folder.write_folder(path, "population", documents, tensors)
@@ -262,10 +262,12 @@ class Archive:
         self.saves += 1
         return True
 
-    def _bring(self, best: BestAgent) -> Parcel:
+    def _bring(self, best: BestAgent) -> SerializedAgent:
         """The best agent, on the main process; other processes get an empty parcel."""
         agent = best.agent
-        own = Parcel({}, {}) if agent is None else Parcel(*agent.to_documents())
+        own = SerializedAgent({}, {}) if agent is None else SerializedAgent(*agent.to_documents())
         if best.rank == 0:
             return own
-        return self.members.world.move([Route(0, best.rank, 0)], lambda _: own).get(0, Parcel({}, {}))
+        return self.members.process_group.send_recv([Transfer(0, best.rank, 0)], lambda _: own).get(
+            0, SerializedAgent({}, {})
+        )

@@ -76,11 +76,13 @@ class EloEvaluator(Judge):
     def update_opponent_pool(self, members: Members, slot: int, generation: int, evaluate: Evaluate) -> PoolUpdate:
         seeds = integers(RERATING_GAMES, members.first.seed, Purpose.POOL_UPDATE, generation)
         holder = members.holder(slot)
-        best = members.here().get(slot) if holder == members.world.rank else None
+        best = members.here().get(slot) if holder == members.process_group.rank else None
         own, signal = evaluate(lambda asked: best and self.judge(best, seeds, generation, asked_to_stop=asked))
         if signal:
             return PoolUpdate(0, signal)
-        rating, steps = members.world.gather(None if own is None else [own.fitness[0], own.steps[0]])[holder]
+        rating, steps = members.process_group.all_gather(None if own is None else [own.fitness[0], own.steps[0]])[
+            holder
+        ]
         champion = members.spread(holder, [None if best is None else best.clone()])[0]
         self.opponent_pool.append(Opponent(champion, rating, generation))
         if len(self.opponent_pool) > POOL_SIZE:  # the first and the last stay

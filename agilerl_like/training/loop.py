@@ -23,8 +23,8 @@ import numpy as np
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals, mend, rank_of
-from agilerl_like.distributed.process_group import Parcel
-from agilerl_like.distributed.signals import Interrupts
+from agilerl_like.distributed.process_group import SerializedAgent
+from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.hpo import Mutations, Offspring, Selection, next_generation
 from agilerl_like.learning.update import Report
 from agilerl_like.reporting.records import (
@@ -116,7 +116,9 @@ class Run:
         """Env steps of each member so far."""
         return self.progress.ticks * self.members.first.num_envs
 
-    def restore(self, memory: Mapping[str, Any], best: Individual | None, opponent_pool: Sequence[Parcel]) -> None:
+    def restore(
+        self, memory: Mapping[str, Any], best: Individual | None, opponent_pool: Sequence[SerializedAgent]
+    ) -> None:
         """Continue from what `Archive` wrote; the main process has the best agent and the rivals, too."""
         self.progress, self.fitness = Progress.from_json(memory["progress"]), list(memory["fitness"])
         self.progress.outcome = ""
@@ -136,7 +138,7 @@ class Run:
         for agent in self.population:
             agent.turn_over()
 
-    def go(self, interrupts: Interrupts) -> Outcome:
+    def go(self, stop_requests: StopRequests) -> Outcome:
         """Run generations until the budget is spent, the target reached or somebody interrupts."""
         interrupted = 0
         if self.progress.generation == 0:
@@ -144,24 +146,24 @@ class Run:
             self._found()
         elif not self.progress.evolved:  # the run had ended, and has a larger budget or another target now
             self._begin_episodes()
-            interrupted = self._succeed(interrupts)
+            interrupted = self._succeed(stop_requests)
             self.progress.saved_at = self.steps
         self._begin_episodes()
         self.reporters.progress(self.steps * self.members.size)
         while not interrupted:
-            self._train(interrupts)
-            interrupted = self._meet(interrupts)
-            records, stopped = self._judge(Interrupts() if interrupted else interrupts)
+            self._train(stop_requests)
+            interrupted = self._meet(stop_requests)
+            records, stopped = self._judge(StopRequests() if interrupted else stop_requests)
             interrupted = interrupted or stopped
             best = self.best
             if best is None or not stopped:
-                best, stopped = self._best(fittest(records), interrupts, interrupted=bool(interrupted))
+                best, stopped = self._best(fittest(records), stop_requests, interrupted=bool(interrupted))
                 self.best, interrupted = best, interrupted or stopped
             self._report(records, best.record)
             self.progress.outcome = self._reason_to_stop(bool(interrupted), best.record)
             if self.progress.outcome:
                 break
-            interrupted = self._succeed(interrupts)
+            interrupted = self._succeed(stop_requests)
             if not interrupted:
                 self._checkpoint()
         self._save(last=True)
@@ -197,7 +199,7 @@ class Run:
         own = [initial_member(slot, agent) for slot, agent in self.members.here().items()]
         self._tell(self.members.tell(own, encode=BirthRecord.to_json, decode=BirthRecord.from_json))
 
-    def _train(self, interrupts: Interrupts) -> None:
+    def _train(self, stop_requests: StopRequests) -> None:
         progress, collector = self.progress, self.collector
         self._began, self._steps_before = perf_counter(), self.steps
         progress.generation += 1
@@ -206,9 +208,9 @@ class Run:
         self.mended, self.lost = [], set()
         envs = self.members.first.num_envs
         last = progress.ticks + max(1, min(-(-self.schedule.evo_steps // envs), self._ticks_left()))
-        while progress.ticks < last and not interrupts.asked:
+        while progress.ticks < last and not stop_requests.asked:
             ticks = min(collector.ticks_until_due, last - progress.ticks)
-            progress.ticks += collector.collect(ticks, asked_to_stop=lambda: interrupts.asked)
+            progress.ticks += collector.collect(ticks, asked_to_stop=lambda: stop_requests.asked)
             reports = collector.learn()
             for place, report in reports.items():
                 self.reports[self.members.share.slots[place]].append(report)
@@ -241,22 +243,22 @@ class Run:
             )
             self.mended.append(record_of(birth, Card.of(parent), "replaced: loss or weights are not finite"))
 
-    def _meet(self, interrupts: Interrupts) -> int:
+    def _meet(self, stop_requests: StopRequests) -> int:
         """Wait for the other processes and tell who was replaced; return the signal that interrupts the run, if any."""
-        own = {"signal": interrupts.signal, "mended": [birth.to_json() for birth in self.mended]}
-        told = self.members.world.gather(own)
+        own = {"signal": stop_requests.signal, "mended": [birth.to_json() for birth in self.mended]}
+        told = self.members.process_group.all_gather(own)
         births = [BirthRecord.from_json(birth) for one in told for birth in one["mended"]]
         self._tell(births)
         self.progress.next_uid = max(self.progress.next_uid, *(birth.uid + 1 for birth in births), 0)
         return max(one["signal"] for one in told)
 
-    def _judge(self, interrupts: Interrupts) -> tuple[list[MemberRecord], int]:
+    def _judge(self, stop_requests: StopRequests) -> tuple[list[MemberRecord], int]:
         """Evaluate all members and return their records, and the signal that stopped the evaluation, 0 if none did."""
         progress, members = self.progress, self.members
         with self.clock("evaluate"):
             seeds = integers(self.schedule.eval_loop, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation)
             judgement, stopped = self._unless_stopped(
-                interrupts,
+                stop_requests,
                 lambda asked: self.judge.judge(self.population, seeds, progress.generation, asked_to_stop=asked),
             )
             judgement = judgement or _unfinished(self.population)
@@ -275,18 +277,20 @@ class Run:
         return records, stopped
 
     def _unless_stopped(
-        self, interrupts: Interrupts, evaluate: Callable[[Callable[[], bool]], Judgement | None]
+        self, stop_requests: StopRequests, evaluate: Callable[[Callable[[], bool]], Judgement | None]
     ) -> tuple[Judgement | None, int]:
         """Evaluate on this process; if a signal stops any process, return None and the signal."""
         judgement, signal = None, 0
         try:
-            judgement = evaluate(lambda: interrupts.asked)
+            judgement = evaluate(lambda: stop_requests.asked)
         except EvaluationStopped:
-            signal = interrupts.signal
-        signal = max(self.members.world.gather(signal))
+            signal = stop_requests.signal
+        signal = max(self.members.process_group.all_gather(signal))
         return None if signal else judgement, signal
 
-    def _best(self, candidate: MemberRecord, interrupts: Interrupts, *, interrupted: bool) -> tuple[BestAgent, int]:
+    def _best(
+        self, candidate: MemberRecord, stop_requests: StopRequests, *, interrupted: bool
+    ) -> tuple[BestAgent, int]:
         """The best agent so far: the fittest member of this generation if fresh episodes confirm it, else as before.
 
         A run that was interrupted ends without playing them. Also returns the signal that stopped them, 0 if none did.
@@ -296,17 +300,17 @@ class Run:
             return best, stopped
         found = unconfirmed(candidate, self.progress.generation)
         if not interrupted and math.isfinite(candidate.fitness):
-            fresh, stopped = self._fresh_evaluation(candidate.slot, interrupts)
+            fresh, stopped = self._fresh_evaluation(candidate.slot, stop_requests)
             found = found if fresh is None else confirmed(candidate, self.progress.generation, fresh)
         if best is not None and not surpasses(found, best.record, target):
             return best, stopped
         holder, agent = self.members.holder(candidate.slot), None
-        if holder == self.members.world.rank:
+        if holder == self.members.process_group.rank:
             agent = self.members.here()[candidate.slot].clone()
             agent.fitness[-1] = found.fitness
         return BestAgent(found, self.chronicle.ancestry(candidate.uid), holder, agent), stopped
 
-    def _fresh_evaluation(self, slot: int, interrupts: Interrupts) -> tuple[Judgement | None, int]:
+    def _fresh_evaluation(self, slot: int, stop_requests: StopRequests) -> tuple[Judgement | None, int]:
         """Play a member on episodes that it was not chosen by; all processes learn the result, or what stopped it."""
         members, generation = self.members, self.progress.generation
         player = members.here().get(slot)
@@ -314,10 +318,10 @@ class Run:
             episodes = max(self.schedule.eval_loop, CONFIRMING_EPISODES)
             seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, generation)
             own, stopped = self._unless_stopped(
-                interrupts,
+                stop_requests,
                 lambda asked: player and self.judge.judge(player, seeds, generation, asked_to_stop=asked),
             )
-            found = next(filter(None, members.world.gather(None if own is None else list(own))), None)
+            found = next(filter(None, members.process_group.all_gather(None if own is None else list(own))), None)
         if found is None:
             return None, stopped
         fresh = Judgement(*found)
@@ -333,22 +337,22 @@ class Run:
             return "disk full"
         return "budget spent" if self._ticks_left() <= 0 else ""
 
-    def _succeed(self, interrupts: Interrupts) -> int:
+    def _succeed(self, stop_requests: StopRequests) -> int:
         """Crown the best member, and have the next generation born; a signal that stops the crowning is returned."""
-        stopped = self._crown(interrupts)
+        stopped = self._crown(stop_requests)
         if stopped:
             self.progress.outcome = INTERRUPTED
         else:
             self._evolve()
         return stopped
 
-    def _crown(self, interrupts: Interrupts) -> int:
+    def _crown(self, stop_requests: StopRequests) -> int:
         """Let the judge remember the best member; return the signal that stopped its games, 0 if none did."""
         slot = max(range(self.members.size), key=lambda slot: (rank_of(self.fitness[slot]), -slot))
         if not math.isfinite(self.fitness[slot]):
             return 0
         with self.clock("evaluate"):
-            evaluate = partial(self._unless_stopped, interrupts)
+            evaluate = partial(self._unless_stopped, stop_requests)
             steps, stopped = self.judge.update_opponent_pool(self.members, slot, self.progress.generation, evaluate)
         self.progress.evaluation_steps += steps
         return stopped

@@ -13,7 +13,7 @@ import gymnasium
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.population import Population
-from agilerl_like.distributed.process_group import world_of
+from agilerl_like.distributed.process_group import process_group_of
 from agilerl_like.envs.env_errors import name_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
@@ -186,7 +186,7 @@ def train_on_policy(
             places=places,
             reporters=Reporters(sinks),
             trials=trials,
-            world=world_of(accelerator),
+            world=process_group_of(accelerator),
             processes=processes,
             resume=resume is not None,
         )

@@ -12,9 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agilerl_like.algorithms.individuals import Individuals
-from agilerl_like.distributed.launcher import Crew, launched
-from agilerl_like.distributed.process_group import Alone, Together, World, deal, join_processes, part_processes
-from agilerl_like.distributed.signals import Interrupts
+from agilerl_like.distributed.launcher import WorkerProcesses, launched
+from agilerl_like.distributed.process_group import (
+    MultiProcess,
+    ProcessGroup,
+    SingleProcess,
+    destroy_process_group,
+    init_process_group,
+    shard_members,
+)
+from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.env_errors import name_of
 from agilerl_like.envs.factory import EnvRecipe, backend_of, recipe_of
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
@@ -80,29 +87,33 @@ def evolve_on_policy(
     places: Places,
     reporters: Reporters,
     trials: Stage | None = None,
-    world: World | None = None,
+    process_group: ProcessGroup | None = None,
     processes: int = 1,
     resume: bool = False,
 ) -> Outcome:
     """Do what `train_on_policy` describes; the arguments are checked before anything is trained.
 
     `stage` is where members train, and `trials` where they are tested: a stage like it, if left out.
-    `world` are processes that somebody else started, of which this is one; `processes` says how many to start here.
+    `process_group` are processes that somebody else started, of which this is one; `processes` says how many to start here.
     With `resume` the main process reads the newest checkpoint in the run's folder, and begins anew if there is none.
 
     Raises:
         Finished: there is nothing to go on with.
     """
-    if world is not None and not world.is_main:
+    if process_group is not None and not process_group.is_main:
         places, reporters = Places(), Reporters()
     if places.run_dir is not None and not resume:
         check_free(places.run_dir, overwrite=places.overwrite)
     check_stage(stage, reporters)
-    part = Part(world or Alone(), stage, trials, population, plan, places, reporters)
+    part = Part(process_group or SingleProcess(), stage, trials, population, plan, places, reporters)
     if processes == 1:
         return part.play(resume=resume)
-    if not isinstance(processes, int) or processes < 1 or (world is not None and world.size > 1):
-        allowed = "whole numbers from 1" if world is None else f"1, for this is one of {world.size} processes already"
+    if not isinstance(processes, int) or processes < 1 or (process_group is not None and process_group.size > 1):
+        allowed = (
+            "whole numbers from 1"
+            if process_group is None
+            else f"1, for this is one of {process_group.size} processes already"
+        )
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
     check_processes(processes, None if population is None else len(population), stage.env.num_envs)
     cpu = population is None or population.device.type == "cpu"
@@ -114,8 +125,8 @@ def evolve_on_policy(
         cpu,
         Unsent.of(population),
     )
-    with launched(processes, assist, (job,)) as crew, joined(cpu=cpu, crew=crew) as together:
-        return replace(part, world=together).play(resume=resume)
+    with launched(processes, assist, (job,)) as workers, joined(cpu=cpu, workers=workers) as process_group:
+        return replace(part, process_group=process_group).play(resume=resume)
 
 
 def check_stage(stage: Stage, reporters: Reporters) -> None:
@@ -140,7 +151,7 @@ def check_processes(processes: int, members: int | None, num_envs: int) -> None:
     check_room(f"processes={processes}", processes, PROCESS, "processes")
     if members is not None and processes > 1:
         try:
-            share_of(num_envs, max(share.parts for share in deal([None] * members, processes)))
+            share_of(num_envs, max(share.parts for share in shard_members([None] * members, processes)))
         except ConfigurationError as error:
             raise ConfigurationError(f"processes={processes}: {error}") from error
 
@@ -149,7 +160,7 @@ def check_processes(processes: int, members: int | None, num_envs: int) -> None:
 class Part:
     """One process's part in a run; only the main process writes and reports."""
 
-    world: World
+    process_group: ProcessGroup
     stage: Stage
     trials: Stage | None
     population: Individuals | None
@@ -161,7 +172,7 @@ class Part:
     def play(self, *, resume: bool = False) -> Outcome:
         """Play it, and if nobody is healthy any more, once again from the newest checkpoint."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self.world)
+            stack.enter_context(self.process_group)
             stack.callback(self.reporters.close)
             if self.places.run_dir is not None:
                 stack.enter_context(RunLock(self.places.run_dir))
@@ -176,7 +187,7 @@ class Part:
         schedule = plan.schedule
         with contextlib.ExitStack() as stack:
             checkpoint = newest_of(places, self.reporters.warning) if resume else None
-            memory = self.world.agree(None if checkpoint is None else checkpoint.documents["run"])
+            memory = self.process_group.broadcast(None if checkpoint is None else checkpoint.documents["run"])
             if lost is not None:
                 if memory is None:
                     raise lost
@@ -185,7 +196,7 @@ class Part:
                     f"{lost}. The run goes back, once, to its checkpoint of generation {generation}, "
                     "and on with other noise"
                 )
-            identity = identity_of(stage, population, schedule, plan.selection) if self.world.is_main else {}
+            identity = identity_of(stage, population, schedule, plan.selection) if self.process_group.is_main else {}
             if checkpoint is not None:
                 begun_with = identity_in(checkpoint)
                 if lost is None:
@@ -196,13 +207,13 @@ class Part:
                 population = population_of(checkpoint, stage.population, population)
             elif resume and places.run_dir is not None and (places.run_dir / METRICS).is_file():
                 self.reporters.warning(f"{places.shown} has no checkpoint yet: the run begins again")
-            if self.world.is_main and population is None:
+            if self.process_group.is_main and population is None:
                 raise ConfigurationError(
                     f"pop is missing, and there is no checkpoint in {places.run_dir} to go on from"
                 )
             best = None if population is None else population.best_of_run
             unsent = self.unsent or Unsent.of(population)
-            members = Members.of(self.world, stage.population, population, unsent)
+            members = Members.of(self.process_group, stage.population, population, unsent)
             if memory is not None and (limits := reached(memory, schedule, members)):
                 outcome, everybody = memory["progress"]["outcome"], members.everybody()
                 everybody.best_of_run = members.spread(0, [best])[0]
@@ -235,9 +246,9 @@ class Part:
             if places.run_dir is not None and memory is None:
                 check_own(places.run_dir) if resume else claim(places.run_dir, overwrite=places.overwrite)
             self.reporters.start(_record(plan, stage, training_env, members, places))
-            with Interrupts(self.world.watch) as interrupts:
+            with StopRequests(self.process_group.monitor) as stop_requests:
                 try:
-                    return run.go(interrupts)
+                    return run.go(stop_requests)
                 except NoHealthyMember as end:
                     if lost is None and (memory is not None or run.progress.saved_at):
                         raise Fallen(str(end)) from end
@@ -284,7 +295,7 @@ def _record(plan: Plan, stage: Stage, training_env: Any, members: Members, place
         target=plan.schedule.target,
         backend=backend_of(getattr(training_env, "vector", training_env)),
         run_dir=places.run_dir,
-        processes=members.world.size,
+        processes=members.process_group.size,
         settings=plan.settings,
     )
 
@@ -304,13 +315,13 @@ class Job:
 def assist(rank: int, job: Job) -> None:
     """Take part in a run that another process started this one for."""
     with contextlib.ExitStack() as stack:
-        world = stack.enter_context(joined(cpu=job.cpu))
+        process_group = stack.enter_context(joined(cpu=job.cpu))
         stage = job.stage.remade(job.recipe)
         stack.callback(stage.env.close)
         trials = None if job.trials is None else job.stage.remade(job.trials)
         if trials is not None:
             stack.callback(trials.env.close)
-        Part(world, stage, trials, None, job.plan, unsent=job.unsent).play()
+        Part(process_group, stage, trials, None, job.plan, unsent=job.unsent).play()
 
 
 def reached(memory: Mapping[str, Any], schedule: Schedule, members: Members) -> list[str]:
@@ -337,17 +348,17 @@ def check_envs(num_envs: int, its_own: int) -> None:
 
 
 @contextlib.contextmanager
-def joined(*, cpu: bool, crew: Crew | None = None) -> Iterator[World]:
+def joined(*, cpu: bool, workers: WorkerProcesses | None = None) -> Iterator[ProcessGroup]:
     """Meet the processes that were started together with this one, and part from them.
 
-    `crew` are those that this process started itself: if one ends before all have met, so do the others.
+    `workers` are those that this process started itself: if one ends before all have met, so do the others.
     """
-    crew = crew or Crew()
-    with crew.meeting():
-        accelerator = join_processes(cpu=cpu)
+    workers = workers or WorkerProcesses()
+    with workers.guard_rendezvous():
+        accelerator = init_process_group(cpu=cpu)
     try:
-        with crew.meeting():
-            world = Together(accelerator, cause=crew.cause)
-        yield world
+        with workers.guard_rendezvous():
+            process_group = MultiProcess(accelerator, cause=workers.describe_exit)
+        yield process_group
     finally:
-        part_processes(accelerator)
+        destroy_process_group(accelerator)

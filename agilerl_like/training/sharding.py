@@ -15,7 +15,14 @@ import torch
 
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
-from agilerl_like.distributed.process_group import Parcel, Route, Share, World, deal, routes
+from agilerl_like.distributed.process_group import (
+    ProcessGroup,
+    SerializedAgent,
+    Shard,
+    Transfer,
+    plan_transfers,
+    shard_members,
+)
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Offspring
 from agilerl_like.networks.custom import CustomSpec
 
@@ -48,11 +55,11 @@ class Unsent(NamedTuple):
         first = None if population is None else population[0]
         return cls((), None) if first is None else cls(first.mutation_hooks, first.networks_of_its_own)
 
-    def complete(self, parcel: Parcel, device: torch.device) -> Individual:
+    def complete(self, serialized: SerializedAgent, device: torch.device) -> Individual:
         """The agent that a parcel was made of, with it."""
-        kind = Individual.kind_named(parcel.document["algorithm"], "parcel")
+        kind = Individual.kind_named(serialized.document["algorithm"], "parcel")
         agent = kind.from_documents(
-            parcel.document, parcel.tensors, device=device, where="parcel", networks=self.networks
+            serialized.document, serialized.tensors, device=device, where="parcel", networks=self.networks
         )
         for hook in self.hooks:
             agent.register_mutation_hook(hook)
@@ -62,15 +69,22 @@ class Unsent(NamedTuple):
 class Members:
     """All members of a run; `population` are those that this process has, in the slots of its `share`."""
 
-    def __init__(self, world: World, shares: Sequence[Share], population: Individuals, unsent: Unsent) -> None:
-        self.world, self.shares, self.population, self._unsent = world, tuple(shares), population, unsent
-        self.size = 1 + max(slot for share in self.shares for slot in share.slots)
-        population.join(world.team(self.shares))
+    def __init__(
+        self, process_group: ProcessGroup, shards: Sequence[Shard], population: Individuals, unsent: Unsent
+    ) -> None:
+        self.process_group, self.shards, self.population, self._unsent = (
+            process_group,
+            tuple(shards),
+            population,
+            unsent,
+        )
+        self.size = 1 + max(slot for share in self.shards for slot in share.slots)
+        population.join(process_group.team(self.shards))
 
     @classmethod
     def of(
         cls,
-        world: World,
+        process_group: ProcessGroup,
         kind: type[Individuals],
         population: Individuals | None,
         unsent: Unsent,
@@ -82,23 +96,27 @@ class Members:
         Raises:
             ConfigurationError: the main process has no population.
         """
-        if world.size == 1 and population is not None:
-            return cls(world, deal([None] * len(population), 1), population, unsent)
+        if process_group.size == 1 and population is not None:
+            return cls(process_group, shard_members([None] * len(population), 1), population, unsent)
         agents = [] if population is None else list(population)
-        parcels = [Parcel(*agent.to_documents()) for agent in agents] if world.is_main else []
-        kinds = world.agree([parcel.document["architecture"] for parcel in parcels])
-        device = world.agree("" if population is None else population.device.type)
-        shares = deal(kinds, world.size)
-        at_first = [Share(tuple(range(len(kinds)))), *(Share(()) for _ in shares[1:])]
-        arrived = world.move(routes(_needs(shares), at_first), parcels.__getitem__)
-        own = [arrived[slot] if slot in arrived else parcels[slot] for slot in shares[world.rank].slots]
-        its_device = world.device(torch.device(device))
-        return cls(world, shares, kind([unsent.complete(parcel, its_device) for parcel in own]), unsent)
+        serialized_agents = (
+            [SerializedAgent(*agent.to_documents()) for agent in agents] if process_group.is_main else []
+        )
+        kinds = process_group.broadcast([serialized.document["architecture"] for serialized in serialized_agents])
+        device = process_group.broadcast("" if population is None else population.device.type)
+        shards = shard_members(kinds, process_group.size)
+        at_first = [Shard(tuple(range(len(kinds)))), *(Shard(()) for _ in shards[1:])]
+        arrived = process_group.send_recv(plan_transfers(_needs(shards), at_first), serialized_agents.__getitem__)
+        own = [
+            arrived[slot] if slot in arrived else serialized_agents[slot] for slot in shards[process_group.rank].slots
+        ]
+        its_device = process_group.device(torch.device(device))
+        return cls(process_group, shards, kind([unsent.complete(serialized, its_device) for serialized in own]), unsent)
 
     @property
-    def share(self) -> Share:
+    def share(self) -> Shard:
         """What this process has."""
-        return self.shares[self.world.rank]
+        return self.shards[self.process_group.rank]
 
     @property
     def first(self) -> Individual:
@@ -113,7 +131,7 @@ class Members:
 
     def tell(self, own: Iterable[T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> list[T]:
         """What is to be said of the members, slot by slot; each process says it of its own."""
-        told = self.world.share(dict(zip(self.share.slots, own, strict=True)), encode=encode, decode=decode)
+        told = self.process_group.share(dict(zip(self.share.slots, own, strict=True)), encode=encode, decode=decode)
         return [told[slot] for slot in range(self.size)]
 
     def cards(self) -> list[Card]:
@@ -131,7 +149,7 @@ class Members:
 
     def evolve(self, births: Sequence[Offspring]) -> list[Offspring]:
         """Carry out births, one a slot; return them with what was really done."""
-        parents = self.here() | self.fetch((births[slot].parent_slot, rank) for slot, rank in _needs(self.shares))
+        parents = self.here() | self.fetch((births[slot].parent_slot, rank) for slot, rank in _needs(self.shards))
         done = self.population.evolve([births[slot] for slot in self.share.slots], parents)
 
         def encode(birth: Offspring) -> Any:
@@ -147,55 +165,62 @@ class Members:
 
     def fetch(self, wanted: Iterable[tuple[int, int]]) -> dict[int, Individual]:
         """Let members travel; `wanted` names (slot, rank) for all processes alike. Returns those that came here."""
-        arrived = self.world.move(routes(wanted, self.shares), self.pack)
-        return {slot: self.unpack(parcel) for slot, parcel in arrived.items()}
+        arrived = self.process_group.send_recv(plan_transfers(wanted, self.shards), self.pack)
+        return {slot: self.unpack(serialized) for slot, serialized in arrived.items()}
 
     def holder(self, slot: int) -> int:
         """The first process that has a member."""
-        return next(rank for rank, share in enumerate(self.shares) if slot in share.slots)
+        return next(rank for rank, share in enumerate(self.shards) if slot in share.slots)
 
     def spread(self, source: int, agents: Sequence[Individual | None]) -> list[Individual]:
         """What one process has, on every process; the others say nothing but how many these are."""
-        ways = [Route(i, source, rank) for i in range(len(agents)) for rank in range(self.world.size) if rank != source]
-        arrived = self.world.move(ways, lambda i: Parcel(*_known(agents[i]).to_documents()))
+        transfers = [
+            Transfer(i, source, rank)
+            for i in range(len(agents))
+            for rank in range(self.process_group.size)
+            if rank != source
+        ]
+        arrived = self.process_group.send_recv(transfers, lambda i: SerializedAgent(*_known(agents[i]).to_documents()))
         return [self.unpack(arrived[i]) if i in arrived else _known(agent) for i, agent in enumerate(agents)]
 
     def deal_again(self) -> None:
         """Let alike members meet; to be done where nobody has an episode to lose."""
         kinds = self.tell([agent.architecture.to_config() for agent in self.population], encode=dict, decode=dict)
-        after = deal(kinds, self.world.size)
-        if after == self.shares:
+        after = shard_members(kinds, self.process_group.size)
+        if after == self.shards:
             return
         fitness = self.tell(self.population.fitness, encode=float, decode=float)
         agents = self.here() | self.fetch(_needs(after))
-        self.shares = after
+        self.shards = after
         self.population.forget_noise()  # everybody draws anew after this, whether or not they have moved
         self.population.take_over([agents[slot] for slot in self.share.slots])
         self.population.fitness = [fitness[slot] for slot in self.share.slots]
 
     # -- all of them in one place
 
-    def parcels(self) -> list[Parcel]:
+    def serialized_agents(self) -> list[SerializedAgent]:
         """Every member, on the main process; others get nothing."""
-        arrived = self.world.move(routes(((slot, 0) for slot in range(self.size)), self.shares), self.pack)
-        own = {slot: self.pack(slot) for slot in self.share.slots} if self.world.is_main else {}
-        return [parcel for _, parcel in sorted((own | arrived).items())]
+        arrived = self.process_group.send_recv(
+            plan_transfers(((slot, 0) for slot in range(self.size)), self.shards), self.pack
+        )
+        own = {slot: self.pack(slot) for slot in self.share.slots} if self.process_group.is_main else {}
+        return [serialized for _, serialized in sorted((own | arrived).items())]
 
     def everybody(self) -> Individuals:
         """Every member, on every process."""
-        if self.world.size == 1:
+        if self.process_group.size == 1:
             return self.population
-        everywhere = [(slot, rank) for slot in range(self.size) for rank in range(self.world.size)]
+        everywhere = [(slot, rank) for slot in range(self.size) for rank in range(self.process_group.size)]
         agents = self.here() | self.fetch(everywhere)
         return type(self.population)([agents[slot] for slot in range(self.size)])
 
-    def pack(self, slot: int) -> Parcel:
+    def pack(self, slot: int) -> SerializedAgent:
         """A member that is here, ready to travel."""
-        return Parcel(*self.here()[slot].to_documents())
+        return SerializedAgent(*self.here()[slot].to_documents())
 
-    def unpack(self, parcel: Parcel) -> Individual:
+    def unpack(self, serialized: SerializedAgent) -> Individual:
         """A member that has arrived."""
-        return self._unsent.complete(parcel, self.first.device)
+        return self._unsent.complete(serialized, self.first.device)
 
 
 def _known(agent: Individual | None) -> Individual:
@@ -204,5 +229,5 @@ def _known(agent: Individual | None) -> Individual:
     return agent
 
 
-def _needs(shares: Sequence[Share]) -> list[tuple[int, int]]:
-    return [(slot, rank) for rank, share in enumerate(shares) for slot in share.slots]
+def _needs(shards: Sequence[Shard]) -> list[tuple[int, int]]:
+    return [(slot, rank) for rank, share in enumerate(shards) for slot in share.slots]

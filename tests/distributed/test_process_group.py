@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
-from agilerl_like.distributed.process_group import Route, Share, deal, device_of_rank, routes
+from agilerl_like.distributed.process_group import Shard, Transfer, device_of_rank, plan_transfers, shard_members
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import Reporter
 from agilerl_like.training import train_on_policy
@@ -67,26 +67,26 @@ def lived(processes, *, size=4, generations=4, run_dir=None, resume=None, hook=N
 
 def test_members_are_dealt_evenly_and_like_to_like():
     wide, deep = {"hidden_size": [64]}, {"hidden_size": [8, 8]}
-    shares = deal([wide, deep, wide, deep, wide], 2)
-    assert [len(share.slots) for share in shares] == [2, 3]
-    assert sorted(slot for share in shares for slot in share.slots) == [0, 1, 2, 3, 4]
-    assert shares[0].slots == (0, 2)  # alike; the ones that are left must share a process with the fifth
-    assert all(share.parts == 1 for share in shares)
+    shards = shard_members([wide, deep, wide, deep, wide], 2)
+    assert [len(share.slots) for share in shards] == [2, 3]
+    assert sorted(slot for share in shards for slot in share.slots) == [0, 1, 2, 3, 4]
+    assert shards[0].slots == (0, 2)  # alike; the ones that are left must share a process with the fifth
+    assert all(share.parts == 1 for share in shards)
 
 
 def test_more_processes_than_members_share_the_envs_of_some():
-    assert deal([None] * 2, 5) == (
-        Share((0,), 0, 3),
-        Share((0,), 1, 3),
-        Share((0,), 2, 3),
-        Share((1,), 0, 2),
-        Share((1,), 1, 2),
+    assert shard_members([None] * 2, 5) == (
+        Shard((0,), 0, 3),
+        Shard((0,), 1, 3),
+        Shard((0,), 2, 3),
+        Shard((1,), 0, 2),
+        Shard((1,), 1, 2),
     )
 
 
 def test_only_what_is_not_there_travels_and_each_once():
-    shares = (Share((0, 1)), Share((2, 3)))
-    assert routes([(0, 0), (0, 1), (0, 1), (3, 1), (2, 0)], shares) == [Route(0, 0, 1), Route(2, 1, 0)]
+    shards = (Shard((0, 1)), Shard((2, 3)))
+    assert plan_transfers([(0, 0), (0, 1), (0, 1), (3, 1), (2, 0)], shards) == [Transfer(0, 0, 1), Transfer(2, 1, 0)]
 
 
 def test_two_processes_live_the_same_run_as_one_to_the_bit():

@@ -18,12 +18,12 @@ import pytest
 import torch.distributed as dist
 from slowness import slowness
 
-from agilerl_like.distributed.heartbeat import Unwatched, Watch, open_store
+from agilerl_like.distributed.heartbeat import HeartbeatMonitor, NullMonitor, open_store
 from agilerl_like.errors import EnvironmentFault
 
 CODE, INTERVAL = 75, 0.1
 SLOWNESS = float(os.environ.setdefault("SLOWNESS_OF_WATCH_TESTS", str(slowness())))  # one for all processes of a test
-PATIENCE, SLACK, LONG = 1.5 * SLOWNESS, 6.0 * SLOWNESS, 60.0 * SLOWNESS  # seconds
+TIMEOUT, SLACK, LONG = 1.5 * SLOWNESS, 6.0 * SLOWNESS, 60.0 * SLOWNESS  # seconds
 ADVICE = "The last saved generation is 7; to go on: agilerl-like resume runs/lander"
 
 processes = multiprocessing.get_context("forkserver")  # torch is loaded once
@@ -33,7 +33,7 @@ processes.set_forkserver_preload(["agilerl_like.distributed.heartbeat", "pytest"
 # ---- in each process
 
 
-def live(rank, size, folder, pipe, cause="", elsewhere=False):
+def live(rank, size, folder, pipe, describe_exit="", elsewhere=False):
     """One rank, which does as it is told through a pipe and stands in `recv` else."""
     os.dup2(os.open(folder / f"{rank}.err", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
     if elsewhere:
@@ -41,54 +41,56 @@ def live(rank, size, folder, pipe, cause="", elsewhere=False):
     store = open_store("127.0.0.1", 0, rank, size) if rank == 0 else None
     pipe.send(store.port if store else 0)
     store = open_store("127.0.0.1", pipe.recv(), rank, size) if store is None else (pipe.recv(), store)[1]
-    watch = Watch(store, rank, size, code=CODE, patience=PATIENCE, interval=INTERVAL, cause=lambda lost: cause)
-    with watch:
-        watch.note(7, "agilerl-like resume runs/lander")
+    monitor = HeartbeatMonitor(
+        store, rank, size, code=CODE, timeout=TIMEOUT, interval=INTERVAL, describe_exit=lambda lost: describe_exit
+    )
+    with monitor:
+        monitor.record_checkpoint(7, "agilerl-like resume runs/lander")
         while (order := pipe.recv()) != "end":
-            pipe.send(ORDERS[order](watch, folder))
+            pipe.send(ORDERS[order](monitor, folder))
 
 
-def meet(watch, folder):
-    wait_until(lambda: all(peer.sign.pid for peer in watch.peers))
+def meet(monitor, folder):
+    wait_until(lambda: all(peer.heartbeat.pid for peer in monitor.peers))
 
 
-def fail(watch, folder):
+def fail(monitor, folder):
     raise EnvironmentFault("the env returned\nNaN")
 
 
-def ask(watch, folder):
-    watch.ask_to_stop(signal.SIGTERM)
+def ask(monitor, folder):
+    monitor.request_stop(signal.SIGTERM)
 
 
-def hear(watch, folder):
-    wait_until(lambda: watch.asked)
-    return watch.asked
+def hear(monitor, folder):
+    wait_until(lambda: monitor.stop_signal)
+    return monitor.stop_signal
 
 
-def see_0_leave(watch, folder):
-    wait_until(lambda: watch.peers[0].sign.left)
+def see_0_leave(monitor, folder):
+    wait_until(lambda: monitor.peers[0].heartbeat.left)
 
 
-def hold_the_interpreter(watch, folder):
-    ctypes.PyDLL(None).usleep(int(0.6 * PATIENCE * 1e6))  # meanwhile no thread of this process runs any Python
+def hold_the_interpreter(monitor, folder):
+    ctypes.PyDLL(None).usleep(int(0.6 * TIMEOUT * 1e6))  # meanwhile no thread of this process runs any Python
 
 
-def speak_slowly(watch, folder):
-    tell = watch._tell
-    watch._tell = lambda **news: (threading.Event().wait(0.3 * PATIENCE), tell(**news))
+def speak_slowly(monitor, folder):
+    publish = monitor._publish
+    monitor._publish = lambda **news: (threading.Event().wait(0.3 * TIMEOUT), publish(**news))
 
 
-def join(watch, folder):
-    size, name = len(watch.peers) + 1, f"file://{folder}/group"
-    dist.init_process_group("gloo", name, rank=watch.rank, world_size=size, timeout=timedelta(seconds=LONG))
+def join(monitor, folder):
+    size, name = len(monitor.peers) + 1, f"file://{folder}/group"
+    dist.init_process_group("gloo", name, rank=monitor.rank, world_size=size, timeout=timedelta(seconds=LONG))
     dist.barrier()
 
 
-def barrier(watch, folder):
+def barrier(monitor, folder):
     try:
         dist.barrier()
     except RuntimeError:
-        watch.find_cause()
+        monitor.wait_for_diagnosis()
         raise
 
 
@@ -188,7 +190,7 @@ def test_a_killed_rank_ends_the_others_at_once_though_they_wait_in_a_collective(
     began = time.monotonic()
     ranks.signal(signal.SIGKILL, victim)
     assert ranks.codes(*others) == [CODE, CODE]
-    assert time.monotonic() - began < PATIENCE + SLACK
+    assert time.monotonic() - began < TIMEOUT + SLACK
     assert list(ranks.said()) == [(others[0], f"{ranks.name(victim)} {GONE}", ADVICE)]
 
 
@@ -201,7 +203,7 @@ def test_a_stopped_rank_ends_the_others_when_their_patience_does_and_leaves_quie
     began = time.monotonic()
     ranks.signal(signal.SIGSTOP, victim)
     assert ranks.codes(*others) == [CODE, CODE]
-    assert PATIENCE - 2 * INTERVAL < time.monotonic() - began < PATIENCE + SLACK
+    assert TIMEOUT - 2 * INTERVAL < time.monotonic() - began < TIMEOUT + SLACK
     assert ranks.codes(victim) == [CODE]  # it was woken, and sees that the others have given it up
     assert list(ranks.said()) == [(others[0], f"{ranks.name(victim)} {STOPPED}", ADVICE)]
 
@@ -210,7 +212,7 @@ def test_a_rank_that_was_stopped_long_after_its_last_sign_leaves_quietly_too(sta
     ranks = start(3)  # the others count from that sign, so it stands still for less than their patience
     ranks.do("meet", 0, 1, 2)
     ranks.do("speak_slowly", 1)
-    threading.Event().wait(PATIENCE)
+    threading.Event().wait(TIMEOUT)
     ranks.signal(signal.SIGSTOP, 1)
     assert ranks.codes(0, 1, 2) == [CODE, CODE, CODE]
     assert list(ranks.said()) == [(0, f"{ranks.name(1)} {STOPPED}", ADVICE)]
@@ -245,7 +247,7 @@ def test_a_rank_that_never_came_is_missed(start):
 
 
 def test_the_parent_knows_the_true_cause(start):
-    ranks = start(2, cause="was killed by SIGKILL")
+    ranks = start(2, describe_exit="was killed by SIGKILL")
     ranks.do("meet", 0, 1)
     ranks.signal(signal.SIGKILL, 1)
     assert ranks.codes(0) == [CODE]
@@ -276,7 +278,7 @@ def test_nobody_mourns_a_rank_whose_work_is_done(start, first):
     if first == 0:
         ranks.do("see_0_leave", *others)  # it waits for the others as long as its patience lasts, and goes
     assert ranks.codes(first) == [0]
-    assert not wait([ranks.processes[rank].sentinel for rank in others], PATIENCE + 5 * INTERVAL)
+    assert not wait([ranks.processes[rank].sentinel for rank in others], TIMEOUT + 5 * INTERVAL)
     ranks.order("end", *others)
     assert ranks.codes(*others) == [0, 0]
     assert list(ranks.said()) == []
@@ -297,22 +299,22 @@ def test_nobody_is_given_up_who_holds_the_interpreter_or_when_all_are_stopped(st
     ranks.do("hold_the_interpreter", 1)
     ranks.signal(signal.SIGSTOP, 0, 1)
     wait_until(lambda: all(psutil.Process(one.pid).status() == psutil.STATUS_STOPPED for one in ranks.processes))
-    assert ranks.run_on(PATIENCE + 5 * INTERVAL)
+    assert ranks.run_on(TIMEOUT + 5 * INTERVAL)
     ranks.signal(signal.SIGCONT, 0, 1)
-    assert ranks.run_on(PATIENCE)
+    assert ranks.run_on(TIMEOUT)
     ranks.order("end", 0, 1)
     assert ranks.codes(0, 1) == [0, 0]
     assert list(ranks.said()) == []
 
 
 def test_a_process_alone_has_the_same_methods_and_nobody_to_wait_for():
-    with Unwatched() as watch:
-        watch.note(1, "")
-        watch.find_cause()
-        assert watch.asked == 0
-        watch.ask_to_stop(signal.SIGINT)
-        watch.ask_to_stop(signal.SIGTERM)
-        assert watch.asked == signal.SIGINT  # the first one counts
-    methods = {name for name in vars(Unwatched) if not name.startswith("__")}
+    with NullMonitor() as monitor:
+        monitor.record_checkpoint(1, "")
+        monitor.wait_for_diagnosis()
+        assert monitor.stop_signal == 0
+        monitor.request_stop(signal.SIGINT)
+        monitor.request_stop(signal.SIGTERM)
+        assert monitor.stop_signal == signal.SIGINT  # the first one counts
+    methods = {name for name in vars(NullMonitor) if not name.startswith("__")}
     assert methods == {"note", "ask_to_stop", "find_cause", "leave"}
-    assert {name for name in vars(Watch) if not name.startswith("_")} <= methods
+    assert {name for name in vars(HeartbeatMonitor) if not name.startswith("_")} <= methods

@@ -18,7 +18,7 @@ import torch
 from slowness import slowness
 
 from agilerl_like.distributed import launcher
-from agilerl_like.distributed.launcher import Fallen, launched
+from agilerl_like.distributed.launcher import ProcessExit, launched
 from agilerl_like.errors import ConfigurationError, ExitCode
 
 LONG = 60.0 * slowness()  # seconds
@@ -59,8 +59,8 @@ def fall_or_stay_for_ever(rank, stays):
     threading.Event().wait()
 
 
-def fail_when_somebody_falls(crew):
-    wait_until(crew.fallen)
+def fail_when_somebody_falls(workers):
+    wait_until(workers.failed)
     raise ZeroDivisionError
 
 
@@ -73,10 +73,10 @@ def test_each_rank_has_its_variables_and_arguments_and_the_parent_gets_its_own_b
     monkeypatch.setenv("RANK", "of old")
     monkeypatch.delenv("MASTER_PORT", raising=False)
     before = variables()
-    with launched(2, report, (tmp_path, torch.arange(2))) as crew:
+    with launched(2, report, (tmp_path, torch.arange(2))) as workers:
         mine = variables()
     assert variables() == before
-    assert crew.fallen() == []
+    assert workers.failed() == []
     assert not children()
     port, threads = mine["MASTER_PORT"], torch.get_num_threads()
     assert int(port) > 0
@@ -111,13 +111,13 @@ def test_processes_have_no_more_threads_than_there_are_cores(tmp_path, monkeypat
 
 def test_who_falls_is_named_and_nobody_is_left_when_the_parent_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(launcher, "GRACE", 0.5)
-    with pytest.raises(ZeroDivisionError), launched(3, fall_or_stay_for_ever, (tmp_path / "stays",)) as crew:
-        fail_when_somebody_falls(crew)
+    with pytest.raises(ZeroDivisionError), launched(3, fall_or_stay_for_ever, (tmp_path / "stays",)) as workers:
+        fail_when_somebody_falls(workers)
     assert not children()
-    first, second = crew.fallen()
-    assert first == Fallen(1, first.pid, 3, "")
-    assert second == Fallen(2, second.pid, -signal.SIGKILL, "SIGKILL")
-    assert [crew.cause(rank) for rank in range(3)] == ["", "ended with exit code 3", "was killed by SIGKILL"]
+    first, second = workers.failed()
+    assert first == ProcessExit(1, first.pid, 3, "")
+    assert second == ProcessExit(2, second.pid, -signal.SIGKILL, "SIGKILL")
+    assert [workers.describe_exit(rank) for rank in range(3)] == ["", "ended with exit code 3", "was killed by SIGKILL"]
 
 
 class Fatal:
@@ -134,10 +134,10 @@ def test_who_dies_before_the_work_begins_is_named():
 
 def test_one_process_is_the_caller_alone():
     before = variables()
-    with launched(1, lambda rank: None) as crew:
+    with launched(1, lambda rank: None) as workers:
         assert variables() == before
-        assert crew.fallen() == []
-        assert crew.cause(0) == ""
+        assert workers.failed() == []
+        assert workers.describe_exit(0) == ""
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def script(last_line):
     return head + last_line
 
 
-MEETING = """
+RENDEZVOUS_TIMEOUT = """
 import os, signal, threading
 from agilerl_like.distributed import launcher
 
@@ -222,7 +222,7 @@ if __name__ == "__main__":
 
 
 def test_a_rank_that_dies_before_all_have_met_ends_the_others_with_one_message(tmp_path):
-    (tmp_path / "run.py").write_text(MEETING)
+    (tmp_path / "run.py").write_text(RENDEZVOUS_TIMEOUT)
     with spawn(tmp_path / "run.py") as parent:
         out, errors = parent.communicate(timeout=LONG)
     assert parent.returncode == ExitCode.FAULT

@@ -24,7 +24,7 @@ from agilerl_like import (
     make_vect_envs,
     train_on_policy,
 )
-from agilerl_like.distributed.signals import Interrupts
+from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.vec_adapter import TransitionEnv
 from agilerl_like.reporting import Reporter
 from agilerl_like.reporting.summary import summary_facts
@@ -317,7 +317,7 @@ def test_another_number_of_envs_cannot_go_on_with_a_run(tmp_path):
 
 def test_a_second_ctrl_c_stops_at_once():
     def stubborn():
-        with Interrupts():
+        with StopRequests():
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
             pytest.fail("it goes on")
