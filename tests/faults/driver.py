@@ -21,7 +21,7 @@ import agilerl_like.cli
 
 PLACES = {
     "settings": "agilerl_like.cli.train:build",
-    "join": "agilerl_like.training.session:join_processes",
+    "join": "agilerl_like.training.session:init_process_group",
     "begin": "agilerl_like.training.collector:Collector.begin",
     "tick": "agilerl_like.training.collector:Collector.step",
     "epoch": "agilerl_like.learning.update:Update.epoch",
