@@ -5,7 +5,7 @@ has to be asked for.
 
     python -m benchmarks
     python -m benchmarks --quick                  # tiny sizes, to the terminal: does everything still run?
-    python -m benchmarks scaling mixed --threads 1
+    python -m benchmarks scaling unequal_members --threads 1
 """
 
 import argparse

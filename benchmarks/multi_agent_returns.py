@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from benchmarks.harness import Run, conditions, interleaved, kept, options_of, publish, values
+from benchmarks.harness import Run, conditions, earlier_runs, interleaved, options_of, publish, values
 from benchmarks.multi_agent_envs import CYCLES, FRESH_EPISODES, LEARN, MEMBERS, WORLDS, Learned
 from benchmarks.multi_agent_speed import HEADINGS, OURS, PEER, commands
 from benchmarks.tables import Goal, markdown, median_and_range
@@ -137,8 +137,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     with ThreadPoolExecutor(at_once) as pool:
         runs = [run for found in pool.map(partial(learning, options), options.worlds) for run in found]
     if options.keep:
-        runs = sorted(kept("teams", Learned, runs, options) + runs, key=_place)
-    publish("teams", section(runs, options), runs, goals(runs), options)
+        runs = sorted(earlier_runs("multi_agent_returns", Learned, runs, options) + runs, key=_place)
+    publish("multi_agent_returns", section(runs, options), runs, goals(runs), options)
 
 
 if __name__ == "__main__":

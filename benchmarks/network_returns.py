@@ -207,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in options.parts:
         seeds = min(options.repetitions, PARTS[name].seeds)
         runs += interleaved(commands(name, options), Learned, options, case=name, repetitions=seeds)
-    publish("networks", section(runs, options), runs, goals(runs), options)
+    publish("network_returns", section(runs, options), runs, goals(runs), options)
 
 
 if __name__ == "__main__":

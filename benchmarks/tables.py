@@ -23,8 +23,8 @@ SCRIPTS = (
     "network_speed",
     "mutation_cost",
     "gpu",
-    "networks",
-    "teams",
+    "network_returns",
+    "multi_agent_returns",
     "multi_agent_speed",
     "multi_agent_rating",
 )
