@@ -38,7 +38,7 @@ class ConfigurationError(ValueError):
     """A setting is wrong: the message names the field, its value and what is allowed (`ExitCode.MISTAKE`)."""
 
 
-class EnvironmentFault(RuntimeError):
+class EnvStepError(RuntimeError):
     """An environment broke its contract while it ran, for example by returning NaN."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from agilerl_like.envs import EnvRecipe
+from agilerl_like.envs import VecEnvConfig
 from benchmarks import measurement as m
 from benchmarks.agilerl_like_setup import World, build_population, collecting, net_config, train, train_spread
 from benchmarks.envs import make
@@ -38,7 +38,7 @@ def world_of(env_name: str) -> World:
     """Return what envs are made of, as a user would write it down."""
     if env_name == m.POSITIONS:
         places = {"name": "agilerl_like.envs.observation_wrappers:KeepEntries", "entries": [0, 2]}
-        return EnvRecipe("CartPole-v1", wrappers=(places,))
+        return VecEnvConfig("CartPole-v1", wrappers=(places,))
     return partial(make, env_name)
 
 

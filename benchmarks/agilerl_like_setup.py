@@ -11,14 +11,14 @@ from gymnasium.vector import VectorEnv
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
 from agilerl_like.algorithms.agent import Agent
-from agilerl_like.envs import EnvRecipe, TransitionEnv, flat_size
+from agilerl_like.envs import VecEnvAdapter, VecEnvConfig, flat_size
 from agilerl_like.hpo import next_generation
 from agilerl_like.reporting import GenerationRecord, Reporter
 from agilerl_like.training import train_on_policy
 from agilerl_like.training.collector import Clock, Collector
 from benchmarks import measurement as m
 
-World = str | Callable[..., Any] | EnvRecipe
+World = str | Callable[..., Any] | VecEnvConfig
 """What envs are made of: an id, a factory, or either with wrappers around it."""
 CARTPOLE = m.ENVS[0]
 
@@ -83,7 +83,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 def make_envs(world: World, num_envs: int) -> VectorEnv:
     """Make envs of a world, by whatever steps them fastest."""
-    return (world if isinstance(world, EnvRecipe) else EnvRecipe(world)).make(num_envs)
+    return (world if isinstance(world, VecEnvConfig) else VecEnvConfig(world)).make(num_envs)
 
 
 def build_population(
@@ -105,7 +105,7 @@ def collecting(population: Population, env_name: World) -> Iterator[Collector]:
     """Give a population its envs, reset, for as long as the `with` block lasts."""
     env = make_envs(env_name, m.ENVS_PER_MEMBER * len(population))
     try:
-        collector = Collector(population, TransitionEnv(env), Clock(("env", "act", "learn")))
+        collector = Collector(population, VecEnvAdapter(env), Clock(("env", "act", "learn")))
         collector.reset(range(len(collector.population)))
         yield collector
     finally:

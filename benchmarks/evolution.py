@@ -23,7 +23,7 @@ import torch
 
 from agilerl_like.config import build, load
 from agilerl_like.envs import evaluation_env
-from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.reporting import GenerationRecord, Reporter, Reporters, fittest
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import AgentStage
@@ -97,7 +97,7 @@ def measure(name: str, seed: int, threads: int) -> Result:
     )
     seconds = time.perf_counter() - start
     best = outcome.population.best
-    env = TransitionEnv(evaluation_env(setup.env, EPISODES))
+    env = VecEnvAdapter(evaluation_env(setup.env, EPISODES))
     fresh = best.play(env, integers(EPISODES, seed, Purpose.MANUAL, EPISODES))
     env.close()
     return Result(

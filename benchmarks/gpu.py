@@ -27,7 +27,7 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from agilerl_like import PPO
-from agilerl_like.envs import TransitionEnv
+from agilerl_like.envs import VecEnvAdapter
 from agilerl_like.training.collector import Clock, Collector
 from benchmarks.agilerl_like_setup import settings, train
 from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, ratios, values
@@ -130,7 +130,7 @@ def measure(case: Case, threads: int, seed: int) -> Result:
     spaces = env.single_observation_space, env.single_action_space
     population = PPO.population(case.members, *spaces, device=device, **settings(seed=seed, **FORMS[case.form]))
     with closing(env):
-        collector = Collector(population, TransitionEnv(env), Clock(("env", "act", "learn")))
+        collector = Collector(population, VecEnvAdapter(env), Clock(("env", "act", "learn")))
         collector.reset(range(len(collector.population)))
         train(collector, 2 * UPDATE_STEPS)
         seconds = train(collector, case.steps_per_member)

@@ -38,7 +38,7 @@ from agilerl_like import (
 )
 from agilerl_like.envs.factory import Backend
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
-from agilerl_like.envs.observation_wrappers import DrawnPole
+from agilerl_like.envs.observation_wrappers import RenderedPole
 from agilerl_like.modules import EvolvableMLP, MLPSpec
 from agilerl_like.reporting import GenerationRecord, Reporter
 from benchmarks.agilerl_like_setup import CARTPOLE, RANGES
@@ -115,7 +115,7 @@ KINDS: dict[str, Kind] = {
     "simba": Kind(CARTPOLE, {"encoder": "simba", "encoder_config": SIMBA}),
     "cnn": Kind(Snow, {"encoder_config": CNN}),
     "resnet": Kind(Snow, {"encoder": "resnet", "encoder_config": RESNET}),
-    "multi_input": Kind(CARTPOLE, {"encoder_config": PARTS}, wrappers=(DrawnPole,)),
+    "multi_input": Kind(CARTPOLE, {"encoder_config": PARTS}, wrappers=(RenderedPole,)),
     "lstm": Kind(CARTPOLE, {"encoder_config": MLP, "memory_config": MEMORY}, {"recurrent": True, "max_seq_len": 8}),
     "gru": Kind(
         CARTPOLE,

@@ -18,7 +18,7 @@ from time import perf_counter
 import torch
 
 from agilerl_like.config import build, load
-from agilerl_like.envs import TransitionEnv, evaluation_env
+from agilerl_like.envs import VecEnvAdapter, evaluation_env
 from agilerl_like.reporting import Reporters
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import AgentStage
@@ -105,7 +105,7 @@ def learn(lesson: Lesson, seed: int, threads: int) -> Learned:
     )
     seconds, best = perf_counter() - start, outcome.population.best
     with closing(evaluation_env(setup.env, EPISODES)) as env:
-        fresh = best.play(TransitionEnv(env), integers(EPISODES, seed, Purpose.MANUAL, EPISODES))
+        fresh = best.play(VecEnvAdapter(env), integers(EPISODES, seed, Purpose.MANUAL, EPISODES))
     setup.env.close()
     return Learned(
         learner="agilerl_like",

@@ -20,7 +20,7 @@ from agilerl_like.cli.probe import _rows, _table
 from agilerl_like.cli.train import _make_run_dir
 from agilerl_like.config import Config, load
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
-from agilerl_like.envs.probe_envs import PROBES, KnownValue
+from agilerl_like.envs.probe_envs import PROBES, ExpectedValue
 from agilerl_like.training.probe import Answer, ProbeRecord
 from agilerl_like.training.training_config import Schedule
 
@@ -272,7 +272,7 @@ class TestProbe:
         right = PROBES["ConstantReward"]
         monkeypatch.setattr(
             "agilerl_like.cli.probe.PROBES",
-            {"Right": right, "Wrong": replace(right, values=(KnownValue((0.0,), 2.0),))},
+            {"Right": right, "Wrong": replace(right, values=(ExpectedValue((0.0,), 2.0),))},
         )
         assert main(["probe"]) == 1
         rows = [row for row in capsys.readouterr().out.splitlines() if "V(0)" in row]

@@ -13,7 +13,7 @@ import pytest
 from agilerl_like import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.settings import PPOSettings
 from agilerl_like.config import KINDS, Config, Draft, MultiAgentAlgorithmConfig, MultiAgentConfig, build, load
-from agilerl_like.envs.factory import EnvRecipe
+from agilerl_like.envs.factory import VecEnvConfig
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.networks.architecture import NetworkSpec
@@ -117,7 +117,7 @@ class TestReading:
         made = env.recipe.to_json()
         env.close()
         recipe = read(text).environment.recipe
-        assert isinstance(recipe, EnvRecipe)
+        assert isinstance(recipe, VecEnvConfig)
         assert {**made, "env_kwargs": {**made["env_kwargs"], "with_state": None}} == {
             **recipe.to_json(),
             "env_kwargs": {**recipe.to_json()["env_kwargs"], "with_state": None},

@@ -11,7 +11,7 @@ import yaml
 
 from agilerl_like import PPO
 from agilerl_like.cli import main
-from agilerl_like.envs.import_paths import is_known
+from agilerl_like.envs.import_paths import is_trusted_path
 
 CANARY = """
 import pathlib, gymnasium
@@ -172,7 +172,7 @@ def test_a_file_that_the_user_names_for_training_is_the_users_word_and_the_run_r
     ],
 )
 def test_environments_and_wrappers_of_known_packages_need_no_word(path):
-    assert is_known(path)
+    assert is_trusted_path(path)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_environments_and_wrappers_of_known_packages_need_no_word(path):
     ],
 )
 def test_anything_else_does(path):
-    assert not is_known(path)
+    assert not is_trusted_path(path)
 
 
 @pytest.mark.parametrize("is_on_the_path", [True, False])
@@ -203,7 +203,7 @@ def test_a_file_in_the_current_folder_is_no_known_package(tmp_path, monkeypatch,
     (tmp_path / "known_and_absent.py").write_text(f"import pathlib; pathlib.Path({str(fired)!r}).touch()")
     if is_on_the_path:
         monkeypatch.syspath_prepend(tmp_path)
-    assert not is_known("known_and_absent:Empty-v0")
+    assert not is_trusted_path("known_and_absent:Empty-v0")
     assert not fired.exists()
     os.chdir("/")
-    assert is_known("known_and_absent:Empty-v0")
+    assert is_trusted_path("known_and_absent:Empty-v0")

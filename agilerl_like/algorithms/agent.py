@@ -26,11 +26,11 @@ from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, evalua
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.stored import Outline, check_finite, flag_in, read_agent
 from agilerl_like.envs.spaces import (
-    ObservationEncoding,
+    ObservationEncoder,
     check_action_space,
     space_to_json,
 )
-from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations
 from agilerl_like.learning.cohort import Cohort
@@ -98,7 +98,7 @@ class Agent(Individual):
         index: int,
         hp_config: HyperparameterConfig | None,
         architecture: NetworkSpec,
-        encoding: ObservationEncoding,
+        encoding: ObservationEncoder,
         device: str | torch.device,
         seed: int | None,
     ) -> None:
@@ -304,7 +304,7 @@ class Agent(Individual):
         Raises:
             ConfigurationError: the networks would see something else.
         """
-        encoding = ObservationEncoding(space, swap_channels=swap_channels, normalize_images=self.normalize_images)
+        encoding = ObservationEncoder(space, swap_channels=swap_channels, normalize_images=self.normalize_images)
         if [leaf.shape for leaf in encoding.leaves] != [leaf.shape for leaf in self.encoding.leaves]:
             raise ConfigurationError(
                 f"swap_channels={swap_channels!r}: {space} is not {self.observation_space} with its channels behind"
@@ -316,7 +316,7 @@ class Agent(Individual):
 
     def _rows(self, observation: Any) -> tuple[Tensor, bool]:
         """Encoded observations, and whether it was a single one."""
-        batch, single = self.encoding.batched(observation)
+        batch, single = self.encoding.as_batch(observation)
         found = self.encoding.encode(batch)
         # an array without rows may have any strides, and bytes with such are no numbers to torch
         rows = torch.from_numpy(found) if found.size else torch.empty(found.shape, dtype=self.encoding.dtype)
@@ -384,7 +384,7 @@ class Agent(Individual):
         if len(self.recent_observations):
             recent = self.network.some_of(self.recent_observations)
             return self.network.observation_norm(recent.to(self.device))
-        rows = self.encoding.imagine(SAMPLE_STATES, generator).to(self.device)
+        rows = self.encoding.random_rows(SAMPLE_STATES, generator).to(self.device)
         return rows.unflatten(0, (-1, SAMPLE_STEPS)) if self.network.is_recurrent else rows
 
     def carry_state(self, state: Tensor) -> Tensor:
@@ -454,7 +454,7 @@ class Agent(Individual):
 
     def play(
         self,
-        env: TransitionEnv,
+        env: VecEnvAdapter,
         seeds: list[int],
         max_steps: int | None = None,
         *,
@@ -511,7 +511,7 @@ class Agent(Individual):
                 [lambda: env], copy=False, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
             )
         seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
-        episodes = player.play(TransitionEnv(vector), seeds, max_steps, with_infos=callback is not None)
+        episodes = player.play(VecEnvAdapter(vector), seeds, max_steps, with_infos=callback is not None)
         report_episodes(episodes, callback)
         mean = float(episodes.means[0])
         self.fitness.append(mean)
@@ -621,7 +621,7 @@ def custom_networks(actor_network: nn.Module | None, critic_network: nn.Module |
 
 
 def read_architecture(
-    config: Mapping[str, Any], encoding: ObservationEncoding, *, recurrent: bool, networks: CustomSpec | None
+    config: Mapping[str, Any], encoding: ObservationEncoder, *, recurrent: bool, networks: CustomSpec | None
 ) -> NetworkSpec:
     """Read an architecture's `to_config`; `networks` are the user's own, if it has such.
 

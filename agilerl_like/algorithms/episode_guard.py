@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from agilerl_like.envs.array_backend import HostArrays
-from agilerl_like.envs.env_errors import name_of
+from agilerl_like.envs.array_backend import NumpyBackend
+from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.vec_adapter import check_finite_array
-from agilerl_like.errors import EnvironmentFault
+from agilerl_like.errors import EnvStepError
 
 ENDLESS = 10_000
 """Steps after which episodes that go on are named by a warning, unless a number of steps cuts them."""
@@ -46,10 +46,10 @@ class EpisodeGuard:
         """Take what a reset or a step returned, by name, as trees of arrays `[N, …]`.
 
         Raises:
-            EnvironmentFault: an array of numpy holds NaN or infinity; those of torch are checked by `goes_on`.
+            EnvStepError: an array of numpy holds NaN or infinity; those of torch are checked by `goes_on`.
         """
         for name, tree in arrays.items():
-            if isinstance(self._env.arrays, HostArrays):
+            if isinstance(self._env.arrays, NumpyBackend):
                 check_finite_array(name, tree, self._called)
             else:
                 tree_map(self._add, tree)
@@ -58,14 +58,14 @@ class EpisodeGuard:
         """Return whether any row plays on; of tensors this waits for their device, once.
 
         Raises:
-            EnvironmentFault: a tensor since the beginning held NaN or infinity.
+            EnvStepError: a tensor since the beginning held NaN or infinity.
         """
         if not isinstance(self._sum, torch.Tensor):
             return bool(playing.any())
         state = int(playing.any().to(torch.int64) + 2 * (~torch.isfinite(self._sum)).to(torch.int64))
         if state >= 2:
-            raise EnvironmentFault(
-                f"{name_of(self._env.env)}, in evaluation: an observation or a reward of the first {self._steps} steps "
+            raise EnvStepError(
+                f"{env_name_of(self._env.env)}, in evaluation: an observation or a reward of the first {self._steps} steps "
                 "is not finite"
             )
         return state == 1
@@ -81,7 +81,7 @@ class EpisodeGuard:
         self._steps += 1
         if self._steps == ENDLESS and not self._is_cut and (count := playing()):
             warnings.warn(
-                f"{name_of(self._env.env)}: {count} episodes of an evaluation have not ended after {ENDLESS} steps; "
+                f"{env_name_of(self._env.env)}: {count} episodes of an evaluation have not ended after {ENDLESS} steps; "
                 "eval_steps (max_steps of test) cuts episodes, or the environment needs a time limit",
                 RuntimeWarning,
                 stacklevel=2,
@@ -94,4 +94,4 @@ class EpisodeGuard:
     def _called(self, row: int) -> str:
         member, env = divmod(row, self._env.num_envs // self._members)
         its = f"member {member}, env {env} of its own" if self._members > 1 else f"env {row}"
-        return f"{name_of(self._env.env)}, {its}, in evaluation"
+        return f"{env_name_of(self._env.env)}, {its}, in evaluation"

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.episode_guard import EpisodeGuard, never
-from agilerl_like.envs.array_backend import HostArrays
-from agilerl_like.envs.distinct_envs import instances_of, whole_sets
-from agilerl_like.envs.spaces import ObservationEncoding
-from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.array_backend import NumpyBackend
+from agilerl_like.envs.distinct_envs import num_distinct_envs, round_up_to_sets
+from agilerl_like.envs.spaces import ObservationEncoder
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.seeding import Purpose, integers
 
 Policy = Callable[[Tensor, Tensor | None, Tensor], tuple[Any, Tensor]]
@@ -123,11 +123,11 @@ def report_episodes(episodes: Episodes, callback: EpisodeCallback | None) -> Non
 
 def evaluate(
     policy: Policy,
-    env: TransitionEnv,
+    env: VecEnvAdapter,
     seeds: Sequence[int],
     *,
     members: int,
-    encoding: ObservationEncoding,
+    encoding: ObservationEncoder,
     nothing: Tensor,
     max_steps: int | None = None,
     with_infos: bool = False,
@@ -143,11 +143,11 @@ def evaluate(
     step.
 
     Raises:
-        EnvironmentFault: an observation or a reward is not finite.
+        EnvStepError: an observation or a reward is not finite.
         EvaluationStopped: the evaluation was asked to stop.
     """
     envs = env.num_envs // members
-    seeds = _for_whole_sets(seeds, instances_of(env.env), envs)
+    seeds = _for_whole_sets(seeds, num_distinct_envs(env.env), envs)
     beginning = nothing.expand(env.num_envs, *nothing.shape)
 
     def play(some: Sequence[int]) -> Played:
@@ -161,7 +161,7 @@ def _for_whole_sets(seeds: Sequence[int], instances: int, envs: int) -> Sequence
     """Return the seeds, and as many more as give every instance equally many, if a member's envs have all of them."""
     if envs % instances:
         return seeds
-    missing = whole_sets(len(seeds), instances) - len(seeds)
+    missing = round_up_to_sets(len(seeds), instances) - len(seeds)
     return [*seeds, *integers(missing, seeds[0], Purpose.EVALUATION_ENVS, 0, len(seeds))]
 
 
@@ -188,10 +188,10 @@ def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], env
 
 def _round(
     policy: Policy,
-    env: TransitionEnv,
+    env: VecEnvAdapter,
     seeds: Sequence[int],
     members: int,
-    encoding: ObservationEncoding,
+    encoding: ObservationEncoder,
     state: Tensor,
     max_steps: int | None,
     with_infos: bool,
@@ -202,7 +202,7 @@ def _round(
     guard.check(observation=observations)
     arrays, device = env.arrays, state.device
     encode = arrays.encoder(encoding)
-    look_every = 1 if isinstance(arrays, HostArrays) else TENSOR_STEPS
+    look_every = 1 if isinstance(arrays, NumpyBackend) else TENSOR_STEPS
     playing = arrays.of(np.tile(np.arange(envs) < len(seeds), members))
     returns, lengths, lost = (arrays.zeros(env.num_envs, dtype=dtype) for dtype in (np.float64, np.int64, np.bool_))
     infos = LastInfos(env, arrays.to_numpy) if with_infos else NoInfos()

@@ -86,7 +86,7 @@ def evaluate_multi_agent(
     step.
 
     Raises:
-        EnvironmentFault: an observation or a reward is not finite.
+        EnvStepError: an observation or a reward is not finite.
         EvaluationStopped: the evaluation was asked to stop.
     """
     check_agents(env, (brain.rows for brain in group_policies.values()))

@@ -35,7 +35,7 @@ def act_by_agent(team: IPPO, obs: Mapping[str, Any], infos: Mapping[str, Any]) -
                 f"group {group!r} is recurrent, and get_action of a team keeps no hidden state; call "
                 f"team.learners[{group!r}].get_action(obs, hidden_state=…), or train with train_multi_agent_on_policy"
             )
-        seen = [rows.of(agent, rows.batched(agent, obs[agent])) for agent in present]
+        seen = [rows.of(agent, rows.as_batch(agent, obs[agent])) for agent in present]
         told = [infos.get(agent) or {} for agent in present]
         each = [None if (mask := its.get("action_mask")) is None else np.atleast_2d(mask) for its in told]
         batch = tree_map(lambda *parts: np.concatenate(parts), *seen)
@@ -85,7 +85,7 @@ def of_group(
         return rows.rows({agent: np.atleast_1d(np.asarray(part)) for agent, part in by_agent.items()})
 
     def observations(by_agent: Mapping[str, Any]) -> Any:
-        return rows.observations({agent: rows.batched(agent, by_agent[agent]) for agent in rows.agent_ids})
+        return rows.observations({agent: rows.as_batch(agent, by_agent[agent]) for agent in rows.agent_ids})
 
     actions, log_probs, rewards, dones, values = (over_time(name, arrays) for name in NAMES[1:6])
     next_state, next_done = observations(tables["next_state"]), arrays(tables["next_done"])

@@ -18,7 +18,7 @@ from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.stored import read_population
-from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import Rollout
@@ -146,7 +146,7 @@ class Population(Individuals[Agent]):
 
     def play(
         self,
-        env: TransitionEnv,
+        env: VecEnvAdapter,
         seeds: Sequence[int],
         max_steps: int | None = None,
         *,

@@ -30,8 +30,8 @@ from agilerl_like.algorithms.individuals import siblings
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
 from agilerl_like.algorithms.stored import count_in, plain, space_in
-from agilerl_like.envs.action_masks import choices_of
-from agilerl_like.envs.spaces import ObservationEncoding, mask_size
+from agilerl_like.envs.action_masks import mask_slices
+from agilerl_like.envs.spaces import ObservationEncoder, mask_size
 from agilerl_like.errors import ConfigurationError, NoHealthyMember, names_checked, unknown_name
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.execution import Execution, Precision
@@ -238,7 +238,7 @@ class PPO(Agent):
         index: int,
         hp_config: HyperparameterConfig | None,
         architecture: NetworkSpec,
-        encoding: ObservationEncoding,
+        encoding: ObservationEncoder,
         num_envs: int,
         device: str | torch.device,
         seed: int | None,
@@ -521,7 +521,7 @@ class PPO(Agent):
         mask = mask[None] if mask.ndim == 1 else mask
         if mask.shape != (batch, size):
             raise ConfigurationError(f"action_mask has shape {mask.shape}; allowed is {(batch, size)}")
-        for choice in choices_of(self.action_space):
+        for choice in mask_slices(self.action_space):
             stuck = ~mask[:, choice].any(1)
             if stuck.any():
                 raise ConfigurationError(f"action_mask={mask[stuck][0].astype(int).tolist()} allows no action")
@@ -651,12 +651,12 @@ class PPO(Agent):
         lambda agent: agent.distribution.num_outputs, lambda action_space: make_distribution(action_space).num_outputs
     )
     """Outputs of the actor for one observation; `PPO.get_action_dim(action_space)` gives those of a space."""
-    get_state_dim = Dimension(lambda agent: agent.encoding.size, lambda space: ObservationEncoding(space).size)
+    get_state_dim = Dimension(lambda agent: agent.encoding.size, lambda space: ObservationEncoder(space).size)
     """Inputs of the networks for one observation; `PPO.get_state_dim(observation_space)` gives those of a space."""
 
 
-def _encoding(space: gymnasium.Space, settings: PPOSettings) -> ObservationEncoding:
-    return ObservationEncoding(space, swap_channels=settings.swap_channels, normalize_images=settings.normalize_images)
+def _encoding(space: gymnasium.Space, settings: PPOSettings) -> ObservationEncoder:
+    return ObservationEncoder(space, swap_channels=settings.swap_channels, normalize_images=settings.normalize_images)
 
 
 def _broken(report: Report) -> str:

@@ -12,7 +12,7 @@ from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.cli.output import PROGRAM, write_line
 from agilerl_like.config import Config, Draft, load
-from agilerl_like.envs.env_checker import Inspection, check_env
+from agilerl_like.envs.env_checker import EnvCheck, check_env
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.errors import ConfigurationError, ExitCode
 
@@ -51,7 +51,7 @@ def _config_of(env: str) -> Config:
     return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).judge()
 
 
-def _summary(env: str, inspection: Inspection) -> str:
+def _summary(env: str, inspection: EnvCheck) -> str:
     found = len(inspection.findings) - len(inspection.errors)
     counts = f"{env}: {_count(len(inspection.errors), 'error')}, {_count(found, 'warning')}"
     if not inspection.steps_per_second > 0:
@@ -65,7 +65,7 @@ def _count(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
-def _suggest(env: str, config: Config, inspection: Inspection, where: Path | None) -> None:
+def _suggest(env: str, config: Config, inspection: EnvCheck, where: Path | None) -> None:
     """Write a configuration that suits the env, or say how to get it."""
     if where is None:
         write_line(f"{PROGRAM} check {env} --write FILE.yaml writes a configuration to begin with")
@@ -80,7 +80,7 @@ def _suggest(env: str, config: Config, inspection: Inspection, where: Path | Non
     write_line(f"written: {where}; {PROGRAM} train {where} begins")
 
 
-def _suggested(config: Config, inspection: Inspection) -> str:
+def _suggested(config: Config, inspection: EnvCheck) -> str:
     environment: dict[str, Any] = {"id": config.environment.id, "num_envs": 16}
     environment |= {key: value for key in ("kwargs", "wrappers") if (value := config.to_json()["environment"][key])}
     training: dict[str, Any] = {"max_steps": 1_000_000, "evo_steps": 50_000}

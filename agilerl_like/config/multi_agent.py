@@ -18,7 +18,7 @@ from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.config.model import ANYTHING, Config
 from agilerl_like.config.sections import STRICT, AlgorithmConfig, EnvironmentConfig, NetworkConfig
-from agilerl_like.envs.factory import EnvRecipe
+from agilerl_like.envs.factory import VecEnvConfig
 from agilerl_like.envs.multi_agent.group_env import Rewards
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, multi_agent_env_config
 from agilerl_like.networks.architecture import PARTS, inherits_encoder_config
@@ -60,7 +60,7 @@ class MultiAgentEnvironmentConfig(EnvironmentConfig):
     spaces."""
 
     @property
-    def recipe(self) -> EnvRecipe:
+    def recipe(self) -> VecEnvConfig:
         return multi_agent_env_config(
             self.id,
             self.num_envs,

@@ -7,22 +7,31 @@ read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import pydantic.dataclasses
 import torch
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    create_model,
+    model_validator,
+)
 
 from agilerl_like.algorithms.settings import NUMERIC, Count, Positive, PPOSettings
-from agilerl_like.envs.factory import Backend, EnvRecipe
+from agilerl_like.envs.factory import Backend, VecEnvConfig
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import Mutations, RLParameter, Selection, TournamentSelection, TruncationSelection
 from agilerl_like.hpo.hyperparameters import Scale
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder, split_recurrent
+from agilerl_like.registry import registered
 from agilerl_like.training.training_config import Schedule
 
 AUTO = "auto"
@@ -55,14 +64,14 @@ class EnvironmentConfig(Section):
 
     id: str
     """Gymnasium's id ("CartPole-v1", "package:Env-v0") or an import path ("package.module:factory")."""
-    num_envs: Count = EnvRecipe.num_envs
+    num_envs: Count = VecEnvConfig.num_envs
     """Copies of the env for each member."""
-    backend: Backend = EnvRecipe.backend
+    backend: Backend = VecEnvConfig.backend
     """Who steps them: gymnasium's native vector env, one process (sync), one for each env (async), many envs in each of
     a few (workers), or EnvPool; auto: the quickest that runs the env unchanged."""
-    num_workers: Count | None = EnvRecipe.num_workers
+    num_workers: Count | None = VecEnvConfig.num_workers
     """Processes of the workers backend; one for each core if left out."""
-    step_timeout: Positive = EnvRecipe.step_timeout
+    step_timeout: Positive = VecEnvConfig.step_timeout
     """Seconds after which a worker that does not answer counts as dead."""
     wrappers: tuple[str | dict[str, Any], ...] = ()
     """Around each env: names from gymnasium.wrappers, import paths, or {name: ..., its arguments}."""
@@ -73,9 +82,9 @@ class EnvironmentConfig(Section):
     """Arguments of the env itself."""
 
     @property
-    def recipe(self) -> EnvRecipe:
+    def recipe(self) -> VecEnvConfig:
         """How the envs are made."""
-        return EnvRecipe(
+        return VecEnvConfig(
             self.id,
             self.num_envs,
             self.backend,
@@ -203,15 +212,11 @@ class NetworkConfig(Section):
 
 
 class SelectionConfig(Section):
-    """Who becomes a parent."""
+    """Selection of parents. A strategy that is registered has its own fields as further settings."""
 
-    STRATEGIES: ClassVar[Mapping[str, type[Selection]]] = {
-        "tournament": TournamentSelection,
-        "truncation": TruncationSelection,
-    }
-
-    name: Literal["tournament", "truncation"] = "tournament"
-    """tournament: each parent is the best of a few drawn at random; truncation: the best replace the worst."""
+    name: str = "tournament"
+    """tournament: each parent is the best of a few drawn at random; truncation: the best replace the worst; or the name
+    of a registered strategy."""
     tournament_size: int = TournamentSelection.tournament_size
     """Members drawn for each tournament (tournament)."""
     elitism: bool = TournamentSelection.elitism
@@ -221,10 +226,25 @@ class SelectionConfig(Section):
 
     @property
     def strategy(self) -> Selection:
-        """The strategy itself."""
-        kind = self.STRATEGIES[self.name]
+        """The strategy with these settings."""
+        kind = registered("selection")[self.name]
         known = {known.name for known in fields(kind)}
         return kind(**{name: value for name, value in self if name in known})
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_fields_of_strategy(
+        cls, given: Any, handler: ModelWrapValidatorHandler[SelectionConfig]
+    ) -> SelectionConfig:
+        name = given.get("name", "tournament") if isinstance(given, Mapping) else "tournament"
+        kind: type[Selection] = registered("selection").find("name", name)
+        types, common = get_type_hints(kind), {*cls.model_fields, *(known.name for known in fields(Selection))}
+        own: dict[str, Any] = {
+            known.name: (types[known.name], known.default if known.default is not MISSING else ...)
+            for known in fields(kind)
+            if known.name not in common | {"population_size"}
+        }
+        return create_model(cls.__name__, __base__=cls, **own).model_validate(given) if own else handler(given)
 
     @model_validator(mode="after")
     def _check(self) -> SelectionConfig:

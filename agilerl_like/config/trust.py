@@ -14,7 +14,7 @@ from typing import Any
 
 from agilerl_like.config.draft import Draft
 from agilerl_like.config.model import Config
-from agilerl_like.envs.import_paths import is_known
+from agilerl_like.envs.import_paths import is_trusted_path
 from agilerl_like.errors import ConfigurationError
 
 TRUST = "--trust"
@@ -22,7 +22,9 @@ TRUST = "--trust"
 
 def foreign_paths(config: Config) -> dict[str, str]:
     """The import paths of a configuration that are of no known package, by the field that names them."""
-    return {field: path for field, path in _paths(config, dict(config.environment)).items() if not is_known(path)}
+    return {
+        field: path for field, path in _paths(config, dict(config.environment)).items() if not is_trusted_path(path)
+    }
 
 
 def check_trust(config: Config, where: Path, options: Sequence[str] = ()) -> None:

@@ -11,13 +11,13 @@ from agilerl_like.lazy import lazily
 
 if TYPE_CHECKING:
     from agilerl_like.envs.episode_stats import EpisodeTracker, FinishedEpisodes
-    from agilerl_like.envs.factory import EnvRecipe, backend_of, evaluation_env, make_vect_envs, widen
+    from agilerl_like.envs.factory import VecEnvConfig, describe_backend, evaluation_env, make_vect_envs, with_num_envs
     from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, make_multi_agent_vect_envs
-    from agilerl_like.envs.probe_envs import PROBES, KnownAction, KnownValue, Probe
+    from agilerl_like.envs.probe_envs import PROBES, ExpectedAction, ExpectedValue, Probe
     from agilerl_like.envs.pytree import tree_map
     from agilerl_like.envs.spaces import (
         Leaf,
-        ObservationEncoding,
+        ObservationEncoder,
         check_action_space,
         check_observation_space,
         encode,
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
         space_from_json,
         space_to_json,
     )
-    from agilerl_like.envs.subproc.vec_env import WorkerVectorEnv
+    from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
     from agilerl_like.envs.vec_adapter import (
         Transition,
-        TransitionEnv,
+        VecEnvAdapter,
         check_finite,
         check_finite_array,
     )
 
 __all__ = [
     "PROBES",
-    "EnvRecipe",
+    "VecEnvConfig",
     "EpisodeTracker",
     "FinishedEpisodes",
-    "KnownAction",
-    "KnownValue",
+    "ExpectedAction",
+    "ExpectedValue",
     "Leaf",
     "MultiAgentVectorEnv",
-    "ObservationEncoding",
+    "ObservationEncoder",
     "Probe",
     "Transition",
-    "TransitionEnv",
-    "WorkerVectorEnv",
-    "backend_of",
+    "VecEnvAdapter",
+    "SubprocVectorEnv",
+    "describe_backend",
     "check_action_space",
     "check_finite",
     "check_finite_array",
@@ -62,7 +62,7 @@ __all__ = [
     "space_from_json",
     "space_to_json",
     "tree_map",
-    "widen",
+    "with_num_envs",
 ]
 
 _HOMES = (

@@ -11,9 +11,9 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Discrete, MultiDiscrete
 
-from agilerl_like.envs.array_backend import Array, Arrays, HostArrays
+from agilerl_like.envs.array_backend import Array, ArrayBackend, NumpyBackend
 from agilerl_like.envs.spaces import mask_size
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 
 class ActionMasks:
@@ -21,15 +21,15 @@ class ActionMasks:
 
     def __init__(self, space: Space) -> None:
         self.space, self.size = space, mask_size(space)
-        self.arrays: Arrays = HostArrays()
+        self.arrays: ArrayBackend = NumpyBackend()
         self._seen = False
-        self._choices = choices_of(space)
+        self._choices = mask_slices(space)
         self._stuck: Array | None = None  # rows that once had no choice; tensors only
 
-    def read(self, info: dict[str, Any], rows: np.ndarray, *, unasked: Array | None = None) -> Array | None:
+    def read(self, info: dict[str, Any], rows: np.ndarray, *, ignored: Array | None = None) -> Array | None:
         """Return the mask [len(rows), size] that goes with the observations; None as long as the world had none.
 
-        `rows` are the envs' own, by which one without a choice is named. `unasked` ones [len(rows)] are those whose
+        `rows` are the envs' own, by which one without a choice is named. `ignored` ones [len(rows)] are those whose
         next action is ignored: a finished world may well allow nothing.
         """
         given = info.get("action_mask")
@@ -45,7 +45,7 @@ class ActionMasks:
                 f"info['action_mask'] has shape {tuple(mask.shape)}; allowed for {self.space} in {len(rows)} envs is "
                 f"{(len(rows), self.size)}"
             )
-        for free in (None if present is None else ~self.arrays.flags(present, copy=False), unasked):
+        for free in (None if present is None else ~self.arrays.flags(present, copy=False), ignored):
             mask = mask if free is None else mask | free[:, None]
         self._look_for_stuck(mask, rows)
         return mask
@@ -55,10 +55,10 @@ class ActionMasks:
         return ~self.arrays.zeros(rows, self.size, dtype=np.bool_)
 
     def check(self) -> None:
-        """Raise EnvironmentFault if tensors allowed nothing somewhere since the beginning; waits for the device."""
+        """Raise EnvStepError if tensors allowed nothing somewhere since the beginning; waits for the device."""
         if self._stuck is not None and bool(self._stuck.any()):
             row = int(self._stuck.nonzero()[0])
-            raise EnvironmentFault(f"env {row}: action_mask allowed no action in one of its last steps")
+            raise EnvStepError(f"env {row}: action_mask allowed no action in one of its last steps")
 
     def _as_flags(self, given: Any) -> Array:
         try:
@@ -74,10 +74,10 @@ class ActionMasks:
             elif stuck.any():
                 place = int(np.argmax(stuck))
                 named = f"env {rows[place]}: action_mask={mask[place].astype(int).tolist()}"
-                raise EnvironmentFault(f"{named} allows no action")
+                raise EnvStepError(f"{named} allows no action")
 
 
-def choices_of(space: Space) -> list[slice]:
+def mask_slices(space: Space) -> list[slice]:
     """Return which entries of a mask belong to one choice, of which something must be left."""
     if isinstance(space, Discrete):
         return [slice(None)]

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from agilerl_like.envs.pytree import Tree, tree_map
-from agilerl_like.envs.spaces import Leaf, ObservationEncoding
+from agilerl_like.envs.spaces import Leaf, ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 
 Array = Any  # np.ndarray or torch.Tensor: all arrays of one Transition are of one kind
 
 
-class Arrays(ABC):
+class ArrayBackend(ABC):
     """One kind of arrays."""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Arrays(ABC):
         """Return actions as the env takes them; from a tensor to numpy this is the exchange with the host."""
 
     @abstractmethod
-    def encoder(self, encoding: ObservationEncoding) -> Callable[[Tree], Tensor]:
+    def encoder(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
         """Return what turns observations into rows `[..., size]`, on the device that they are on."""
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Arrays(ABC):
         """Return numpy, waiting for the device if it has to be."""
 
 
-class HostArrays(Arrays):
+class NumpyBackend(ArrayBackend):
     """numpy."""
 
     def numbers(self, given: Any, *, copy: bool) -> np.ndarray:
@@ -96,14 +96,14 @@ class HostArrays(Arrays):
     def actions(self, given: Any) -> Any:
         return given.cpu().numpy() if isinstance(given, Tensor) else given
 
-    def encoder(self, encoding: ObservationEncoding) -> Callable[[Tree], Tensor]:
+    def encoder(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
         return lambda observations: torch.from_numpy(encoding.encode(observations))
 
     def to_numpy(self, array: np.ndarray) -> np.ndarray:
         return array
 
 
-class TensorArrays(Arrays):
+class TorchBackend(ArrayBackend):
     """torch, on one device."""
 
     def __init__(self, device: torch.device) -> None:
@@ -140,14 +140,14 @@ class TensorArrays(Arrays):
     def actions(self, given: Any) -> Tensor:
         return torch.as_tensor(given, device=self.device)
 
-    def encoder(self, encoding: ObservationEncoding) -> Callable[[Tree], Tensor]:
+    def encoder(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
         parts = [(leaf, self._part_encoder(leaf)) for leaf in encoding.leaves]
-        return lambda observations: encoding.join([part(leaf.find(observations)) for leaf, part in parts], torch)
+        return lambda observations: encoding.join([part(leaf.get(observations)) for leaf, part in parts], torch)
 
     def _part_encoder(self, leaf: Leaf) -> Callable[[Tensor], Tensor]:
         """Return what turns arrays of a leaf into its part of rows, as `Leaf.encode` does it."""
         if not leaf.counts.size:
-            dtype = torch.uint8 if leaf.in_bytes else torch.float32
+            dtype = torch.uint8 if leaf.is_uint8 else torch.float32
             return lambda numbers: numbers.to(dtype).reshape(*leaf.batch(numbers.shape), leaf.size)
         counts, starts, places = (
             torch.from_numpy(part).to(self.device) for part in (leaf.counts, leaf.starts, leaf.places)
@@ -169,7 +169,7 @@ class TensorArrays(Arrays):
         return array.cpu().numpy()
 
 
-def arrays_of(observations: Tree) -> Arrays:
+def array_backend_of(observations: Tree) -> ArrayBackend:
     """Return the kind of arrays that observations are of.
 
     Raises:
@@ -179,9 +179,9 @@ def arrays_of(observations: Tree) -> Arrays:
     while isinstance(leaf, (Mapping, tuple)) and leaf:
         leaf = next(iter(leaf.values())) if isinstance(leaf, Mapping) else leaf[0]
     if isinstance(leaf, Tensor):
-        return TensorArrays(leaf.device)
+        return TorchBackend(leaf.device)
     if isinstance(leaf, np.ndarray):
-        return HostArrays()
+        return NumpyBackend()
     raise ConfigurationError(
         f"the env's observations are a {type(leaf).__module__}.{type(leaf).__name__}; allowed are numpy arrays and "
         "torch tensors (gymnasium.wrappers.vector.JaxToTorch makes tensors of jax arrays)"

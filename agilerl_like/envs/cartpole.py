@@ -15,10 +15,10 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.utils import seeding
 from gymnasium.vector import VectorEnv
 
-from agilerl_like.envs.factory import widen
-from agilerl_like.envs.wrapper_specs import core_of, seen_alike
+from agilerl_like.envs.factory import with_num_envs
+from agilerl_like.envs.wrapper_specs import innermost_env, with_innermost_env
 
-AHEAD = 128
+STARTS_PER_DRAW = 128
 """Beginnings that a row draws at once: one by one they would take as long as the steps."""
 
 
@@ -38,10 +38,10 @@ class SeededCartPole(CartPoleVectorEnv):
             self._generators = [seeding.np_random(int(one))[0] for one in seed]
         elif not self._generators:
             self._generators = [seeding.np_random()[0] for _ in range(self.num_envs)]
-        self._beginnings = np.concatenate([self._draw(row) for row in range(self.num_envs)])  # [N AHEAD, 4]
-        self._next = np.arange(self.num_envs) * AHEAD
-        self._last = self._next + AHEAD - 1
-        self.state = self._begun(np.arange(self.num_envs)).T.copy()
+        self._starts = np.concatenate([self._draw(row) for row in range(self.num_envs)])  # [N STARTS_PER_DRAW, 4]
+        self._next = np.arange(self.num_envs) * STARTS_PER_DRAW
+        self._last = self._next + STARTS_PER_DRAW - 1
+        self.state = self._next_starts(np.arange(self.num_envs)).T.copy()
         return self.state.T.astype(np.float32), info
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -49,47 +49,47 @@ class SeededCartPole(CartPoleVectorEnv):
         begin = self.prev_done.nonzero()[0]
         observations, reward, terminated, truncated, info = super().step(action)
         if len(begin):
-            self.state.T[begin] = self._begun(begin)
+            self.state.T[begin] = self._next_starts(begin)
             observations = self.state.T.astype(np.float32)
         return observations, reward, terminated, truncated, info
 
-    def _begun(self, rows: np.ndarray) -> np.ndarray:
+    def _next_starts(self, rows: np.ndarray) -> np.ndarray:
         """The states in which the next episodes of some rows begin, `[rows, 4]`."""
         here = self._next.take(rows)
-        states = self._beginnings.take(here, 0)
+        states = self._starts.take(here, 0)
         self._next[rows] = here + 1
         for row in rows[here == self._last.take(rows)]:
-            self._next[row] = first = row * AHEAD
-            self._beginnings[first : first + AHEAD] = self._draw(row)
+            self._next[row] = first = row * STARTS_PER_DRAW
+            self._starts[first : first + STARTS_PER_DRAW] = self._draw(row)
         return states
 
     def _draw(self, row: int) -> np.ndarray:
-        return self._generators[row].uniform(self.low, self.high, (AHEAD, 4))
+        return self._generators[row].uniform(self.low, self.high, (STARTS_PER_DRAW, 4))
 
 
-def is_cartpole(env: VectorEnv) -> bool:
+def is_native_cartpole(env: VectorEnv) -> bool:
     """Whether this is gymnasium's native CartPole, with or without seeds for its rows, however it is seen."""
-    return type(core_of(env)) in (CartPoleVectorEnv, SeededCartPole)
+    return type(innermost_env(env)) in (CartPoleVectorEnv, SeededCartPole)
 
 
-def seeded_env(env: VectorEnv, num_envs: int, *, training: bool = True, first: int = 0) -> VectorEnv:
+def with_per_env_seeds(env: VectorEnv, num_envs: int, *, training: bool = True, first: int = 0) -> VectorEnv:
     """Make a fresh env like this one with another number of copies, each of which has a seed of its own.
 
-    It is without training wrappers unless `training`; `first` is as for `widen`.
+    It is without training wrappers unless `training`; `first` is as for `with_num_envs`.
 
     That can be promised for all that is made of single envs, for EnvPool, and for gymnasium's native CartPole. In any
     other native vector env, like one of a factory of yours, rows may draw from one generator: what happens in one then
     depends on when the others' episodes end.
 
     Raises:
-        ConfigurationError: as `widen`.
+        ConfigurationError: as `with_num_envs`.
     """
-    wide = widen(env, num_envs, training=training, first=first)
-    core = core_of(wide)
+    wide = with_num_envs(env, num_envs, training=training, first=first)
+    core = innermost_env(wide)
     if type(core) is not CartPoleVectorEnv:
         return wide
     seeded = SeededCartPole(num_envs)
     vars(seeded).update(vars(core))  # its limit, its recipe, whatever a factory has set
-    made = cast(Any, seen_alike(wide, seeded))
+    made = cast(Any, with_innermost_env(wide, seeded))
     made.choice = getattr(env, "choice", made.choice)  # why it was chosen is known of the first
     return made

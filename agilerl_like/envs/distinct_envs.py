@@ -16,40 +16,40 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from agilerl_like.envs.subproc.vec_env import WorkerVectorEnv
+from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 
-OF_FUNCTIONS = (SyncVectorEnv, AsyncVectorEnv, WorkerVectorEnv)
+BUILT_FROM_ENV_FNS = (SyncVectorEnv, AsyncVectorEnv, SubprocVectorEnv)
 """Vector envs that are made of one function for each row."""
 
 DEPTH = 8
 """How deep attributes of attributes are compared."""
 
 
-def instances_of(env: Any) -> int:
+def num_distinct_envs(env: Any) -> int:
     """Return how many unlike envs the rows of a vector env repeat, in order; 1 if all rows are alike.
 
     The answer is stored on the env, because envs are made once to find it.
     """
     core = getattr(env, "unwrapped", env)
     known = vars(core)
-    if not isinstance(core, OF_FUNCTIONS) or "recipe" in known:
+    if not isinstance(core, BUILT_FROM_ENV_FNS) or "recipe" in known:
         return 1
     if "instances" not in known:
-        known["instances"] = 1 if _are_alike(known["env_fns"]) else core.num_envs
+        known["instances"] = 1 if _are_equal(known["env_fns"]) else core.num_envs
     return known["instances"]
 
 
-def note_instances(env: VectorEnv, instances: int) -> None:
+def set_num_distinct_envs(env: VectorEnv, instances: int) -> None:
     """Store on a vector env how many unlike envs its rows repeat."""
     vars(env)["instances"] = instances
 
 
-def whole_sets(count: int, instances: int) -> int:
+def round_up_to_sets(count: int, instances: int) -> int:
     """Return the smallest number of episodes from `count` on that has every instance equally often."""
     return -(-count // instances) * instances
 
 
-def _are_alike(functions: Sequence[Callable[[], gym.Env]]) -> bool:
+def _are_equal(functions: Sequence[Callable[[], gym.Env]]) -> bool:
     first, *others = dict.fromkeys(functions)  # without those that stand there twice
     if not others:
         return True

@@ -23,9 +23,9 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_step_passive_checker
 
-from agilerl_like.envs.action_masks import choices_of
-from agilerl_like.envs.env_errors import described
-from agilerl_like.envs.random_actions import MASK, legal_action
+from agilerl_like.envs.action_masks import mask_slices
+from agilerl_like.envs.env_errors import describe_exception
+from agilerl_like.envs.random_actions import MASK, sample_legal_action
 from agilerl_like.envs.spaces import ambiguous_images, check_action_space, check_observation_space, mask_size
 from agilerl_like.errors import ConfigurationError, Terminated
 
@@ -51,7 +51,7 @@ class Finding(NamedTuple):
         return f"{self.severity}: {self.problem}; {self.advice}"
 
 
-class Inspection(NamedTuple):
+class EnvCheck(NamedTuple):
     """What a check found."""
 
     findings: tuple[Finding, ...]
@@ -72,7 +72,7 @@ class Inspection(NamedTuple):
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
 
-class _Broken(Exception):
+class _CheckFailed(Exception):
     """An error was found after which the env cannot be stepped on."""
 
 
@@ -85,7 +85,7 @@ class _Step(NamedTuple):
     truncated: bool = False
 
 
-def check_env(make: Callable[[], gym.Env], *, steps: int = STEPS, replayed: int = REPLAYED) -> Inspection:
+def check_env(make: Callable[[], gym.Env], *, steps: int = STEPS, replayed: int = REPLAYED) -> EnvCheck:
     """Make an env, look for what breaks its contract in so many steps, and close it.
 
     `replayed` is how many of the first steps are repeated with the same seed and the same actions.
@@ -95,7 +95,7 @@ def check_env(make: Callable[[], gym.Env], *, steps: int = STEPS, replayed: int 
         warnings.simplefilter("ignore")
         try:
             check.run()
-        except _Broken:
+        except _CheckFailed:
             pass
         finally:
             check.close()
@@ -151,12 +151,12 @@ class _Check:
             try:
                 env.close()
             except Exception as fault:
-                self._warn(f"close() raised {described(fault)}", "let it end without an exception")
+                self._warn(f"close() raised {describe_exception(fault)}", "let it end without an exception")
 
-    def inspection(self) -> Inspection:
+    def inspection(self) -> EnvCheck:
         env = self.made[0] if self.made else None
         findings = sorted(self.findings.values(), key=lambda finding: finding.severity != "error")
-        return Inspection(
+        return EnvCheck(
             tuple(findings),
             getattr(env, "observation_space", None),
             getattr(env, "action_space", None),
@@ -178,9 +178,9 @@ class _Check:
         kind = re.sub(r"[-\d.]+", "#", problem)  # the same in another step is the same
         self.findings.setdefault((severity, kind), Finding(severity, problem, advice))
 
-    def _break(self, problem: str, advice: str) -> _Broken:
+    def _break(self, problem: str, advice: str) -> _CheckFailed:
         self._error(problem, advice)
-        return _Broken()
+        return _CheckFailed()
 
     # -- the env
 
@@ -190,7 +190,7 @@ class _Check:
         except (ConfigurationError, Terminated):
             raise
         except (Exception, SystemExit) as fault:
-            raise self._break(f"the env cannot be made: {described(fault)}", "mend its constructor") from None
+            raise self._break(f"the env cannot be made: {describe_exception(fault)}", "mend its constructor") from None
         if not all(callable(getattr(env, name, None)) for name in ("reset", "step")):
             raise self._break(
                 f"{env!r:.100} has no {' and '.join(n for n in ('reset', 'step') if not hasattr(env, n))}",
@@ -249,7 +249,7 @@ class _Check:
                 info, _ = self._reset(self.env)
 
     def _action(self, info: Mapping[str, Any]) -> Any:
-        return self._called("a random legal action", lambda: legal_action(self.env, info))
+        return self._called("a random legal action", lambda: sample_legal_action(self.env, info))
 
     def _step(self, action: Any) -> Any:
         before = deepcopy(action)
@@ -285,7 +285,7 @@ class _Check:
         for severity, problem, advice in _misfits(observation, self.env.observation_space, "observation"):
             self._add(severity, f"{call} returned an observation that its space does not hold: {problem}", advice)
             if severity == "error":
-                raise _Broken
+                raise _CheckFailed
 
     def _check_info(self, info: Any, call: str, *, ended: bool) -> None:
         if not isinstance(info, dict):
@@ -309,7 +309,7 @@ class _Check:
             raise self._break(f"{where} {what}", f"return an array of shape ({size},), True or 1 where allowed")
         if mask.dtype.kind not in "biu" and not np.isin(mask, (0, 1)).all():
             raise self._break(f"{where} has dtype {mask.dtype} and other values than 0 and 1", "return booleans")
-        if not ended and any(not mask[choice].any() for choice in choices_of(space)):
+        if not ended and any(not mask[choice].any() for choice in mask_slices(space)):
             raise self._break(f"{where} allows no action", "allow at least one, or end the episode before")
 
     def _checked_reward(self, reward: Any) -> float:
@@ -372,7 +372,7 @@ class _Check:
             advice = "mend it there"
             if "seed" in str(fault) and isinstance(fault, TypeError):
                 advice = "declare reset(self, *, seed=None, options=None)"
-            raise self._break(f"{what} raised {described(fault)}", advice) from None
+            raise self._break(f"{what} raised {describe_exception(fault)}", advice) from None
 
     def _ask_gymnasium(self, check: Callable[..., Any], env: gym.Env, method: str, result: Any, *given: Any) -> None:
         """Show what a method returned to gymnasium's checker, and pass on what is not checked here better."""

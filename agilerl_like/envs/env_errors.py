@@ -1,6 +1,6 @@
 """Failures of an environment: how they are described, and when one is a defect of the environment.
 
-An exception that an environment raises, in this process or in a worker process, becomes an `EnvironmentFault` that
+An exception that an environment raises, in this process or in a worker process, becomes an `EnvStepError` that
 names the environment and the line of its code. Worker processes import this module, so it stays clear of torch.
 """
 
@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, EnvironmentFault, Terminated
+from agilerl_like.errors import ConfigurationError, EnvStepError, Terminated
 
-OUTAGES = (OSError, EOFError, MemoryError)
+EXTERNAL_ERRORS = (OSError, EOFError, MemoryError)
 """Exceptions that come from outside of an environment's code, such as a simulator server that does not answer."""
 
 _PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = ("site-packages", str(Path(traceback.__file__).parent))
 
 
-class Failure(NamedTuple):
+class ReportedException(NamedTuple):
     """An exception of an environment, as a worker process reports it to its parent."""
 
     kind: str
@@ -35,71 +35,71 @@ class Failure(NamedTuple):
     traceback: str
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: BaseException) -> ReportedException:
         """Describe an exception that is being handled."""
-        kind = "" if isinstance(error, OUTAGES) else f"{type(error).__qualname__} {_frames(error)[-1:]}"
-        return cls(kind, described(error), "".join(traceback.format_exception(error)))
+        kind = "" if isinstance(error, EXTERNAL_ERRORS) else f"{type(error).__qualname__} {_frames(error)[-1:]}"
+        return cls(kind, describe_exception(error), "".join(traceback.format_exception(error)))
 
 
-def described(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """Return type and message of an exception, and the last line of the environment's own code that it passed."""
     message = " ".join(str(error).split())
     name = type(error).__name__
     place = _place(error)
-    what = message if isinstance(error, EnvironmentFault) else f"{name}: {message}" if message else name
-    return f"{what} ({place})" if place and not isinstance(error, EnvironmentFault) else what
+    what = message if isinstance(error, EnvStepError) else f"{name}: {message}" if message else name
+    return f"{what} ({place})" if place and not isinstance(error, EnvStepError) else what
 
 
 @contextmanager
-def blamed_on(env: Any, action: str) -> Iterator[None]:
-    """Turn whatever an environment raises in this block into an EnvironmentFault that names it.
+def env_errors(env: Any, action: str) -> Iterator[None]:
+    """Turn whatever an environment raises in this block into an EnvStepError that names it.
 
     `env` is a vector environment, or its name; `action` is what it is asked to do ("step", "reset"). `sys.exit` counts
     as an exception of the environment; Ctrl-C, a second SIGTERM and our own errors pass.
     """
     try:
         yield
-    except (ConfigurationError, EnvironmentFault, gym.error.ResetNeeded, gym.error.ClosedEnvironmentError):
+    except (ConfigurationError, EnvStepError, gym.error.ResetNeeded, gym.error.ClosedEnvironmentError):
         raise
     except BaseException as error:
         if isinstance(error, Terminated) or not isinstance(error, (Exception, SystemExit)):
             raise
-        misfit = _misfit_in(env)
-        text = misfit or f"{_row_of(error)}{action} failed with {described(error)}"
-        raise EnvironmentFault(f"{name_of(env)}: {text}") from error
+        space_mismatch = _misfit_in(env)
+        text = space_mismatch or f"{_row_of(error)}{action} failed with {describe_exception(error)}"
+        raise EnvStepError(f"{env_name_of(env)}: {text}") from error
 
 
-def name_of(env: Any) -> str:
+def env_name_of(env: Any) -> str:
     """Return the name of an environment, single or vector, for messages: its id, or its factory or class."""
     if isinstance(env, str):
         return env
     recipe = vars(env).get("recipe") if hasattr(env, "__dict__") else None
     if recipe is not None:
-        return name_of_recipe(recipe)
+        return env_name_of_config(recipe)
     env_id = getattr(getattr(env, "spec", None), "id", None)
     if isinstance(env_id, str):
         return env_id
     core = getattr(env, "unwrapped", env)
     singles = getattr(core, "envs", None)
-    return name_of(singles[0]) if isinstance(singles, (list, tuple)) and singles else type(core).__name__
+    return env_name_of(singles[0]) if isinstance(singles, (list, tuple)) and singles else type(core).__name__
 
 
-def name_of_recipe(recipe: Any) -> str:
+def env_name_of_config(recipe: Any) -> str:
     """Return the name of the environment that a recipe makes: its id or import path, or its factory's name."""
     source = recipe.env_kwargs.get("source", recipe.env)  # of a multi-agent environment
     return source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
 
 
-def misfit(space: gym.Space, observation: Any) -> str:
+def space_mismatch(space: gym.Space, observation: Any) -> str:
     """Say how an observation differs from its space in structure, shape or dtype; "" if it does not."""
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(observation, Mapping) or any(key not in observation for key in space.spaces):
             return f"an observation is {_short(observation)}; its space has the keys {list(space.spaces)}"
-        return next(filter(None, (misfit(part, observation[key]) for key, part in space.spaces.items())), "")
+        return next(filter(None, (space_mismatch(part, observation[key]) for key, part in space.spaces.items())), "")
     if isinstance(space, gym.spaces.Tuple):
         if not isinstance(observation, (tuple, list)) or len(observation) != len(space.spaces):
             return f"an observation is {_short(observation)}; its space has {len(space.spaces)} parts"
-        return next(filter(None, map(misfit, space.spaces, observation)), "")
+        return next(filter(None, map(space_mismatch, space.spaces, observation)), "")
     if space.shape is None or space.dtype is None:
         return ""
     try:
@@ -114,13 +114,13 @@ def misfit(space: gym.Space, observation: Any) -> str:
     )
 
 
-def check_outcome(outcome: Any) -> None:
-    """Raise EnvironmentFault unless a step returned (observation, reward, terminated, truncated, info) of these types.
+def check_step_result(outcome: Any) -> None:
+    """Raise EnvStepError unless a step returned (observation, reward, terminated, truncated, info) of these types.
 
-    The observation is left to `misfit`.
+    The observation is left to `space_mismatch`.
     """
     if not isinstance(outcome, tuple) or len(outcome) != 5:
-        raise EnvironmentFault(
+        raise EnvStepError(
             f"step returned {_short(outcome)}; allowed is (observation, reward, terminated, truncated, info)"
         )
     _, reward, terminated, truncated, info = outcome
@@ -128,17 +128,17 @@ def check_outcome(outcome: Any) -> None:
         check_reward("reward", reward)
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if type(flag) is not bool and not _is_scalar(flag, "biu"):
-            raise EnvironmentFault(f"{name}={_short(flag)}; allowed is True or False")
+            raise EnvStepError(f"{name}={_short(flag)}; allowed is True or False")
     if not isinstance(info, dict):
-        raise EnvironmentFault(f"info={_short(info)}; allowed is a dict")
+        raise EnvStepError(f"info={_short(info)}; allowed is a dict")
 
 
 def check_reward(name: str, reward: Any) -> None:
-    """Raise EnvironmentFault unless a reward is one real number."""
+    """Raise EnvStepError unless a reward is one real number."""
     if not _is_scalar(reward, "biuf"):
         shape = getattr(reward, "shape", None)
         of_shape = f" of shape {shape}" if shape else ""
-        raise EnvironmentFault(f"{name}={_short(reward)}{of_shape}; allowed is one real number")
+        raise EnvStepError(f"{name}={_short(reward)}{of_shape}; allowed is one real number")
 
 
 def _is_scalar(value: Any, kinds: str) -> bool:
@@ -159,7 +159,7 @@ def _misfit_in(env: Any) -> str:
     if not isinstance(core, gym.vector.SyncVectorEnv):
         return ""
     for row, observation in enumerate(core._env_obs):
-        if observation is not None and (text := misfit(core.single_observation_space, observation)):
+        if observation is not None and (text := space_mismatch(core.single_observation_space, observation)):
             return f"env {row}: {text}"
     return ""
 

@@ -29,7 +29,7 @@ def is_installed() -> bool:
     return importlib.util.find_spec("envpool") is not None
 
 
-def offers(env_id: str, *, max_episode_steps: int | None) -> bool:
+def has_same_env(env_id: str, *, max_episode_steps: int | None) -> bool:
     """Say whether EnvPool is installed and has gymnasium's env under this id: same time limit, same kind of spaces."""
     if not is_installed():
         return False
@@ -90,7 +90,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """Take one action in each env."""
         if self._pool is None:
             raise gym.error.ResetNeeded("reset() comes before step()")
-        return self._pool.step(checked_actions(actions, self.single_action_space, self.num_envs))
+        return self._pool.step(validate_actions(actions, self.single_action_space, self.num_envs))
 
     def close_extras(self, **_: Any) -> None:
         """Let the pool's threads go."""
@@ -107,7 +107,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         return pool
 
 
-def checked_actions(actions: Any, space: gym.Space, rows: int) -> np.ndarray:
+def validate_actions(actions: Any, space: gym.Space, rows: int) -> np.ndarray:
     """Return actions as an array, one for each env; EnvPool itself steps with whatever it is given.
 
     Raises:

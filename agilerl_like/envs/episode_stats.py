@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agilerl_like.envs.array_backend import Array, Arrays
+from agilerl_like.envs.array_backend import Array, ArrayBackend
 
 
 class FinishedEpisodes(NamedTuple):
@@ -19,7 +19,7 @@ class FinishedEpisodes(NamedTuple):
 class EpisodeTracker:
     """Adds up the rewards of the running episodes of N envs, and what came of those that ended."""
 
-    def __init__(self, num_envs: int, arrays: Arrays) -> None:
+    def __init__(self, num_envs: int, arrays: ArrayBackend) -> None:
         self._arrays = arrays
         self.running = arrays.zeros(num_envs, dtype=np.float64)
         self._counts = arrays.zeros(num_envs, dtype=np.int64)

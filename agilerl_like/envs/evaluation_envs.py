@@ -12,12 +12,12 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from agilerl_like.envs.cartpole import is_cartpole, seeded_env
+from agilerl_like.envs.cartpole import is_native_cartpole, with_per_env_seeds
 from agilerl_like.envs.factory import evaluation_env
-from agilerl_like.envs.subproc.vec_env import WorkerVectorEnv
+from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 
 
-def trial_env(env: VectorEnv, num_envs: int) -> VectorEnv:
+def make_eval_env(env: VectorEnv, num_envs: int) -> VectorEnv:
     """Make a fresh env like this one for counted episodes, each of which begins from a seed of its own.
 
     It is without training wrappers: fitness is the environment's own reward. Its results are those of
@@ -27,17 +27,17 @@ def trial_env(env: VectorEnv, num_envs: int) -> VectorEnv:
     Raises:
         ConfigurationError: as `evaluation_env`.
     """
-    if is_cartpole(env):
-        return seeded_env(env, num_envs, training=False)
+    if is_native_cartpole(env):
+        return with_per_env_seeds(env, num_envs, training=False)
     trial = evaluation_env(env, num_envs)
     if isinstance(trial, SyncVectorEnv):
-        trial.envs = [OneEpisode(single) for single in trial.envs]
-    elif isinstance(trial, WorkerVectorEnv):  # whose processes are not started yet
-        trial.env_fns = tuple(partial(_one_episode, function) for function in trial.env_fns)
+        trial.envs = [SingleEpisode(single) for single in trial.envs]
+    elif isinstance(trial, SubprocVectorEnv):  # whose processes are not started yet
+        trial.env_fns = tuple(partial(_make_single_episode, function) for function in trial.env_fns)
     return trial
 
 
-class OneEpisode(gym.Wrapper):
+class SingleEpisode(gym.Wrapper):
     """Plays one episode for each seed; then it stands still, where it ended, whatever action is taken."""
 
     def __init__(self, env: gym.Env) -> None:
@@ -61,5 +61,5 @@ class OneEpisode(gym.Wrapper):
         return observation, reward, terminated, truncated, info
 
 
-def _one_episode(make: Callable[[], gym.Env]) -> gym.Env:
-    return OneEpisode(make())
+def _make_single_episode(make: Callable[[], gym.Env]) -> gym.Env:
+    return SingleEpisode(make())

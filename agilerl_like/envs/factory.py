@@ -1,7 +1,7 @@
 """Many copies of a world that step together: by gymnasium's native vector env, EnvPool, one process, or many.
 
 A vector env that was made here carries its recipe, so that a population can make a wider one, and evaluation one of its
-own. Which backend was chosen is written in `env.recipe.backend`, and `backend_of(env)` says why.
+own. Which backend was chosen is written in `env.recipe.backend`, and `describe_backend(env)` says why.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from gymnasium.vector.utils import batch_space
 
 from agilerl_like.envs import envpool
 from agilerl_like.envs.backend_timing import prefer_workers
-from agilerl_like.envs.distinct_envs import instances_of, note_instances
-from agilerl_like.envs.env_errors import blamed_on, described, name_of_recipe
+from agilerl_like.envs.distinct_envs import num_distinct_envs, set_num_distinct_envs
+from agilerl_like.envs.env_errors import describe_exception, env_errors, env_name_of_config
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.final_obs_fix import KeepingSyncVectorEnv, keeping
-from agilerl_like.envs.import_paths import import_path, module_of, plain
-from agilerl_like.envs.install_hints import EXTRAS, how_to_install, missing_module
-from agilerl_like.envs.subproc.vec_env import TIMEOUT, WorkerVectorEnv, number_of_workers
+from agilerl_like.envs.final_obs_fix import CopyFinalObsSyncVectorEnv, with_copied_final_obs
+from agilerl_like.envs.import_paths import import_module_named, import_path, plain
+from agilerl_like.envs.install_hints import EXTRAS, install_hint, missing_module_name
+from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT, SubprocVectorEnv, resolve_num_workers
 from agilerl_like.envs.wrapper_specs import (
-    SeenThrough,
+    BatchedObservationWrapper,
     Wrapper,
-    around,
+    apply_wrapper,
     check_wrapper,
-    reads_rows,
-    refuse_twins,
-    resolved,
+    refuse_shared_envs,
+    require_same_spaces,
+    resolve_wrapper,
+    supports_batch,
     to_json,
-    with_same_spaces,
 )
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.room import check_room
@@ -54,12 +54,12 @@ EnvSource = str | Callable[..., Any]
 ENV = 32
 """Bytes that one of the smallest envs takes: an observation of one number, a reward, two flags, and what it is like."""
 
-LIMIT, NO_LIMIT = "max_episode_steps", -1
+TIME_LIMIT, NO_TIME_LIMIT = "max_episode_steps", -1
 """What `gymnasium.make` calls a time limit, and what it takes for none."""
 
 
 @dataclass(frozen=True)
-class EnvRecipe:
+class VecEnvConfig:
     """How a vector env was made, so that it can be made again, wider or with another backend.
 
     `env` is gymnasium's id, an import path "package.module:factory", or a factory. With backend "vector" a factory is
@@ -78,7 +78,7 @@ class EnvRecipe:
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     autoreset: AutoresetMode = AutoresetMode.SAME_STEP
     num_workers: int | None = None
-    step_timeout: float = TIMEOUT
+    step_timeout: float = STEP_TIMEOUT
     training_wrappers: tuple[Wrapper, ...] = ()
     training: bool = True
 
@@ -92,7 +92,7 @@ class EnvRecipe:
         check_room(f"num_envs={self.num_envs}", int(self.num_envs), ENV, "envs")
         if self.backend not in get_args(Backend):
             raise unknown_name("backend", self.backend, get_args(Backend))
-        number_of_workers(self.num_workers, self.num_envs)
+        resolve_num_workers(self.num_workers, self.num_envs)
         if not isinstance(self.step_timeout, (int, float)) or not 0 < self.step_timeout < math.inf:
             raise ConfigurationError(f"step_timeout={self.step_timeout!r}; allowed are seconds above 0")
         for wrapper in (*self.wrappers, *self.training_wrappers):
@@ -104,10 +104,10 @@ class EnvRecipe:
         Raises:
             ConfigurationError: unknown id, wrapper or argument, a package that is not installed, or a backend that this
                 env does not have.
-            EnvironmentFault: the env's constructor raised another exception.
+            EnvStepError: the env's constructor raised another exception.
         """
         for wrapper in (*self.wrappers, *self.training_wrappers):
-            resolved(wrapper)  # what cannot be imported is an error here, not in a worker
+            resolve_wrapper(wrapper)  # what cannot be imported is an error here, not in a worker
         wanted = replace(
             self,
             num_envs=self.num_envs if num_envs is None else num_envs,
@@ -117,13 +117,13 @@ class EnvRecipe:
             wanted = replace(wanted, env=_resolve_source(self.env))
         if isinstance(wanted.env, str):
             wanted = replace(wanted, env_kwargs=_with_time_limit(wanted.env_kwargs, wanted.backend))
-        with blamed_on(name_of_recipe(self), "construction"):
+        with env_errors(env_name_of_config(self), "construction"):
             backend, why = wanted._choose() if wanted.backend == "auto" else (wanted.backend, "")
             chosen = replace(wanted, backend=backend)
-            env = cast(_Remembering, chosen._build())
+            env = cast(_ConfiguredVecEnv, chosen._build())
         if not isinstance(chosen.env, str):
             chosen = replace(chosen, env=self.env)  # an import path stays one, so that to_json can write it
-        env.recipe, env.choice = chosen, Choice(wanted.backend, why)
+        env.recipe, env.choice = chosen, BackendChoice(wanted.backend, why)
         return env
 
     def single(self) -> Callable[[], gym.Env]:
@@ -132,8 +132,8 @@ class EnvRecipe:
         Raises:
             ConfigurationError: as `make`; the function raises it for wrong arguments.
         """
-        resolved = replace(self, env=_resolve_source(self.env), training=False)
-        return resolved._single(resolved._portable(), 1)
+        resolve_wrapper = replace(self, env=_resolve_source(self.env), training=False)
+        return resolve_wrapper._single(resolve_wrapper._picklable_source(), 1)
 
     def to_json(self) -> dict[str, Any]:
         """Describe the recipe in plain data; factories become import paths."""
@@ -151,7 +151,7 @@ class EnvRecipe:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> EnvRecipe:
+    def from_json(cls, data: Mapping[str, Any]) -> VecEnvConfig:
         """Read what `to_json` wrote."""
         return cls(
             env=data["env"],
@@ -161,46 +161,48 @@ class EnvRecipe:
             env_kwargs=data["env_kwargs"],
             autoreset=_autoreset(data["autoreset"]),
             num_workers=data.get("num_workers"),
-            step_timeout=data.get("step_timeout", TIMEOUT),
+            step_timeout=data.get("step_timeout", STEP_TIMEOUT),
             training_wrappers=tuple(data.get("training_wrappers", ())),
             training=data.get("training", True),
         )
 
     def _choose(self) -> tuple[Backend, str]:
         """Pick what runs this env fastest among what runs it unchanged, and say why."""
-        if isinstance(self.env, str) and all(map(reads_rows, (*self.wrappers, *self.training_wrappers))):
+        if isinstance(self.env, str) and all(map(supports_batch, (*self.wrappers, *self.training_wrappers))):
             spec = _spec(self.env)
             if _has_native(spec, self.env_kwargs):
                 return "vector", "gymnasium has one for this env"
-            if not self.env_kwargs and envpool.offers(self.env, max_episode_steps=spec.max_episode_steps):
+            if not self.env_kwargs and envpool.has_same_env(self.env, max_episode_steps=spec.max_episode_steps):
                 return "envpool", "it is installed and has this env"
-        workers = number_of_workers(self.num_workers, self.num_envs)
-        pays, why = prefer_workers(self._single(self._portable(), 1), num_envs=self.num_envs, num_workers=workers)
+        workers = resolve_num_workers(self.num_workers, self.num_envs)
+        pays, why = prefer_workers(
+            self._single(self._picklable_source(), 1), num_envs=self.num_envs, num_workers=workers
+        )
         return ("workers" if pays else "sync"), why
 
     def _build(self) -> VectorEnv:
         if self.backend in ("sync", "async"):
             return self._build_from_singles()
         if self.backend == "workers":
-            singles = [self._single(self._portable(), row) for row in range(self.num_envs)]
-            return WorkerVectorEnv(
+            singles = [self._single(self._picklable_source(), row) for row in range(self.num_envs)]
+            return SubprocVectorEnv(
                 singles, num_workers=self.num_workers, autoreset_mode=self.autoreset, timeout=self.step_timeout
             )
         for wrapper in (*self.wrappers, *self.training_wrappers):
-            if not reads_rows(wrapper):
+            if not supports_batch(wrapper):
                 raise ConfigurationError(
                     f"wrappers: {wrapper!r} wraps single envs; allowed with backend='sync', 'workers' or 'async', and "
                     f"with backend={self.backend!r} those whose class says reads_rows = True"
                 )
         env = self._build_pool() if self.backend == "envpool" else self._build_native()
         for wrapper in self.wrappers:
-            env = SeenThrough(env, wrapper)
-        for wrapper in self._worn_in_training:
-            env = with_same_spaces(env, SeenThrough(env, wrapper), wrapper)
+            env = BatchedObservationWrapper(env, wrapper)
+        for wrapper in self._active_training_wrappers:
+            env = require_same_spaces(env, BatchedObservationWrapper(env, wrapper), wrapper)
         return env
 
     @property
-    def _worn_in_training(self) -> tuple[Wrapper, ...]:
+    def _active_training_wrappers(self) -> tuple[Wrapper, ...]:
         """The training wrappers that this env has."""
         return self.training_wrappers if self.training else ()
 
@@ -212,17 +214,17 @@ class EnvRecipe:
     def _build_from_singles(self) -> VectorEnv:
         singles = [self._single(self.env, row) for row in range(self.num_envs)]
         if self.backend == "async":
-            return AsyncVectorEnv([keeping(single) for single in singles], autoreset_mode=self.autoreset)
-        env = KeepingSyncVectorEnv(singles, autoreset_mode=self.autoreset)
-        refuse_twins(env.envs, f"env_name={self.env!r}")
+            return AsyncVectorEnv([with_copied_final_obs(single) for single in singles], autoreset_mode=self.autoreset)
+        env = CopyFinalObsSyncVectorEnv(singles, autoreset_mode=self.autoreset)
+        refuse_shared_envs(env.envs, f"env_name={self.env!r}")
         return env
 
     def _single(self, env: EnvSource | EnvSpec, row: int) -> Callable[[], gym.Env]:
         # the checker looks at the first steps only, but its call costs every step: one env of all is watched
-        worn = self._worn_in_training
+        worn = self._active_training_wrappers
         return partial(_make_single, env, dict(self.env_kwargs), self.wrappers, worn, watched=row == 0)
 
-    def _portable(self) -> EnvSource | EnvSpec:
+    def _picklable_source(self) -> EnvSource | EnvSpec:
         """Return the env so that it can be made where nobody has registered its id."""
         return _spec(self.env) if isinstance(self.env, str) else self.env
 
@@ -233,11 +235,11 @@ class EnvRecipe:
                     f"env_name={self.env!r} has no native vector env; allowed are backend='sync', 'workers', 'async' "
                     "and 'auto'"
                 )
-            with _explained(self.env, self.env_kwargs):
+            with _explain_errors(self.env, self.env_kwargs):
                 return gym.make_vec(
                     self.env, num_envs=self.num_envs, vectorization_mode="vector_entry_point", **self.env_kwargs
                 )
-        with _explained(self.env, self.env_kwargs):
+        with _explain_errors(self.env, self.env_kwargs):
             env = self.env(num_envs=self.num_envs, **self.env_kwargs)
         if not hasattr(env, "single_observation_space") or env.num_envs != self.num_envs:
             raise ConfigurationError(
@@ -258,7 +260,7 @@ def make_vect_envs(
     env_kwargs: Mapping[str, Any] | None = None,
     autoreset: AutoresetMode | str = AutoresetMode.SAME_STEP,
     num_workers: int | None = None,
-    step_timeout: float = TIMEOUT,
+    step_timeout: float = STEP_TIMEOUT,
     should_async_vector: bool | None = None,
     **more_env_kwargs: Any,
 ) -> VectorEnv:
@@ -278,12 +280,12 @@ def make_vect_envs(
     is EnvPool, "sync" steps one env after the other in this process, "workers" does the same in `num_workers` processes
     (one for each core, if left out) that each have many envs, "async" runs each env in a process of its own. "auto"
     takes vector, else EnvPool (if installed, with the same time limit), if they run the env unchanged; else it times
-    some steps of one env and takes sync or workers, whose results are the same bits. `backend_of(env)` says which and
+    some steps of one env and takes sync or workers, whose results are the same bits. `describe_backend(env)` says which and
     why. `step_timeout` is how many seconds a worker may take for a step before it counts as dead.
     `should_async_vector` is AgileRL's way to choose between "async" and "sync".
 
     Raises:
-        ConfigurationError: as `EnvRecipe.make`.
+        ConfigurationError: as `VecEnvConfig.make`.
     """
     if (env_name is None) == (make_env is None):
         raise ConfigurationError(f"env_name={env_name!r} and make_env={make_env!r}; allowed is exactly one of them")
@@ -292,7 +294,7 @@ def make_vect_envs(
         if backend not in ("auto", named):
             raise ConfigurationError(f"should_async_vector={should_async_vector} contradicts backend={backend!r}")
         backend = named
-    recipe = EnvRecipe(
+    recipe = VecEnvConfig(
         env=cast(EnvSource, make_env if env_name is None else env_name),
         num_envs=num_envs,
         backend=backend,
@@ -306,15 +308,15 @@ def make_vect_envs(
     return recipe.make()
 
 
-def backend_of(env: VectorEnv) -> str:
+def describe_backend(env: VectorEnv) -> str:
     """Say what steps this env and why, as in "sync, because …"."""
     recipe, choice = getattr(env, "recipe", None), getattr(env, "choice", None)
-    if not isinstance(recipe, EnvRecipe) or not isinstance(choice, Choice):
+    if not isinstance(recipe, VecEnvConfig) or not isinstance(choice, BackendChoice):
         return type(env).__name__
     return f"{recipe.backend}, because {choice.why}" if choice.why else recipe.backend
 
 
-def recipe_of(env: VectorEnv) -> EnvRecipe:
+def env_config_of(env: VectorEnv) -> VecEnvConfig:
     """How an env was made, so that another process can make it.
 
     Raises:
@@ -329,13 +331,13 @@ def recipe_of(env: VectorEnv) -> EnvRecipe:
     return recipe
 
 
-def widen(
+def with_num_envs(
     env: VectorEnv, num_envs: int, *, backend: Backend | None = None, training: bool = True, first: int = 0
 ) -> VectorEnv:
     """Make a fresh env like this one with another number of copies, without its training wrappers unless `training`.
 
     What made it is known for envs from `make_vect_envs` and `gymnasium.make_vec`, and for `SyncVectorEnv`,
-    `AsyncVectorEnv` and `WorkerVectorEnv` built by hand, whose functions are used in turn from number `first` on. Where
+    `AsyncVectorEnv` and `SubprocVectorEnv` built by hand, whose functions are used in turn from number `first` on. Where
     "auto" had to choose between sync and workers, it chooses again for the new number.
 
     Raises:
@@ -344,12 +346,12 @@ def widen(
     recipe = _recipe(env)
     if recipe is not None:
         chosen = getattr(env, "choice", None)
-        if backend is None and recipe.backend in ("sync", "workers") and isinstance(chosen, Choice):
+        if backend is None and recipe.backend in ("sync", "workers") and isinstance(chosen, BackendChoice):
             backend = chosen.asked
         return replace(recipe, training=recipe.training and training).make(num_envs, backend)
-    if type(env) in _FROM_FUNCTIONS:  # a subclass may be made otherwise
-        wide = _widen_by_functions(env, num_envs, backend, first)
-        note_instances(wide, instances_of(env))
+    if type(env) in _BUILT_FROM_ENV_FNS:  # a subclass may be made otherwise
+        wide = _with_num_envs_from_fns(env, num_envs, backend, first)
+        set_num_distinct_envs(wide, num_distinct_envs(env))
         return wide
     raise ConfigurationError(
         f"env={env} with num_envs={env.num_envs} cannot be made again with num_envs={num_envs}, because nothing tells "
@@ -358,7 +360,7 @@ def widen(
     )
 
 
-def maker_of(env: VectorEnv) -> Callable[[], gym.Env] | None:
+def single_env_fn_of(env: VectorEnv) -> Callable[[], gym.Env] | None:
     """Return a function that makes one env like those of a vector env; None if that cannot or must not be done here.
 
     Native vector envs and EnvPool have no single envs, and envs for which workers were asked may be there because they
@@ -367,9 +369,9 @@ def maker_of(env: VectorEnv) -> Callable[[], gym.Env] | None:
     recipe = _recipe(env)
     if recipe is not None:
         choice = getattr(env, "choice", None)
-        asked = choice.asked if isinstance(choice, Choice) else recipe.backend
+        asked = choice.asked if isinstance(choice, BackendChoice) else recipe.backend
         return recipe.single() if recipe.backend in ("sync", "workers") and asked in ("auto", "sync") else None
-    if not isinstance(env, SyncVectorEnv) or type(env) not in _FROM_FUNCTIONS:
+    if not isinstance(env, SyncVectorEnv) or type(env) not in _BUILT_FROM_ENV_FNS:
         return None
     made = env.env_fns[0]()
     if made.unwrapped is env.envs[0].unwrapped:
@@ -382,22 +384,22 @@ def evaluation_env(env: VectorEnv, num_envs: int) -> VectorEnv:
     """Make a fresh env like this one, without its training wrappers, in which every copy can be seeded on its own.
 
     That excludes native vector envs, whose copies share one generator, wherever the same env exists as a single one:
-    then the single ones step in turn. EnvPool seeds each env, and stays EnvPool (`widen(…, backend="sync")` makes
+    then the single ones step in turn. EnvPool seeds each env, and stays EnvPool (`with_num_envs(…, backend="sync")` makes
     gymnasium's original).
 
     Raises:
-        ConfigurationError: as `widen`.
+        ConfigurationError: as `with_num_envs`.
     """
     recipe = _recipe(env)
     backend: Backend | None = "sync" if recipe is not None and _shares_generator(recipe) else None
-    return widen(env, num_envs, backend=backend, training=False)
+    return with_num_envs(env, num_envs, backend=backend, training=False)
 
 
 def _each(wrappers: Wrapper | Iterable[Wrapper]) -> tuple[Wrapper, ...]:
-    return (cast(Wrapper, wrappers),) if _is_one(wrappers) else tuple(cast(Iterable[Wrapper], wrappers))
+    return (cast(Wrapper, wrappers),) if _is_single_wrapper(wrappers) else tuple(cast(Iterable[Wrapper], wrappers))
 
 
-def _is_one(wrappers: Wrapper | Iterable[Wrapper]) -> bool:
+def _is_single_wrapper(wrappers: Wrapper | Iterable[Wrapper]) -> bool:
     """Whether this is one wrapper; a name and arguments without one are a pair, not two."""
     if isinstance(wrappers, tuple) and len(wrappers) == 2:
         name, kwargs = wrappers
@@ -412,18 +414,18 @@ def _autoreset(mode: AutoresetMode | str) -> AutoresetMode:
         raise unknown_name("autoreset", mode, [one.value for one in AutoresetMode]) from fault
 
 
-class Choice(NamedTuple):
+class BackendChoice(NamedTuple):
     """What was asked for, and why "auto" became what it became."""
 
     asked: Backend
     why: str
 
 
-class _Remembering(VectorEnv):
+class _ConfiguredVecEnv(VectorEnv):
     """What a vector env looks like to the type checker once it carries its recipe."""
 
-    recipe: EnvRecipe
-    choice: Choice
+    recipe: VecEnvConfig
+    choice: BackendChoice
 
 
 def _make_single(
@@ -434,7 +436,7 @@ def _make_single(
     *,
     watched: bool,
 ) -> gym.Env:
-    with _explained(env, kwargs), warnings.catch_warnings():
+    with _explain_errors(env, kwargs), warnings.catch_warnings():
         # Box2D is built with SWIG, and crashes the interpreter if this warning of its import is made an error
         warnings.filterwarnings("ignore", "builtin type .* has no __module__", DeprecationWarning)
         if isinstance(env, (str, EnvSpec)):
@@ -447,9 +449,9 @@ def _make_single(
             f"env_name={env!r} returned {made!r}; allowed is a gymnasium.Env (for a VectorEnv say backend='vector')"
         )
     for wrapper in wrappers:
-        made = around(made, wrapper)
+        made = apply_wrapper(made, wrapper)
     for wrapper in training_wrappers:
-        made = with_same_spaces(made, around(made, wrapper), wrapper)
+        made = require_same_spaces(made, apply_wrapper(made, wrapper), wrapper)
     return made
 
 
@@ -462,7 +464,7 @@ def _silence_banner(env: str | EnvSpec) -> None:
 
 
 @contextmanager
-def _explained(env: EnvSource | EnvSpec, kwargs: Mapping[str, Any]) -> Iterator[None]:
+def _explain_errors(env: EnvSource | EnvSpec, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Turn the errors of making an env into one that says what to change."""
     if isinstance(env, EnvSpec):
         env = env.id
@@ -478,7 +480,7 @@ def _explained(env: EnvSource | EnvSpec, kwargs: Mapping[str, Any]) -> Iterator[
         if not kwargs:
             raise
         raise ConfigurationError(
-            f"env_kwargs={dict(kwargs)} do not suit env_name={env!r}: {described(fault)}"
+            f"env_kwargs={dict(kwargs)} do not suit env_name={env!r}: {describe_exception(fault)}"
         ) from fault
 
 
@@ -486,8 +488,8 @@ def _how_to_install(env: EnvSource, fault: BaseException) -> str:
     spec = gym.registry.get(env.rpartition(":")[2]) if isinstance(env, str) else None
     entry = None if spec is None else spec.entry_point
     if isinstance(entry, str) and entry.startswith("gymnasium.envs.box2d"):
-        return how_to_install("Box2D", fault)
-    return how_to_install(missing_module(fault), fault)
+        return install_hint("Box2D", fault)
+    return install_hint(missing_module_name(fault), fault)
 
 
 def _spec(env_id: str) -> EnvSpec:
@@ -498,7 +500,7 @@ def _spec(env_id: str) -> EnvSpec:
     except KeyError as fault:
         namespace = name.replace("-", "/").partition("/")[0]  # "ALE/Pong-v5", "MiniGrid-Empty-5x5-v0"
         if namespace in EXTRAS and not _is_registered(namespace):
-            raise ConfigurationError(f"env_name={env_id!r} needs a package: {how_to_install(namespace)}") from None
+            raise ConfigurationError(f"env_name={env_id!r} needs a package: {install_hint(namespace)}") from None
         error = unknown_name("env_name", env_id, gym.registry)
         raise ConfigurationError(f"{error}; an id of another package is written 'package:Env-v0'") from fault
 
@@ -509,7 +511,7 @@ def _resolve_source(env: EnvSource) -> EnvSource:
         return env
     env = _with_registrar(env)
     module_name, _, name = env.rpartition(":")
-    module = module_of("env_name", env, module_name) if module_name else None
+    module = import_module_named("env_name", env, module_name) if module_name else None
     if module is not None and name not in gym.registry and hasattr(module, name):
         return getattr(module, name)
     if "/" in name:
@@ -557,14 +559,14 @@ def _is_registered(namespace: str) -> bool:
 
 def _with_time_limit(kwargs: Mapping[str, Any], backend: Backend) -> Mapping[str, Any]:
     """Check the time limit of an id's env; native vector envs would take anything for one, and break while they run."""
-    limit = kwargs.get(LIMIT)
+    limit = kwargs.get(TIME_LIMIT)
     if limit is None:  # the env's own, as for gymnasium.make
-        return {key: value for key, value in kwargs.items() if key != LIMIT}
+        return {key: value for key, value in kwargs.items() if key != TIME_LIMIT}
     whole = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
-    if whole and (limit >= 1 or (limit == NO_LIMIT and backend not in ("vector", "envpool"))):
-        return {**kwargs, LIMIT: int(limit)}
+    if whole and (limit >= 1 or (limit == NO_TIME_LIMIT and backend not in ("vector", "envpool"))):
+        return {**kwargs, TIME_LIMIT: int(limit)}
     raise ConfigurationError(
-        f"env_kwargs: {LIMIT}={limit!r}; allowed are whole numbers from 1, and {NO_LIMIT} for no limit with "
+        f"env_kwargs: {TIME_LIMIT}={limit!r}; allowed are whole numbers from 1, and {NO_TIME_LIMIT} for no limit with "
         "backend='sync', 'workers', 'async' and 'auto'"
     )
 
@@ -572,7 +574,7 @@ def _with_time_limit(kwargs: Mapping[str, Any], backend: Backend) -> Mapping[str
 def _has_native(spec: EnvSpec, kwargs: Mapping[str, Any]) -> bool:
     """Say whether gymnasium has a vector env in numpy for this id that takes these arguments."""
     entry = spec.vector_entry_point
-    if entry is None or spec.additional_wrappers or kwargs.get(LIMIT) == NO_LIMIT:
+    if entry is None or spec.additional_wrappers or kwargs.get(TIME_LIMIT) == NO_TIME_LIMIT:
         return False
     if isinstance(entry, str):
         module_name, _, name = entry.partition(":")
@@ -589,9 +591,9 @@ def _has_native(spec: EnvSpec, kwargs: Mapping[str, Any]) -> bool:
     return True
 
 
-def _recipe(env: VectorEnv) -> EnvRecipe | None:
+def _recipe(env: VectorEnv) -> VecEnvConfig | None:
     """Find out how an env was made."""
-    if isinstance(recipe := vars(env).get("recipe"), EnvRecipe):
+    if isinstance(recipe := vars(env).get("recipe"), VecEnvConfig):
         return recipe
     if isinstance(env, VectorWrapper):
         return None  # its inner env may have a recipe, but that would leave the wrapper out
@@ -599,39 +601,41 @@ def _recipe(env: VectorEnv) -> EnvRecipe | None:
     if isinstance(spec, EnvSpec) and spec.kwargs.get("vectorization_mode") == "vector_entry_point":
         own = ("vectorization_mode", "num_envs", "vector_kwargs", "wrappers")
         kwargs = {key: value for key, value in spec.kwargs.items() if key not in own}
-        if kwargs.get(LIMIT) == spec.max_episode_steps:
-            kwargs.pop(LIMIT, None)
-        return EnvRecipe(spec.id, env.num_envs, "vector", env_kwargs=kwargs)
+        if kwargs.get(TIME_LIMIT) == spec.max_episode_steps:
+            kwargs.pop(TIME_LIMIT, None)
+        return VecEnvConfig(spec.id, env.num_envs, "vector", env_kwargs=kwargs)
     return None
 
 
-_FROM_FUNCTIONS: Mapping[type[VectorEnv], Backend] = {
+_BUILT_FROM_ENV_FNS: Mapping[type[VectorEnv], Backend] = {
     SyncVectorEnv: "sync",
-    KeepingSyncVectorEnv: "sync",
+    CopyFinalObsSyncVectorEnv: "sync",
     AsyncVectorEnv: "async",
-    WorkerVectorEnv: "workers",
+    SubprocVectorEnv: "workers",
 }
 
 
-def _widen_by_functions(env: Any, num_envs: int, backend: Backend | None, first: int) -> VectorEnv:
+def _with_num_envs_from_fns(env: Any, num_envs: int, backend: Backend | None, first: int) -> VectorEnv:
     functions = [env.env_fns[row % env.num_envs] for row in range(first, first + num_envs)]
-    if backend not in _FROM_FUNCTIONS.values():
-        backend = _FROM_FUNCTIONS[type(env)]
+    if backend not in _BUILT_FROM_ENV_FNS.values():
+        backend = _BUILT_FROM_ENV_FNS[type(env)]
     if backend == "workers":
-        known = {"num_workers": env.wanted_workers, "timeout": env.timeout} if isinstance(env, WorkerVectorEnv) else {}
-        return WorkerVectorEnv(functions, **known)
+        known = (
+            {"num_workers": env.requested_workers, "timeout": env.timeout} if isinstance(env, SubprocVectorEnv) else {}
+        )
+        return SubprocVectorEnv(functions, **known)
     mode: Any = getattr(env, "observation_mode", "same")
     if not isinstance(mode, str):
         mode = (batch_space(env.single_observation_space, num_envs), env.single_observation_space)
     if backend == "async":
-        functions = [keeping(function) for function in functions]
+        functions = [with_copied_final_obs(function) for function in functions]
         return AsyncVectorEnv(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)
-    wide = KeepingSyncVectorEnv(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)
-    refuse_twins(wide.envs, f"a function of env={env}")
+    wide = CopyFinalObsSyncVectorEnv(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)
+    refuse_shared_envs(wide.envs, f"a function of env={env}")
     return wide
 
 
-def _shares_generator(recipe: EnvRecipe) -> bool:
+def _shares_generator(recipe: VecEnvConfig) -> bool:
     """Say whether this is a native vector env of something that exists as a single env too."""
     if recipe.backend != "vector" or not isinstance(recipe.env, str):
         return False

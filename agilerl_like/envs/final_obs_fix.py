@@ -16,7 +16,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 
-class KeepingSyncVectorEnv(SyncVectorEnv):
+class CopyFinalObsSyncVectorEnv(SyncVectorEnv):
     """A SyncVectorEnv that copies last observations before their envs begin anew."""
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
@@ -28,13 +28,15 @@ class KeepingSyncVectorEnv(SyncVectorEnv):
         return super()._add_info(vector_infos, env_info, env_num)
 
 
-def keep_last_observations(env: object) -> None:
+def copy_final_obs_in(env: object) -> None:
     """Have a SyncVectorEnv copy last observations from now on; a subclass of somebody's is left as it is."""
     if type(env) is SyncVectorEnv and env.autoreset_mode is AutoresetMode.SAME_STEP:
-        env.__class__ = KeepingSyncVectorEnv  # for its envs may be known to the user, who need not find them wrapped
+        env.__class__ = (
+            CopyFinalObsSyncVectorEnv  # for its envs may be known to the user, who need not find them wrapped
+        )
 
 
-class KeepingLast(gym.Wrapper):
+class CopyFinalObs(gym.Wrapper):
     """Hands out copies of what an episode ended with; for an env in a process of gymnasium's."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -45,12 +47,12 @@ class KeepingLast(gym.Wrapper):
         return observation, reward, terminated, truncated, info
 
 
-def keeping(make: Callable[[], gym.Env]) -> Callable[[], gym.Env]:
-    """A function that makes the same env, in `KeepingLast`."""
-    if isinstance(make, partial) and make.func is _kept:
+def with_copied_final_obs(make: Callable[[], gym.Env]) -> Callable[[], gym.Env]:
+    """A function that makes the same env, in `CopyFinalObs`."""
+    if isinstance(make, partial) and make.func is _make_with_copied_final_obs:
         return make
-    return partial(_kept, make)
+    return partial(_make_with_copied_final_obs, make)
 
 
-def _kept(make: Callable[[], gym.Env]) -> gym.Env:
-    return KeepingLast(make())
+def _make_with_copied_final_obs(make: Callable[[], gym.Env]) -> gym.Env:
+    return CopyFinalObs(make())

@@ -1,7 +1,7 @@
 """What can be written to a file and found again: import paths of functions, and plain data.
 
 To import a module is to run it. So an import path that stands in a file of unknown origin may only name an environment
-or a wrapper of a known package (`is_known`); everything else takes the user's word, which `config.trust` asks for.
+or a wrapper of a known package (`is_trusted_path`); everything else takes the user's word, which `config.trust` asks for.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from agilerl_like.envs.install_hints import EXTRAS, how_to_install, missing_module
+from agilerl_like.envs.install_hints import EXTRAS, install_hint, missing_module_name
 from agilerl_like.errors import ConfigurationError
 
-PACKAGES = ("ale_py", "gymnasium", "minatar", "minigrid", "mpe2", "pettingzoo")
+KNOWN_PACKAGES = ("ale_py", "gymnasium", "minatar", "minigrid", "mpe2", "pettingzoo")
 """Packages of environments; those that register with gymnasium's entry points count as well."""
-OWN = {
+OWN_MODULES = {
     f"agilerl_like.envs.{name}": f"agilerl_like.envs.{now}"
     for name, now in {
         "probe_envs": "probe_envs",
@@ -35,11 +35,11 @@ OWN = {
 }
 """Our modules whose environments and wrappers a configuration may name -> the modules that define them."""
 GYMNASIUM_ID = re.compile(r"(?:[\w:.-]+/)?[\w:.-]+-v\d+")
-MAKERS = ("parallel_env", "raw_env", "env")
+PETTINGZOO_FACTORIES = ("parallel_env", "raw_env", "env")
 """What the modules of PettingZoo's environments call their factories."""
 
 
-def is_known(path: str) -> bool:
+def is_trusted_path(path: str) -> bool:
     """Whether an import path names an environment or a wrapper of a known package, and nothing else.
 
     In a known package that is a registered id, one of PettingZoo's factories, or a class of that package that steps or
@@ -48,12 +48,12 @@ def is_known(path: str) -> bool:
     """
     module_name, colon, name = path.rpartition(":")
     module_name = module_name if colon else name  # a module of PettingZoo's kind
-    if module_name in OWN:
-        thing = getattr(importlib.import_module(OWN[module_name]), name, None)
-        return callable(thing) and getattr(thing, "__module__", None) == OWN[module_name]
+    if module_name in OWN_MODULES:
+        thing = getattr(importlib.import_module(OWN_MODULES[module_name]), name, None)
+        return callable(thing) and getattr(thing, "__module__", None) == OWN_MODULES[module_name]
     if not _is_package(module_name.partition(".")[0]):
         return False
-    if not colon or name in MAKERS or GYMNASIUM_ID.fullmatch(name):
+    if not colon or name in PETTINGZOO_FACTORIES or GYMNASIUM_ID.fullmatch(name):
         return True
     try:
         thing = getattr(importlib.import_module(module_name), name, None)
@@ -65,7 +65,7 @@ def is_known(path: str) -> bool:
 
 def _is_package(root: str) -> bool:
     """Whether it is a known package that is installed, rather than a file of that name in the current folder."""
-    if root not in PACKAGES and root not in {entry.module.partition(".")[0] for entry in _plugins()}:
+    if root not in KNOWN_PACKAGES and root not in {entry.module.partition(".")[0] for entry in _plugins()}:
         return False
     if root in sys.modules:
         return True
@@ -87,7 +87,7 @@ def check_module_name(field: str, value: str, module_name: str) -> None:
         raise ConfigurationError(f"{field}={value!r}: {module_name!r} is no module's name; allowed is 'package.module'")
 
 
-def module_of(field: str, value: str, module_name: str) -> ModuleType:
+def import_module_named(field: str, value: str, module_name: str) -> ModuleType:
     """Import the module that a field's value names; one that is nowhere else may stand in the current folder.
 
     Console scripts do not search the current folder, as `python -m` does. It is put at the end of the path, so that no
@@ -99,10 +99,10 @@ def module_of(field: str, value: str, module_name: str) -> ModuleType:
     check_module_name(field, value, module_name)
     try:
         _find_in_current_folder(module_name.partition(".")[0])
-        return importlib.import_module(OWN.get(module_name, module_name))
+        return importlib.import_module(OWN_MODULES.get(module_name, module_name))
     except ImportError as fault:
         raise ConfigurationError(
-            f"{field}={value!r}: module {module_name!r} cannot be imported: {_way_out(module_name, fault)}"
+            f"{field}={value!r}: module {module_name!r} cannot be imported: {_import_advice(module_name, fault)}"
         ) from fault
 
 
@@ -113,10 +113,10 @@ def _find_in_current_folder(root: str) -> None:
         sys.path.append(str(here))
 
 
-def _way_out(module_name: str, fault: ImportError) -> str:
+def _import_advice(module_name: str, fault: ImportError) -> str:
     root = module_name.partition(".")[0]
     if root in EXTRAS or fault.name != root:
-        return how_to_install(missing_module(fault), fault)
+        return install_hint(missing_module_name(fault), fault)
     return (
         f"it is not installed, and there is no {root}.py in the current folder; allowed is the folder of {root}.py as "
         "the current one, PYTHONPATH=FOLDER, or the module's package installed"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.envs.env_errors import name_of
+from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.room import in_words
 
 LARGE = 2**23
@@ -16,7 +16,7 @@ LARGE = 2**23
 _NEEDED = ("final_obs", "_final_obs", "final_observation", "_final_observation")
 
 
-class InfoSize:
+class InfoSizeMonitor:
     """Measures the infos of steps 1, 2, 4, 8, … of a vector environment, and warns once if they are large."""
 
     def __init__(self, env: Any) -> None:
@@ -29,12 +29,12 @@ class InfoSize:
         if self._steps != self._next:
             return
         self._next *= 2
-        sizes = {key: bytes_in(value) for key, value in info.items() if key not in _NEEDED}
+        sizes = {key: approx_bytes(value) for key, value in info.items() if key not in _NEEDED}
         if (size := sum(sizes.values())) >= LARGE:
             self._next = 0  # no step has this number: once is enough
             largest = max(sizes, key=sizes.__getitem__)
             warnings.warn(
-                f"{name_of(self._env)}: the infos of a step take {in_words(size)}, of which {largest!r} takes "
+                f"{env_name_of(self._env)}: the infos of a step take {in_words(size)}, of which {largest!r} takes "
                 f"{in_words(sizes[largest])}. They are copied at every step; leave out of info what nothing reads, "
                 "for example with a wrapper around the environment",
                 RuntimeWarning,
@@ -42,12 +42,12 @@ class InfoSize:
             )
 
 
-def bytes_in(value: Any) -> int:
+def approx_bytes(value: Any) -> int:
     """Return about how many bytes a tree of arrays and texts takes; what else is in it counts as a number."""
     if isinstance(value, Mapping):
-        return sum(map(bytes_in, value.values()))
+        return sum(map(approx_bytes, value.values()))
     if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.dtype == object):
-        return sum(bytes_in(part) for part in value)
+        return sum(approx_bytes(part) for part in value)
     if isinstance(value, (str, bytes, bytearray)):
         return len(value)
     return int(getattr(value, "nbytes", 8))

@@ -18,14 +18,14 @@ EXTRAS = {
 """Module, or namespace of environments' ids -> extra."""
 
 
-def how_to_install(missing: str, fault: object = "") -> str:
+def install_hint(missing: str, fault: object = "") -> str:
     """The command that installs a missing module or namespace, and the fault; without an extra, the fault alone."""
     extra = EXTRAS.get(missing.partition(".")[0])
     command = f"pip install 'agilerl-like[{extra}]'" if extra else ""
     return f"{command} ({fault})" if command and fault else command or str(fault)
 
 
-def missing_module(fault: BaseException) -> str:
+def missing_module_name(fault: BaseException) -> str:
     """The name of the module that an error of an import is about; "" if it does not tell."""
     seen: BaseException | None = fault
     while seen is not None:

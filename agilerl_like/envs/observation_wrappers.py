@@ -5,7 +5,7 @@ together; both are worlds that everybody knows:
 
     environment:
       id: CartPole-v1
-      wrappers: [{name: "agilerl_like.envs.observation_wrappers:KeepEntries", entries: [0, 2]}]
+      wrappers: [{name: "agilerl_like.envs.observation_wrappers:SelectEntries", entries: [0, 2]}]
 
 They read the rows of many envs at once, too (see `wrapping`), so that a native vector env stays one.
 """
@@ -23,7 +23,7 @@ from gymnasium.utils import RecordConstructorArgs
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 
-class KeepEntries(gym.ObservationWrapper, RecordConstructorArgs):
+class SelectEntries(gym.ObservationWrapper, RecordConstructorArgs):
     """Shows some entries of a vector, given by their places, or some parts of a Dict, given by their names.
 
     The order is the given one for a vector and the space's own for a Dict.
@@ -32,7 +32,7 @@ class KeepEntries(gym.ObservationWrapper, RecordConstructorArgs):
         ConfigurationError: an entry that is not there or is given twice, no entry at all, or another kind of space.
     """
 
-    reads_rows: ClassVar[bool] = True
+    supports_batch: ClassVar[bool] = True
 
     def __init__(self, env: gym.Env, entries: Sequence[int] | Sequence[str]) -> None:
         RecordConstructorArgs.__init__(self, entries=entries)
@@ -54,7 +54,7 @@ class KeepEntries(gym.ObservationWrapper, RecordConstructorArgs):
         return observation[..., self._places]
 
 
-class DrawnPole(gym.ObservationWrapper, RecordConstructorArgs):
+class RenderedPole(gym.ObservationWrapper, RecordConstructorArgs):
     """CartPole whose pole is drawn: {"cart": its place and speed, "pole": a picture of the angle}.
 
     Neither is enough. The pole's speed need not be seen: the cart's speed tells of it. The picture is uint8
@@ -62,7 +62,7 @@ class DrawnPole(gym.ObservationWrapper, RecordConstructorArgs):
     pole between two pixels lights both, so small angles can be told too.
     """
 
-    reads_rows: ClassVar[bool] = True
+    supports_batch: ClassVar[bool] = True
     EDGE = 0.25  # the angle at which the tip stands at the border, in rad; the episode ends at 0.21
 
     def __init__(self, env: gym.Env, size: int = 16) -> None:

@@ -18,14 +18,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from agilerl_like.errors import EnvironmentFault
+from agilerl_like.errors import EnvStepError
 
 Observation = Any
 """A tuple of floats stands for a vector; else what the space holds: an array, a category, a dict or tuple of them."""
-Pay = Callable[[int, int, Any], float]  # (which row, which place in it, action) -> reward
+RewardFn = Callable[[int, int, Any], float]  # (which row, which place in it, action) -> reward
 
 
-class Corridor(gym.Env[Any, Any]):
+class ScriptedEnv(gym.Env[Any, Any]):
     """One of a few rows of observations, seen one after the other whatever the agent does; the last is only arrived at.
 
     The row is drawn at reset. A row comes with an action mask where there are any.
@@ -35,14 +35,14 @@ class Corridor(gym.Env[Any, Any]):
         self,
         rows: Sequence[Sequence[Observation]],
         action_space: gym.Space,
-        pay: Pay,
+        reward_fn: RewardFn,
         *,
         space: gym.Space | None = None,
         truncates: bool = False,
         masks: tuple[tuple[bool, ...], ...] = (),
     ) -> None:
         self._rows = rows
-        self._pay = pay
+        self._pay = reward_fn
         self._truncates = truncates
         self._masks = np.array(masks, dtype=np.bool_)
         self._which = self._place = 0
@@ -57,7 +57,7 @@ class Corridor(gym.Env[Any, Any]):
         return self._seen(), self._info(ended=False)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Pay for the action and go one observation further; a finished world allows no action."""
+        """RewardFn for the action and go one observation further; a finished world allows no action."""
         _check_action(self.action_space, action)
         reward = float(self._pay(self._which, self._place, action))
         self._place += 1
@@ -65,7 +65,7 @@ class Corridor(gym.Env[Any, Any]):
         return self._seen(), reward, ends and not self._truncates, ends and self._truncates, self._info(ended=ends)
 
     def _seen(self) -> Any:
-        return observed(self._rows[self._which][self._place])
+        return as_observation(self._rows[self._which][self._place])
 
     def _info(self, *, ended: bool) -> dict[str, Any]:
         if not self._masks.size:
@@ -74,23 +74,23 @@ class Corridor(gym.Env[Any, Any]):
         return {"action_mask": np.zeros_like(mask) if ended else mask.copy()}
 
 
-class KnownValue(NamedTuple):
+class ExpectedValue(NamedTuple):
     """What an observation is worth after what was seen before it in the episode; `name` is for people."""
 
     obs: Observation
     value: float
-    past: tuple[Observation, ...] = ()
+    history: tuple[Observation, ...] = ()
     name: str = ""
 
 
-class KnownAction(NamedTuple):
+class ExpectedAction(NamedTuple):
     """What is best to do: the action, or a vector of them; `tolerance` is 0 for categories."""
 
     obs: Observation
     action: int | tuple[int, ...] | tuple[float, ...]
     tolerance: float = 0.0
     mask: tuple[bool, ...] = ()  # to be given to the agent with `obs`; empty: everything is allowed
-    past: tuple[Observation, ...] = ()
+    history: tuple[Observation, ...] = ()
     name: str = ""
 
 
@@ -102,8 +102,8 @@ class Probe:
     make: Callable[[], gym.Env]
     question: str
     gamma: float
-    values: tuple[KnownValue, ...] = ()
-    actions: tuple[KnownAction, ...] = ()
+    values: tuple[ExpectedValue, ...] = ()
+    actions: tuple[ExpectedAction, ...] = ()
     steps: int = 10_000
     needs: Literal["", "memory"] = ""
     """What an agent must have beside an encoder for the space; without it the world cannot be solved."""
@@ -111,23 +111,23 @@ class Probe:
     """Whether the channels of images stand last."""
 
     @property
-    def questions(self) -> tuple[KnownValue | KnownAction, ...]:
+    def expectations(self) -> tuple[ExpectedValue | ExpectedAction, ...]:
         """All that is known."""
         return (*self.values, *self.actions)
 
 
-def observed(obs: Observation) -> Any:
+def as_observation(obs: Observation) -> Any:
     """Return a fresh observation as the space has it: float32 for a tuple of floats, copies of arrays."""
     if isinstance(obs, Mapping):
-        return {name: observed(part) for name, part in obs.items()}
+        return {name: as_observation(part) for name, part in obs.items()}
     if isinstance(obs, tuple):
         if all(isinstance(number, float) for number in obs):
             return np.array(obs, dtype=np.float32)
-        return tuple(map(observed, obs))
+        return tuple(map(as_observation, obs))
     return obs.copy() if isinstance(obs, np.ndarray) else obs
 
 
-def describe(known: KnownValue | KnownAction) -> str:
+def describe(known: ExpectedValue | ExpectedAction) -> str:
     """Say which observation is meant: its name, or its numbers."""
     return known.name or ", ".join(f"{number:.3g}" for number in known.obs)
 
@@ -140,12 +140,14 @@ def _box_around(rows: Iterable[Sequence[Observation]]) -> Box:
 def _check_action(space: gym.Space, action: Any) -> None:
     """A probe takes nothing that its space does not hold, so that an agent that forgets a bound is found out."""
     if not space.contains(np.asarray(action, dtype=space.dtype)):
-        raise EnvironmentFault(f"action={action!r} lies outside {space}")
+        raise EnvStepError(f"action={action!r} lies outside {space}")
 
 
-def _one_step(observations: Sequence[Observation], action_space: gym.Space, pay: Pay, **more: Any) -> Corridor:
+def _one_step(
+    observations: Sequence[Observation], action_space: gym.Space, reward_fn: RewardFn, **more: Any
+) -> ScriptedEnv:
     """One observation drawn from a few, one action, one reward, and the episode has terminated where it began."""
-    return Corridor([(obs, obs) for obs in observations], action_space, pay, **more)
+    return ScriptedEnv([(obs, obs) for obs in observations], action_space, reward_fn, **more)
 
 
 def _one(_which: int, _place: int, _action: Any) -> float:
@@ -176,9 +178,9 @@ def _pay_parity(_which: int, place: int, action: Any) -> float:
     return float(int(action) == (place + 1) % 2)
 
 
-def _pay_last(pay: Pay, which: int, place: int, action: Any) -> float:
+def _pay_last(reward_fn: RewardFn, which: int, place: int, action: Any) -> float:
     """Nothing for any action but the last one that a cue's episode has."""
-    return pay(which, place, action) if place == _WAIT else 0.0
+    return reward_fn(which, place, action) if place == _WAIT else 0.0
 
 
 _NOTHING_TO_CHOOSE = partial(Discrete, 1)
@@ -216,9 +218,9 @@ def _by_diagonal(scenes: Mapping[str, Observation], space: gym.Space) -> Callabl
     return partial(_one_step, tuple(scenes.values()), Discrete(2), partial(_pay_by_hits, _DIAGONAL), space=space)
 
 
-def _known_by_diagonal(scenes: Mapping[str, Observation]) -> tuple[KnownAction, ...]:
+def _known_by_diagonal(scenes: Mapping[str, Observation]) -> tuple[ExpectedAction, ...]:
     named = zip(scenes.items(), _DIAGONAL, strict=True)
-    return tuple(KnownAction(obs, action, name=name) for (name, obs), action in named)
+    return tuple(ExpectedAction(obs, action, name=name) for (name, obs), action in named)
 
 
 _WAIT = 5
@@ -232,12 +234,12 @@ def _cued(cue: float) -> tuple[Observation, ...]:
 _LAST_WORDS = f", then {_WAIT} blanks"
 
 
-def _two_of(cue: float, first: float, last: float) -> tuple[KnownValue, KnownValue]:
+def _two_of(cue: float, first: float, last: float) -> tuple[ExpectedValue, ExpectedValue]:
     """Say what a cue is worth when it is seen, and when the last action is due."""
     row = _cued(cue)
     return (
-        KnownValue(row[0], first, name=f"{cue:+g}"),
-        KnownValue(row[_WAIT], last, past=row[:_WAIT], name=f"{cue:+g}{_LAST_WORDS}"),
+        ExpectedValue(row[0], first, name=f"{cue:+g}"),
+        ExpectedValue(row[_WAIT], last, history=row[:_WAIT], name=f"{cue:+g}{_LAST_WORDS}"),
     )
 
 
@@ -248,7 +250,7 @@ _ALL = (
         partial(_one_step, ((0.0,),), _NOTHING_TO_CHOOSE(), _one),
         "does the critic learn a constant?",
         gamma=0.5,
-        values=(KnownValue((0.0,), 1.0),),
+        values=(ExpectedValue((0.0,), 1.0),),
         steps=4_000,
     ),
     Probe(
@@ -257,17 +259,17 @@ _ALL = (
         partial(_one_step, ((-1.0,), (1.0,)), _NOTHING_TO_CHOOSE(), partial(_pay_by_table, ((-1.0,), (1.0,)))),
         "does the critic look at the observation?",
         gamma=0.5,
-        values=(KnownValue((-1.0,), -1.0), KnownValue((1.0,), 1.0)),
+        values=(ExpectedValue((-1.0,), -1.0), ExpectedValue((1.0,), 1.0)),
         steps=6_000,
     ),
     Probe(
         # V(1) = 1: the reward, then the end. V(0) = 0 + gamma V(1) = 0.5. An episode's end that is one step late makes
         # V(1) = 1 + gamma V(0) instead.
         "DiscountedReward",
-        partial(Corridor, (((0.0,), (1.0,), (2.0,)),), _NOTHING_TO_CHOOSE(), partial(_pay_by_place, (0.0, 1.0))),
+        partial(ScriptedEnv, (((0.0,), (1.0,), (2.0,)),), _NOTHING_TO_CHOOSE(), partial(_pay_by_place, (0.0, 1.0))),
         "is a later reward discounted once, and does the episode end where it ends?",
         gamma=0.5,
-        values=(KnownValue((0.0,), 0.5), KnownValue((1.0,), 1.0)),
+        values=(ExpectedValue((0.0,), 0.5), ExpectedValue((1.0,), 1.0)),
         steps=8_000,
     ),
     Probe(
@@ -275,7 +277,7 @@ _ALL = (
         partial(_one_step, ((0.0,),), Discrete(2), partial(_pay_by_table, ((-1.0, 1.0),))),
         "does the policy go towards reward and not away from it?",
         gamma=0.5,
-        actions=(KnownAction((0.0,), 1),),
+        actions=(ExpectedAction((0.0,), 1),),
         steps=4_000,
     ),
     Probe(
@@ -283,27 +285,27 @@ _ALL = (
         partial(_one_step, ((0.0,), (1.0,)), Discrete(2), partial(_pay_by_table, ((1.0, -1.0), (-1.0, 1.0)))),
         "does the policy look at the observation?",
         gamma=0.5,
-        actions=(KnownAction((0.0,), 0), KnownAction((1.0,), 1)),
+        actions=(ExpectedAction((0.0,), 0), ExpectedAction((1.0,), 1)),
         steps=6_000,
     ),
     Probe(
         # The counter says 1, 2, … 6, not scaled, and 1 is paid for its parity: what follows does not depend on the
         # action, so the parity is best for every gamma.
         "Counter",
-        partial(Corridor, (tuple((float(count),) for count in range(1, 8)),), Discrete(2), _pay_parity),
+        partial(ScriptedEnv, (tuple((float(count),) for count in range(1, 8)),), Discrete(2), _pay_parity),
         "does the policy cope with an observation that is not scaled and jumps about in what it asks for?",
         gamma=0.5,
-        actions=tuple(KnownAction((float(count),), count % 2) for count in range(1, 7)),
+        actions=tuple(ExpectedAction((float(count),), count % 2) for count in range(1, 7)),
         steps=40_000,
     ),
     Probe(
         # Reward 1 for ever, seen through a time limit of 8: V = 1 + gamma V = 1 / (1 - gamma) = 10. Who takes the limit
         # for an end gets the mean of (1 - gamma^k) / (1 - gamma) over k = 1 … 8, which is 3.6.
         "EndlessTruncation",
-        partial(Corridor, (((0.0,),) * 9,), _NOTHING_TO_CHOOSE(), _one, truncates=True),
+        partial(ScriptedEnv, (((0.0,),) * 9,), _NOTHING_TO_CHOOSE(), _one, truncates=True),
         "is a time limit told from an end?",
         gamma=0.9,
-        values=(KnownValue((0.0,), 10.0),),
+        values=(ExpectedValue((0.0,), 10.0),),
         steps=20_000,
     ),
     Probe(
@@ -312,7 +314,7 @@ _ALL = (
         # the end a share of 0.9 * 10.
         "AutoresetLeak",
         partial(
-            Corridor,
+            ScriptedEnv,
             (((1.0, 0.0), *((0.0, 1.0),) * 5),),
             _NOTHING_TO_CHOOSE(),
             partial(_pay_by_place, (10.0, 0.0, 0.0, 0.0, 0.0)),
@@ -320,7 +322,7 @@ _ALL = (
         ),
         "does the value of the next episode's start leak into the last one's end?",
         gamma=0.9,
-        values=(KnownValue((1.0, 0.0), 10.0), KnownValue((0.0, 1.0), 0.0)),
+        values=(ExpectedValue((1.0, 0.0), 10.0), ExpectedValue((0.0, 1.0), 0.0)),
         steps=20_000,
     ),
     Probe(
@@ -336,8 +338,8 @@ _ALL = (
         "does a mask hold, in acting and in learning?",
         gamma=0.5,
         actions=(
-            KnownAction((0.0,), 1, mask=(True, True, False)),
-            KnownAction((1.0,), 2, mask=(False, True, True)),
+            ExpectedAction((0.0,), 1, mask=(True, True, False)),
+            ExpectedAction((1.0,), 2, mask=(False, True, True)),
         ),
         steps=8_000,
     ),
@@ -353,9 +355,9 @@ _ALL = (
         "are actions found inside the bounds, at them, and never beyond?",
         gamma=0.5,
         actions=(
-            KnownAction((-1.0,), (-2.0,), 0.2),
-            KnownAction((0.0,), (0.5,), 0.2),
-            KnownAction((1.0,), (1.0,), 0.2),
+            ExpectedAction((-1.0,), (-2.0,), 0.2),
+            ExpectedAction((0.0,), (0.5,), 0.2),
+            ExpectedAction((1.0,), (1.0,), 0.2),
         ),
         steps=40_000,
     ),
@@ -365,7 +367,7 @@ _ALL = (
         partial(_one_step, ((0.0,),), Box(-1.0, 1.0, (1,)), partial(_pay_by_distance, ((0.5,),))),
         "does a continuous policy go towards reward and stop there?",
         gamma=0.5,
-        actions=(KnownAction((0.0,), (0.5,), 0.15),),
+        actions=(ExpectedAction((0.0,), (0.5,), 0.15),),
         steps=20_000,
     ),
     Probe(
@@ -379,7 +381,7 @@ _ALL = (
         ),
         "does a continuous policy look at the observation, each number of the action for itself?",
         gamma=0.5,
-        actions=(KnownAction((-1.0,), (-0.5, 0.5), 0.15), KnownAction((1.0,), (0.5, -0.5), 0.15)),
+        actions=(ExpectedAction((-1.0,), (-0.5, 0.5), 0.15), ExpectedAction((1.0,), (0.5, -0.5), 0.15)),
         steps=30_000,
     ),
     Probe(
@@ -388,7 +390,7 @@ _ALL = (
         partial(_one_step, ((0.0,), (1.0,)), MultiDiscrete([2, 3]), partial(_pay_by_hits, ((0, 2), (1, 0)))),
         "are several choices at once made each for itself?",
         gamma=0.5,
-        actions=(KnownAction((0.0,), (0, 2)), KnownAction((1.0,), (1, 0))),
+        actions=(ExpectedAction((0.0,), (0, 2)), ExpectedAction((1.0,), (1, 0))),
         steps=12_000,
     ),
     Probe(
@@ -397,7 +399,7 @@ _ALL = (
         partial(_one_step, ((0.0,), (1.0,)), MultiBinary(3), partial(_pay_by_hits, ((0, 1, 1), (1, 1, 0)))),
         "are several bits at once set each for itself?",
         gamma=0.5,
-        actions=(KnownAction((0.0,), (0, 1, 1)), KnownAction((1.0,), (1, 1, 0))),
+        actions=(ExpectedAction((0.0,), (0, 1, 1)), ExpectedAction((1.0,), (1, 1, 0))),
         steps=12_000,
     ),
     Probe(
@@ -413,7 +415,7 @@ _ALL = (
         "does the critic tell how bright an image is?",
         gamma=0.5,
         values=tuple(
-            KnownValue(image, value, name=f"grey {grey}")
+            ExpectedValue(image, value, name=f"grey {grey}")
             for (grey, image), value in zip(_GREYS.items(), _WORTH_OF_GREYS, strict=True)
         ),
         steps=10_000,
@@ -460,7 +462,7 @@ _ALL = (
         "does the critic put together what the parts of a Tuple say, one of which is nested?",
         gamma=0.5,
         values=tuple(
-            KnownValue((category, {"number": (number,)}), value, name=f"{category}, {number:+g}")
+            ExpectedValue((category, {"number": (number,)}), value, name=f"{category}, {number:+g}")
             for (category, number), value in _PRODUCTS.items()
         ),
         steps=10_000,
@@ -469,7 +471,7 @@ _ALL = (
         # Only the last of 6 actions counts: 1 if it is that of the cue. Without memory a half is the best there is.
         "MemoryCue",
         partial(
-            Corridor,
+            ScriptedEnv,
             (_cued(-1.0), _cued(1.0)),
             Discrete(2),
             partial(_pay_last, partial(_pay_by_table, ((1.0, 0.0), (0.0, 1.0)))),
@@ -477,7 +479,7 @@ _ALL = (
         "does the policy remember what it saw at the start?",
         gamma=0.9,
         actions=tuple(
-            KnownAction((0.0,), action, past=_cued(cue)[:_WAIT], name=f"{cue:+g}{_LAST_WORDS}")
+            ExpectedAction((0.0,), action, history=_cued(cue)[:_WAIT], name=f"{cue:+g}{_LAST_WORDS}")
             for cue, action in ((-1.0, 0), (1.0, 1))
         ),
         steps=20_000,
@@ -487,7 +489,7 @@ _ALL = (
         # The same with a dot at the left or right for a cue, and black images after it.
         "MemoryOfImage",
         partial(
-            Corridor,
+            ScriptedEnv,
             tuple((image, *(_BLACK,) * (_WAIT + 1)) for image in _SIDES.values()),
             Discrete(2),
             partial(_pay_last, partial(_pay_by_table, ((1.0, 0.0), (0.0, 1.0)))),
@@ -496,7 +498,7 @@ _ALL = (
         "does the policy remember what an image showed?",
         gamma=0.9,
         actions=tuple(
-            KnownAction(_BLACK, action, past=(image, *(_BLACK,) * (_WAIT - 1)), name=f"{side}{_LAST_WORDS}")
+            ExpectedAction(_BLACK, action, history=(image, *(_BLACK,) * (_WAIT - 1)), name=f"{side}{_LAST_WORDS}")
             for action, (side, image) in enumerate(_SIDES.items())
         ),
         steps=12_000,
@@ -507,7 +509,7 @@ _ALL = (
         # are worth 0. One cue looks like a blank: who takes the last episode's memory along gives it what that had.
         "MemoryValue",
         partial(
-            Corridor,
+            ScriptedEnv,
             (_cued(-1.0), _cued(0.0), _cued(1.0)),
             _NOTHING_TO_CHOOSE(),
             partial(_pay_last, partial(_pay_by_row, (-1.0, 0.0, 1.0))),
@@ -523,7 +525,11 @@ _ALL = (
         # for the value behind the limit without the memory of what came before it gets cue * 1 at last, not cue * 2.
         "MemoryTruncation",
         partial(
-            Corridor, (_cued(-1.0), _cued(1.0)), _NOTHING_TO_CHOOSE(), partial(_pay_by_row, (-1.0, 1.0)), truncates=True
+            ScriptedEnv,
+            (_cued(-1.0), _cued(1.0)),
+            _NOTHING_TO_CHOOSE(),
+            partial(_pay_by_row, (-1.0, 1.0)),
+            truncates=True,
         ),
         "does the value behind a time limit rest on the memory of its episode?",
         gamma=0.5,

@@ -12,13 +12,13 @@ from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 MASK = "action_mask"
 
 
-def legal_action(env: gym.Env, info: Mapping[str, Any]) -> Any:
+def sample_legal_action(env: gym.Env, info: Mapping[str, Any]) -> Any:
     """Return a random action that the env allows in its state; `info` is what it returned last."""
     sample = getattr(env.unwrapped, "sample_legal", None)
-    return legal_sample(env.action_space, info.get(MASK)) if sample is None else sample()
+    return sample_masked(env.action_space, info.get(MASK)) if sample is None else sample()
 
 
-def legal_sample(space: gym.Space, mask: Any) -> Any:
+def sample_masked(space: gym.Space, mask: Any) -> Any:
     """Return a random action of a space under a flat action mask, as `envs.spaces.mask_size` describes it, or None."""
     if mask is None or not isinstance(space, (Discrete, MultiDiscrete, MultiBinary)):
         return space.sample()

@@ -23,11 +23,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from torch import Tensor
 
 from agilerl_like.envs.pytree import Tree, tree_map
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 __all__ = [
     "Leaf",
-    "ObservationEncoding",
+    "ObservationEncoder",
     "Tree",
     "check_action_space",
     "check_observation_space",
@@ -45,13 +45,13 @@ MAX_DEPTH = 3
 MAX_SPAN = 2.0**24
 """Bounds further apart are taken for none: float32 could not tell neighbouring whole numbers between them apart."""
 
-NUMBER = 4
+FLOAT32_BYTES = 4
 """Bytes of a float32."""
 
 Path = tuple[str | int, ...]
 Kind = Literal["vector", "image", "categories"]
 Layout = Literal["first", "last", "ambiguous"]
-MOST_COLORS = 4
+MAX_COLOR_CHANNELS = 4
 """More channels than a picture on a screen has: red, green, blue and how opaque it is."""
 
 
@@ -69,7 +69,7 @@ def _check_observed(space: Space, path: Path) -> None:
             raise ConfigurationError(
                 f"{here} is nested too deep; allowed are at most {MAX_DEPTH} levels of Dict and Tuple"
             )
-        for key, part in _branches(space):
+        for key, part in _subspaces(space):
             if isinstance(space, Dict) and not (isinstance(key, str) and key and "." not in key):
                 raise ConfigurationError(f"{here} has the key {key!r}; allowed are strings without a dot in them")
             _check_observed(part, (*path, key))
@@ -87,7 +87,7 @@ def _check_observed(space: Space, path: Path) -> None:
         raise ConfigurationError(f"{here} has shape {space.shape}; allowed are shapes with at least one number")
 
 
-def _branches(space: Dict | Tuple) -> Iterable[tuple[str | int, Space]]:
+def _subspaces(space: Dict | Tuple) -> Iterable[tuple[str | int, Space]]:
     return space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
 
 
@@ -130,7 +130,7 @@ class Leaf:
     space: Space
     kind: Kind
     """A Box of up to two dimensions is a vector, one of three or four an image; all else are categories."""
-    given_shape: tuple[int, ...]
+    env_shape: tuple[int, ...]
     """As the env gives it."""
     shape: tuple[int, ...]
     """As a network sees it: images with the channels first, all else flat."""
@@ -138,7 +138,7 @@ class Leaf:
     """How many numbers it is."""
     columns: slice
     """Its part of a row."""
-    in_bytes: bool
+    is_uint8: bool
     """Whether a row has its numbers as one byte each."""
     channels_last: bool
     """Whether it is an image that has its channels behind, in the env and in the row."""
@@ -158,65 +158,63 @@ class Leaf:
         return ".".join(map(str, self.path))
 
     @property
-    def is_raw(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether a network sees its numbers as they are."""
         return (self.low, self.span) == (0.0, 1.0)
 
     def read(self, rows: Tensor) -> Tensor:
         """What a network sees of rows `[…, D]`: `[…, *shape]`, float32, or of the dtype of float rows."""
         x = rows[..., self.columns]
-        if self.in_bytes:
+        if self.is_uint8:
             x = x.to(torch.float32)
         elif not rows.is_floating_point():
             x = x.view(torch.float32)
-        if not self.is_raw:  # bytes became numbers in memory of their own, and to take fresh memory again is slow
-            x = x.sub_(self.low).div_(self.span) if self.in_bytes else (x - self.low) / self.span
+        if not self.is_identity:  # bytes became numbers in memory of their own, and to take fresh memory again is slow
+            x = x.sub_(self.low).div_(self.span) if self.is_uint8 else (x - self.low) / self.span
         if self.kind != "image":
             return x
-        x = x.unflatten(-1, self.given_shape)
+        x = x.unflatten(-1, self.env_shape)
         return x.movedim(-1, -len(self.shape)) if self.channels_last else x
 
-    def find(self, tree: Tree) -> Any:
+    def get(self, tree: Tree) -> Any:
         """The leaf's array in an observation.
 
         Raises:
-            EnvironmentFault: nothing is there.
+            EnvStepError: nothing is there.
         """
         try:
             return reduce(lambda branch, key: branch[key], self.path, tree)
         except (KeyError, IndexError, TypeError) as fault:
-            raise EnvironmentFault(f"{self.title} is missing from what the env observed ({fault!r})") from fault
+            raise EnvStepError(f"{self.title} is missing from what the env observed ({fault!r})") from fault
 
     def batch(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The leading axes of an array of observations of this shape.
 
         Raises:
-            EnvironmentFault: the other axes are not those of the space.
+            EnvStepError: the other axes are not those of the space.
         """
-        axes = len(shape) - len(self.given_shape)
-        if shape[axes:] != self.given_shape:
-            raise EnvironmentFault(
-                f"{self.title} has shape {tuple(shape)}; allowed is {self.given_shape}, with any axes in front"
+        axes = len(shape) - len(self.env_shape)
+        if shape[axes:] != self.env_shape:
+            raise EnvStepError(
+                f"{self.title} has shape {tuple(shape)}; allowed is {self.env_shape}, with any axes in front"
             )
         return shape[:axes]
 
     def encode(self, given: np.ndarray) -> np.ndarray:
-        """Its part of rows, float32 or bytes, from arrays `[…, *given_shape]`; may be the very array that came in.
+        """Its part of rows, float32 or bytes, from arrays `[…, *env_shape]`; may be the very array that came in.
 
         Raises:
-            EnvironmentFault: another shape, what is no number, a category that is no whole number or outside the space,
+            EnvStepError: another shape, what is no number, a category that is no whole number or outside the space,
                 or for an image of bytes what is none.
         """
         batch = self.batch(given.shape)
         if self.counts.size:
             return self._one_hot(given).reshape(*batch, self.size)
-        if not self.in_bytes:
+        if not self.is_uint8:
             try:
                 return given.astype(np.float32, copy=False).reshape(*batch, self.size)
             except (TypeError, ValueError) as fault:
-                raise EnvironmentFault(
-                    f"{self.title} has dtype {given.dtype}; allowed are numbers ({fault})"
-                ) from fault
+                raise EnvStepError(f"{self.title} has dtype {given.dtype}; allowed are numbers ({fault})") from fault
         return self._bytes(given).reshape(*batch, self.size)
 
     def _bytes(self, given: np.ndarray) -> np.ndarray:
@@ -225,11 +223,11 @@ class Leaf:
         if given.dtype == np.bool_:
             return given.view(np.uint8)
         if given.dtype.kind not in "iuf":
-            raise EnvironmentFault(f"{self.title} has dtype {given.dtype}; allowed are whole numbers from 0 to 255")
+            raise EnvStepError(f"{self.title} has dtype {given.dtype}; allowed are whole numbers from 0 to 255")
         with np.errstate(invalid="ignore"):
             found = given.astype(np.uint8)
         if (wrong := found != given).any():
-            raise EnvironmentFault(
+            raise EnvStepError(
                 f"{self.title} has {given[wrong][0]} among numbers of {given.dtype}; allowed in {self.space} are whole "
                 "numbers from 0 to 255"
             )
@@ -237,12 +235,12 @@ class Leaf:
 
     def _one_hot(self, given: np.ndarray) -> np.ndarray:
         if given.dtype.kind not in "iub":
-            raise EnvironmentFault(
+            raise EnvStepError(
                 f"{self.title} has dtype {given.dtype}; allowed are whole numbers that lie in {self.space}"
             )
         categories = given.reshape(-1, self.counts.size).astype(np.int64, copy=False) - self.starts  # [B, categories]
         if not ((categories >= 0) & (categories < self.counts)).all():
-            raise EnvironmentFault(f"{self.title}={given} lies outside {self.space}")
+            raise EnvStepError(f"{self.title}={given} lies outside {self.space}")
         rows = np.zeros((len(categories), self.size), dtype=np.float32)
         rows[np.arange(len(categories))[:, None], categories + self.places] = 1.0
         return rows
@@ -257,11 +255,11 @@ class Leaf:
         return self
 
 
-class ObservationEncoding:
+class ObservationEncoder:
     """Turns observations of one space into rows `[…, size]`.
 
     Rows are float32, or uint8 if some image is made of bytes. Networks see images with their channels first. Where the
-    env's images have them last, `[H, W, C]`, is found from their shapes (`layout_of`); `swap_channels` says it of all
+    env's images have them last, `[H, W, C]`, is found from their shapes (`channel_layout`); `swap_channels` says it of all
     images alike instead, True for last. With `normalize_images` it sees them between 0 and 1, as far
     as their bounds are finite.
 
@@ -273,24 +271,24 @@ class ObservationEncoding:
         check_observation_space(space)
         self.space = space
         parts = list(_walk(space, ()))
-        in_bytes = [_kind(part) == "image" and part.dtype in (np.uint8, np.bool_) for _, part in parts]
-        unit = NUMBER if any(in_bytes) else 1  # columns of a row for one number
+        is_uint8 = [_kind(part) == "image" and part.dtype in (np.uint8, np.bool_) for _, part in parts]
+        unit = FLOAT32_BYTES if any(is_uint8) else 1  # columns of a row for one number
         widths = [_width(part) for _, part in parts]
-        self.num_numbers = sum(width for width, byte in zip(widths, in_bytes, strict=True) if not byte)
+        self.num_floats = sum(width for width, byte in zip(widths, is_uint8, strict=True) if not byte)
         """How many float32 numbers a row has, beside its images of bytes."""
-        ends = {False: 0, True: unit * self.num_numbers}
+        ends = {False: 0, True: unit * self.num_floats}
         leaves = []
-        for (path, part), byte, width in zip(parts, in_bytes, widths, strict=True):
+        for (path, part), byte, width in zip(parts, is_uint8, widths, strict=True):
             start = ends[byte]
             ends[byte] += width if byte else unit * width
             columns = slice(start, ends[byte])
             channels_last = _kind(part) == "image" and _has_channels_last(part, swap_channels)
             leaves.append(_leaf(path, part, columns, byte, channels_last, normalize_images))
         self.leaves: tuple[Leaf, ...] = tuple(leaves)
-        self.dtype = torch.uint8 if any(in_bytes) else torch.float32
-        self.size: int = -(-ends[any(in_bytes)] // unit) * unit
+        self.dtype = torch.uint8 if any(is_uint8) else torch.float32
+        self.size: int = -(-ends[any(is_uint8)] // unit) * unit
         """Columns of a row; bytes are filled up, so that the numbers of every row lie where numbers may lie."""
-        self._padding = self.size - ends[any(in_bytes)]
+        self._padding = self.size - ends[any(is_uint8)]
         self._alone = None if self._padding or leaves[0].path else leaves[0]
 
     @property
@@ -301,13 +299,13 @@ class ObservationEncoding:
 
     @property
     def normalised(self) -> np.ndarray:
-        """Which of a row's numbers running statistics should centre and scale: those of vectors, [num_numbers] bool."""
-        flags = [np.full(leaf.size, leaf.kind == "vector") for leaf in self.leaves if not leaf.in_bytes]
+        """Which of a row's numbers running statistics should centre and scale: those of vectors, [num_floats] bool."""
+        flags = [np.full(leaf.size, leaf.kind == "vector") for leaf in self.leaves if not leaf.is_uint8]
         return np.concatenate([np.zeros(0, np.bool_), *flags])
 
     def numbers(self, rows: Tensor) -> Tensor:
-        """The float32 numbers `[…, num_numbers]` of rows, as a view: float rows are nothing else."""
-        return rows if rows.is_floating_point() else rows[..., : NUMBER * self.num_numbers].view(torch.float32)
+        """The float32 numbers `[…, num_floats]` of rows, as a view: float rows are nothing else."""
+        return rows if rows.is_floating_point() else rows[..., : FLOAT32_BYTES * self.num_floats].view(torch.float32)
 
     def encode(self, observation: Tree) -> np.ndarray:
         """Return rows `[…, size]` for observations whose arrays are `[…, *shape of their space]`.
@@ -315,11 +313,11 @@ class ObservationEncoding:
         May be the very array that came in.
 
         Raises:
-            EnvironmentFault: an array is missing or of another shape, or a category lies outside the space.
+            EnvStepError: an array is missing or of another shape, or a category lies outside the space.
         """
         if self._alone is not None:
             return self._alone.encode(observation)
-        return self.join([leaf.encode(leaf.find(observation)) for leaf in self.leaves], np)
+        return self.join([leaf.encode(leaf.get(observation)) for leaf in self.leaves], np)
 
     def join(self, parts: Sequence[Any], xp: Any) -> Any:
         """Rows from what the leaves are encoded as, in their order; `xp` is numpy or torch, of which they are."""
@@ -327,41 +325,41 @@ class ObservationEncoding:
             return parts[0]
         batches = {tuple(part.shape[:-1]) for part in parts}
         if len(batches) > 1:
-            raise EnvironmentFault(f"the arrays of one observation have unequal leading axes: {sorted(batches)}")
-        numbers = [part for leaf, part in zip(self.leaves, parts, strict=True) if not leaf.in_bytes]
+            raise EnvStepError(f"the arrays of one observation have unequal leading axes: {sorted(batches)}")
+        numbers = [part for leaf, part in zip(self.leaves, parts, strict=True) if not leaf.is_uint8]
         if self.dtype is torch.float32:
             return xp.concatenate(numbers, -1)
-        images = [part for leaf, part in zip(self.leaves, parts, strict=True) if leaf.in_bytes]
-        front = [_in_row_order(xp.concatenate(numbers, -1)).view(xp.uint8)] if numbers else []
+        images = [part for leaf, part in zip(self.leaves, parts, strict=True) if leaf.is_uint8]
+        front = [_contiguous(xp.concatenate(numbers, -1)).view(xp.uint8)] if numbers else []
         padding = [xp.zeros_like(images[0][..., :1])] * self._padding
         return xp.concatenate([*front, *images, *padding], -1)
 
-    def imagine(self, count: int, generator: torch.Generator) -> Tensor:
+    def random_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """Rows `[count, size]` of nothing seen: normal numbers, as if normalised, and bytes within their bounds."""
-        numbers = torch.randn(count, self.num_numbers, generator=generator)
+        numbers = torch.randn(count, self.num_floats, generator=generator)
         if self.dtype is torch.float32:
             return numbers
         rows = torch.zeros(count, self.size, dtype=torch.uint8)
         self.numbers(rows).copy_(numbers)
         for leaf in self.leaves:
-            if leaf.in_bytes and isinstance(leaf.space, Box):
+            if leaf.is_uint8 and isinstance(leaf.space, Box):
                 low, high = int(leaf.space.low.min()), int(leaf.space.high.max())
                 rows[:, leaf.columns] = torch.randint(low, high + 1, (count, leaf.size), generator=generator).byte()
         return rows
 
-    def batched(self, observation: Any) -> tuple[Tree, bool]:
+    def as_batch(self, observation: Any) -> tuple[Tree, bool]:
         """An observation or a batch of them as a tree of arrays `[B, …]`, and whether it was a single one.
 
         Raises:
             ConfigurationError: it has not the form of the space.
         """
         try:
-            tree = _in_form(self.space, observation)
+            tree = _to_tree(self.space, observation)
         except (KeyError, IndexError, TypeError, ValueError) as fault:
             raise ConfigurationError(f"observation has not the form of {self.space}: {fault!r}") from fault
         batches = set()
         for leaf in self.leaves:
-            shape, its = leaf.find(tree).shape, leaf.given_shape
+            shape, its = leaf.get(tree).shape, leaf.env_shape
             batches.add(shape[: len(shape) - len(its)])
             if shape[len(shape) - len(its) :] != its or len(shape) > len(its) + 1:
                 raise ConfigurationError(
@@ -373,12 +371,12 @@ class ObservationEncoding:
         return (tree_map(lambda array: array[None], tree) if single else tree), single
 
 
-def _in_row_order(numbers: Any) -> Any:
+def _contiguous(numbers: Any) -> Any:
     """The same numbers, rows behind each other; concatenated columns of a transposed array need not be."""
     return np.ascontiguousarray(numbers) if isinstance(numbers, np.ndarray) else numbers.contiguous()
 
 
-def layout_of(shape: tuple[int, ...]) -> Layout:
+def channel_layout(shape: tuple[int, ...]) -> Layout:
     """Return where an image of three or four axes has its channels, as its shape tells.
 
     In a square image they are the odd axis out; else they are on that end where the smallest axis is, and as the last
@@ -387,7 +385,7 @@ def layout_of(shape: tuple[int, ...]) -> Layout:
     first, *between, last = shape
     if len(shape) == 3 and len({*shape}) == 2 and between[0] > 1 and first != last:
         return "last" if first == between[0] else "first"
-    if last < min(first, *between) and last <= MOST_COLORS:
+    if last < min(first, *between) and last <= MAX_COLOR_CHANNELS:
         return "last"
     return "first" if first < min(last, *between) else "ambiguous"
 
@@ -395,28 +393,28 @@ def layout_of(shape: tuple[int, ...]) -> Layout:
 def ambiguous_images(space: Space) -> list[tuple[str, tuple[int, ...]]]:
     """Return the names and shapes of the images in a space of which it cannot be told where their channels are."""
     images = [(path, part.shape or ()) for path, part in _walk(space, ()) if _kind(part) == "image"]
-    return [(".".join(map(str, path)), shape) for path, shape in images if layout_of(shape) == "ambiguous"]
+    return [(".".join(map(str, path)), shape) for path, shape in images if channel_layout(shape) == "ambiguous"]
 
 
 def _has_channels_last(image: Space, swap_channels: bool | None) -> bool:
-    return layout_of(image.shape or ()) == "last" if swap_channels is None else swap_channels
+    return channel_layout(image.shape or ()) == "last" if swap_channels is None else swap_channels
 
 
 def _walk(space: Space, path: Path) -> Iterator[tuple[Path, Space]]:
     """Every space that is no tree, and the keys that lead to it."""
     if isinstance(space, (Dict, Tuple)):
-        for key, part in _branches(space):
+        for key, part in _subspaces(space):
             yield from _walk(part, (*path, key))
     else:
         yield path, space
 
 
-def _in_form(space: Space, observation: Any) -> Tree:
+def _to_tree(space: Space, observation: Any) -> Tree:
     """An observation as a tree of arrays, with the keys of its space."""
     if isinstance(space, Dict):
-        return {key: _in_form(part, observation[key]) for key, part in space.spaces.items()}
+        return {key: _to_tree(part, observation[key]) for key, part in space.spaces.items()}
     if isinstance(space, Tuple):
-        return tuple(_in_form(part, observation[i]) for i, part in enumerate(space.spaces))
+        return tuple(_to_tree(part, observation[i]) for i, part in enumerate(space.spaces))
     return np.asarray(observation)
 
 
@@ -441,7 +439,7 @@ def _width(space: Space) -> int:
     return int(counts.sum()) if counts.size else math.prod(space.shape or ())
 
 
-def _leaf(path: Path, space: Space, columns: slice, in_bytes: bool, channels_last: bool, normalize: bool) -> Leaf:
+def _leaf(path: Path, space: Space, columns: slice, is_uint8: bool, channels_last: bool, normalize: bool) -> Leaf:
     given, kind = space.shape or (), _kind(space)
     shape = given if kind == "image" else (_width(space),)
     shape = (*shape[-1:], *shape[:-1]) if channels_last else shape
@@ -449,7 +447,7 @@ def _leaf(path: Path, space: Space, columns: slice, in_bytes: bool, channels_las
     size, places = math.prod(shape), np.cumsum(counts) - counts
     low, span = _scale(space) if normalize and isinstance(space, Box) and kind == "image" else (0.0, 1.0)
     return Leaf(
-        path, space, kind, given, shape, size, columns, in_bytes, channels_last, low, span, counts, starts, places
+        path, space, kind, given, shape, size, columns, is_uint8, channels_last, low, span, counts, starts, places
     )
 
 
@@ -461,12 +459,12 @@ def _scale(image: Box) -> tuple[float, float]:
 
 def flat_size(space: Space) -> int:
     """Return how many columns one observation of this space takes in a row."""
-    return ObservationEncoding(space).size
+    return ObservationEncoder(space).size
 
 
 def encode(space: Space, observation: Tree) -> np.ndarray:
-    """Encode once; who encodes often keeps an `ObservationEncoding`."""
-    return ObservationEncoding(space).encode(observation)
+    """Encode once; who encodes often keeps an `ObservationEncoder`."""
+    return ObservationEncoder(space).encode(observation)
 
 
 def space_to_json(space: Space) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What one step of many envs did, in one form, whichever autoreset dialect the vector environment speaks.
 
 When an episode ends, vector environments begin the next one by themselves, and they disagree on when: in the same step,
-in the next step (which then ignores the action), or not at all. Here alone that is known. `TransitionEnv` turns each
+in the next step (which then ignores the action), or not at all. Here alone that is known. `VecEnvAdapter` turns each
 dialect into a `Transition`, in which `next_obs` is always what really followed the action, and a row in which no action
 was taken says so with `valid=False`. See https://farama.org/Vector-Autoreset-Mode.
 
@@ -22,18 +22,18 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from agilerl_like.envs import envpool
 from agilerl_like.envs.action_masks import ActionMasks
-from agilerl_like.envs.array_backend import Array, Arrays, HostArrays, TensorArrays, arrays_of
+from agilerl_like.envs.array_backend import Array, ArrayBackend, NumpyBackend, TorchBackend, array_backend_of
 from agilerl_like.envs.cartpole import SeededCartPole
-from agilerl_like.envs.env_errors import blamed_on
+from agilerl_like.envs.env_errors import env_errors
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.final_obs_fix import keep_last_observations
-from agilerl_like.envs.info_size import InfoSize
+from agilerl_like.envs.final_obs_fix import copy_final_obs_in
+from agilerl_like.envs.info_size import InfoSizeMonitor
 from agilerl_like.envs.spaces import Tree, tree_map
-from agilerl_like.envs.subproc.vec_env import WorkerVectorEnv, check_rows
+from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv, check_num_actions
 from agilerl_like.envs.vec_env_checks import check_reset, check_step, check_vector_env
-from agilerl_like.envs.vector_infos import info_of
-from agilerl_like.envs.wrapper_specs import core_of, refuse_twins
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.envs.vector_infos import info_of_env
+from agilerl_like.envs.wrapper_specs import innermost_env, refuse_shared_envs
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 
 class Transition(NamedTuple):
@@ -63,7 +63,7 @@ class Transition(NamedTuple):
 
 
 @dataclass
-class _Part:
+class _EnvGroup:
     """Rows that step together, and what the next step must know of the last one."""
 
     rows: np.ndarray
@@ -76,13 +76,13 @@ class _Part:
     infos: Mapping[str, Any] = field(default_factory=dict)  # of the last step
 
 
-class Steps(Protocol):
+class VecEnvAdapterProtocol(Protocol):
     """Rows of envs that answer in Transitions, part by part: what a learner needs of the world."""
 
     num_envs: int
     single_observation_space: gym.Space
     single_action_space: gym.Space
-    arrays: Arrays
+    arrays: ArrayBackend
     action_mask: Array | None
     env: Any
 
@@ -96,7 +96,7 @@ class Steps(Protocol):
     def called(self, row: int) -> str: ...
 
 
-class TransitionEnv:
+class VecEnvAdapter:
     """Speaks every autoreset dialect and answers in Transitions; wraps any `gymnasium.vector.VectorEnv`.
 
     Reset at once (SAME_STEP) without `info["final_obs"]`, as some third-party simulators do it, leaves the true last
@@ -114,42 +114,42 @@ class TransitionEnv:
             raise ConfigurationError("env is an EnvPool with batch_size < num_envs; allowed is batch_size=num_envs")
         self.env = env
         self.num_envs: int = env.num_envs
-        self.single_observation_space: gym.Space = _seen_of(env)
+        self.single_observation_space: gym.Space = _policy_space(env)
         self.single_action_space: gym.Space = env.single_action_space
         self.autoreset_mode: AutoresetMode | None = _autoreset_mode(env)
         """None until the first reset if the env does not say."""
-        self.arrays: Arrays = HostArrays()
+        self.arrays: ArrayBackend = NumpyBackend()
         """The kind of arrays in Transitions, known from the first reset on."""
         self.action_mask: Array | None = None
         """What goes with the observations of the last `reset` or `step`."""
         self._masks = ActionMasks(self.single_action_space)
-        self._in_parts = cast(_InParts, env) if _has_parts(env) and self._resets_by_itself else None
-        self._core = core_of(env)
+        self._grouped = cast(_GroupedVectorEnv, env) if _has_env_groups(env) and self._resets_by_itself else None
+        self._core = innermost_env(env)
         if isinstance(inner := getattr(env, "unwrapped", env), SyncVectorEnv):
-            refuse_twins(inner.envs, f"a function of env={env}")
-            keep_last_observations(inner)
-        self._fresh_arrays = self._in_parts is not None or _returns_fresh_arrays(self._core)
-        self._unchecked = not isinstance(inner, _OF_SINGLE_ENVS)
+            refuse_shared_envs(inner.envs, f"a function of env={env}")
+            copy_final_obs_in(inner)
+        self._fresh_arrays = self._grouped is not None or _returns_fresh_arrays(self._core)
+        self._unchecked = not isinstance(inner, _BUILT_FROM_SINGLE_ENVS)
         """Whether the env is not one of ours and has not taken a step yet."""
         self._warnings: set[str] = set()
-        self._info_size = InfoSize(env)
-        self._by_workers = isinstance(getattr(env, "unwrapped", env), WorkerVectorEnv)
+        self._info_size = InfoSizeMonitor(env)
+        self._by_workers = isinstance(getattr(env, "unwrapped", env), SubprocVectorEnv)
         self._wrapped = self.single_observation_space is not env.single_observation_space  # in {"policy": …}
-        self._unknown: Array | None = None  # whether a last observation was missing; tensors only
-        parts = (np.arange(self.num_envs),) if self._in_parts is None else self._in_parts.parts
-        self._parts = [_Part(rows, slice(None)) for rows in parts]
+        self._final_obs_missing: Array | None = None  # whether a last observation was missing; tensors only
+        parts = (np.arange(self.num_envs),) if self._grouped is None else self._grouped.parts
+        self._groups = [_EnvGroup(rows, slice(None)) for rows in parts]
 
     def divide(self, blocks: int) -> None:
         """Have the rows cut into parts that take as much of each of so many equal blocks; comes before `reset`."""
-        if self._in_parts is not None and hasattr(self._in_parts, "divide"):
-            self._in_parts.divide(blocks)
-        parts = [] if self._in_parts is None else _cut_alike(self._in_parts.parts, self.num_envs, blocks)
-        self._parts = parts or [_Part(np.arange(self.num_envs), slice(0, self.num_envs // blocks))]
+        if self._grouped is not None and hasattr(self._grouped, "divide"):
+            self._grouped.divide(blocks)
+        parts = [] if self._grouped is None else _equal_member_groups(self._grouped.parts, self.num_envs, blocks)
+        self._groups = parts or [_EnvGroup(np.arange(self.num_envs), slice(0, self.num_envs // blocks))]
 
     @property
     def columns(self) -> tuple[slice, ...]:
         """Which envs of each block belong to a part, as `divide` has cut them; its rows are those block by block."""
-        return tuple(part.columns for part in self._parts)
+        return tuple(part.columns for part in self._groups)
 
     def reset(self, seeds: int | Sequence[int] | None = None) -> Tree:
         """Begin a new episode in every env and return the first observations [N, …].
@@ -157,53 +157,53 @@ class TransitionEnv:
         `seeds` is one for each env, or one for all (which gymnasium counts up from row to row). Native vector envs have
         one generator for all rows; a list is mixed into the one seed that they take, so every entry matters.
         """
-        with blamed_on(self.env, "reset"):
+        with env_errors(self.env, "reset"):
             result = self._reset(seeds)
             if self._unchecked:
                 check_reset(result, self.env.single_observation_space, self.num_envs)
             obs, info = result
         if not isinstance(self.single_observation_space, gym.spaces.Dict):
             self._wrapped = isinstance(obs, Mapping)  # whatever the env's space says
-        obs = self._seen(obs)
-        self.arrays = self._masks.arrays = arrays_of(obs)
+        obs = self._policy_obs(obs)
+        self.arrays = self._masks.arrays = array_backend_of(obs)
         if self.autoreset_mode is None:
             self.autoreset_mode = self._guess_mode()
-        obs = self._own(obs)
+        obs = self._copied(obs)
         self.action_mask = self._masks.read(info, np.arange(self.num_envs))
-        for part in self._parts:
+        for part in self._groups:
             part.ended, part.some_ended = self.arrays.zeros(len(part.rows), dtype=np.bool_), False
             part.all_valid = ~part.ended
-            part.last_obs = obs if len(self._parts) == 1 else _rows(obs, part.rows)
+            part.last_obs = obs if len(self._groups) == 1 else _rows(obs, part.rows)
         return obs
 
     def step(self, actions: Any) -> Transition:
         """Take one action in each env."""
-        if len(self._parts) == 1:
+        if len(self._groups) == 1:
             self.send(0, actions)
             transition = self.receive(0)
         else:
             actions = np.asarray(self.arrays.actions(actions))
-            check_rows(actions, self.num_envs)
-            for place, part in enumerate(self._parts):
+            check_num_actions(actions, self.num_envs)
+            for place, part in enumerate(self._groups):
                 self.send(place, actions[part.rows])
-            transition = self._together([self.receive(place) for place in range(len(self._parts))])
+            transition = self._merge([self.receive(place) for place in range(len(self._groups))])
         self.action_mask = transition.action_mask
         return transition
 
     def send(self, part: int, actions: Any) -> None:
         """Let the rows of one part begin to step; nothing else may be asked of them before `receive`."""
         actions = self.arrays.actions(actions)
-        if self._in_parts is not None and len(self._parts) > 1:
-            self._in_parts.send(part, actions)
+        if self._grouped is not None and len(self._groups) > 1:
+            self._grouped.send(part, actions)
         else:
-            self._parts[part].actions = actions
+            self._groups[part].actions = actions
 
     def receive(self, part: int) -> Transition:
         """Return what the step of one part did, in the order of its rows."""
-        its = self._parts[part]
-        with blamed_on(self.env, "step"):
-            if self._in_parts is not None and len(self._parts) > 1:
-                return self._translate(its, *self._in_parts.receive(part))
+        its = self._groups[part]
+        with env_errors(self.env, "step"):
+            if self._grouped is not None and len(self._groups) > 1:
+                return self._translate(its, *self._grouped.receive(part))
             result = self.env.step(its.actions)
             if self._unchecked:
                 self._check_first(result)
@@ -218,18 +218,18 @@ class TransitionEnv:
         """Warn or raise for what was wrong with tensors; this waits for the device, so it is called once a rollout.
 
         Raises:
-            EnvironmentFault: an action mask allowed nothing.
+            EnvStepError: an action mask allowed nothing.
         """
-        if self._unknown is not None and bool(self._unknown):
-            self._warn_of_unknown()
+        if self._final_obs_missing is not None and bool(self._final_obs_missing):
+            self._warn_missing_final_obs()
         self._masks.check()
 
     def last_info(self, row: int, *, ended: bool) -> dict[str, Any]:
         """The info that one env gave in the last step; `ended` tells whether that step ended its episode."""
-        for part in self._parts:
+        for part in self._groups:
             (place,) = np.nonzero(part.rows == row)
             if len(place):
-                return info_of(part.infos, int(place[0]), ended=ended)
+                return info_of_env(part.infos, int(place[0]), ended=ended)
         raise IndexError(f"row={row} of {self.num_envs} envs")
 
     def called(self, row: int) -> str:
@@ -260,12 +260,12 @@ class TransitionEnv:
         each = [int(seed) for seed in seeds]
         if len(each) != self.num_envs:
             raise ConfigurationError(f"seeds has {len(each)} entries; allowed is one for each of {self.num_envs} envs")
-        if isinstance(self._core, _SEEDED_ONE_BY_ONE) or _has_parts(self.env):
+        if isinstance(self._core, _SEEDED_PER_ENV) or _has_env_groups(self.env):
             return self.env.reset(seed=each)  # pyright: ignore[reportArgumentType]  # wider than the base class says
         return self.env.reset(seed=int(np.random.SeedSequence(each).generate_state(1)[0]))
 
     def _guess_mode(self) -> AutoresetMode:
-        if isinstance(self.arrays, HostArrays):
+        if isinstance(self.arrays, NumpyBackend):
             mode, meaning = AutoresetMode.NEXT_STEP, "the step after an episode's end ignores the action and"
         else:
             mode, meaning = AutoresetMode.SAME_STEP, "the step that ends an episode"
@@ -276,16 +276,16 @@ class TransitionEnv:
         return mode
 
     def _translate(
-        self, part: _Part, obs: Tree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
+        self, part: _EnvGroup, obs: Tree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
     ) -> Transition:
         self._info_size.check(info)
         arrays, copy = self.arrays, not self._fresh_arrays
         part.infos = info
-        obs = self._own(self._seen(obs))
+        obs = self._copied(self._policy_obs(obs))
         reward = arrays.numbers(reward, copy=copy)
         terminated, truncated = arrays.flags(terminated, copy=copy), arrays.flags(truncated, copy=copy)
         if not reward.shape == terminated.shape == truncated.shape == part.ended.shape:
-            raise EnvironmentFault(
+            raise EnvStepError(
                 f"rewards, terminated and truncated have shapes {tuple(reward.shape)}, {tuple(terminated.shape)} and "
                 f"{tuple(truncated.shape)}; allowed is {tuple(part.ended.shape)}, one number for each env"
             )
@@ -297,13 +297,13 @@ class TransitionEnv:
                 reward = arrays.where(valid, reward, 0.0)
                 terminated, truncated, ended = terminated & valid, truncated & valid, ended & valid
             part.ended, part.some_ended = ended, arrays.some(ended)
-            mask = self._masks.read(info, part.rows, unasked=ended)
+            mask = self._masks.read(info, part.rows, ignored=ended)
         else:
             valid = arrays.own(part.all_valid)
             if not arrays.some(ended):
                 mask = self._masks.read(info, part.rows)
             elif self.autoreset_mode is AutoresetMode.SAME_STEP:
-                next_obs = self._true_successors(part, obs, ended, info)
+                next_obs = self._true_next_obs(part, obs, ended, info)
                 mask = self._masks.read(info, part.rows)
             else:
                 obs, mask = self._reset_rows(part, ended, info)
@@ -312,12 +312,12 @@ class TransitionEnv:
             valid &= ~info["worker_lost"]
         return Transition(obs, reward, terminated, truncated, next_obs, valid, mask)
 
-    def _together(self, pieces: Sequence[Transition]) -> Transition:
+    def _merge(self, pieces: Sequence[Transition]) -> Transition:
         """Put the parts of one step in the order of the rows."""
 
         def put(*arrays: np.ndarray) -> np.ndarray:
             whole = np.empty((self.num_envs, *arrays[0].shape[1:]), dtype=arrays[0].dtype)
-            for part, array in zip(self._parts, arrays, strict=True):
+            for part, array in zip(self._groups, arrays, strict=True):
                 whole[part.rows] = array
             return whole
 
@@ -337,14 +337,14 @@ class TransitionEnv:
             action_mask=put(*map(mask_of, pieces)) if masked else None,
         )
 
-    def _seen(self, obs: Any) -> Tree:
+    def _policy_obs(self, obs: Any) -> Tree:
         """Return what the policy sees of what the env observes."""
         return obs["policy"] if self._wrapped else obs
 
-    def _own(self, obs: Tree) -> Tree:
+    def _copied(self, obs: Tree) -> Tree:
         return obs if self._fresh_arrays else self.arrays.own(obs)
 
-    def _true_successors(self, part: _Part, obs: Tree, ended: Array, info: dict[str, Any]) -> Tree:
+    def _true_next_obs(self, part: _EnvGroup, obs: Tree, ended: Array, info: dict[str, Any]) -> Tree:
         """Put the last observations of the episodes that ended in the place of the first ones of new episodes."""
         arrays = self.arrays
         final = info.get("final_obs", info.get("final_observation"))
@@ -353,35 +353,37 @@ class TransitionEnv:
             unknown, successors = ended, obs
         else:
             if isinstance(final, np.ndarray) and final.dtype == object:
-                final, known = _stacked([None if one is None else self._seen(one) for one in final], like=obs)
+                final, known = _stacked([None if one is None else self._policy_obs(one) for one in final], like=obs)
             else:
-                final = self._seen(final)
+                final = self._policy_obs(final)
             successors = arrays.where(ended & known, final, obs)
             unknown = ended & ~(ended & known)
         if arrays.some(unknown):
-            self._note_unknown(unknown)
+            self._note_missing_final_obs(unknown)
             successors = arrays.where(~unknown, successors, part.last_obs)
         return successors
 
-    def _note_unknown(self, unknown: Array) -> None:
+    def _note_missing_final_obs(self, unknown: Array) -> None:
         if isinstance(unknown, np.ndarray):
-            self._warn_of_unknown()
+            self._warn_missing_final_obs()
         else:
-            self._unknown = unknown.any() if self._unknown is None else self._unknown | unknown.any()
+            self._final_obs_missing = (
+                unknown.any() if self._final_obs_missing is None else self._final_obs_missing | unknown.any()
+            )
 
-    def _warn_of_unknown(self) -> None:
+    def _warn_missing_final_obs(self) -> None:
         self._warn_once(
             f"{self.env} resets in the same step without info['final_obs'], so the true last observation of an "
             "episode is unknown; the one before it is used to bootstrap"
         )
 
-    def _reset_rows(self, whole: _Part, ended: Array, info: dict[str, Any]) -> tuple[Tree, Array | None]:
-        mask = self._masks.read(info, whole.rows, unasked=ended)
+    def _reset_rows(self, whole: _EnvGroup, ended: Array, info: dict[str, Any]) -> tuple[Tree, Array | None]:
+        mask = self._masks.read(info, whole.rows, ignored=ended)
         obs, reset_info = self.env.reset(options={"reset_mask": self.arrays.own(ended)})
         fresh = self._masks.read(reset_info, whole.rows)
         if fresh is not None:  # the first ones may come with this reset
             mask = self.arrays.where(ended, fresh, self._masks.free(self.num_envs) if mask is None else mask)
-        return self._own(self._seen(obs)), mask
+        return self._copied(self._policy_obs(obs)), mask
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warnings:
@@ -390,7 +392,7 @@ class TransitionEnv:
 
 
 def check_finite(transition: Transition) -> None:
-    """Raise EnvironmentFault if an env returned NaN or infinity."""
+    """Raise EnvStepError if an env returned NaN or infinity."""
     check_finite_array("reward", transition.reward)
     check_finite_array("observation", transition.obs)
     if transition.next_obs is not transition.obs:
@@ -398,7 +400,7 @@ def check_finite(transition: Transition) -> None:
 
 
 def check_finite_array(name: str, values: Tree, called: Callable[[int], str] = "env {}".format) -> None:
-    """Raise EnvironmentFault, naming env, place and value, if a tree of arrays [N, …] holds NaN or infinity.
+    """Raise EnvStepError, naming env, place and value, if a tree of arrays [N, …] holds NaN or infinity.
 
     `called` names the env of a row.
     """
@@ -411,16 +413,16 @@ def check_finite_array(name: str, values: Tree, called: Callable[[int], str] = "
     elif values.dtype.kind == "f" and np.count_nonzero(np.isfinite(values)) < values.size:
         row, *place = (int(index) for index in np.argwhere(~np.isfinite(values))[0])
         where = f"{name}[{', '.join(map(str, place))}]" if place else name
-        raise EnvironmentFault(f"{called(row)}: {where}={values[(row, *place)]} is not finite")
+        raise EnvStepError(f"{called(row)}: {where}={values[(row, *place)]} is not finite")
 
 
-def _seen_of(env: VectorEnv) -> gym.Space:
+def _policy_space(env: VectorEnv) -> gym.Space:
     """Return what a policy sees: of spaces like Isaac Lab's, in which a critic may see more, its own part."""
     space = env.single_observation_space
-    if isinstance(getattr(env, "unwrapped", env), _OF_SINGLE_ENVS) or not isinstance(space, gym.spaces.Dict):
+    if isinstance(getattr(env, "unwrapped", env), _BUILT_FROM_SINGLE_ENVS) or not isinstance(space, gym.spaces.Dict):
         return space
     looks_like_it = "policy" in space.spaces and space.keys() <= {"policy", "critic"}
-    return space["policy"] if looks_like_it and isinstance(arrays_of(env.reset()[0]), TensorArrays) else space
+    return space["policy"] if looks_like_it and isinstance(array_backend_of(env.reset()[0]), TorchBackend) else space
 
 
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:
@@ -434,11 +436,11 @@ def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:
         raise ConfigurationError(f"metadata['autoreset_mode']={mode!r} of {env}; allowed are {allowed}") from fault
 
 
-_OF_SINGLE_ENVS = (SyncVectorEnv, AsyncVectorEnv, WorkerVectorEnv)
-_SEEDED_ONE_BY_ONE = (SyncVectorEnv, AsyncVectorEnv, EnvPoolVectorEnv, SeededCartPole)
+_BUILT_FROM_SINGLE_ENVS = (SyncVectorEnv, AsyncVectorEnv, SubprocVectorEnv)
+_SEEDED_PER_ENV = (SyncVectorEnv, AsyncVectorEnv, EnvPoolVectorEnv, SeededCartPole)
 
 
-class _InParts(VectorEnv):
+class _GroupedVectorEnv(VectorEnv):
     """What a vector env that steps in parts looks like to the type checker; `divide` may be missing."""
 
     parts: tuple[np.ndarray, ...]
@@ -448,12 +450,12 @@ class _InParts(VectorEnv):
     def receive(self, part: int) -> tuple[Tree, Any, Any, Any, dict[str, Any]]: ...
 
 
-def _has_parts(env: VectorEnv) -> bool:
+def _has_env_groups(env: VectorEnv) -> bool:
     """Say whether an env steps in parts; a wrapper's inner env may, but that would leave the wrapper out."""
     return not isinstance(env, VectorWrapper) and all(hasattr(env, name) for name in ("parts", "send", "receive"))
 
 
-def _cut_alike(parts: Sequence[np.ndarray], rows: int, blocks: int) -> list[_Part]:
+def _equal_member_groups(parts: Sequence[np.ndarray], rows: int, blocks: int) -> list[_EnvGroup]:
     """Return the parts with the envs of each block that they take; none if some block is cut unlike the others."""
     by_block, found = np.arange(rows).reshape(blocks, -1), []
     for part in parts:
@@ -461,7 +463,7 @@ def _cut_alike(parts: Sequence[np.ndarray], rows: int, blocks: int) -> list[_Par
         columns = slice(int(first[0]), int(first[-1]) + 1) if len(first) else slice(0, 0)
         if not np.array_equal(part, by_block[:, columns].ravel()):
             return []
-        found.append(_Part(part, columns))
+        found.append(_EnvGroup(part, columns))
     return found
 
 

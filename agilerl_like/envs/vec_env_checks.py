@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from torch import Tensor
 
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 METHODS, ATTRIBUTES = ("reset", "step"), ("num_envs", "single_observation_space", "single_action_space")
 
@@ -36,18 +36,18 @@ def check_vector_env(env: Any) -> None:
 
 
 def check_reset(result: Any, space: gym.Space, rows: int) -> None:
-    """Raise EnvironmentFault unless the reset of a vector env returned what it must; tensors are not looked into."""
+    """Raise EnvStepError unless the reset of a vector env returned what it must; tensors are not looked into."""
     if not isinstance(result, tuple) or len(result) != 2:
-        raise EnvironmentFault(f"reset returned {_short(result)}; allowed is (observations, info)")
+        raise EnvStepError(f"reset returned {_short(result)}; allowed is (observations, info)")
     if not _has_tensors(result[0]):
         _check_observations(result[0], space, rows, "observations")
     _check_info("reset", result[1])
 
 
 def check_step(result: Any, space: gym.Space, rows: int) -> None:
-    """Raise EnvironmentFault unless a step of a vector env returned what it must; tensors are not looked into."""
+    """Raise EnvStepError unless a step of a vector env returned what it must; tensors are not looked into."""
     if not isinstance(result, tuple) or len(result) != 5:
-        raise EnvironmentFault(
+        raise EnvStepError(
             f"step returned {_short(result)}; allowed is (observations, rewards, terminated, truncated, info)"
         )
     observations, rewards, terminated, truncated, info = result
@@ -70,18 +70,18 @@ def _check_observations(given: Any, space: gym.Space, rows: int, name: str) -> N
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(given, Mapping) or any(key not in given for key in space.spaces):
             keys = sorted(map(str, given)) if isinstance(given, Mapping) else _short(given)
-            raise EnvironmentFault(f"{name} are {keys}; allowed is a dict with the keys {sorted(space.spaces)}")
+            raise EnvStepError(f"{name} are {keys}; allowed is a dict with the keys {sorted(space.spaces)}")
         for key, part in space.spaces.items():
             _check_observations(given[key], part, rows, f"{name}[{key!r}]")
     elif isinstance(space, gym.spaces.Tuple):
         if not isinstance(given, tuple) or len(given) != len(space.spaces):
-            raise EnvironmentFault(f"{name} are {_short(given)}; allowed is a tuple of {len(space.spaces)} arrays")
+            raise EnvStepError(f"{name} are {_short(given)}; allowed is a tuple of {len(space.spaces)} arrays")
         for place, part in enumerate(space.spaces):
             _check_observations(given[place], part, rows, f"{name}[{place}]")
     else:
         array, shape, dtype = _array(name, given), (rows, *(space.shape or ())), np.dtype(space.dtype)
         if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
-            raise EnvironmentFault(
+            raise EnvStepError(
                 f"{name} have shape {array.shape} and dtype {array.dtype}; allowed for {rows} envs are {shape} and "
                 f"{dtype}"
             )
@@ -90,7 +90,7 @@ def _check_observations(given: Any, space: gym.Space, rows: int, name: str) -> N
 def _check_rows(name: str, given: Any, rows: int, kinds: str) -> None:
     array = _array(name, given)
     if array.shape != (rows,) or array.dtype.kind not in kinds:
-        raise EnvironmentFault(
+        raise EnvStepError(
             f"{name} have shape {array.shape} and dtype {array.dtype}; allowed is ({rows},) of "
             f"{'numbers' if 'f' in kinds else 'booleans'}, one for each env"
         )
@@ -98,14 +98,14 @@ def _check_rows(name: str, given: Any, rows: int, kinds: str) -> None:
 
 def _check_info(method: str, info: Any) -> None:
     if not isinstance(info, dict):
-        raise EnvironmentFault(f"the info of {method} is {_short(info)}; allowed is one dict for all envs")
+        raise EnvStepError(f"the info of {method} is {_short(info)}; allowed is one dict for all envs")
 
 
 def _array(name: str, given: Any) -> np.ndarray:
     try:
         return np.asarray(given)
     except ValueError:
-        raise EnvironmentFault(f"{name} are {_short(given)}, rows of unequal shape; allowed is an array") from None
+        raise EnvStepError(f"{name} are {_short(given)}, rows of unequal shape; allowed is an array") from None
 
 
 def _short(value: Any) -> str:

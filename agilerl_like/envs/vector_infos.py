@@ -15,11 +15,11 @@ import numpy as np
 FINAL = ("final_info", "final_obs", "final_observation")
 
 
-def info_of(infos: Mapping[str, Any], row: int, *, ended: bool = False) -> dict[str, Any]:
+def info_of_env(infos: Mapping[str, Any], row: int, *, ended: bool = False) -> dict[str, Any]:
     """Return what one environment gave; of an episode that `ended` in this step, what its last step gave."""
     final = infos.get("final_info") if ended and _gave(infos, "final_info", row) else None
     if final is not None:
-        return info_of(final, row) if isinstance(final, Mapping) else dict(final[row] or {})
+        return info_of_env(final, row) if isinstance(final, Mapping) else dict(final[row] or {})
     return {
         key: _entry(value, row)
         for key, value in infos.items()
@@ -38,7 +38,7 @@ def _gave(infos: Mapping[str, Any], key: str, row: int) -> bool:
 
 def _entry(value: Any, row: int) -> Any:
     if isinstance(value, Mapping):
-        return info_of(value, row)
+        return info_of_env(value, row)
     if isinstance(value, str) or not hasattr(value, "__getitem__") or np.ndim(value) == 0:
         return value  # one for all environments
     entry = value[row]

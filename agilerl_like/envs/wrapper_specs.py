@@ -1,6 +1,6 @@
 """Wrappers, by the names that configurations give them: around each single env, or around all envs at once.
 
-An observation wrapper of single envs whose class says `reads_rows = True` promises that its `observation` also takes
+An observation wrapper of single envs whose class says `supports_batch = True` promises that its `observation` also takes
 those of many envs, with an axis in front, and does not write over what it returned before. It may then go around
 gymnasium's native vector envs and EnvPool, which have no single envs to wrap; "auto" takes them only if all wrappers
 are of this kind.
@@ -16,7 +16,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from agilerl_like.envs.import_paths import check_module_name, import_path, module_of, plain
+from agilerl_like.envs.import_paths import check_module_name, import_module_named, import_path, plain
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 Wrapper = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Callable[[gym.Env], gym.Env]
@@ -25,14 +25,14 @@ Wrapper = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Callable[[gy
 def check_wrapper(wrapper: Wrapper) -> None:
     """Raise ConfigurationError unless a wrapper has a legal form; an import path is not imported for that."""
     if not callable(wrapper):
-        name = _named(wrapper)[0]
+        name = _name_and_kwargs(wrapper)[0]
         if ":" in name:
             check_module_name("wrappers", name, name.rpartition(":")[0])
         else:
             _class_of(name)
 
 
-def resolved(wrapper: Wrapper) -> Callable[[gym.Env], gym.Env]:
+def resolve_wrapper(wrapper: Wrapper) -> Callable[[gym.Env], gym.Env]:
     """Return what a name, a pair, a mapping or a callable puts around an env.
 
     Raises:
@@ -40,11 +40,11 @@ def resolved(wrapper: Wrapper) -> Callable[[gym.Env], gym.Env]:
     """
     if callable(wrapper):
         return wrapper
-    name, kwargs = _named(wrapper)
+    name, kwargs = _name_and_kwargs(wrapper)
     return partial(_class_of(name), **kwargs) if kwargs else _class_of(name)
 
 
-def _named(wrapper: Any) -> tuple[str, Mapping[str, Any]]:
+def _name_and_kwargs(wrapper: Any) -> tuple[str, Mapping[str, Any]]:
     """A wrapper's name and its arguments."""
     if isinstance(wrapper, str):
         return wrapper, {}
@@ -70,30 +70,30 @@ def to_json(wrapper: Wrapper) -> Any:
     return import_path("wrappers", wrapper)
 
 
-def reads_rows(wrapper: Wrapper) -> bool:
+def supports_batch(wrapper: Wrapper) -> bool:
     """Whether a wrapper may go around a vector env, too."""
-    kind = resolved(wrapper)
-    return getattr(kind.func if isinstance(kind, partial) else kind, "reads_rows", False) is True
+    kind = resolve_wrapper(wrapper)
+    return getattr(kind.func if isinstance(kind, partial) else kind, "supports_batch", False) is True
 
 
 def changes_reward(wrapper: Wrapper) -> bool:
     """Whether a wrapper is known to change the reward: gymnasium's NormalizeReward, and any RewardWrapper."""
-    kind = resolved(wrapper)
+    kind = resolve_wrapper(wrapper)
     kind = kind.func if isinstance(kind, partial) else kind
     return isinstance(kind, type) and issubclass(kind, (gym.RewardWrapper, gym.wrappers.NormalizeReward))
 
 
-def around(env: gym.Env, wrapper: Wrapper) -> gym.Env:
+def apply_wrapper(env: gym.Env, wrapper: Wrapper) -> gym.Env:
     """Put a wrapper around a single env; a ConfigurationError says if they do not suit each other."""
     try:
-        return resolved(wrapper)(env)
+        return resolve_wrapper(wrapper)(env)
     except ConfigurationError:
         raise
     except (TypeError, ValueError, AssertionError, gym.error.Error) as fault:
         raise ConfigurationError(f"wrappers: {wrapper!r} cannot go around {env}: {fault}") from fault
 
 
-def with_same_spaces(bare: Any, wrapped: Any, wrapper: Wrapper) -> Any:
+def require_same_spaces(bare: Any, wrapped: Any, wrapper: Wrapper) -> Any:
     """Return a single or vector env that is wrapped for training; its spaces must be those of the bare one.
 
     Raises:
@@ -110,7 +110,7 @@ def with_same_spaces(bare: Any, wrapped: Any, wrapper: Wrapper) -> Any:
     return wrapped
 
 
-class SeenThrough(VectorWrapper):
+class BatchedObservationWrapper(VectorWrapper):
     """A vector env whose observations go through a wrapper of single envs that reads rows."""
 
     def __init__(self, env: VectorEnv, wrapper: Wrapper) -> None:
@@ -120,7 +120,7 @@ class SeenThrough(VectorWrapper):
                 f"wrappers: {wrapper!r} cannot go around {env}, which resets in the same step; allowed are NEXT_STEP "
                 "and DISABLED"
             )
-        self._view = cast(gym.ObservationWrapper, around(_Spaces(env), wrapper))
+        self._view = cast(gym.ObservationWrapper, apply_wrapper(_SpacesOnlyEnv(env), wrapper))
         self.single_observation_space = self._view.observation_space
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
@@ -135,25 +135,25 @@ class SeenThrough(VectorWrapper):
         return self._view.observation(observations), reward, terminated, truncated, info
 
 
-def core_of(env: VectorEnv) -> VectorEnv:
+def innermost_env(env: VectorEnv) -> VectorEnv:
     """The vector env that really steps, behind those through which it is seen."""
-    while isinstance(env, SeenThrough):
+    while isinstance(env, BatchedObservationWrapper):
         env = env.env
     return env
 
 
-def seen_alike(env: VectorEnv, core: VectorEnv) -> VectorEnv:
+def with_innermost_env(env: VectorEnv, core: VectorEnv) -> VectorEnv:
     """Let another env step behind those through which an env is seen."""
     inner = env
-    if not isinstance(inner, SeenThrough):
+    if not isinstance(inner, BatchedObservationWrapper):
         return core
-    while isinstance(inner.env, SeenThrough):
+    while isinstance(inner.env, BatchedObservationWrapper):
         inner = inner.env
     inner.env = core
     return env
 
 
-def refuse_twins(envs: Iterable[gym.Env], maker: str) -> None:
+def refuse_shared_envs(envs: Iterable[gym.Env], maker: str) -> None:
     """Raise ConfigurationError, saying who made them, if one and the same env stands in two rows, in wrappers or not.
 
     Its episodes would run into each other, and nobody would say so.
@@ -163,7 +163,7 @@ def refuse_twins(envs: Iterable[gym.Env], maker: str) -> None:
         raise ConfigurationError(f"{maker} returned one and the same env twice; it must make new ones")
 
 
-class _Spaces(gym.Env):
+class _SpacesOnlyEnv(gym.Env):
     """What a view is built around: one env of a vector env, of which nothing but its spaces is needed."""
 
     def __init__(self, env: VectorEnv) -> None:
@@ -177,7 +177,7 @@ class _Spaces(gym.Env):
 def _class_of(name: str) -> Callable[..., gym.Env]:
     module_name, _, attribute = name.rpartition(":")
     if module_name:
-        module = module_of("wrappers", name, module_name)
+        module = import_module_named("wrappers", name, module_name)
         if not hasattr(module, attribute):
             raise unknown_name(f"wrappers (in {module_name})", attribute, [one for one in dir(module) if one[0] != "_"])
         return getattr(module, attribute)

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.envs.array_backend import Array, Arrays, HostArrays
+from agilerl_like.envs.array_backend import Array, ArrayBackend, NumpyBackend
 from agilerl_like.envs.pytree import Tree, tree_map
-from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition
-from agilerl_like.errors import EnvironmentFault
+from agilerl_like.errors import EnvStepError
 from agilerl_like.room import check_room
 
 
@@ -82,7 +82,7 @@ class Rollout(NamedTuple):
         )
 
 
-def row_bytes(encoding: ObservationEncoding) -> int:
+def row_bytes(encoding: ObservationEncoder) -> int:
     """What a step of one env takes in a buffer, at least: what was seen, one number that was done, and the outcome."""
     return encoding.size * encoding.dtype.itemsize + 4 + 4 * 4
 
@@ -100,12 +100,12 @@ class RolloutBuffer:
         members: int,
         envs: int,
         *,
-        encoding: ObservationEncoding,
+        encoding: ObservationEncoder,
         action_size: int,
         action_dtype: torch.dtype,
         mask_size: int,
         device: torch.device,
-        arrays: Arrays,
+        arrays: ArrayBackend,
         called: Callable[[int, int], str] = "member {}, env {} of its own".format,
     ) -> None:
         check_room(
@@ -122,7 +122,7 @@ class RolloutBuffer:
         self.actions = torch.zeros(length, members, envs, action_size, dtype=action_dtype, device=device)
         self.masks: Tensor | None = None
         self.outcomes: Array = arrays.zeros(length, members, 4, envs, dtype=np.float32)  # as in `Rollout`
-        kind = FewSuccessors if isinstance(arrays, HostArrays) else AllSuccessors
+        kind = FewSuccessors if isinstance(arrays, NumpyBackend) else AllSuccessors
         self.successors = kind(self.observations, arrays.encoder(encoding))
         self.cursor = 0
 
@@ -142,7 +142,7 @@ class RolloutBuffer:
         `next_observations` `[P, E, D]` are what all see now, `state` `[P, E, M, K, H]` what they remembered before.
 
         Raises:
-            EnvironmentFault: an observation or a reward is not finite.
+            EnvStepError: an observation or a reward is not finite.
         """
         places = (self.cursor - length + np.arange(length)) % self.length
         everyone = members == list(range(self.members))
@@ -265,7 +265,7 @@ class AllSuccessors:
         return LastObservations(time, member, env, self._ring[place[time], who[member], env])
 
 
-def _check_finite(rollout: Rollout, encoding: ObservationEncoding, called: Callable[[int, int], str]) -> None:
+def _check_finite(rollout: Rollout, encoding: ObservationEncoder, called: Callable[[int, int], str]) -> None:
     """One sum tells whether anything is wrong; only then is it looked for."""
     last = rollout.last_observations
     fields = {
@@ -282,6 +282,6 @@ def _check_finite(rollout: Rollout, encoding: ObservationEncoding, called: Calla
             place = tuple(int(i) for i in bad[0])
             at = [last.time, last.member, last.env] if name == "last observation" else []
             step, member, env = (int(index[place[0]]) for index in at) if at else place[:3]
-            raise EnvironmentFault(
+            raise EnvStepError(
                 f"{name.strip()}={float(field[place])} is not finite: {called(member, env)}, step {step} of the rollout"
             )

@@ -367,7 +367,7 @@ def check_kind(field: str, value: object, annotation: str) -> None:
         raise ConfigurationError(f"{field}={value!r} must be {wanted}")
 
 
-def num_numbers(inputs: Any) -> int:
+def num_floats(inputs: Any) -> int:
     """How many numbers a module of vectors is built for: as it is, or as leaves of an observation."""
     return inputs if isinstance(inputs, int) else sum(leaf.size for leaf in inputs)
 

@@ -29,7 +29,7 @@ from agilerl_like.modules.base import (
     check_ends,
     check_limits,
     check_range,
-    num_numbers,
+    num_floats,
 )
 from agilerl_like.modules.dense import DenseLayers, can_keep, pass_by_
 from agilerl_like.modules.inplace_mutation import by_hand
@@ -222,7 +222,7 @@ class MLPSpec(Spec):
 
     def multiply_adds(self, cover: MLPSpec, inputs: Any, num_outputs: int) -> int:
         """It has its own number of layers, each as wide as the cover's."""
-        sizes = (num_numbers(inputs), *cover.hidden_size[: len(self.hidden_size)], num_outputs)
+        sizes = (num_floats(inputs), *cover.hidden_size[: len(self.hidden_size)], num_outputs)
         return sum(i * o for i, o in pairwise(sizes))
 
 

@@ -288,8 +288,8 @@ def _forms(leaf: Leaf) -> dict[str, Any]:
     """What kinds of extractors may take a part of an observation for, and how large it is then."""
     if leaf.kind == "image":
         return {"image": leaf.shape, "numbers": leaf.size}
-    is_window = leaf.kind == "vector" and len(leaf.given_shape) == 2
-    return {"numbers": leaf.size, **({"window": leaf.given_shape} if is_window else {})}
+    is_window = leaf.kind == "vector" and len(leaf.env_shape) == 2
+    return {"numbers": leaf.size, **({"window": leaf.env_shape} if is_window else {})}
 
 
 def _kind_of(spec: Spec) -> Kind:
@@ -321,7 +321,7 @@ def _width(spec: Spec, latent_dim: int) -> int:
 class EvolvableMultiInput(EvolvableModule[MultiInputSpec]):
     """An extractor for every part of an observation that has one, and a linear layer: rows `[…, D]` -> `[…, outputs]`.
 
-    `inputs` are the leaves of an `ObservationEncoding`. Its extractors have the numbers of their leaves for names.
+    `inputs` are the leaves of an `ObservationEncoder`. Its extractors have the numbers of their leaves for names.
 
     Raises:
         ConfigurationError: the spec has an extractor for a part that is not there, or none for an

@@ -26,7 +26,7 @@ from agilerl_like.modules.base import (
     UnitChange,
     check_ends,
     check_range,
-    num_numbers,
+    num_floats,
 )
 from agilerl_like.modules.inplace_mutation import by_hand
 from agilerl_like.modules.layers import Activation, LayerNorm, Linear, check_activation
@@ -112,7 +112,7 @@ class SimBaSpec(Spec):
     def multiply_adds(self, cover: SimBaSpec, inputs: Any, num_outputs: int) -> int:
         """Members that lack a block compute it all the same."""
         width = cover.hidden_size
-        return width * (num_numbers(inputs) + 2 * cover.num_blocks * self.scale_factor * width + num_outputs)
+        return width * (num_floats(inputs) + 2 * cover.num_blocks * self.scale_factor * width + num_outputs)
 
     @property
     def activation_names(self) -> tuple[str, ...]:

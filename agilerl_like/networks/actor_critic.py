@@ -14,7 +14,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import Arguments, EvolvableModule, UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.layers import RunningNorm, undrawn
@@ -104,14 +104,14 @@ class Slopes(NamedTuple):
 class ActorCritic(EvolvableModule[NetworkSpec]):
     """Everything of a member that is learned or counted, but for the optimizer's moments.
 
-    Observations are rows `[…, D]` (see `envs.spaces.ObservationEncoding`), normalised by the caller, once. Where they
+    Observations are rows `[…, D]` (see `envs.spaces.ObservationEncoder`), normalised by the caller, once. Where they
     follow each other in time, a `Course` says how; a network without memory does not ask.
     """
 
     def __init__(
         self,
         spec: NetworkSpec,
-        encoding: ObservationEncoding,
+        encoding: ObservationEncoder,
         action_space: gymnasium.Space,
         *,
         share_encoders: bool,
@@ -462,8 +462,8 @@ class NoNorm(Layer):
 class RowNorm(RunningNorm):
     """Normalises some numbers of rows and leaves the others, and bytes, as they are."""
 
-    def __init__(self, encoding: ObservationEncoding) -> None:
-        super().__init__(encoding.num_numbers, clip=OBSERVATION_CLIP)
+    def __init__(self, encoding: ObservationEncoder) -> None:
+        super().__init__(encoding.num_floats, clip=OBSERVATION_CLIP)
         self.encoding = encoding
         self.register_buffer("applies", torch.from_numpy(encoding.normalised).float())
         self.applies: Tensor
@@ -482,7 +482,7 @@ class RowNorm(RunningNorm):
         super().update_(self.encoding.numbers(x), weight)
 
 
-def row_norm(encoding: ObservationEncoding) -> RunningNorm | NoNorm:
+def row_norm(encoding: ObservationEncoder) -> RunningNorm | NoNorm:
     """The normaliser that suits rows: one-hots have their scale already, and images have their own."""
     if encoding.normalised.all() and encoding.dtype is torch.float32:
         return RunningNorm(encoding.size, clip=OBSERVATION_CLIP)

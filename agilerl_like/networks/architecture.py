@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
-from agilerl_like.envs.spaces import Leaf, ObservationEncoding
+from agilerl_like.envs.spaces import Leaf, ObservationEncoder
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.base import (
     Arguments,
@@ -348,7 +348,7 @@ def guess_encoder(config: Mapping[str, Any]) -> str:
     return max(known, key=lambda kind: len(known[kind]))
 
 
-def make_encoder(spec: NetworkSpec, encoding: ObservationEncoding, branch: Branch, num_outputs: int) -> EvolvableModule:
+def make_encoder(spec: NetworkSpec, encoding: ObservationEncoder, branch: Branch, num_outputs: int) -> EvolvableModule:
     """Build the encoder of an actor or a critic for observations of an encoding.
 
     If it is a whole network of the user's, it has `num_outputs`; else as many as the latent layer is wide.

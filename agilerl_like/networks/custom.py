@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import (
     Arguments,
@@ -177,7 +177,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
     one-hot categories `[B, n]`, or a dict or tuple of these; it returns `[B, num_outputs]`.
     """
 
-    def __init__(self, spec: CustomSpec, inputs: tuple[ObservationEncoding, Branch], num_outputs: int) -> None:
+    def __init__(self, spec: CustomSpec, inputs: tuple[ObservationEncoder, Branch], num_outputs: int) -> None:
         super().__init__()
         self.spec, self.inputs, self.num_outputs = spec, inputs, num_outputs
         self.encoding, self.branch = inputs
@@ -224,7 +224,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
                 return tuple(seen_as(part, (*path, place)) for place, part in enumerate(space.spaces))
             leaf = leaves[path]
             seen = leaf.read(rows)
-            return seen.unflatten(-1, leaf.given_shape) if leaf.kind == "vector" and leaf.given_shape else seen
+            return seen.unflatten(-1, leaf.env_shape) if leaf.kind == "vector" and leaf.env_shape else seen
 
         return seen_as(self.encoding.space, ())
 
@@ -235,7 +235,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
             ConfigurationError: it cannot read them, or does not give `[2, num_outputs]`.
         """
         trial, field = copy.deepcopy(self.net).eval(), f"{self.branch}_network"
-        rows = self.encoding.imagine(2, torch.Generator().manual_seed(0))
+        rows = self.encoding.random_rows(2, torch.Generator().manual_seed(0))
         try:
             with torch.no_grad():
                 outputs = trial(self._to_observation(rows))

@@ -24,7 +24,7 @@ from torch import Tensor
 from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.spaces import mask_size
-from agilerl_like.envs.vec_adapter import Steps
+from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
@@ -74,9 +74,9 @@ class Part:
 
 
 class Collector:
-    """Steps P x E envs with a population; `reset` comes first."""
+    """VecEnvAdapterProtocol P x E envs with a population; `reset` comes first."""
 
-    def __init__(self, population: Population, env: Steps, clock: Clock) -> None:
+    def __init__(self, population: Population, env: VecEnvAdapterProtocol, clock: Clock) -> None:
         members = len(population)
         if env.num_envs % members:
             raise ConfigurationError(
@@ -158,7 +158,7 @@ class Collector:
 
     @property
     def ticks_until_due(self) -> int:
-        """Steps until somebody's rollout is full."""
+        """VecEnvAdapterProtocol until somebody's rollout is full."""
         left = [agent.rollout_steps - since for agent, since in zip(self.population, self.since.tolist(), strict=True)]
         return max(1, min(left))
 

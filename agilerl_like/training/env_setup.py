@@ -13,12 +13,12 @@ import gymnasium
 
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.population import Population
-from agilerl_like.envs.cartpole import is_cartpole, seeded_env
-from agilerl_like.envs.distinct_envs import instances_of, whole_sets
+from agilerl_like.envs.cartpole import is_native_cartpole, with_per_env_seeds
+from agilerl_like.envs.distinct_envs import num_distinct_envs, round_up_to_sets
 from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_env
-from agilerl_like.envs.evaluation_envs import trial_env
-from agilerl_like.envs.factory import EnvRecipe, maker_of
-from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.evaluation_envs import make_eval_env
+from agilerl_like.envs.factory import VecEnvConfig, single_env_fn_of
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.envs.vec_env_checks import check_vector_env
 from agilerl_like.envs.wrapper_specs import changes_reward
 from agilerl_like.errors import ConfigurationError
@@ -36,7 +36,7 @@ class Stage(ABC):
 
     @classmethod
     @abstractmethod
-    def remade(cls, recipe: EnvRecipe) -> Stage:
+    def remade(cls, recipe: VecEnvConfig) -> Stage:
         """The stage of an env that is made here as another one was made elsewhere."""
 
     @property
@@ -54,7 +54,7 @@ class Stage(ABC):
 
     def check(self) -> tuple[Finding, ...]:
         """Return what a brief check (see `check_env`) finds in a fresh env of this kind, if one can be made here."""
-        make = maker_of(self.vector)
+        make = single_env_fn_of(self.vector)
         found = () if make is None else check_env(make, steps=BRIEF_STEPS, replayed=BRIEF_REPLAYED).findings
         return (*found, *_changed_rewards(getattr(self.vector, "recipe", None)))
 
@@ -100,41 +100,41 @@ class AgentStage(Stage):
         return self.env
 
     @classmethod
-    def remade(cls, recipe: EnvRecipe) -> AgentStage:
+    def remade(cls, recipe: VecEnvConfig) -> AgentStage:
         return cls(recipe.make())
 
     def for_training(self, members: int, parts: int, part: int = 0) -> gymnasium.vector.VectorEnv:
         envs = share_of(self.env.num_envs, parts)
-        if members == parts == 1 and not is_cartpole(self.env):
+        if members == parts == 1 and not is_native_cartpole(self.env):
             return self.env
         try:
-            return seeded_env(self.env, envs * members, first=envs * part)
+            return with_per_env_seeds(self.env, envs * members, first=envs * part)
         except ConfigurationError:
             if parts > 1 or self.env.num_envs % members:
                 raise
             return self.env
 
     def episodes(self, count: int) -> int:
-        return whole_sets(count, instances_of(self.env))
+        return round_up_to_sets(count, num_distinct_envs(self.env))
 
     def for_trials(self, num_envs: int) -> gymnasium.vector.VectorEnv:
-        return trial_env(self.env, num_envs)
+        return make_eval_env(self.env, num_envs)
 
-    def stepped(self, env: gymnasium.vector.VectorEnv) -> TransitionEnv:
-        return TransitionEnv(env)
+    def stepped(self, env: gymnasium.vector.VectorEnv) -> VecEnvAdapter:
+        return VecEnvAdapter(env)
 
-    def judge(self, fitness: Fitness, env: TransitionEnv, max_steps: int | None) -> Judge:
+    def judge(self, fitness: Fitness, env: VecEnvAdapter, max_steps: int | None) -> Judge:
         if fitness != "return":
             raise ConfigurationError(f"fitness={fitness!r} is for teams; allowed is 'return'")
         return Judge(env, max_steps)
 
-    def collector(self, population: Any, env: TransitionEnv, clock: Clock) -> Collector:
+    def collector(self, population: Any, env: VecEnvAdapter, clock: Clock) -> Collector:
         return Collector(population, env, clock)
 
 
 def _changed_rewards(recipe: Any) -> Iterator[Finding]:
     """Warn of wrappers by which members would be judged by another reward than the environment's own."""
-    for wrapper in recipe.wrappers if isinstance(recipe, EnvRecipe) else ():
+    for wrapper in recipe.wrappers if isinstance(recipe, VecEnvConfig) else ():
         if changes_reward(wrapper):
             yield Finding(
                 "warning",

@@ -8,7 +8,7 @@ import gymnasium
 
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.ippo import MultiAgentPopulation
-from agilerl_like.envs.factory import EnvRecipe
+from agilerl_like.envs.factory import VecEnvConfig
 from agilerl_like.envs.multi_agent.pettingzoo import (
     MultiAgentVectorEnv,
     make_multi_agent_eval_env,
@@ -35,7 +35,7 @@ class MultiAgentEnvSetup(Stage):
         self.env = env
 
     @classmethod
-    def remade(cls, recipe: EnvRecipe) -> MultiAgentEnvSetup:
+    def remade(cls, recipe: VecEnvConfig) -> MultiAgentEnvSetup:
         return cls(MultiAgentVectorEnv.made(recipe))
 
     @property

@@ -14,7 +14,7 @@ from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
 from agilerl_like.algorithms.population import Population
 from agilerl_like.distributed.process_group import process_group_of
-from agilerl_like.envs.env_errors import name_of
+from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection
 from agilerl_like.plain_yaml import to_yaml
@@ -113,7 +113,7 @@ def train_on_policy(
 
     Raises:
         ConfigurationError: before anything is trained.
-        EnvironmentFault: the env returned a number that is not finite.
+        EnvStepError: the env returned a number that is not finite.
         NoHealthyMember: no member is left whose loss, weights and fitness are finite, and the run has no checkpoint of
             its own to go back to, or has gone back already.
     """
@@ -132,7 +132,7 @@ def train_on_policy(
     population = agents if agents is None or isinstance(agents, Individuals) else stage.population(agents)
     if population is not None and not isinstance(population, stage.population):
         raise ConfigurationError(
-            f"pop={type(population).__name__} of {population[0].algo} cannot act in {name_of(stage.vector)}; "
+            f"pop={type(population).__name__} of {population[0].algo} cannot act in {env_name_of(stage.vector)}; "
             f"allowed are {stage.population.__name__}"
         )
     if swap_channels:
@@ -146,7 +146,7 @@ def train_on_policy(
         raise ConfigurationError(f"overwrite=True would remove the run of resume={str(resume)!r}; pass one of them")
     folder = run_dir if resume is None else resume
     run_dir = None if folder is None else Path(folder)
-    name = env_name or name_of(stage.vector)
+    name = env_name or env_name_of(stage.vector)
     schedule = Schedule(max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint)
     chosen = selection_strategy or tournament
     sinks: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
@@ -186,7 +186,7 @@ def train_on_policy(
             places=places,
             reporters=Reporters(sinks),
             trials=trials,
-            world=process_group_of(accelerator),
+            process_group=process_group_of(accelerator),
             processes=processes,
             resume=resume is not None,
         )

@@ -19,9 +19,9 @@ from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.envs.factory import make_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MultiAgentProbe
-from agilerl_like.envs.probe_envs import KnownAction, KnownValue, Observation, Probe, describe, observed
+from agilerl_like.envs.probe_envs import ExpectedAction, ExpectedValue, Observation, Probe, as_observation, describe
 from agilerl_like.envs.spaces import tree_map
-from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.training.collector import Clock, Collector
 
 NUM_ENVS = 32
@@ -78,8 +78,8 @@ def solve(probe: Probe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
         continuous = isinstance(env.single_action_space, gymnasium.spaces.Box)
         given = {**SETTINGS, **({} if continuous else EXPLORING), **_needed(probe), "gamma": probe.gamma, **settings}
         agent = PPO(env.single_observation_space, env.single_action_space, seed=seed, **given)
-        steps = _train(agent, TransitionEnv(env), probe.steps)
-    return ProbeRecord(probe, tuple(ask(agent, probe.questions)), steps, perf_counter() - start)
+        steps = _train(agent, VecEnvAdapter(env), probe.steps)
+    return ProbeRecord(probe, tuple(ask(agent, probe.expectations)), steps, perf_counter() - start)
 
 
 def _needed(probe: Probe) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _needed(probe: Probe) -> dict[str, Any]:
     return {**memory, "swap_channels": True} if probe.channels_last else dict(memory)
 
 
-def _train(agent: PPO, env: TransitionEnv, steps: int) -> int:
+def _train(agent: PPO, env: VecEnvAdapter, steps: int) -> int:
     collector = Collector(Population([agent]), env, Clock(("env", "act", "learn")))
     collector.reset(range(len(collector.population)))
     ticks = -(-steps // env.num_envs)
@@ -99,17 +99,17 @@ def _train(agent: PPO, env: TransitionEnv, steps: int) -> int:
     return ticks * env.num_envs
 
 
-def ask(agent: PPO, questions: Iterable[KnownValue | KnownAction]) -> Iterable[Answer]:
+def ask(agent: PPO, expectations: Iterable[ExpectedValue | ExpectedAction]) -> Iterable[Answer]:
     """What an agent says to questions."""
     agent.set_training_mode(False)
-    for known in questions:
+    for known in expectations:
         asked = describe(known)
-        if isinstance(known, KnownValue):
-            _, value = _reply(agent, (*known.past, known.obs))
+        if isinstance(known, ExpectedValue):
+            _, value = _reply(agent, (*known.history, known.obs))
             tolerance = VALUE_TOLERANCE * max(1.0, abs(known.value))
             yield Answer("value", asked, (known.value,), _numbers(value), tolerance)
         else:
-            action, _ = _reply(agent, (*known.past, known.obs), known.mask)
+            action, _ = _reply(agent, (*known.history, known.obs), known.mask)
             yield Answer("action", asked, _numbers(known.action), _numbers(action), known.tolerance)
 
 
@@ -117,7 +117,7 @@ def _reply(agent: PPO, episode: Iterable[Observation], mask: tuple[bool, ...] = 
     """Return what the agent does last in an episode that it sees from the start, and what it thinks that is worth."""
     reply: tuple[Any, ...] = ()
     for obs in episode:
-        batch = tree_map(lambda leaf: np.asarray(leaf)[None], observed(obs))
+        batch = tree_map(lambda leaf: np.asarray(leaf)[None], as_observation(obs))
         memory = reply[4:]  # nothing, if the agent has none
         reply = agent.get_action(batch, np.array([mask]) if mask else None, *memory)
     action, _, _, value = reply[:4]

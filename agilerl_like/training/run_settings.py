@@ -14,8 +14,8 @@ from typing import Any
 
 from agilerl_like.algorithms.individual import Individual
 from agilerl_like.algorithms.individuals import Individuals
-from agilerl_like.envs.env_errors import name_of
-from agilerl_like.envs.factory import EnvRecipe, recipe_of
+from agilerl_like.envs.env_errors import env_name_of
+from agilerl_like.envs.factory import VecEnvConfig, env_config_of
 from agilerl_like.envs.import_paths import import_path, plain
 from agilerl_like.envs.wrapper_specs import to_json as wrapper_to_json
 from agilerl_like.errors import ConfigurationError
@@ -35,9 +35,9 @@ ABSENT = object()
 
 def environment_of(stage: Stage) -> dict[str, Any]:
     """The section `environment`, without what cannot be written to a file; `name` is what reports call it."""
-    section: dict[str, Any] = {"name": name_of(stage.vector)}
+    section: dict[str, Any] = {"name": env_name_of(stage.vector)}
     try:
-        recipe = recipe_of(stage.vector)
+        recipe = env_config_of(stage.vector)
     except ConfigurationError:  # nothing tells how it was made
         return section
     for key, describe in _facts_of(recipe).items():
@@ -48,7 +48,7 @@ def environment_of(stage: Stage) -> dict[str, Any]:
     return section
 
 
-def _facts_of(recipe: EnvRecipe) -> dict[str, Callable[[], Any]]:
+def _facts_of(recipe: VecEnvConfig) -> dict[str, Callable[[], Any]]:
     kwargs: Mapping[str, Any] = recipe.env_kwargs
     source, wrappers = recipe.env, recipe.wrappers
     if "source" in kwargs and "extra_wrappers" in kwargs:  # of teams: `multi_agent_env_config`
@@ -244,7 +244,7 @@ def settings_of(
 
 
 def _backend_of(vector: Any) -> str:
-    choice, recipe = getattr(vector, "choice", None), recipe_of(vector)
+    choice, recipe = getattr(vector, "choice", None), env_config_of(vector)
     return getattr(choice, "asked", recipe.backend)
 
 

@@ -22,8 +22,8 @@ from agilerl_like.distributed.process_group import (
     shard_members,
 )
 from agilerl_like.distributed.signals import StopRequests
-from agilerl_like.envs.env_errors import name_of
-from agilerl_like.envs.factory import EnvRecipe, backend_of, recipe_of
+from agilerl_like.envs.env_errors import env_name_of
+from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of
 from agilerl_like.errors import ConfigurationError, NoHealthyMember
 from agilerl_like.hpo import Mutations, Selection
 from agilerl_like.modules.layers import check_activation
@@ -120,8 +120,8 @@ def evolve_on_policy(
     job = Job(
         plan,
         type(stage),
-        recipe_of(stage.vector),
-        None if trials is None else recipe_of(trials.vector),
+        env_config_of(stage.vector),
+        None if trials is None else env_config_of(trials.vector),
         cpu,
         Unsent.of(population),
     )
@@ -138,9 +138,9 @@ def check_stage(stage: Stage, reporters: Reporters) -> None:
     findings = stage.check()
     for finding in findings:
         if finding.severity == "warning":
-            reporters.warning(f"env {name_of(stage.vector)}: {finding.problem}; {finding.advice}")
+            reporters.warning(f"env {env_name_of(stage.vector)}: {finding.problem}; {finding.advice}")
     if errors := [f"{finding.problem}; {finding.advice}" for finding in findings if finding.severity == "error"]:
-        raise ConfigurationError(f"env {name_of(stage.vector)} cannot be trained in: {'. '.join(errors)}")
+        raise ConfigurationError(f"env {env_name_of(stage.vector)} cannot be trained in: {'. '.join(errors)}")
 
 
 def check_processes(processes: int, members: int | None, num_envs: int) -> None:
@@ -224,12 +224,12 @@ class Part:
             training_env = stage.for_training(local, members.share.parts, members.share.part)
             if training_env is not stage.env:
                 stack.callback(training_env.close)
-            trial_env = self._trial_env(stack, local)
+            make_eval_env = self._trial_env(stack, local)
             run = Run(
                 members,
                 stage,
                 stage.stepped(training_env),
-                stage.judge(schedule.fitness, stage.stepped(trial_env), schedule.eval_steps),
+                stage.judge(schedule.fitness, stage.stepped(make_eval_env), schedule.eval_steps),
                 schedule=schedule,
                 selection=plan.selection,
                 mutations=plan.mutations,
@@ -285,15 +285,15 @@ class Part:
 
 def _record(plan: Plan, stage: Stage, training_env: Any, members: Members, places: Places) -> RunRecord:
     return RunRecord(
-        name=plan.name or name_of(stage.vector),
-        env=name_of(stage.vector),
+        name=plan.name or env_name_of(stage.vector),
+        env=env_name_of(stage.vector),
         algorithm=members.first.algo,
         population_size=members.size,
         num_envs=members.first.num_envs,
         seed=members.first.seed,
         max_env_steps=plan.schedule.max_steps * members.size,
         target=plan.schedule.target,
-        backend=backend_of(getattr(training_env, "vector", training_env)),
+        backend=describe_backend(getattr(training_env, "vector", training_env)),
         run_dir=places.run_dir,
         processes=members.process_group.size,
         settings=plan.settings,
@@ -306,8 +306,8 @@ class Job:
 
     plan: Plan
     stage: type[Stage]
-    recipe: EnvRecipe
-    trials: EnvRecipe | None
+    recipe: VecEnvConfig
+    trials: VecEnvConfig | None
     cpu: bool
     unsent: Unsent
 
@@ -358,7 +358,7 @@ def joined(*, cpu: bool, workers: WorkerProcesses | None = None) -> Iterator[Pro
         accelerator = init_process_group(cpu=cpu)
     try:
         with workers.guard_rendezvous():
-            process_group = MultiProcess(accelerator, cause=workers.describe_exit)
+            process_group = MultiProcess(accelerator, describe_exit=workers.describe_exit)
         yield process_group
     finally:
         destroy_process_group(accelerator)

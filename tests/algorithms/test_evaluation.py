@@ -12,9 +12,9 @@ from agilerl_like import PPO, make_vect_envs
 from agilerl_like.algorithms import episode_guard
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.evaluation import MORE_TRIES, Episodes, in_rounds
-from agilerl_like.envs import TransitionEnv, evaluation_env
-from agilerl_like.envs.evaluation_envs import trial_env
-from agilerl_like.errors import EnvironmentFault
+from agilerl_like.envs import VecEnvAdapter, evaluation_env
+from agilerl_like.envs.evaluation_envs import make_eval_env
+from agilerl_like.errors import EnvStepError
 
 SEEDS = [3, 1, 4, 1, 5]
 
@@ -43,16 +43,16 @@ def by_hand(env_id, population, max_steps=10_000):
 
 @pytest.mark.parametrize("backend", ["vector", "sync", "workers"])
 @pytest.mark.parametrize("envs", [5, 2])  # at once, and in three rounds of which the last is not full
-@pytest.mark.parametrize("make", [trial_env, evaluation_env])
+@pytest.mark.parametrize("make", [make_eval_env, evaluation_env])
 def test_every_member_plays_every_seed_once(backend, envs, make):
     population = population_of("CartPole-v1")
     returns, lengths = by_hand("CartPole-v1", population)
     env = make(make_vect_envs("CartPole-v1", 2, backend=backend), 3 * envs)
-    played = population.play(TransitionEnv(env), SEEDS)
+    played = population.play(VecEnvAdapter(env), SEEDS)
     np.testing.assert_array_equal(played.returns, returns)
     np.testing.assert_array_equal(played.lengths, lengths)
     assert played.steps == lengths.sum()
-    alone = population[1].play(TransitionEnv(env), SEEDS)  # all rows are one member's
+    alone = population[1].play(VecEnvAdapter(env), SEEDS)  # all rows are one member's
     np.testing.assert_array_equal(alone.returns, returns[1:2])
     env.close()
 
@@ -60,7 +60,9 @@ def test_every_member_plays_every_seed_once(backend, envs, make):
 def test_episodes_are_cut_where_they_are_too_long():
     population = population_of("Pendulum-v1", size=2)
     returns, _ = by_hand("Pendulum-v1", population, max_steps=7)
-    played = population.play(TransitionEnv(trial_env(make_vect_envs("Pendulum-v1", 1, backend="sync"), 4)), SEEDS, 7)
+    played = population.play(
+        VecEnvAdapter(make_eval_env(make_vect_envs("Pendulum-v1", 1, backend="sync"), 4)), SEEDS, 7
+    )
     np.testing.assert_allclose(played.returns, returns, rtol=1e-5)
     assert (played.lengths == 7).all()
 
@@ -91,7 +93,7 @@ def test_an_episode_that_was_lost_with_its_worker_does_not_count(tmp_path):
     env = make_vect_envs(make_env=make, num_envs=4, backend="workers", num_workers=2)
     agent = PPO(env.single_observation_space, env.single_action_space, seed=0)
     with pytest.warns(RuntimeWarning, match="exit code 3"):
-        played = agent.play(TransitionEnv(env), [1, 2, 3, 4])
+        played = agent.play(VecEnvAdapter(env), [1, 2, 3, 4])
     env.close()
     assert played.lost.any()
     assert not played.lost.all()
@@ -105,7 +107,7 @@ def test_who_has_no_episode_left_plays_again(tmp_path):
     env = make_vect_envs(make_env=make, num_envs=2, backend="workers", num_workers=1)
     agent = PPO(env.single_observation_space, env.single_action_space, seed=0)
     with pytest.warns(RuntimeWarning, match="exit code 3"):
-        played = agent.play(TransitionEnv(env), [1, 2])
+        played = agent.play(VecEnvAdapter(env), [1, 2])
     env.close()
     assert not played.lost.any()
     assert played.returns.tolist() == [[5.0, 5.0]]
@@ -168,23 +170,23 @@ def spoiling(what):
 def test_a_number_that_is_not_finite_is_a_fault_of_the_environment(what, message):
     env, population = spoiling(what)
     place = r"partial, member 0, env 1 of its own, in evaluation: "  # what made it has no name
-    with pytest.raises(EnvironmentFault, match=f"{place}{message} is not finite"):
-        population.play(TransitionEnv(env), [3, 4])
-    with pytest.raises(EnvironmentFault, match=f"partial, env 3, in evaluation: {message} is not finite"):
-        population[0].play(TransitionEnv(env), [1, 2, 3, 4])
+    with pytest.raises(EnvStepError, match=f"{place}{message} is not finite"):
+        population.play(VecEnvAdapter(env), [3, 4])
+    with pytest.raises(EnvStepError, match=f"partial, env 3, in evaluation: {message} is not finite"):
+        population[0].play(VecEnvAdapter(env), [1, 2, 3, 4])
 
 
 def test_episodes_that_go_on_for_very_long_are_named(monkeypatch):
     monkeypatch.setattr(episode_guard, "ENDLESS", 5)
     env, population = spoiling("nothing")
     with pytest.warns(RuntimeWarning, match=r"4 episodes of an evaluation have not ended after 5 steps; eval_steps"):
-        population.play(TransitionEnv(env), [1, 2])
-    population.play(TransitionEnv(env), [1, 2], 7)  # a warning would be an error
+        population.play(VecEnvAdapter(env), [1, 2])
+    population.play(VecEnvAdapter(env), [1, 2], 7)  # a warning would be an error
 
 
 def test_an_evaluation_can_be_stopped_at_every_step():
     env, population = spoiling("nothing")
     asked = iter([False, False, True])
     with pytest.raises(EvaluationStopped):
-        population.play(TransitionEnv(env), [1, 2], asked_to_stop=lambda: next(asked))
+        population.play(VecEnvAdapter(env), [1, 2], asked_to_stop=lambda: next(asked))
     assert [one.unwrapped.steps for one in env.envs] == [2] * 4

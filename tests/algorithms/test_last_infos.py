@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pettingzoo import ParallelEnv
 
 from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs
-from agilerl_like.envs.vector_infos import info_of
+from agilerl_like.envs.vector_infos import info_of_env
 
 
 class Counter(gymnasium.Env):
@@ -96,8 +96,8 @@ def test_a_teams_callback_gets_the_infos_of_its_agents():
 
 
 def test_infos_of_other_forms_are_read():
-    assert info_of({"final_info": [None, {"r": 3}], "_final_info": [False, True]}, 1, ended=True) == {"r": 3}
-    assert info_of({"lives": np.array([3, 2]), "players": {"id": np.array([7, 8])}, "name": "pool"}, 1) == {
+    assert info_of_env({"final_info": [None, {"r": 3}], "_final_info": [False, True]}, 1, ended=True) == {"r": 3}
+    assert info_of_env({"lives": np.array([3, 2]), "players": {"id": np.array([7, 8])}, "name": "pool"}, 1) == {
         "lives": 2,
         "players": {"id": 8},
         "name": "pool",

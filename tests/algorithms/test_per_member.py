@@ -12,7 +12,7 @@ from recurrent_worlds import Walk
 
 from agilerl_like import PPO, HyperparameterConfig, Population, RLParameter, make_vect_envs
 from agilerl_like.algorithms.population import NOISE_TICKS
-from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.learning.apart import Apart
 from agilerl_like.seeding import Purpose, integers
@@ -132,7 +132,7 @@ def lives(world, seed, places, *, ticks=70, births=None, **settings):
     everybody = members_of(world, seed, **settings)
     population = Watched([everybody[place] for place in places])
     env = make_vect_envs(world.env, ENVS * len(places), backend="sync")
-    collector = Collector(population, TransitionEnv(env), Clock(("act", "env", "learn")))
+    collector = Collector(population, VecEnvAdapter(env), Clock(("act", "env", "learn")))
     collector.begin(s for place in places for s in integers(ENVS, seed, Purpose.TRAINING_ENVS, place))
     reports = [[] for _ in places]
     for tick in range(ticks):
@@ -242,7 +242,7 @@ def test_what_was_kept_can_be_put_back():
 @pytest.mark.parametrize("per_member", [True, False])
 def test_how_many_rows_are_asked_changes_no_answer(per_member):
     agent = PPO(Box(-1, 1, (8,)), Box(-1, 1, (2,)), seed=1, per_member=per_member)
-    rows = agent.encoding.imagine(64, torch.Generator().manual_seed(3))
+    rows = agent.encoding.random_rows(64, torch.Generator().manual_seed(3))
     state = agent.nothing.repeat(64, 1, 1, 1)
     together, _ = agent.best_actions(rows, None, state)
     alone = [agent.best_actions(rows[i : i + 1].clone(), None, state[i : i + 1])[0][0] for i in range(64)]

@@ -10,7 +10,7 @@ from recurrent_worlds import Walk
 
 from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs
 from agilerl_like.algorithms.experiences import as_rollout
-from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.learning.digest import digest
 from agilerl_like.learning.sequences import Cut
@@ -47,7 +47,7 @@ def population_of(size=2, **kwargs):
 
 
 def collector_of(population, env):
-    collector = Collector(population, TransitionEnv(env), Clock(("act", "env", "learn")))
+    collector = Collector(population, VecEnvAdapter(env), Clock(("act", "env", "learn")))
     collector.reset(range(len(collector.population)))
     return collector
 
@@ -506,7 +506,7 @@ def test_memory_lasts_for_a_tested_episode_and_no_longer(mode):
         stubborn(agent, seed)
     expected = [scores_by_hand(agent.clone(), seeds) for agent in population]
     assert expected[0] != scores_by_hand(population[0].clone(), seeds, forgets=True)
-    env = TransitionEnv(sync(mode=mode))  # 4 envs of each member: three rounds
+    env = VecEnvAdapter(sync(mode=mode))  # 4 envs of each member: three rounds
     np.testing.assert_array_equal(population.play(env, seeds).returns, expected)
     np.testing.assert_array_equal(population[1].play(env, seeds).returns[0], expected[1])
 
@@ -550,7 +550,7 @@ def test_members_of_different_kinds_live_together_as_each_alone(kinds):
     collectors = [collector_of(together, sync())]
     for place in (0, 1):
         env = sync(1)
-        alone = Collector(Population([agent(place)]), TransitionEnv(env), Clock(("act", "env", "learn")))
+        alone = Collector(Population([agent(place)]), VecEnvAdapter(env), Clock(("act", "env", "learn")))
         alone.begin(integers(ENVS, together.seed, Purpose.TRAINING_ENVS, place))
         collectors.append(alone)
     for collector in collectors:

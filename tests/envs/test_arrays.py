@@ -6,11 +6,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from agilerl_like.envs import ObservationEncoding, TransitionEnv, make_vect_envs
-from agilerl_like.envs.array_backend import HostArrays, TensorArrays, arrays_of
+from agilerl_like.envs import ObservationEncoder, VecEnvAdapter, make_vect_envs
+from agilerl_like.envs.array_backend import NumpyBackend, TorchBackend, array_backend_of
 from agilerl_like.errors import ConfigurationError
 
-HOST, DEVICE = HostArrays(), TensorArrays(torch.device("cpu"))
+HOST, DEVICE = NumpyBackend(), TorchBackend(torch.device("cpu"))
 
 SPACES = [
     Box(-1, 1, (3,)),
@@ -24,7 +24,7 @@ SPACES = [
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_tensors_are_encoded_as_numpy_is(space):
     space.seed(0)
-    encoding = ObservationEncoding(space)
+    encoding = ObservationEncoder(space)
     seen = np.stack([space.sample() for _ in range(20)])
     rows = DEVICE.encoder(encoding)(torch.from_numpy(seen))
     assert rows.dtype is torch.float32
@@ -34,7 +34,7 @@ def test_tensors_are_encoded_as_numpy_is(space):
 
 @pytest.mark.parametrize("outside", [1, 6])
 def test_a_category_outside_the_space_is_no_number(outside):
-    rows = DEVICE.encoder(ObservationEncoding(Discrete(4, start=2)))(torch.tensor([2, outside, 5]))
+    rows = DEVICE.encoder(ObservationEncoder(Discrete(4, start=2)))(torch.tensor([2, outside, 5]))
     assert rows.isnan().all(1).tolist() == [False, True, False]
     assert rows[[0, 2]].tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]
 
@@ -61,10 +61,10 @@ def test_actions_come_to_numpy_and_to_tensors():
 
 
 def test_other_arrays_are_refused_with_what_to_do():
-    assert isinstance(arrays_of({"a": (np.zeros(2),)}), HostArrays)
-    assert isinstance(arrays_of({"policy": torch.zeros(2)}), TensorArrays)
+    assert isinstance(array_backend_of({"a": (np.zeros(2),)}), NumpyBackend)
+    assert isinstance(array_backend_of({"policy": torch.zeros(2)}), TorchBackend)
     with pytest.raises(ConfigurationError, match=r"builtins\.list.*JaxToTorch"):
-        arrays_of([0.0])
+        array_backend_of([0.0])
 
 
 class Photographer(gym.Env):
@@ -97,10 +97,10 @@ class Photographer(gym.Env):
 
 def alone(seeds, actions):
     """Step single envs by hand: rows of what is seen first, and of what each step led to and went on from."""
-    encoding = ObservationEncoding(Photographer.observation_space, swap_channels=True)
+    encoding = ObservationEncoder(Photographer.observation_space, swap_channels=True)
 
     def row(observation):
-        return encoding.encode(encoding.batched(observation)[0])[0]
+        return encoding.encode(encoding.as_batch(observation)[0])[0]
 
     envs, first, steps = [Photographer() for _ in seeds], [], []
     for env, seed in zip(envs, seeds, strict=True):
@@ -120,7 +120,7 @@ def test_rows_of_a_tree_with_images_come_through_every_backend_bit_by_bit(backen
     seeds = [3, 1, 4, 1]
     actions = np.random.default_rng(0).integers(4, size=(15, 4))
     encoding, first, steps = alone(seeds, actions)
-    env = TransitionEnv(
+    env = VecEnvAdapter(
         make_vect_envs(Photographer, 4, backend=backend, num_workers=2 if backend == "workers" else None)
     )
     env.divide(2)

@@ -6,10 +6,10 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from agilerl_like.envs import TransitionEnv, make_vect_envs
-from agilerl_like.envs.cartpole import AHEAD, SeededCartPole, is_cartpole, seeded_env
-from agilerl_like.envs.evaluation_envs import trial_env
-from agilerl_like.envs.factory import backend_of, widen
+from agilerl_like.envs import VecEnvAdapter, make_vect_envs
+from agilerl_like.envs.cartpole import STARTS_PER_DRAW, SeededCartPole, is_native_cartpole, with_per_env_seeds
+from agilerl_like.envs.evaluation_envs import make_eval_env
+from agilerl_like.envs.factory import describe_backend, with_num_envs
 from agilerl_like.errors import ConfigurationError
 
 STEPS = 2000
@@ -31,7 +31,7 @@ def test_a_row_does_not_know_who_steps_beside_it():
     seeds, limit = list(range(100, 109)), 13  # some fall, some do not
     whole = played(SeededCartPole(9, limit), seeds)
     ends = whole[1][:, 1:].sum(axis=(0, 1))
-    assert ends.min() > AHEAD  # beginnings were drawn more than once
+    assert ends.min() > STARTS_PER_DRAW  # beginnings were drawn more than once
     assert (whole[1][:, 1:].sum(axis=(0, 2)) > 100).all()  # terminated, truncated
     for rows in (slice(0, 2), slice(2, 9), slice(4, 5), slice(None, None, -1)):
         part = played(SeededCartPole(len(seeds[rows]), limit), seeds[rows], rows=rows)
@@ -83,27 +83,27 @@ def tilted(num_envs):
 @pytest.mark.filterwarnings("ignore:.*CartPole-v0 is out of date")
 def test_a_native_cartpole_is_seeded_and_stays_what_it_is(make, limit, told):
     env = make()
-    assert is_cartpole(env)
-    seeded = seeded_env(env, 3)
-    for one in (seeded, seeded_env(seeded, 3), trial_env(env, 3), trial_env(seeded, 3)):
+    assert is_native_cartpole(env)
+    seeded = with_per_env_seeds(env, 3)
+    for one in (seeded, with_per_env_seeds(seeded, 3), make_eval_env(env, 3), make_eval_env(seeded, 3)):
         assert type(one) is SeededCartPole
         assert (one.num_envs, one.max_episode_steps, one.gravity) == (3, limit, getattr(env, "gravity", 9.8))
-        assert backend_of(one) == told
+        assert describe_backend(one) == told
         assert one.recipe.env_kwargs == seeded.recipe.env_kwargs
-        speaker = TransitionEnv(one)
+        speaker = VecEnvAdapter(one)
         alone = SeededCartPole(1, max_episode_steps=limit)
         np.testing.assert_array_equal(speaker.reset([8, 9, 7])[1], alone.reset(seed=[9])[0][0])
-    wide = widen(seeded, 5)
+    wide = with_num_envs(seeded, 5)
     assert (type(wide), wide.num_envs, wide.max_episode_steps) == (CartPoleVectorEnv, 5, limit)
 
 
 def test_other_envs_are_made_again_as_they_are():
     env = make_vect_envs("CartPole-v1", 2, backend="sync")
-    assert not is_cartpole(env)
-    wide = seeded_env(env, 3)
+    assert not is_native_cartpole(env)
+    wide = with_per_env_seeds(env, 3)
     assert isinstance(wide, SyncVectorEnv)
     assert wide.num_envs == 3
     for made in (wide, env):
         made.close()
     with pytest.raises(ConfigurationError, match="cannot be made again"):
-        seeded_env(CartPoleVectorEnv(2), 4)
+        with_per_env_seeds(CartPoleVectorEnv(2), 4)

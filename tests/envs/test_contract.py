@@ -8,9 +8,9 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from agilerl_like import PPO, train_on_policy
-from agilerl_like.envs import TransitionEnv, make_multi_agent_vect_envs, make_vect_envs
-from agilerl_like.envs.envpool import checked_actions
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.envs import VecEnvAdapter, make_multi_agent_vect_envs, make_vect_envs
+from agilerl_like.envs.envpool import validate_actions
+from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.training.env_setup import AgentStage
 
 ROWS = 3
@@ -99,14 +99,14 @@ def test_a_misbehaviour_is_one_error_that_names_it(wrong, message):
     env = type("Wrong", (Own,), wrong)()
     spaces = env.single_observation_space, env.single_action_space
     agent = PPO(*spaces, num_envs=ROWS, learn_step=12, batch_size=6, seed=0)
-    with pytest.raises((EnvironmentFault, ConfigurationError), match=message):
+    with pytest.raises((EnvStepError, ConfigurationError), match=message):
         train_on_policy(
             env, pop=agent, eval_env=env, max_steps=24, evo_steps=24, eval_loop=1, eval_steps=3, verbose=False
         )
 
 
 def test_a_sound_one_is_stepped():
-    speaker = TransitionEnv(Own())
+    speaker = VecEnvAdapter(Own())
     speaker.reset(0)
     assert speaker.step(np.zeros(ROWS, np.int64)).reward.tolist() == [1.0] * ROWS
 
@@ -120,7 +120,7 @@ class Duck:
         return np.zeros((ROWS, 2), np.float32), {}
 
 
-@pytest.mark.parametrize("user", [AgentStage, TransitionEnv])
+@pytest.mark.parametrize("user", [AgentStage, VecEnvAdapter])
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
@@ -153,12 +153,12 @@ def test_an_env_by_duck_type_is_told_what_it_lacks(user, attributes, message):
 )
 def test_actions_that_a_pool_would_step_with_silently_are_refused(actions, space, message):
     with pytest.raises(ConfigurationError, match=message):
-        checked_actions(actions, space, 3)
+        validate_actions(actions, space, 3)
 
 
 def test_a_list_of_actions_becomes_an_array_for_a_pool():
-    assert checked_actions([0, 1, 1], Discrete(2), 3).tolist() == [0, 1, 1]
-    assert checked_actions([[0.5], [1.0], [0.0]], Box(-1, 1, (1,)), 3).shape == (3, 1)
+    assert validate_actions([0, 1, 1], Discrete(2), 3).tolist() == [0, 1, 1]
+    assert validate_actions([[0.5], [1.0], [0.0]], Box(-1, 1, (1,)), 3).shape == (3, 1)
 
 
 def failing(size=1):

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from agilerl_like.envs import TransitionEnv, evaluation_env, make_vect_envs, widen
+from agilerl_like.envs import VecEnvAdapter, evaluation_env, make_vect_envs, with_num_envs
 from agilerl_like.errors import ConfigurationError
 
 pytest.importorskip("envpool", reason="the extra 'envpool' is not installed")
@@ -16,7 +16,7 @@ pytest.importorskip("envpool", reason="the extra 'envpool' is not installed")
 
 def test_episodes_equal_gymnasiums_physics_row_by_row():
     # EnvPool's CartPole has its own random starts; set into gymnasium's, every step must follow from the one before
-    env = TransitionEnv(make_vect_envs("CartPole-v1", 3, backend="envpool", max_episode_steps=12))
+    env = VecEnvAdapter(make_vect_envs("CartPole-v1", 3, backend="envpool", max_episode_steps=12))
     assert env.autoreset_mode is AutoresetMode.NEXT_STEP
     obs = env.reset([3, 1, 4])
     single = gym.make("CartPole-v1").unwrapped
@@ -42,7 +42,7 @@ def test_episodes_equal_gymnasiums_physics_row_by_row():
 
 
 def test_each_env_follows_its_own_seed_and_a_second_reset_goes_on():
-    env = TransitionEnv(make_vect_envs("Acrobot-v1", 3, backend="envpool"))
+    env = VecEnvAdapter(make_vect_envs("Acrobot-v1", 3, backend="envpool"))
     first = env.reset([5, 6, 7])
     np.testing.assert_array_equal(env.reset([7, 6, 5]), first[::-1])
     np.testing.assert_array_equal(env.reset(5), first)  # one seed counts up
@@ -66,13 +66,13 @@ def test_an_id_that_only_envpool_has_is_made_with_open_bounds_opened():
 
 def test_it_is_widened_and_evaluated_with_a_seed_for_each_env():
     env = make_vect_envs("Acrobot-v1", 2, backend="envpool")
-    wide = widen(env, 5)
+    wide = with_num_envs(env, 5)
     assert (type(wide), wide.num_envs) == (type(env), 5)
-    judge = TransitionEnv(evaluation_env(env, 4))
+    judge = VecEnvAdapter(evaluation_env(env, 4))
     first = judge.reset([9, 8, 7, 9])
     np.testing.assert_array_equal(first[0], first[3])
     assert len(np.unique(first, axis=0)) == 3
-    assert isinstance(widen(env, 2, backend="sync"), SyncVectorEnv)
+    assert isinstance(with_num_envs(env, 2, backend="sync"), SyncVectorEnv)
     judge.close()
 
 
@@ -108,10 +108,10 @@ def test_mistakes_are_named():
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning")
 def test_a_pool_made_by_hand_is_accepted_but_cannot_be_seeded():
     envpool = pytest.importorskip("envpool", reason="the extra 'envpool' is not installed")
-    env = TransitionEnv(envpool.make_gymnasium("Acrobot-v1", num_envs=2, seed=3))
+    env = VecEnvAdapter(envpool.make_gymnasium("Acrobot-v1", num_envs=2, seed=3))
     with pytest.warns(UserWarning, match="cannot be seeded"):
         first = env.reset([1, 2])
     assert env.step(np.array([0, 1])).valid.all()
     assert first.shape == (2, 6)
     with pytest.raises(ConfigurationError, match="batch_size"):
-        TransitionEnv(envpool.make_gymnasium("Acrobot-v1", num_envs=2, batch_size=1, seed=3))
+        VecEnvAdapter(envpool.make_gymnasium("Acrobot-v1", num_envs=2, batch_size=1, seed=3))

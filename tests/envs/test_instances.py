@@ -8,8 +8,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import SyncVectorEnv
 
-from agilerl_like.envs import make_vect_envs, widen
-from agilerl_like.envs.distinct_envs import instances_of, whole_sets
+from agilerl_like.envs import make_vect_envs, with_num_envs
+from agilerl_like.envs.distinct_envs import num_distinct_envs, round_up_to_sets
 
 
 class Level(gym.Env):
@@ -55,16 +55,16 @@ def scaled(by):
 )
 def test_rows_are_instances_if_their_envs_differ(functions, instances):
     env = SyncVectorEnv(functions)
-    assert instances_of(env) == instances
-    assert instances_of(widen(env, 2 * instances)) == instances
+    assert num_distinct_envs(env) == instances
+    assert num_distinct_envs(with_num_envs(env, 2 * instances)) == instances
 
 
 def test_copies_by_a_recipe_are_alike_and_an_env_that_was_stepped_is_compared_afresh():
-    assert instances_of(make_vect_envs("Pendulum-v1", 3, backend="sync")) == 1
+    assert num_distinct_envs(make_vect_envs("Pendulum-v1", 3, backend="sync")) == 1
     env = SyncVectorEnv([lambda: gym.make("CartPole-v1") for _ in range(2)])
     env.reset(seed=[1, 2])
-    assert instances_of(env) == 1
+    assert num_distinct_envs(env) == 1
 
 
 def test_whole_sets_round_up():
-    assert [whole_sets(count, 3) for count in (1, 3, 4, 7)] == [3, 3, 6, 9]
+    assert [round_up_to_sets(count, 3) for count in (1, 3, 4, 7)] == [3, 3, 6, 9]

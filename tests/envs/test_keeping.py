@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from agilerl_like.envs import TransitionEnv, WorkerVectorEnv, make_vect_envs, widen
+from agilerl_like.envs import SubprocVectorEnv, VecEnvAdapter, make_vect_envs, with_num_envs
 
 SAME_STEP = AutoresetMode.SAME_STEP
 SEEDS = [3, 1, 4]
@@ -28,7 +28,7 @@ def by_hand(steps):
 
 
 def widened(kind):
-    return widen(kind([worlds.Buffered], autoreset_mode=SAME_STEP), 3)
+    return with_num_envs(kind([worlds.Buffered], autoreset_mode=SAME_STEP), 3)
 
 
 WAYS = {
@@ -38,7 +38,7 @@ WAYS = {
     "sync by hand": lambda: SyncVectorEnv([worlds.Buffered] * 3, autoreset_mode=SAME_STEP),
     "sync, widened": lambda: widened(SyncVectorEnv),
     "async, widened": lambda: widened(AsyncVectorEnv),
-    "workers, widened": lambda: widened(WorkerVectorEnv),
+    "workers, widened": lambda: widened(SubprocVectorEnv),
 }
 
 
@@ -47,7 +47,7 @@ def test_a_last_observation_is_not_the_first_of_the_next_episode(way):
     if "workers" in way and sys.platform == "win32":
         pytest.skip("workers need Linux or macOS")
     env = WAYS[way]()
-    speaker = TransitionEnv(env)
+    speaker = VecEnvAdapter(env)
     speaker.reset(SEEDS)
     ends = 0
     for rows in by_hand(8):

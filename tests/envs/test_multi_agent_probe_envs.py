@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter, check_finite_multi_agent
-from agilerl_like.envs.probe_envs import KnownAction, KnownValue, observed
+from agilerl_like.envs.probe_envs import ExpectedAction, ExpectedValue, as_observation
 from agilerl_like.envs.spaces import check_action_space, check_observation_space, tree_map
 
 with warnings.catch_warnings():  # it imports worlds in a way that PettingZoo itself calls old
@@ -44,7 +44,7 @@ def walk(probe, actions=None, steps=24):
     now = env.reset(list(range(NUM_ENVS)))
     for tick in range(steps):
         masks = env.action_mask
-        given = {agent: among(choices, tick, NUM_ENVS) for agent, choices in (actions or choices_of(env)).items()}
+        given = {agent: among(choices, tick, NUM_ENVS) for agent, choices in (actions or mask_slices(env)).items()}
         step = env.step(given)
         check_finite_multi_agent(step)
         for agent in env.agent_ids:
@@ -54,7 +54,7 @@ def walk(probe, actions=None, steps=24):
         now = step.obs
 
 
-def choices_of(env):
+def mask_slices(env):
     return {agent: candidates(space) for agent, space in env.single_action_spaces.items()}
 
 
@@ -71,12 +71,14 @@ def at(row, transition):
 
 def known_by_observation(probe, kind):
     return {
-        agent: {key(observed(known.obs)): known for known in answers if isinstance(known, kind)}
+        agent: {key(as_observation(known.obs)): known for known in answers if isinstance(known, kind)}
         for agent, answers in probe.answers.items()
     }
 
 
-VALUES = [name for name, probe in MULTI_AGENT_PROBES.items() if isinstance(probe.answers["speaker_0"][0], KnownValue)]
+VALUES = [
+    name for name, probe in MULTI_AGENT_PROBES.items() if isinstance(probe.answers["speaker_0"][0], ExpectedValue)
+]
 ACTIONS = [name for name in MULTI_AGENT_PROBES if name not in VALUES]
 
 
@@ -84,7 +86,7 @@ ACTIONS = [name for name in MULTI_AGENT_PROBES if name not in VALUES]
 def test_known_values_obey_bellman_in_every_step_that_is_told(name):
     """V(obs) = reward + gamma (1 - terminated) V(next_obs), and no value depends on whether agents sit out."""
     probe = MULTI_AGENT_PROBES[name]
-    known, asked = known_by_observation(probe, KnownValue), set()
+    known, asked = known_by_observation(probe, ExpectedValue), set()
     for agent, saw, _, _, came in walk(probe):
         worth = {one: answer.value for one, answer in known[agent].items()}
         after = 0.0 if came["terminated"] else worth[key(came["next_obs"])]
@@ -97,7 +99,7 @@ def test_known_values_obey_bellman_in_every_step_that_is_told(name):
 def test_known_actions_pay_best_of_all_that_are_allowed(name):
     """These worlds last one step, so what is best is what pays best."""
     probe = MULTI_AGENT_PROBES[name]
-    known = known_by_observation(probe, KnownAction)
+    known = known_by_observation(probe, ExpectedAction)
     pays = defaultdict(dict)
     for agent, saw, did, mask, came in walk(probe, steps=60):
         assert came["terminated"]
@@ -132,7 +134,7 @@ def test_teams_are_proper_pettingzoo_envs_that_agents_accept(name, capsys):
         check_observation_space(env.single_observation_space(agent))
         check_action_space(env.single_action_space(agent))
         for known in answers:
-            assert env.single_observation_space(agent).contains(observed(known.obs))
+            assert env.single_observation_space(agent).contains(as_observation(known.obs))
     listeners = [(env.single_observation_space(a), env.single_action_space(a)) for a in ("listener_0", "listener_1")]
     assert listeners[0] == listeners[1]
 
@@ -140,9 +142,9 @@ def test_teams_are_proper_pettingzoo_envs_that_agents_accept(name, capsys):
 @pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
 def test_a_groups_answers_are_equal_wherever_its_agents_see_the_same(name):
     answers = MULTI_AGENT_PROBES[name].answers
-    told = {key(observed(known.obs)): known for known in answers["listener_0"]}
+    told = {key(as_observation(known.obs)): known for known in answers["listener_0"]}
     for known in answers["listener_1"]:
-        other = told.get(key(observed(known.obs)), known)
+        other = told.get(key(as_observation(known.obs)), known)
         assert (known[1], known.name) == (other[1], other.name)
 
 

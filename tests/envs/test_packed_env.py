@@ -18,7 +18,7 @@ from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_eval_env, 
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter, check_finite_multi_agent
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import Transition
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 
 def team_of(factory, num_envs=1, **kwargs):
@@ -219,7 +219,7 @@ def test_a_mask_that_allows_nothing_is_an_error_unless_nobody_is_there_to_be_all
     env = team_of(partial(Stuck, a="ooT", b="ooo"), 2)
     env.reset([0, 0])
     env.step(still(env))
-    with pytest.raises(EnvironmentFault, match=r"agent 'b', env 0: action_mask=.* allows no action"):
+    with pytest.raises(EnvStepError, match=r"agent 'b', env 0: action_mask=.* allows no action"):
         env.step(still(env))
 
 
@@ -345,7 +345,7 @@ class Broken(Scripted):
 def test_a_broken_promise_is_one_error_that_names_the_agent(wrong, message):
     env = team_of(partial(Broken, wrong))
     env.reset([0])
-    with pytest.raises(EnvironmentFault, match=message):
+    with pytest.raises(EnvStepError, match=message):
         env.step(still(env))
 
 
@@ -358,7 +358,7 @@ class Unmasked(Manifold):
 
 
 def test_a_mask_that_the_space_promises_has_to_come():
-    with pytest.raises(EnvironmentFault, match="the observation of agent 'zeta' has no action_mask"):
+    with pytest.raises(EnvStepError, match="the observation of agent 'zeta' has no action_mask"):
         team_of(Unmasked).reset([0])
 
 
@@ -385,13 +385,13 @@ def test_numbers_that_are_not_finite_are_named(wrong, message):
     env = team_of(partial(Broken, wrong))
     env.reset([0])
     step = env.step(still(env))
-    with pytest.raises(EnvironmentFault, match=message):
+    with pytest.raises(EnvStepError, match=message):
         check_finite_multi_agent(step)
 
 
 def test_an_episode_without_agents_is_an_error():
     env = team_of(partial(Scripted, a=".oT"))
-    with pytest.raises(EnvironmentFault, match="began an episode without agents"):
+    with pytest.raises(EnvStepError, match="began an episode without agents"):
         env.reset([0])
 
 

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete, Text
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
-from agilerl_like.envs.factory import EnvRecipe, backend_of, make_vect_envs
+from agilerl_like.envs.factory import VecEnvConfig, describe_backend, make_vect_envs
 from agilerl_like.envs.multi_agent.pettingzoo import (
     MultiAgentVectorEnv,
     make_multi_agent_eval_env,
@@ -21,9 +21,9 @@ from agilerl_like.envs.multi_agent.pettingzoo import (
     multi_agent_with_num_envs,
 )
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
-from agilerl_like.envs.subproc.vec_env import WorkerVectorEnv
-from agilerl_like.envs.vec_adapter import TransitionEnv
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 needs_workers = pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
 MPE = ("simple_speaker_listener_v4", "simple_spread_v3", "simple_adversary_v3")
@@ -120,7 +120,7 @@ def test_workers_give_the_bits_of_sync(factory):
         make_multi_agent_vect_envs(factory, 5, backend=backend, num_workers=2, with_state=factory is worlds.Manifold)
         for backend in ("sync", "workers")
     )
-    assert isinstance(other.vector, WorkerVectorEnv)
+    assert isinstance(other.vector, SubprocVectorEnv)
     sample = sampler(one)
     same(one.reset(seed=[1, 2, 3, 4, 5]), other.reset(seed=[1, 2, 3, 4, 5]))
     for _ in range(25):
@@ -181,7 +181,7 @@ def test_an_env_whose_agent_has_no_choice_is_named_though_it_steps_in_a_part(stu
     env.reset([13 if row == stuck else row for row in range(4)])
     part = next(part for part, columns in enumerate(env.columns) if columns == slice(stuck % 2, stuck % 2 + 1))
     env.send(part, {agent: np.zeros(2, int) for agent in "ab"})
-    with pytest.raises(EnvironmentFault, match=f"agent 'b', env {stuck}: action_mask=.* allows no action"):
+    with pytest.raises(EnvStepError, match=f"agent 'b', env {stuck}: action_mask=.* allows no action"):
         env.receive(part)
     env.close()
 
@@ -275,7 +275,7 @@ def test_a_recipe_makes_it_again_wider_elsewhere_and_with_states():
     env = make_multi_agent_vect_envs(module.parallel_env, 2, backend="sync", N=2, max_cycles=7)
     written = json.loads(json.dumps(env.recipe.to_json()))
     assert written["env_kwargs"]["source"] == "mpe2.simple_spread_v3:parallel_env"
-    again = MultiAgentVectorEnv(EnvRecipe.from_json(written).make())
+    again = MultiAgentVectorEnv(VecEnvConfig.from_json(written).make())
     same(env.reset(seed=3), again.reset(seed=3))
     wide = multi_agent_with_num_envs(env, 5)
     assert (wide.num_envs, wide.agent_ids, wide.with_state) == (5, ("agent_0", "agent_1"), False)
@@ -335,7 +335,7 @@ def test_one_wrapper_may_stand_alone(wrapper):
 
 def test_quick_envs_are_stepped_here_and_agilerls_flag_chooses():
     make = worlds.Manifold
-    assert backend_of(make_multi_agent_vect_envs(make, 2).vector).startswith("sync, because")
+    assert describe_backend(make_multi_agent_vect_envs(make, 2).vector).startswith("sync, because")
     for flag, backend in ((True, "workers"), (False, "sync")):
         env = make_multi_agent_vect_envs(make, 2, should_async_vector=flag)
         assert env.recipe.backend == backend
@@ -451,7 +451,7 @@ def test_mistakes_are_one_clear_error(given, message):
 @needs_workers
 def test_unequal_copies_in_workers_are_named_too():
     env = make_multi_agent_vect_envs(Unequal, 4, backend="workers", num_workers=1)
-    with pytest.raises(EnvironmentFault, match=r"Packed\(a: Discrete\(2\)\)"):
+    with pytest.raises(EnvStepError, match=r"Packed\(a: Discrete\(2\)\)"):
         env.reset(seed=0)
 
 
@@ -460,7 +460,7 @@ def test_other_vector_envs_are_no_teams():
     with pytest.raises(ConfigurationError, match="is not an env of teams; make_multi_agent_vect_envs makes one"):
         MultiAgentVectorEnv(vector)
     with pytest.raises(ConfigurationError, match="is not an env of teams"):
-        MultiAgentVecEnvAdapter(TransitionEnv(vector))
+        MultiAgentVecEnvAdapter(VecEnvAdapter(vector))
 
 
 def test_a_factory_that_returns_one_team_twice_is_found_out():

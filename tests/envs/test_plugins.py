@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from agilerl_like.envs import backend_of, make_vect_envs
+from agilerl_like.envs import describe_backend, make_vect_envs
 from agilerl_like.errors import ConfigurationError
 
 PLUGIN = """
@@ -81,7 +81,7 @@ def test_breakout_of_minatar_is_an_image_with_its_channels_last(backend):
     assert ball[:, 3].any(axis=1).all()
     assert bricks[:, 1:4].all()
     assert bricks.sum() == 60
-    assert backend_of(env) == backend
+    assert describe_backend(env) == backend
     env.close()
 
 

@@ -15,15 +15,15 @@ from gymnasium.utils.env_checker import check_env
 from agilerl_like.envs import (
     PROBES,
     Probe,
-    TransitionEnv,
+    VecEnvAdapter,
     check_action_space,
     check_observation_space,
     make_vect_envs,
     mask_size,
     tree_map,
 )
-from agilerl_like.envs.probe_envs import KnownAction, KnownValue, describe, observed
-from agilerl_like.errors import EnvironmentFault
+from agilerl_like.envs.probe_envs import ExpectedAction, ExpectedValue, as_observation, describe
+from agilerl_like.errors import EnvStepError
 
 Situation = tuple[Hashable, ...]
 """What an agent can tell apart: the last observation or, with memory, all of the episode so far."""
@@ -39,8 +39,8 @@ def key(obs: Any) -> Hashable:
     return array.dtype.str, array.shape, array.tobytes()
 
 
-def asked(known: KnownValue | KnownAction) -> Situation:
-    return tuple(key(observed(obs)) for obs in (*known.past, known.obs))
+def asked(known: ExpectedValue | ExpectedAction) -> Situation:
+    return tuple(key(as_observation(obs)) for obs in (*known.history, known.obs))
 
 
 def candidates(space: gym.Space) -> list[Any]:
@@ -104,7 +104,7 @@ def solve(probe: Probe) -> dict[Situation, dict[Any, float]]:
 def test_the_known_answers_solve_the_world(name):
     probe = PROBES[name]
     worth = solve(probe)
-    assert probe.questions
+    assert probe.expectations
     for known in probe.values:
         assert max(worth[asked(known)].values()) == pytest.approx(known.value, abs=1e-6)
         # actions change nothing here, so the value holds however random the policy still is
@@ -119,18 +119,18 @@ def test_the_known_answers_solve_the_world(name):
 @pytest.mark.parametrize("name", PROBES)
 def test_whatever_matters_is_asked_for(name):
     probe = PROBES[name]
-    unasked = solve(probe)
-    for known in probe.questions:
-        unasked.pop(asked(known), None)
+    ignored = solve(probe)
+    for known in probe.expectations:
+        ignored.pop(asked(known), None)
     if probe.needs == "memory":  # while nothing happens any action will do, and values say nothing new
-        assert all(len(set(there.values())) == 1 for there in unasked.values())
+        assert all(len(set(there.values())) == 1 for there in ignored.values())
     else:
-        assert not unasked
+        assert not ignored
 
 
 @pytest.mark.parametrize("name", PROBES)
 def test_every_question_has_a_name_of_its_own(name):
-    names = [describe(known) for known in PROBES[name].questions]
+    names = [describe(known) for known in PROBES[name].expectations]
     assert len(set(names)) == len(names)
 
 
@@ -142,8 +142,8 @@ def test_probes_are_proper_gymnasium_envs_that_agents_accept(name):
     check_env(env, skip_render_check=True, skip_close_check=True)
     check_observation_space(env.observation_space)
     check_action_space(env.action_space)
-    for known in PROBES[name].questions:
-        assert env.observation_space.contains(observed(known.obs))
+    for known in PROBES[name].expectations:
+        assert env.observation_space.contains(as_observation(known.obs))
     for known in PROBES[name].actions:
         assert len(known.mask) in (0, mask_size(env.action_space))
         assert env.action_space.contains(np.array(known.action, dtype=env.action_space.dtype))
@@ -152,7 +152,7 @@ def test_probes_are_proper_gymnasium_envs_that_agents_accept(name):
 @pytest.mark.parametrize("name", PROBES)
 def test_every_observation_turns_up_in_a_vector_env(name):
     probe = PROBES[name]
-    env = TransitionEnv(make_vect_envs(probe.make, 4))
+    env = VecEnvAdapter(make_vect_envs(probe.make, 4))
     seen = set()
 
     def look(obs: Any) -> None:
@@ -164,7 +164,7 @@ def test_every_observation_turns_up_in_a_vector_env(name):
         if env.action_mask is not None:
             action = env.action_mask.argmax(axis=1)
         look(env.step(action).obs)
-    assert seen >= {key(observed(known.obs)) for known in PROBES[name].questions}
+    assert seen >= {key(as_observation(known.obs)) for known in PROBES[name].expectations}
     env.close()
 
 
@@ -172,7 +172,7 @@ def best_of(probe: Probe, view: Callable[[Any], Any]) -> float:
     """The best mean reward in a world of one step for an agent that sees no more than a view of each observation."""
     moves, rewards = explore(probe), defaultdict(list)
     for known in probe.actions:
-        rewards[key(view(observed(known.obs)))].append([moves[asked(known)][action][0] for action in (0, 1)])
+        rewards[key(view(as_observation(known.obs)))].append([moves[asked(known)][action][0] for action in (0, 1)])
     return sum(np.sum(there, axis=0).max() for there in rewards.values()) / len(probe.actions)
 
 
@@ -231,7 +231,7 @@ def test_actions_outside_the_space_are_faults():
     for name, action in (("ContinuousBounds", [1.5]), ("ActionSign", 2), ("Counter", -1)):
         env = PROBES[name].make()
         env.reset(seed=0)
-        with pytest.raises(EnvironmentFault, match="lies outside"):
+        with pytest.raises(EnvStepError, match="lies outside"):
             env.step(action)
 
 

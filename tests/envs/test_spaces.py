@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from agilerl_like.envs import (
-    ObservationEncoding,
+    ObservationEncoder,
     check_action_space,
     check_observation_space,
     encode,
@@ -23,9 +23,9 @@ from agilerl_like.envs import (
     space_to_json,
     tree_map,
 )
-from agilerl_like.envs.array_backend import TensorArrays
-from agilerl_like.envs.spaces import ambiguous_images, layout_of
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.envs.array_backend import TorchBackend
+from agilerl_like.envs.spaces import ambiguous_images, channel_layout
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 
 @st.composite
@@ -140,7 +140,7 @@ def test_rows_of_numbers(space, observations, rows):
 
 def test_float32_rows_are_not_copied():
     observations = np.zeros((4, 3), dtype=np.float32)
-    assert np.shares_memory(ObservationEncoding(Box(-1, 1, (3,))).encode(observations), observations)
+    assert np.shares_memory(ObservationEncoder(Box(-1, 1, (3,))).encode(observations), observations)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_float32_rows_are_not_copied():
     ],
 )
 def test_a_category_outside_the_space_is_named_instead_of_wrapped_around(space, observation):
-    with pytest.raises(EnvironmentFault, match="lies outside"):
+    with pytest.raises(EnvStepError, match="lies outside"):
         encode(space, np.array([observation]))
 
 
@@ -161,7 +161,7 @@ def test_a_category_outside_the_space_is_named_instead_of_wrapped_around(space, 
 def test_categories_may_be_whole_numbers_of_any_kind(dtype):
     rows = encode(MultiDiscrete([2, 3], start=[1, 0]), np.array([[1, 2], [2, 0]], dtype))
     assert rows.tolist() == [[1, 0, 0, 0, 1], [0, 1, 1, 0, 0]]
-    with pytest.raises(EnvironmentFault, match="lies outside"):
+    with pytest.raises(EnvStepError, match="lies outside"):
         encode(Discrete(2, start=1), np.array([np.iinfo(dtype).max], dtype))
 
 
@@ -169,15 +169,13 @@ def test_categories_may_be_whole_numbers_of_any_kind(dtype):
 @pytest.mark.parametrize("space", [Discrete(4, start=-2), MultiDiscrete([4])])
 def test_categories_that_are_no_whole_numbers_are_refused(space, given):
     wrong = np.asarray(given).reshape(-1, *space.shape)
-    with pytest.raises(
-        EnvironmentFault, match=f"observation has dtype {wrong.dtype}; allowed are whole numbers that lie"
-    ):
+    with pytest.raises(EnvStepError, match=f"observation has dtype {wrong.dtype}; allowed are whole numbers that lie"):
         encode(space, wrong)
 
 
 @pytest.mark.parametrize("given", [["a", "b"], [object(), 1.0]])
 def test_what_is_no_number_is_refused(given):
-    with pytest.raises(EnvironmentFault, match=r"observation has dtype .*; allowed are numbers"):
+    with pytest.raises(EnvStepError, match=r"observation has dtype .*; allowed are numbers"):
         encode(Box(-1, 1, (2,)), np.array(given))
 
 
@@ -192,7 +190,7 @@ IMAGE = Box(0, 255, (1, 2, 2), np.uint8)
 def test_an_image_of_bytes_takes_whole_numbers_from_0_to_255_of_any_kind(given):
     wrong = [number for number in given.ravel().tolist() if not (0 <= number <= 255 and number == int(number))]
     if wrong:
-        with pytest.raises(EnvironmentFault, match=rf"observation has {re.escape(str(wrong[0]))} among"):
+        with pytest.raises(EnvStepError, match=rf"observation has {re.escape(str(wrong[0]))} among"):
             encode(IMAGE, given)
     else:
         np.testing.assert_array_equal(encode(IMAGE, given), given.reshape(3, 4))
@@ -205,13 +203,13 @@ def test_bytes_of_another_dtype_are_the_same_row(given):
 
 @pytest.mark.parametrize("given", [np.full((1, 2, 2), "a"), np.full((1, 2, 2), None)])
 def test_an_image_without_numbers_is_refused(given):
-    with pytest.raises(EnvironmentFault, match=r"observation has dtype .*; allowed are whole numbers from 0 to 255"):
+    with pytest.raises(EnvStepError, match=r"observation has dtype .*; allowed are whole numbers from 0 to 255"):
         encode(IMAGE, given)
 
 
 def test_a_tree_is_one_row_of_numbers_in_its_own_order():
     space = Dict([("z", Discrete(2)), ("a", Tuple([Box(-1, 1, (2,), np.float64), MultiBinary(2)]))])
-    encoding = ObservationEncoding(space)
+    encoding = ObservationEncoder(space)
     rows = encoding.encode({"z": np.array([1, 0]), "a": (np.array([[0.5, 1], [-1, 0]]), np.array([[1, 0], [1, 1]]))})
     assert rows.tolist() == [[0, 1, 0.5, 1, 1, 0], [1, 0, -1, 0, 1, 1]]
     assert (encoding.size, encoding.dtype, rows.dtype) == (6, torch.float32, np.float32)
@@ -224,11 +222,11 @@ def test_a_tree_is_one_row_of_numbers_in_its_own_order():
 def test_beside_an_image_of_bytes_numbers_are_four_bytes_each():
     # 5 bytes of image, 2 numbers: the numbers come first, and 3 bytes fill the row up to a multiple of 4
     space = Dict({"eye": Box(0, 255, (1, 1, 5), np.uint8), "speed": Box(-1, 1, (2,))})
-    encoding = ObservationEncoding(space)
+    encoding = ObservationEncoder(space)
     image, speed = np.array([[[[0, 51, 102, 204, 255]]]], np.uint8), np.array([[0.5, -0.25]], np.float32)
     rows = encoding.encode({"eye": image, "speed": speed})
     assert rows.tolist() == [[*speed.tobytes(), 0, 51, 102, 204, 255, 0, 0, 0]]
-    assert (encoding.size, encoding.dtype, encoding.num_numbers) == (16, torch.uint8, 2)
+    assert (encoding.size, encoding.dtype, encoding.num_floats) == (16, torch.uint8, 2)
     rows = torch.from_numpy(rows)
     numbers = encoding.numbers(rows)
     assert numbers.tolist() == speed.tolist()
@@ -243,11 +241,11 @@ def test_beside_an_image_of_bytes_numbers_are_four_bytes_each():
 def test_numbers_beside_an_image_may_come_from_a_transposed_array(xp):
     space = Dict({"eye": Box(0, 255, (1, 2, 2), np.uint8), "speed": Box(-1, 1, (2,))})
     image, speed = np.zeros((3, 1, 2, 2), np.uint8), np.arange(6, dtype=np.float32).reshape(2, 3).T
-    expected = ObservationEncoding(space).encode({"eye": image, "speed": speed.copy()})
+    expected = ObservationEncoder(space).encode({"eye": image, "speed": speed.copy()})
     parts = (
         [image.reshape(3, 4), speed] if xp is np else [torch.zeros(3, 4, dtype=torch.uint8), torch.tensor(speed.T).T]
     )
-    np.testing.assert_array_equal(np.asarray(ObservationEncoding(space).join(parts, xp)), expected)
+    np.testing.assert_array_equal(np.asarray(ObservationEncoder(space).join(parts, xp)), expected)
 
 
 @pytest.mark.parametrize(
@@ -266,9 +264,9 @@ def test_images_are_scaled_by_their_bounds(space, given, seen):
     given = np.array(given, space.dtype).reshape(1, *space.shape)
     rows = torch.from_numpy(encode(space, given))
     assert (rows.dtype is torch.uint8) == (space.dtype in (np.uint8, np.bool_) and len(space.shape) == 3)
-    (leaf,) = ObservationEncoding(space).leaves
+    (leaf,) = ObservationEncoder(space).leaves
     np.testing.assert_array_equal(leaf.read(rows).flatten(), np.array(seen, np.float32))
-    (raw,) = ObservationEncoding(space, normalize_images=False).leaves
+    (raw,) = ObservationEncoder(space, normalize_images=False).leaves
     np.testing.assert_array_equal(raw.read(rows).flatten(), given.flatten().astype(np.float32))
     if rows.is_floating_point():
         assert leaf.read(rows.double()).dtype is torch.float64
@@ -278,12 +276,12 @@ def test_images_are_scaled_by_their_bounds(space, given, seen):
 def test_channels_that_come_last_are_seen_first(shape, seen):
     space = Box(0, 255, shape, np.uint8)
     image = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
-    (leaf,) = ObservationEncoding(space, swap_channels=True, normalize_images=False).leaves
+    (leaf,) = ObservationEncoder(space, swap_channels=True, normalize_images=False).leaves
     assert leaf.shape == seen
     read = leaf.read(torch.from_numpy(encode(space, image)))
     for channel in range(shape[-1]):
         assert read[channel].tolist() == image[..., channel].tolist()
-    (as_it_is,) = ObservationEncoding(space).leaves
+    (as_it_is,) = ObservationEncoder(space).leaves
     assert as_it_is.shape == shape
 
 
@@ -348,7 +346,7 @@ def test_every_array_is_read_back_from_a_row_exactly(space, seed, swapped):
         for _ in range(members)
     ]
     observation = tree_map(lambda *arrays: np.stack(arrays), *given)  # [P, B, …]
-    encoding = ObservationEncoding(space, swap_channels=swapped)
+    encoding = ObservationEncoder(space, swap_channels=swapped)
     rows = torch.from_numpy(encoding.encode(observation))
     assert rows.dtype is encoding.dtype
     assert rows.shape == (members, samples, encoding.size)
@@ -359,14 +357,14 @@ def test_every_array_is_read_back_from_a_row_exactly(space, seed, swapped):
         np.testing.assert_array_equal(leaf.read(rows[1]), seen[1])  # one member
         np.testing.assert_array_equal(leaf.read(rows[1, 2]), seen[1, 2])  # one observation
         assert leaf.read(rows).shape[2:] == leaf.shape
-    numbers = [leaf.read(rows).flatten(2) for leaf in encoding.leaves if not leaf.in_bytes and leaf.kind != "image"]
-    images = any(leaf.kind == "image" and not leaf.in_bytes for leaf in encoding.leaves)
+    numbers = [leaf.read(rows).flatten(2) for leaf in encoding.leaves if not leaf.is_uint8 and leaf.kind != "image"]
+    images = any(leaf.kind == "image" and not leaf.is_uint8 for leaf in encoding.leaves)
     if numbers and not images:
         torch.testing.assert_close(encoding.numbers(rows), torch.cat(numbers, -1), rtol=0, atol=0)
     assert encoding.normalised.shape == encoding.numbers(rows).shape[2:]
-    device = TensorArrays(torch.device("cpu")).encoder(encoding)
+    device = TorchBackend(torch.device("cpu")).encoder(encoding)
     assert device(tree_map(torch.from_numpy, observation)).equal(rows)
-    again = ObservationEncoding(space_from_json(json.loads(json.dumps(space_to_json(space)))), swap_channels=swapped)
+    again = ObservationEncoder(space_from_json(json.loads(json.dumps(space_to_json(space)))), swap_channels=swapped)
     np.testing.assert_array_equal(again.encode(observation), rows)
 
 
@@ -392,28 +390,28 @@ def observed(*batch, a=(2,), b1=(2, 2, 1)):
     ],
 )
 def test_an_observation_outside_its_spaces_shape_is_named(observation, message):
-    encoding = ObservationEncoding(TREE)
-    with pytest.raises(EnvironmentFault, match=message):
+    encoding = ObservationEncoder(TREE)
+    with pytest.raises(EnvStepError, match=message):
         encoding.encode(observation)
-    with pytest.raises(EnvironmentFault, match=message):
-        TensorArrays(torch.device("cpu")).encoder(encoding)(tree_map(torch.from_numpy, observation))
+    with pytest.raises(EnvStepError, match=message):
+        TorchBackend(torch.device("cpu")).encoder(encoding)(tree_map(torch.from_numpy, observation))
 
 
 def test_a_lone_observation_of_another_shape_is_named_too():
-    with pytest.raises(EnvironmentFault, match=r"observation has shape \(4, 3\); allowed is \(2,\)"):
+    with pytest.raises(EnvStepError, match=r"observation has shape \(4, 3\); allowed is \(2,\)"):
         encode(Box(-1, 1, (2,)), np.zeros((4, 3), np.float32))
 
 
 def test_imagined_rows_are_normal_numbers_and_bytes_within_their_bounds():
     space = Dict({"a": Box(-1, 1, (20,)), "b": Box(3, 9, (5, 5, 5), np.uint8), "c": Box(0, 1, (5, 5, 1), np.bool_)})
-    encoding = ObservationEncoding(space, normalize_images=False)
-    rows = encoding.imagine(500, torch.Generator().manual_seed(1))
+    encoding = ObservationEncoder(space, normalize_images=False)
+    rows = encoding.random_rows(500, torch.Generator().manual_seed(1))
     numbers, wide, flags = (leaf.read(rows) for leaf in encoding.leaves)
     assert abs(float(numbers.mean())) < 0.05  # 10,000 draws: five standard errors
     assert abs(float(numbers.std()) - 1) < 0.04
     assert wide.unique().tolist() == [3, 4, 5, 6, 7, 8, 9]
     assert flags.unique().tolist() == [0, 1]
-    plain = ObservationEncoding(Box(-1, 1, (3,))).imagine(4, torch.Generator().manual_seed(1))
+    plain = ObservationEncoder(Box(-1, 1, (3,))).random_rows(4, torch.Generator().manual_seed(1))
     assert plain.equal(torch.randn(4, 3, generator=torch.Generator().manual_seed(1)))
 
 
@@ -421,19 +419,19 @@ def test_imagined_rows_are_normal_numbers_and_bytes_within_their_bounds():
 
 
 def test_one_observation_becomes_a_batch_of_one():
-    encoding = ObservationEncoding(TREE)
+    encoding = ObservationEncoder(TREE)
     one = {"b": (2, np.full((2, 2, 1), 7).tolist()), "a": [0.5, 1.0], "unknown": "left out"}
-    tree, single = encoding.batched(one)
+    tree, single = encoding.as_batch(one)
     assert single
     assert list(tree) == ["a", "b"]
-    many, was_single = encoding.batched(observed(3))
+    many, was_single = encoding.as_batch(observed(3))
     assert not was_single
     assert many["b"][1].shape == (3, 2, 2, 1)
     np.testing.assert_array_equal(
         encoding.encode(tree), [[*np.array([0.5, 1, 0, 0, 1], np.float32).tobytes(), 7, 7, 7, 7]]
     )
     for space, alone, batch in ((Discrete(3), 2, [2, 0]), (Box(-1, 1, (1,)), [0.5], [[0.5], [1.0]])):
-        assert [ObservationEncoding(space).batched(given)[1] for given in (alone, batch)] == [True, False]
+        assert [ObservationEncoder(space).as_batch(given)[1] for given in (alone, batch)] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -449,7 +447,7 @@ def test_one_observation_becomes_a_batch_of_one():
 )
 def test_observations_that_fit_neither_are_refused(observation, message):
     with pytest.raises(ConfigurationError, match=message):
-        ObservationEncoding(TREE).batched(observation)
+        ObservationEncoder(TREE).as_batch(observation)
 
 
 # ---- what agents accept
@@ -506,7 +504,7 @@ def test_observations_that_are_accepted(space):
 )
 def test_observations_that_are_refused(space, where, why):
     with pytest.raises(ConfigurationError, match=rf"observation_space{re.escape(where)}=.*{why}.*allowed are"):
-        ObservationEncoding(space)
+        ObservationEncoder(space)
 
 
 @pytest.mark.parametrize("space", [Box(-1, 1, (3,)), Discrete(3, start=1), MultiDiscrete([2, 2]), MultiBinary(4)])
@@ -558,17 +556,17 @@ def test_tree_map_joins_what_stands_at_the_same_place():
     ],
 )
 def test_the_place_of_channels_is_found_from_the_shape(shape, layout):
-    assert layout_of(shape) == layout
+    assert channel_layout(shape) == layout
     space = Dict({"eye": Box(0, 255, shape, np.uint8), "speed": Box(-1, 1, (2,))})
     assert ambiguous_images(space) == ([("eye", shape)] if layout == "ambiguous" else [])
-    eye = ObservationEncoding(space).leaves[0]
+    eye = ObservationEncoder(space).leaves[0]
     assert eye.channels_last == (layout == "last")
     for said in (True, False):  # what is said wins
-        assert ObservationEncoding(space, swap_channels=said).leaves[0].channels_last is said
+        assert ObservationEncoder(space, swap_channels=said).leaves[0].channels_last is said
 
 
 def test_images_of_one_observation_may_have_their_channels_in_different_places():
     space = Dict({"left": Box(0, 255, (9, 9, 3), np.uint8), "right": Box(0, 255, (3, 9, 9), np.uint8)})
-    encoding = ObservationEncoding(space)
+    encoding = ObservationEncoder(space)
     assert [leaf.shape for leaf in encoding.leaves] == [(3, 9, 9)] * 2
     assert encoding.swap_channels is None

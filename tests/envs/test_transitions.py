@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from agilerl_like.envs import (
     EpisodeTracker,
+    SubprocVectorEnv,
     Transition,
-    TransitionEnv,
-    WorkerVectorEnv,
+    VecEnvAdapter,
     check_finite,
     check_finite_array,
     make_vect_envs,
     tree_map,
 )
-from agilerl_like.envs.array_backend import HostArrays
-from agilerl_like.errors import ConfigurationError, EnvironmentFault, Terminated
+from agilerl_like.envs.array_backend import NumpyBackend
+from agilerl_like.errors import ConfigurationError, EnvStepError, Terminated
 
 Script = Sequence[tuple[int, bool, bool]]  # episodes: length, terminates, truncates
 
@@ -115,7 +115,7 @@ def scripts(worlds: int) -> list[Script]:
 
 def run(env: VectorEnv, steps: int) -> tuple[list[Any], list[np.ndarray], list[Transition]]:
     """Return the observations that were acted on, the actions, and the transitions."""
-    speaker = TransitionEnv(env)
+    speaker = VecEnvAdapter(env)
     acted_on, actions, transitions = [speaker.reset(7)], [], []
     rng = np.random.default_rng(0)
     for _ in range(steps):
@@ -211,7 +211,7 @@ def test_backends_and_modes_equal_a_loop_over_single_envs(mode, backend):
     seeds = [3, 1, 4]
     # pushing one way falls after 8 to 10 steps, pushing in turns is cut off at 12
     actions = np.stack([np.ones(50), np.arange(50) % 2, np.arange(50) // 2 % 2], axis=1).astype(np.int64)
-    env = TransitionEnv(
+    env = VecEnvAdapter(
         backend([lambda: gym.make("CartPole-v1", max_episode_steps=12)] * len(seeds), autoreset_mode=mode)
     )
     first = env.reset(seeds)
@@ -247,7 +247,7 @@ def test_next_step_rows_say_that_nothing_was_done():
 
 
 def test_a_reset_right_after_an_end_is_no_step_to_skip():
-    speaker = TransitionEnv(OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.NEXT_STEP))
+    speaker = VecEnvAdapter(OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.NEXT_STEP))
     speaker.reset()
     assert speaker.step([1]).terminated.all()
     speaker.reset()
@@ -259,7 +259,7 @@ def test_a_reset_right_after_an_end_is_no_step_to_skip():
 def test_nothing_that_was_returned_is_overwritten_by_later_steps():
     worlds = [Scripted(world, script) for world, script in enumerate(scripts(4))]
     for mode in AutoresetMode:
-        speaker = TransitionEnv(OwnVector(worlds, mode))
+        speaker = VecEnvAdapter(OwnVector(worlds, mode))
         speaker.reset()
         kept = [speaker.step(np.arange(4)) for _ in range(1)]
         copies = [Transition(*(None if part is None else np.array(part) for part in step)) for step in kept]
@@ -270,7 +270,7 @@ def test_nothing_that_was_returned_is_overwritten_by_later_steps():
 
 
 def test_same_step_without_final_obs_falls_back_on_the_last_known_and_warns_once():
-    speaker = TransitionEnv(OwnVector([Scripted(0, [(2, False, True)])], AutoresetMode.SAME_STEP, final="missing"))
+    speaker = VecEnvAdapter(OwnVector([Scripted(0, [(2, False, True)])], AutoresetMode.SAME_STEP, final="missing"))
     speaker.reset()
     before_last = speaker.step([0]).obs
     with pytest.warns(UserWarning, match="final_obs"):
@@ -298,11 +298,11 @@ class Named(gym.Wrapper):
 
 
 @pytest.mark.parametrize("space", ["vector", "dict"])
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv, WorkerVectorEnv])
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv, SubprocVectorEnv])
 def test_policy_is_a_key_as_any_other_where_single_envs_are_put_together(space, kind):
     script = [(2, False, True), (1, True, False)]
     env = kind([lambda: Named(Scripted(0, script, space=space))] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-    speaker, world = TransitionEnv(env), Scripted(0, script, space=space)
+    speaker, world = VecEnvAdapter(env), Scripted(0, script, space=space)
     assert speaker.single_observation_space == Dict({"policy": world.observation_space})
     tree_map(np.testing.assert_array_equal, speaker.reset(), {"policy": twice(world.reset()[0])})
     for _ in range(5):
@@ -347,7 +347,7 @@ class Bare:
 def test_of_a_simulators_dictionary_of_tensors_the_policys_part_is_seen(space):
     singles = [Scripted(row, script, space=space) for row, script in enumerate(scripts(3))]
     env: Any = Bare([Named(single) for single in singles], tensors=True)
-    assert TransitionEnv(env).single_observation_space == singles[0].observation_space
+    assert VecEnvAdapter(env).single_observation_space == singles[0].observation_space
     journals = as_journals(*run(env, 9), worlds=3)
     for journal, single in zip(journals, singles, strict=True):
         assert_same(journal, single.journal)
@@ -358,7 +358,7 @@ def test_of_a_simulators_dictionary_of_tensors_the_policys_part_is_seen(space):
 def test_policy_is_a_key_as_any_other_in_numpy(space, stacked):
     singles = [Scripted(row, script, space=space) for row, script in enumerate(scripts(3))]
     env: Any = Bare([Named(single) for single in singles], stacked=stacked)
-    assert TransitionEnv(env).single_observation_space == Dict({"policy": singles[0].observation_space})
+    assert VecEnvAdapter(env).single_observation_space == Dict({"policy": singles[0].observation_space})
     journals = as_journals(*run(env, 9), worlds=3)
     for journal, single in zip(journals, singles, strict=True):
         assert_same(
@@ -370,7 +370,7 @@ def test_policy_is_a_key_as_any_other_in_numpy(space, stacked):
 def test_a_missing_autoreset_mode_is_taken_for_next_step_with_a_warning():
     env = OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.NEXT_STEP)
     env.metadata = {}
-    speaker = TransitionEnv(env)
+    speaker = VecEnvAdapter(env)
     with pytest.warns(UserWarning, match="autoreset_mode.*NEXT_STEP"):
         speaker.reset()
     assert [bool(speaker.step([1]).valid[0]) for _ in range(3)] == [True, False, True]
@@ -379,22 +379,22 @@ def test_a_missing_autoreset_mode_is_taken_for_next_step_with_a_warning():
 def test_a_mode_may_be_written_as_text_and_an_unknown_one_is_refused():
     env = OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.SAME_STEP)
     env.metadata = {"autoreset_mode": "SameStep"}
-    assert TransitionEnv(env).autoreset_mode is AutoresetMode.SAME_STEP
+    assert VecEnvAdapter(env).autoreset_mode is AutoresetMode.SAME_STEP
     env.metadata = {"autoreset_mode": "sometimes"}
     with pytest.raises(ConfigurationError, match=r"'sometimes'.*NextStep"):
-        TransitionEnv(env)
+        VecEnvAdapter(env)
 
 
 def test_a_single_env_is_refused_with_the_way_to_make_a_vector_of_it():
     with pytest.raises(ConfigurationError, match="make_vect_envs"):
-        TransitionEnv(gym.make("CartPole-v1"))  # pyright: ignore[reportArgumentType]
+        VecEnvAdapter(gym.make("CartPole-v1"))  # pyright: ignore[reportArgumentType]
 
 
 # ---- seeds
 
 
 def first_observations(env: VectorEnv, seeds) -> np.ndarray:
-    return TransitionEnv(env).reset(seeds)
+    return VecEnvAdapter(env).reset(seeds)
 
 
 def test_each_row_follows_its_own_seed_where_rows_have_their_own_generator():
@@ -413,7 +413,7 @@ def test_every_entry_of_a_list_matters_where_rows_share_a_generator():
 
 
 def test_a_list_of_seeds_of_another_length_is_refused():
-    speaker = TransitionEnv(make_vect_envs("CartPole-v1", 3, backend="sync"))
+    speaker = VecEnvAdapter(make_vect_envs("CartPole-v1", 3, backend="sync"))
     with pytest.raises(ConfigurationError, match=r"seeds has 2 entries.*3 envs"):
         speaker.reset([1, 2])
 
@@ -451,7 +451,7 @@ class Masked(gym.Env):
 @pytest.mark.parametrize("as_list", [False, True])
 def test_the_mask_goes_with_the_observation_to_act_on(mode, as_list):
     env = SyncVectorEnv([lambda: Masked(as_list=as_list)] * 2, autoreset_mode=mode)
-    speaker = TransitionEnv(env)
+    speaker = VecEnvAdapter(env)
     obs = speaker.reset()
     for _ in range(12):
         assert speaker.action_mask is not None
@@ -465,13 +465,13 @@ def test_the_mask_goes_with_the_observation_to_act_on(mode, as_list):
 
 
 def test_rows_and_steps_without_a_mask_allow_everything():
-    speaker = TransitionEnv(
+    speaker = VecEnvAdapter(
         SyncVectorEnv([Masked, lambda: Masked(forgets=True)], autoreset_mode=AutoresetMode.SAME_STEP)
     )
     speaker.reset()
     np.testing.assert_array_equal(speaker.action_mask, [[1, 0, 0], [1, 1, 1]])
     np.testing.assert_array_equal(speaker.step([0, 0]).action_mask, [[0, 1, 0], [0, 1, 0]])
-    lone = TransitionEnv(SyncVectorEnv([lambda: Masked(forgets=True)], autoreset_mode=AutoresetMode.SAME_STEP))
+    lone = VecEnvAdapter(SyncVectorEnv([lambda: Masked(forgets=True)], autoreset_mode=AutoresetMode.SAME_STEP))
     lone.reset()
     assert lone.action_mask is None  # nothing was said yet
     np.testing.assert_array_equal(lone.step([0]).action_mask, [[0, 1, 0]])
@@ -494,7 +494,7 @@ class MaskedLater(Masked):
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_the_first_mask_may_come_with_a_later_episode(mode):
-    speaker = TransitionEnv(SyncVectorEnv([MaskedLater] * 2, autoreset_mode=mode))
+    speaker = VecEnvAdapter(SyncVectorEnv([MaskedLater] * 2, autoreset_mode=mode))
     speaker.reset()
     told, masks = [], []
     for _ in range(9):
@@ -527,7 +527,7 @@ def test_masks_of_an_env_of_tensors_may_lie_on_the_host(mode, present, kind):
             rows = [[True, False, True, False, False], [False, True, False, False, False]]
             return {"action_mask": kind(rows), **({} if present is None else {"_action_mask": present})}
 
-    speaker = TransitionEnv(OnDevice([Scripted(row, [(9, True, False)]) for row in range(2)], mode))
+    speaker = VecEnvAdapter(OnDevice([Scripted(row, [(9, True, False)]) for row in range(2)], mode))
     speaker.reset()
     for mask in (speaker.action_mask, speaker.step([1, 1]).action_mask):
         assert isinstance(mask, torch.Tensor)
@@ -536,7 +536,7 @@ def test_masks_of_an_env_of_tensors_may_lie_on_the_host(mode, present, kind):
 
 
 def test_gymnasiums_taxi_brings_masks():
-    speaker = TransitionEnv(make_vect_envs("Taxi-v4", 2, backend="sync"))
+    speaker = VecEnvAdapter(make_vect_envs("Taxi-v4", 2, backend="sync"))
     speaker.reset([0, 1])
     singles = [gym.make("Taxi-v4").reset(seed=seed)[1]["action_mask"] for seed in (0, 1)]
     np.testing.assert_array_equal(speaker.action_mask, singles)
@@ -547,7 +547,7 @@ def test_gymnasiums_taxi_brings_masks():
     [(Discrete(4), r"\(1, 4\)"), (MultiDiscrete([2, 2]), r"\(1, 4\)"), (MultiBinary(5), r"\(1, 5\)")],
 )
 def test_a_mask_of_the_wrong_shape_is_refused(space, allowed):
-    speaker = TransitionEnv(SyncVectorEnv([lambda: Masked(action_space=space)]))
+    speaker = VecEnvAdapter(SyncVectorEnv([lambda: Masked(action_space=space)]))
     with pytest.raises(ConfigurationError, match=rf"action_mask.*\(1, 3\).*{allowed}"):
         speaker.reset()
 
@@ -558,8 +558,8 @@ def test_a_mask_that_leaves_no_choice_names_the_env():
             return super().say()[0], {"action_mask": np.array([True, True, False, False])}
 
     # MultiDiscrete([2, 2]): the first pair is free, the second has no choice at all
-    speaker = TransitionEnv(SyncVectorEnv([lambda: Stuck(action_space=MultiDiscrete([2, 2]))] * 2))
-    with pytest.raises(EnvironmentFault, match=r"env 0: action_mask=\[1, 1, 0, 0\]"):
+    speaker = VecEnvAdapter(SyncVectorEnv([lambda: Stuck(action_space=MultiDiscrete([2, 2]))] * 2))
+    with pytest.raises(EnvStepError, match=r"env 0: action_mask=\[1, 1, 0, 0\]"):
         speaker.reset()
 
 
@@ -570,7 +570,7 @@ def test_a_mask_that_leaves_no_choice_names_the_env():
 def test_the_tracker_sums_each_episode_once_and_skips_inserted_rows(mode):
     worlds = [Scripted(world, script) for world, script in enumerate(scripts(4))]
     _, _, transitions = run(SyncVectorEnv([lambda world=world: world for world in worlds], autoreset_mode=mode), 14)
-    tracker = EpisodeTracker(4, HostArrays())
+    tracker = EpisodeTracker(4, NumpyBackend())
     halves = []
     for start in (0, 7):
         for step in transitions[start : start + 7]:
@@ -600,13 +600,13 @@ def test_numbers_that_are_not_finite_are_named_with_env_place_and_value():
     broken = fine.copy()
     broken[1, 2] = np.nan
     check_finite(transition(fine, [0.0, 1e30]))
-    with pytest.raises(EnvironmentFault, match=r"env 1: observation\[2\]=nan"):
+    with pytest.raises(EnvStepError, match=r"env 1: observation\[2\]=nan"):
         check_finite(transition(broken, [0.0, 0.0]))
-    with pytest.raises(EnvironmentFault, match=r"env 1: last observation\[2\]=nan"):
+    with pytest.raises(EnvStepError, match=r"env 1: last observation\[2\]=nan"):
         check_finite(transition(fine, [0.0, 0.0], broken))
-    with pytest.raises(EnvironmentFault, match=r"env 0: reward=-inf"):
+    with pytest.raises(EnvStepError, match=r"env 0: reward=-inf"):
         check_finite(transition(fine, [-np.inf, 0.0]))
-    with pytest.raises(EnvironmentFault, match=r"env 1: observation\['b'\]\[0\]\[2\]=nan"):
+    with pytest.raises(EnvStepError, match=r"env 1: observation\['b'\]\[0\]\[2\]=nan"):
         check_finite(transition({"a": fine, "b": (broken,)}, [0.0, 0.0]))
     check_finite_array("observation", np.array([3, 4]))  # whole numbers are always finite
 
@@ -628,16 +628,16 @@ IN_SYNC = [
 
 @pytest.mark.parametrize(("defect", "message"), IN_SYNC)
 def test_an_exception_of_an_env_in_this_process_names_env_row_and_line(defect, message):
-    env = TransitionEnv(SyncVectorEnv([worlds.Frail] * 3, autoreset_mode=AutoresetMode.SAME_STEP))
+    env = VecEnvAdapter(SyncVectorEnv([worlds.Frail] * 3, autoreset_mode=AutoresetMode.SAME_STEP))
     env.reset([1, 2, 3])
-    with pytest.raises(EnvironmentFault, match=f"^Frail: env 1: {message}") as error:
+    with pytest.raises(EnvStepError, match=f"^Frail: env 1: {message}") as error:
         env.step(np.array([0, defect, 0]))
     assert error.value.__cause__ is not None
 
 
 def test_so_does_one_that_is_raised_at_a_reset():
-    env = TransitionEnv(SyncVectorEnv([worlds.Frail, worlds.BrokenAtReset]))
-    with pytest.raises(EnvironmentFault, match=r"^Frail: env 1: reset failed with ZeroDivisionError: no episode of"):
+    env = VecEnvAdapter(SyncVectorEnv([worlds.Frail, worlds.BrokenAtReset]))
+    with pytest.raises(EnvStepError, match=r"^Frail: env 1: reset failed with ZeroDivisionError: no episode of"):
         env.reset([1, 2])
 
 
@@ -647,7 +647,7 @@ def test_a_wish_to_end_the_process_at_once_is_no_fault_of_the_env(stop):
         def step(self, action):
             raise stop
 
-    env = TransitionEnv(SyncVectorEnv([Stopped]))
+    env = VecEnvAdapter(SyncVectorEnv([Stopped]))
     env.reset([1])
     with pytest.raises(stop):
         env.step(np.zeros(1, int))

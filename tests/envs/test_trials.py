@@ -6,9 +6,9 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
-from agilerl_like.envs import TransitionEnv, make_vect_envs
+from agilerl_like.envs import VecEnvAdapter, make_vect_envs
 from agilerl_like.envs.cartpole import SeededCartPole
-from agilerl_like.envs.evaluation_envs import OneEpisode, trial_env
+from agilerl_like.envs.evaluation_envs import SingleEpisode, make_eval_env
 
 SEEDS = [11, 5, 11, 400]
 
@@ -39,9 +39,9 @@ def single_cartpoles(make):
 def test_cartpoles_episodes_are_gymnasiums_to_the_last_bit(backend, limit):
     env = make_vect_envs("CartPole-v1", 2, backend=backend, max_episode_steps=limit)
     expected = single_cartpoles(lambda: gym.make("CartPole-v1", max_episode_steps=limit))
-    trial = trial_env(env, len(SEEDS))
+    trial = make_eval_env(env, len(SEEDS))
     assert isinstance(trial, SeededCartPole) == (backend == "vector")
-    speaker = TransitionEnv(trial)
+    speaker = VecEnvAdapter(trial)
     for _ in range(2):  # the same seeds again
         obs = speaker.reset(SEEDS)
         lengths = [len(rewards) for _, rewards, _ in expected]
@@ -83,8 +83,8 @@ class Counted(gym.Env):
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 def test_no_step_and_no_reset_comes_after_an_episodes_end(mode):
     singles = [Counted() for _ in range(3)]
-    env = gym.vector.SyncVectorEnv([lambda one=one: OneEpisode(one) for one in singles], autoreset_mode=mode)
-    speaker = TransitionEnv(env)
+    env = gym.vector.SyncVectorEnv([lambda one=one: SingleEpisode(one) for one in singles], autoreset_mode=mode)
+    speaker = VecEnvAdapter(env)
     for seeds in ([2, 9, 1], [4, 1, 6]):
         before = [(one.resets, one.steps) for one in singles]
         speaker.reset(seeds)
@@ -95,7 +95,7 @@ def test_no_step_and_no_reset_comes_after_an_episodes_end(mode):
 
 
 def test_it_stands_where_its_episode_ended():
-    env = OneEpisode(Counted())
+    env = SingleEpisode(Counted())
     env.reset(seed=1)
     last, _, terminated, _, info = env.step(0)
     assert terminated

@@ -11,16 +11,16 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from agilerl_like.envs import EnvRecipe, TransitionEnv, evaluation_env, make_vect_envs, widen
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.envs import VecEnvAdapter, VecEnvConfig, evaluation_env, make_vect_envs, with_num_envs
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 CARTPOLE = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
 ENVPOOL = importlib.util.find_spec("envpool") is not None
 
 
-def recipe_of(env: VectorEnv) -> EnvRecipe:
+def env_config_of(env: VectorEnv) -> VecEnvConfig:
     recipe = getattr(env, "recipe", None)
-    assert isinstance(recipe, EnvRecipe)
+    assert isinstance(recipe, VecEnvConfig)
     return recipe
 
 
@@ -31,22 +31,22 @@ def test_auto_prefers_the_native_vector_env():
     env = make_vect_envs("CartPole-v1", 5)
     assert isinstance(env, CartPoleVectorEnv)
     assert env.num_envs == 5
-    assert recipe_of(env).backend == "vector"
+    assert env_config_of(env).backend == "vector"
 
 
 def test_auto_is_sync_where_wrappers_arguments_or_a_factory_ask_for_single_envs():
-    assert recipe_of(make_vect_envs("CartPole-v1", wrappers=["FlattenObservation"])).backend == "sync"
-    assert recipe_of(make_vect_envs(CartPoleEnv, 2)).backend == "sync"
-    assert recipe_of(make_vect_envs(CARTPOLE, 2)).backend == "sync"
+    assert env_config_of(make_vect_envs("CartPole-v1", wrappers=["FlattenObservation"])).backend == "sync"
+    assert env_config_of(make_vect_envs(CartPoleEnv, 2)).backend == "sync"
+    assert env_config_of(make_vect_envs(CARTPOLE, 2)).backend == "sync"
     # CartPoleVectorEnv does not know `disable_env_checker`, so gymnasium.make gets it
-    assert recipe_of(make_vect_envs("CartPole-v1", 2, disable_env_checker=True)).backend == "sync"
+    assert env_config_of(make_vect_envs("CartPole-v1", 2, disable_env_checker=True)).backend == "sync"
     # g is an argument of Pendulum, which has no native vector env, and EnvPool is not asked to know it
-    assert recipe_of(make_vect_envs("Pendulum-v1", 2, g=5.0)).backend == "sync"
+    assert env_config_of(make_vect_envs("Pendulum-v1", 2, g=5.0)).backend == "sync"
 
 
 def test_auto_takes_envpool_only_where_it_is_installed():
-    assert recipe_of(make_vect_envs("Acrobot-v1", 2)).backend == ("envpool" if ENVPOOL else "sync")
-    assert recipe_of(make_vect_envs("Taxi-v4", 2)).backend == "sync"  # EnvPool has no Taxi-v4
+    assert env_config_of(make_vect_envs("Acrobot-v1", 2)).backend == ("envpool" if ENVPOOL else "sync")
+    assert env_config_of(make_vect_envs("Taxi-v4", 2)).backend == "sync"  # EnvPool has no Taxi-v4
 
 
 def test_sync_and_async_reset_in_the_same_step():
@@ -91,7 +91,7 @@ def test_only_the_first_copy_is_watched_by_the_checker():
 
 def test_an_id_without_a_version_means_the_newest():
     env = make_vect_envs("CartPole", backend="sync")
-    assert recipe_of(env).env == "CartPole-v1"
+    assert env_config_of(env).env == "CartPole-v1"
 
 
 def test_an_id_may_name_the_module_that_registers_it():
@@ -118,7 +118,7 @@ class Twice(gym.RewardWrapper):
     ],
 )
 def test_wrappers_by_name_pair_mapping_path_and_callable(wrappers, reward):
-    speaker = TransitionEnv(make_vect_envs("CartPole-v1", 2, wrappers=wrappers))
+    speaker = VecEnvAdapter(make_vect_envs("CartPole-v1", 2, wrappers=wrappers))
     speaker.reset(0)
     np.testing.assert_array_equal(speaker.step(np.array([0, 1])).reward, [reward, reward])
 
@@ -134,7 +134,7 @@ def test_wrappers_by_name_pair_mapping_path_and_callable(wrappers, reward):
 )
 def test_one_wrapper_may_stand_alone(wrapper):
     env = make_vect_envs("CartPole-v1", 2, wrappers=wrapper)
-    assert recipe_of(env).wrappers == (wrapper,)
+    assert env_config_of(env).wrappers == (wrapper,)
 
 
 # ---- making again
@@ -147,10 +147,10 @@ def parts(env: VectorEnv) -> tuple[Any, ...]:
 @pytest.mark.parametrize("backend", ["vector", "sync", "async"])
 def test_an_env_is_widened_as_it_was_made(backend):
     narrow = make_vect_envs("CartPole-v1", 2, backend=backend, max_episode_steps=4)
-    wide = widen(narrow, 6)
+    wide = with_num_envs(narrow, 6)
     assert parts(wide) == (type(narrow), 6, *parts(narrow)[2:])
-    assert recipe_of(wide) == EnvRecipe("CartPole-v1", 6, backend, env_kwargs={"max_episode_steps": 4})
-    speaker = TransitionEnv(wide)
+    assert env_config_of(wide) == VecEnvConfig("CartPole-v1", 6, backend, env_kwargs={"max_episode_steps": 4})
+    speaker = VecEnvAdapter(wide)
     speaker.reset(0)
     truncated = [bool(speaker.step(np.arange(6) % 2).truncated.all()) for _ in range(4)]
     assert truncated == [False, False, False, True]
@@ -159,7 +159,7 @@ def test_an_env_is_widened_as_it_was_made(backend):
 
 
 def test_wrappers_and_factories_are_kept_when_widened():
-    env = widen(make_vect_envs(partial(gym.make, "Pendulum-v1"), 1, wrappers=[Twice], env_kwargs={"g": 3.0}), 3)
+    env = with_num_envs(make_vect_envs(partial(gym.make, "Pendulum-v1"), 1, wrappers=[Twice], env_kwargs={"g": 3.0}), 3)
     assert gravity(env) == {3.0}
     assert isinstance(env, SyncVectorEnv)
     assert [isinstance(single, Twice) for single in env.envs] == [True] * 3
@@ -168,19 +168,19 @@ def test_wrappers_and_factories_are_kept_when_widened():
 def test_an_env_of_gymnasiums_make_vec_is_widened():
     for mode in ("vector_entry_point", "sync"):
         env = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode=mode, sutton_barto_reward=True)
-        wide = widen(env, 4)
+        wide = with_num_envs(env, 4)
         assert isinstance(wide, type(env))
-        speaker = TransitionEnv(wide)
+        speaker = VecEnvAdapter(wide)
         speaker.reset(0)
         np.testing.assert_array_equal(speaker.step(np.zeros(4, dtype=int)).reward, np.zeros(4))
 
 
 def test_functions_of_a_sync_env_built_by_hand_take_turns():
     env = SyncVectorEnv([partial(gym.make, "Pendulum-v1", g=1.0), partial(gym.make, "Pendulum-v1", g=2.0)])
-    wide = widen(widen(env, 4), 5)
+    wide = with_num_envs(with_num_envs(env, 4), 5)
     assert isinstance(wide, SyncVectorEnv)
     assert [single.get_wrapper_attr("g") for single in wide.envs] == [1.0, 2.0, 1.0, 2.0, 1.0]
-    spread = widen(env, 3, backend="async")
+    spread = with_num_envs(env, 3, backend="async")
     assert isinstance(spread, AsyncVectorEnv)
     assert spread.get_attr("g") == (1.0, 2.0, 1.0)
     spread.close()
@@ -192,8 +192,8 @@ class OwnVector(CartPoleVectorEnv):
 
 def test_a_users_vector_env_needs_a_factory_to_be_widened():
     with pytest.raises(ConfigurationError, match=r"nothing tells how it was made.*backend='vector'"):
-        widen(OwnVector(2), 4)
-    env = widen(make_vect_envs(OwnVector, 2, backend="vector"), 4)
+        with_num_envs(OwnVector(2), 4)
+    env = with_num_envs(make_vect_envs(OwnVector, 2, backend="vector"), 4)
     assert isinstance(env, OwnVector)
     assert env.num_envs == 4
 
@@ -201,14 +201,14 @@ def test_a_users_vector_env_needs_a_factory_to_be_widened():
 def test_a_vector_wrapper_is_never_left_out_silently():
     env = gym.wrappers.vector.ClipReward(make_vect_envs("CartPole-v1", 2), max_reward=0.5)
     with pytest.raises(ConfigurationError, match="nothing tells how it was made"):
-        widen(env, 4)
+        with_num_envs(env, 4)
 
 
 @pytest.mark.parametrize("backend", ["vector", "sync"])
 def test_evaluation_envs_are_seeded_one_by_one(backend):
     env = evaluation_env(make_vect_envs("CartPole-v1", 2, backend=backend), 4)
     assert isinstance(env, SyncVectorEnv)
-    first = TransitionEnv(env).reset([9, 8, 7, 9])
+    first = VecEnvAdapter(env).reset([9, 8, 7, 9])
     np.testing.assert_array_equal(first[0], first[3])
     np.testing.assert_array_equal(first[1], gym.make("CartPole-v1").reset(seed=8)[0])
 
@@ -230,34 +230,34 @@ def test_evaluation_keeps_processes_and_what_exists_as_a_vector_only():
 @pytest.mark.parametrize(
     "recipe",
     [
-        EnvRecipe("CartPole-v1", 3, "sync", ("ClipAction", ("TimeLimit", {"max_episode_steps": 3}), Twice)),
-        EnvRecipe(CARTPOLE, env_kwargs={"sutton_barto_reward": True}, autoreset=AutoresetMode.DISABLED),
-        EnvRecipe(CartPoleEnv, 2),
+        VecEnvConfig("CartPole-v1", 3, "sync", ("ClipAction", ("TimeLimit", {"max_episode_steps": 3}), Twice)),
+        VecEnvConfig(CARTPOLE, env_kwargs={"sutton_barto_reward": True}, autoreset=AutoresetMode.DISABLED),
+        VecEnvConfig(CartPoleEnv, 2),
     ],
 )
 def test_a_recipe_comes_back_from_a_file_and_makes_the_same(recipe):
     text = json.dumps(recipe.to_json())
-    again = EnvRecipe.from_json(json.loads(text))
+    again = VecEnvConfig.from_json(json.loads(text))
     assert again.to_json() == recipe.to_json()
     if "ClipAction" not in recipe.wrappers:  # CartPole has no action to clip
-        one, other = (TransitionEnv(each.make()) for each in (recipe, again))
+        one, other = (VecEnvAdapter(each.make()) for each in (recipe, again))
         np.testing.assert_array_equal(one.reset(3), other.reset(3))
         actions = np.zeros(recipe.num_envs, dtype=int)
         np.testing.assert_array_equal(one.step(actions).reward, other.step(actions).reward)
 
 
 def test_a_made_env_remembers_a_recipe_that_can_be_written():
-    assert recipe_of(make_vect_envs(CARTPOLE, 2)).to_json()["env"] == CARTPOLE
-    assert recipe_of(make_vect_envs(CartPoleEnv, 2)).to_json()["env"] == CARTPOLE
+    assert env_config_of(make_vect_envs(CARTPOLE, 2)).to_json()["env"] == CARTPOLE
+    assert env_config_of(make_vect_envs(CartPoleEnv, 2)).to_json()["env"] == CARTPOLE
 
 
 @pytest.mark.parametrize(
     ("recipe", "named"),
     [
-        (EnvRecipe(lambda: CartPoleEnv()), "env_name"),
-        (EnvRecipe(partial(CartPoleEnv)), "env_name"),
-        (EnvRecipe("CartPole-v1", wrappers=(lambda env: env,)), "wrappers"),
-        (EnvRecipe("CartPole-v1", env_kwargs={"render": object()}), "env_kwargs"),
+        (VecEnvConfig(lambda: CartPoleEnv()), "env_name"),
+        (VecEnvConfig(partial(CartPoleEnv)), "env_name"),
+        (VecEnvConfig("CartPole-v1", wrappers=(lambda env: env,)), "wrappers"),
+        (VecEnvConfig("CartPole-v1", env_kwargs={"render": object()}), "env_kwargs"),
     ],
 )
 def test_what_cannot_be_written_is_named(recipe, named):
@@ -333,10 +333,10 @@ def test_a_mistake_is_named_with_its_value_and_what_is_allowed(call, message):
     [
         lambda one: make_vect_envs(lambda: one, 2),
         lambda one: make_vect_envs(lambda: one, 2, wrappers=["FlattenObservation"]),  # in a wrapper each
-        lambda one: widen(SyncVectorEnv([lambda: one]), 2),
-        lambda one: widen(SyncVectorEnv([lambda: Twice(one)]), 2),
-        lambda one: TransitionEnv(SyncVectorEnv([lambda: one] * 2)),
-        lambda one: TransitionEnv(gym.wrappers.vector.ClipReward(SyncVectorEnv([lambda: one] * 2), max_reward=0.5)),
+        lambda one: with_num_envs(SyncVectorEnv([lambda: one]), 2),
+        lambda one: with_num_envs(SyncVectorEnv([lambda: Twice(one)]), 2),
+        lambda one: VecEnvAdapter(SyncVectorEnv([lambda: one] * 2)),
+        lambda one: VecEnvAdapter(gym.wrappers.vector.ClipReward(SyncVectorEnv([lambda: one] * 2), max_reward=0.5)),
     ],
 )
 def test_a_factory_that_returns_one_env_twice_is_found_out(make):
@@ -378,7 +378,7 @@ def test_a_time_limit_is_a_whole_number_from_1(backend, limit):
 
 def cut_after(env: VectorEnv) -> int | None:
     """Steps until an episode is cut off, among 300."""
-    speaker = TransitionEnv(env)
+    speaker = VecEnvAdapter(env)
     speaker.reset(0)
     return next((step for step in range(1, 301) if speaker.step(np.arange(2) + step & 1).truncated.any()), None)
 
@@ -386,12 +386,14 @@ def cut_after(env: VectorEnv) -> int | None:
 def test_a_time_limit_may_be_left_to_the_env_or_out():
     assert cut_after(make_vect_envs("CartPole-v1", 2, max_episode_steps=np.int64(3))) == 3
     assert cut_after(make_vect_envs("CartPole-v1", 2, max_episode_steps=np.int64(3), backend="sync")) == 3
-    assert recipe_of(make_vect_envs("CartPole-v1", 2, max_episode_steps=None)).backend == "vector"
+    assert env_config_of(make_vect_envs("CartPole-v1", 2, max_episode_steps=None)).backend == "vector"
     assert cut_after(make_vect_envs("CartPole-v1", 2, max_episode_steps=None)) is None  # 500 come later
     none = make_vect_envs("Pendulum-v1", 2, max_episode_steps=-1, backend="sync")
     assert isinstance(none, SyncVectorEnv)
     assert ["TimeLimit" in str(single) for single in none.envs] == [False, False]
-    assert recipe_of(make_vect_envs("CartPole-v1", 2, max_episode_steps=-1)).backend == "sync"  # native ones know none
+    assert (
+        env_config_of(make_vect_envs("CartPole-v1", 2, max_episode_steps=-1)).backend == "sync"
+    )  # native ones know none
     with pytest.raises(ConfigurationError, match="max_episode_steps=-1; allowed"):
         make_vect_envs("CartPole-v1", 2, max_episode_steps=-1, backend="vector")
 
@@ -400,6 +402,6 @@ def test_a_fault_inside_a_users_factory_is_blamed_on_it_and_stays_the_cause():
     def broken():
         return len(3)  # pyright: ignore[reportArgumentType]
 
-    with pytest.raises(EnvironmentFault, match=r"broken: construction failed with TypeError: .* has no len") as found:
+    with pytest.raises(EnvStepError, match=r"broken: construction failed with TypeError: .* has no len") as found:
         make_vect_envs(broken)
     assert isinstance(found.value.__cause__, TypeError)

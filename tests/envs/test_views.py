@@ -10,12 +10,20 @@ from gymnasium.spaces import Box, Dict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agilerl_like.config import load
-from agilerl_like.envs import EnvRecipe, TransitionEnv, backend_of, envpool, evaluation_env, make_vect_envs, widen
-from agilerl_like.envs.cartpole import SeededCartPole, is_cartpole, seeded_env
+from agilerl_like.envs import (
+    VecEnvAdapter,
+    VecEnvConfig,
+    describe_backend,
+    envpool,
+    evaluation_env,
+    make_vect_envs,
+    with_num_envs,
+)
+from agilerl_like.envs.cartpole import SeededCartPole, is_native_cartpole, with_per_env_seeds
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.evaluation_envs import trial_env
-from agilerl_like.envs.observation_wrappers import DrawnPole, KeepEntries
-from agilerl_like.envs.wrapper_specs import core_of
+from agilerl_like.envs.evaluation_envs import make_eval_env
+from agilerl_like.envs.observation_wrappers import RenderedPole, SelectEntries
+from agilerl_like.envs.wrapper_specs import innermost_env
 from agilerl_like.errors import ConfigurationError
 
 KEEP = {"name": "agilerl_like.envs.observation_wrappers:KeepEntries"}
@@ -55,7 +63,7 @@ def test_cartpole_without_velocities_is_cartpole_but_for_what_is_seen(backend):
 def test_a_native_vector_env_is_seen_through_views_as_single_envs_are(wrappers, see):
     whole = make_vect_envs("CartPole-v1", 3, backend="vector")
     seen = make_vect_envs("CartPole-v1", 3, wrappers=wrappers)
-    assert backend_of(seen) == "vector, because gymnasium has one for this env"
+    assert describe_backend(seen) == "vector, because gymnasium has one for this env"
     single = make_vect_envs("CartPole-v1", 3, backend="sync", wrappers=wrappers)
     assert seen.single_observation_space == single.single_observation_space
     assert seen.observation_space == single.observation_space
@@ -71,16 +79,16 @@ def test_a_native_vector_env_is_seen_through_views_as_single_envs_are(wrappers, 
 
 def test_what_is_seen_through_a_view_is_still_a_cartpole_with_seeds_for_its_rows():
     env = make_vect_envs("CartPole-v1", 2, wrappers=[POSITIONS, {**KEEP, "entries": [1]}])
-    assert is_cartpole(env)
+    assert is_native_cartpole(env)
     expected = SeededCartPole(3).reset(seed=[7, 5, 7])[0][:, [2]]
-    for made in (seeded_env(env, 3), trial_env(env, 3), trial_env(seeded_env(env, 2), 3)):
-        assert isinstance(core_of(made), SeededCartPole)
-        assert backend_of(made) == backend_of(env)
-        speaker = TransitionEnv(made)
+    for made in (with_per_env_seeds(env, 3), make_eval_env(env, 3), make_eval_env(with_per_env_seeds(env, 2), 3)):
+        assert isinstance(innermost_env(made), SeededCartPole)
+        assert describe_backend(made) == describe_backend(env)
+        speaker = VecEnvAdapter(made)
         np.testing.assert_array_equal(speaker.reset([7, 5, 7]), expected)
         assert not np.shares_memory(speaker.step(np.array([0, 1, 0])).obs, speaker.step(np.array([0, 1, 0])).obs)
-    wide = widen(seeded_env(env, 3), 4)
-    assert type(core_of(wide)) is CartPoleVectorEnv
+    wide = with_num_envs(with_per_env_seeds(env, 3), 4)
+    assert type(innermost_env(wide)) is CartPoleVectorEnv
     assert wide.reset(seed=0)[0].shape == (4, 1)
     singles = evaluation_env(env, 2)
     assert isinstance(singles, SyncVectorEnv)
@@ -90,8 +98,8 @@ def test_what_is_seen_through_a_view_is_still_a_cartpole_with_seeds_for_its_rows
 @pytest.mark.skipif(not envpool.is_installed(), reason="the extra envpool is not installed")
 def test_envpool_is_seen_through_views():
     plain, seen = (make_vect_envs("Acrobot-v1", 2, wrappers=wrappers) for wrappers in ([], [POSITIONS]))
-    assert isinstance(core_of(seen), EnvPoolVectorEnv)
-    speakers = [TransitionEnv(env) for env in (plain, seen)]
+    assert isinstance(innermost_env(seen), EnvPoolVectorEnv)
+    speakers = [VecEnvAdapter(env) for env in (plain, seen)]
     np.testing.assert_array_equal(speakers[0].reset([3, 4])[:, [0, 2]], speakers[1].reset([3, 4]))
     whole, some = (speaker.step(np.array([0, 1])) for speaker in speakers)
     np.testing.assert_array_equal(whole.obs[:, [0, 2]], some.obs)
@@ -134,7 +142,7 @@ def test_a_view_holds_in_evaluation_and_in_files(tmp_path):
         "  wrappers: [{name: 'agilerl_like.envs.observation_wrappers:KeepEntries', entries: [0, 2]}]\n"
     )
     recipe = load(tmp_path / "run.yaml").environment.recipe
-    assert EnvRecipe.from_json(recipe.to_json()) == recipe
+    assert VecEnvConfig.from_json(recipe.to_json()) == recipe
     env = evaluation_env(recipe.make(), 2)
     np.testing.assert_array_equal(
         env.reset(seed=3)[0], make_vect_envs("CartPole-v1", 2, backend="sync").reset(seed=3)[0][:, [0, 2]]
@@ -142,7 +150,7 @@ def test_a_view_holds_in_evaluation_and_in_files(tmp_path):
 
 
 def test_a_view_can_be_made_again_from_its_spec():
-    env = KeepEntries(DrawnPole(gym.make("CartPole-v1"), size=8), ["pole"])
+    env = SelectEntries(RenderedPole(gym.make("CartPole-v1"), size=8), ["pole"])
     spec = env.spec
     assert spec is not None
     assert gym.make(spec).observation_space == env.observation_space == Dict(pole=Box(0, 255, (1, 8, 8), np.uint8))
@@ -153,7 +161,7 @@ def drawn(angle, size=16):
 
 
 def drawn_from(state, size):
-    return DrawnPole(gym.make("CartPole-v1"), size).observation(state)
+    return RenderedPole(gym.make("CartPole-v1"), size).observation(state)
 
 
 def equal(expected, found):
@@ -166,7 +174,7 @@ def equal(expected, found):
 
 class TestDrawnPole:
     def test_stays_in_its_space_to_the_end_of_an_episode(self):
-        env, over = DrawnPole(gym.make("CartPole-v1")), False
+        env, over = RenderedPole(gym.make("CartPole-v1")), False
         obs, _ = env.reset(seed=0)
         while not over:  # pushed one way, it falls fast
             assert env.observation_space.contains(obs)
@@ -183,7 +191,7 @@ class TestDrawnPole:
         np.testing.assert_array_equal(picture, expected)
 
     def test_the_tip_is_at_the_border_at_the_edge_and_the_foot_stays(self):
-        for angle, column in ((DrawnPole.EDGE, 15), (-DrawnPole.EDGE, 0)):
+        for angle, column in ((RenderedPole.EDGE, 15), (-RenderedPole.EDGE, 0)):
             picture = drawn(angle)["pole"][0]
             assert picture[0].argmax() == column
             assert picture[0, column] == 255

@@ -21,9 +21,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slowness import slowness
 
-from agilerl_like.envs import TransitionEnv, WorkerVectorEnv, backend_of, evaluation_env, make_vect_envs, widen
-from agilerl_like.envs.subproc.vec_env import TIMEOUT, number_of_workers
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.envs import (
+    SubprocVectorEnv,
+    VecEnvAdapter,
+    describe_backend,
+    evaluation_env,
+    make_vect_envs,
+    with_num_envs,
+)
+from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT, resolve_num_workers
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
 
@@ -70,7 +77,7 @@ def layouts(draw):
 def test_results_are_those_of_sync(layout, seed):
     blocks, num_envs, num_workers, mode = layout
     sync = SyncVectorEnv([worlds.Manifold] * num_envs, autoreset_mode=mode)
-    env = WorkerVectorEnv([worlds.Manifold] * num_envs, num_workers=num_workers, blocks=blocks, autoreset_mode=mode)
+    env = SubprocVectorEnv([worlds.Manifold] * num_envs, num_workers=num_workers, blocks=blocks, autoreset_mode=mode)
     assert (env.observation_space, env.action_space) == (sync.observation_space, sync.action_space)
     assert env.metadata == sync.metadata
     sync.action_space.seed(seed)
@@ -97,7 +104,7 @@ def in_parts(env, actions, expected):
 
 
 def test_each_part_is_what_sync_makes_of_its_rows_while_the_other_part_steps():
-    env = WorkerVectorEnv([worlds.Manifold] * 10, num_workers=2, blocks=2)
+    env = SubprocVectorEnv([worlds.Manifold] * 10, num_workers=2, blocks=2)
     same(env.parts, (np.array([0, 1, 2, 5, 6, 7]), np.array([3, 4, 8, 9])))
     alone = [SyncVectorEnv([worlds.Manifold] * len(rows), autoreset_mode=SAME_STEP) for rows in env.parts]
     env.reset(seed=list(range(10)))
@@ -126,7 +133,7 @@ def test_each_part_is_what_sync_makes_of_its_rows_while_the_other_part_steps():
     ],
 )
 def test_parts_split_the_envs_of_every_member(num_envs, num_workers, blocks, parts):
-    env = WorkerVectorEnv([worlds.Frail] * num_envs, num_workers=num_workers)
+    env = SubprocVectorEnv([worlds.Frail] * num_envs, num_workers=num_workers)
     env.divide(blocks)
     assert [rows.tolist() for rows in env.parts] == parts
 
@@ -150,7 +157,7 @@ def env_of():
     made = []
 
     def make(*args, **kwargs):
-        made.append(WorkerVectorEnv(*args, **kwargs))
+        made.append(SubprocVectorEnv(*args, **kwargs))
         return made[-1]
 
     yield make
@@ -177,7 +184,7 @@ def test_attributes_and_methods_of_the_envs_are_reached(env_of):
     assert env.get_attr("mark") == (1, 2, 3)
     env.set_attr("mark", 4)
     assert env.get_attr("mark") == (4, 4, 4)
-    with pytest.raises(EnvironmentFault, match="no_such_thing"):
+    with pytest.raises(EnvStepError, match="no_such_thing"):
         env.call("no_such_thing")
     assert env.get_attr("mark") == (4, 4, 4)
 
@@ -203,17 +210,17 @@ def test_wrappers_and_arguments_reach_the_workers():
 
 def test_workers_are_widened_as_workers():
     narrow = make_vect_envs(worlds.Frail, 2, backend="workers", num_workers=2, step_timeout=7.0)
-    for env in (widen(narrow, 6), evaluation_env(narrow, 6)):
-        assert isinstance(env, WorkerVectorEnv)
+    for env in (with_num_envs(narrow, 6), evaluation_env(narrow, 6)):
+        assert isinstance(env, SubprocVectorEnv)
         assert (env.num_envs, env.num_workers, env.timeout) == (6, 2, 7.0)
-    by_hand = widen(WorkerVectorEnv([worlds.Frail, worlds.Slow]), 3)
-    assert isinstance(by_hand, WorkerVectorEnv)
+    by_hand = with_num_envs(SubprocVectorEnv([worlds.Frail, worlds.Slow]), 3)
+    assert isinstance(by_hand, SubprocVectorEnv)
     assert by_hand.env_fns == (worlds.Frail, worlds.Slow, worlds.Frail)
-    assert (by_hand.num_workers, by_hand.timeout) == (number_of_workers(None, 3), TIMEOUT)
-    for num_workers, num_envs, expected in ((1, 6, 1), (3, 6, 3), (3, 2, 2), (None, 6, number_of_workers(None, 6))):
-        told = WorkerVectorEnv([worlds.Frail] * 3, num_workers=num_workers, timeout=7.0)
-        again = widen(widen(told, 1), num_envs)  # through one env, for which one worker does
-        assert isinstance(again, WorkerVectorEnv)
+    assert (by_hand.num_workers, by_hand.timeout) == (resolve_num_workers(None, 3), STEP_TIMEOUT)
+    for num_workers, num_envs, expected in ((1, 6, 1), (3, 6, 3), (3, 2, 2), (None, 6, resolve_num_workers(None, 6))):
+        told = SubprocVectorEnv([worlds.Frail] * 3, num_workers=num_workers, timeout=7.0)
+        again = with_num_envs(with_num_envs(told, 1), num_envs)  # through one env, for which one worker does
+        assert isinstance(again, SubprocVectorEnv)
         assert (again.num_workers, again.timeout) == (expected, 7.0)
 
 
@@ -222,18 +229,18 @@ def test_workers_are_widened_as_workers():
 
 def test_auto_takes_workers_for_slow_envs_and_sync_for_quick_ones():
     slow = make_vect_envs(worlds.Slow, 8, num_workers=2)  # 8 ms, or 4 ms and the exchange
-    assert isinstance(slow, WorkerVectorEnv)
-    assert backend_of(slow).startswith("workers, because a step of 8 envs takes")
+    assert isinstance(slow, SubprocVectorEnv)
+    assert describe_backend(slow).startswith("workers, because a step of 8 envs takes")
     quick = make_vect_envs(worlds.Quick, 8, num_workers=2)
     assert isinstance(quick, SyncVectorEnv)
-    assert backend_of(quick).startswith("sync, because a step of 8 envs takes")
+    assert describe_backend(quick).startswith("sync, because a step of 8 envs takes")
 
 
 def test_auto_chooses_again_for_another_number_of_envs():
     one = make_vect_envs(worlds.Slow, 1, num_workers=2)
-    assert backend_of(one) == "sync, because there is no second env or core for a second process"
-    assert isinstance(widen(one, 8), WorkerVectorEnv)
-    assert isinstance(widen(make_vect_envs(worlds.Slow, 1, backend="sync", num_workers=2), 8), SyncVectorEnv)
+    assert describe_backend(one) == "sync, because there is no second env or core for a second process"
+    assert isinstance(with_num_envs(one, 8), SubprocVectorEnv)
+    assert isinstance(with_num_envs(make_vect_envs(worlds.Slow, 1, backend="sync", num_workers=2), 8), SyncVectorEnv)
 
 
 class Speaking(worlds.Slow):
@@ -260,7 +267,7 @@ def test_what_workers_cannot_run_is_said_and_left_to_sync(source, why):
         make_vect_envs(source, 8, backend="workers", num_workers=2)
     env = make_vect_envs(source, 8, num_workers=2)
     assert isinstance(env, SyncVectorEnv)
-    assert why in backend_of(env)
+    assert why in describe_backend(env)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +294,7 @@ def test_misuse_is_named(env_of):
     env.reset(seed=1)
     with pytest.raises(ConfigurationError, match="actions has 3 rows; allowed is one for each of 2 envs"):
         env.send(0, np.zeros(3, int))
-    for step in (env.step, TransitionEnv(env).step):
+    for step in (env.step, VecEnvAdapter(env).step):
         for wrong, rows in ((np.zeros(5, int), 5), (np.zeros(3, int), 3), ([], 0), (0, "no")):
             with pytest.raises(ConfigurationError, match=f"actions has {rows} rows; allowed is one for each of 4 envs"):
                 step(wrong)
@@ -351,7 +358,7 @@ def test_a_failure_is_a_truncation_and_everything_goes_on(env_of):
 
 @pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP, DISABLED])
 def test_nobody_learns_from_a_step_that_was_lost(env_of, mode):
-    env = TransitionEnv(env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=mode))  # worker 0 has rows 0 and 3
+    env = VecEnvAdapter(env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=mode))  # worker 0 has rows 0 and 3
     before = env.reset([10, 20, 30, 40])
     with pytest.warns(RuntimeWarning, match="SIGKILL"):
         step = env.step(np.array([worlds.IS_KILLED, 0, 0, 0]))
@@ -376,12 +383,12 @@ class NothingLeft(worlds.Frail):
 
 @pytest.mark.parametrize("stuck", range(4))
 def test_an_env_without_a_choice_is_named_though_it_steps_in_a_part(env_of, stuck):
-    env = TransitionEnv(env_of([NothingLeft] * 4, num_workers=2))
+    env = VecEnvAdapter(env_of([NothingLeft] * 4, num_workers=2))
     env.divide(2)
     assert env.columns == (slice(0, 1), slice(1, 2))  # rows 0 and 2, 1 and 3
     env.reset([13 if row == stuck else row for row in range(4)])
     env.step(np.zeros(4, int))
-    with pytest.raises(EnvironmentFault, match=f"env {stuck}: action_mask=.* allows no action"):
+    with pytest.raises(EnvStepError, match=f"env {stuck}: action_mask=.* allows no action"):
         env.step(np.zeros(4, int))
 
 
@@ -490,7 +497,7 @@ def test_four_deaths_in_a_row_are_one_error_that_names_everything(env_of):
         warnings.simplefilter("always")
         for _ in range(3):
             assert env.step(fails)[3][-1]
-        with pytest.raises(EnvironmentFault) as error:
+        with pytest.raises(EnvStepError) as error:
             env.step(fails)
     assert [str(warning.message).partition("(restart ")[2] for warning in caught] == [
         f"{count}, allowed are 3 in a row)" for count in (1, 2, 3)
@@ -529,7 +536,7 @@ def test_what_fails_in_the_same_way_after_a_restart_is_a_defect_of_the_environme
     for _ in range(5):  # it works in between, and elsewhere
         assert env.step(np.zeros(4, int))[1].tolist() == [1.0] * 4
     place = r"Frail, member 1, env 1 of its own \(seeded with 40\): worker 0 failed again, as before a restart"
-    with pytest.raises(EnvironmentFault, match=f"(?s){place}: {message}.*backend='sync' with the same seed.*Traceback"):
+    with pytest.raises(EnvStepError, match=f"(?s){place}: {message}.*backend='sync' with the same seed.*Traceback"):
         env.step(np.array([0, 0, 0, defect]))
     assert env.closed
 
@@ -549,13 +556,13 @@ class Unmade(worlds.Frail):
 )
 def test_what_fails_before_it_has_ever_worked_is_not_tried_again(env_of, second, message):
     env = env_of([worlds.Frail, second], num_workers=1)
-    with pytest.raises(EnvironmentFault, match=f"(?s){message}"):
+    with pytest.raises(EnvStepError, match=f"(?s){message}"):
         env.reset(seed=5)
 
 
 def test_one_env_returned_twice_is_found_out(env_of):
     one = worlds.Frail()
-    with pytest.raises(EnvironmentFault, match="one and the same env twice"):
+    with pytest.raises(EnvStepError, match="one and the same env twice"):
         env_of([lambda: one] * 2, num_workers=1).reset()
 
 
@@ -578,7 +585,7 @@ def test_attributes_that_were_set_hold_for_the_envs_that_take_the_place_of_other
 def test_a_worker_that_dies_idle_is_replaced_at_the_next_reset(env_of):
     env = env_of([worlds.Frail] * 2, num_workers=2)
     first = env.reset(seed=7)
-    env._crew[1].process.kill()
+    env._workers[1].process.kill()
     with pytest.warns(RuntimeWarning, match="envs 1 to 1: worker 1 was killed by SIGKILL"):
         again = env.reset(seed=7)
     same(again, first)  # these seeds were asked for
@@ -588,7 +595,7 @@ def test_a_worker_that_dies_idle_is_replaced_at_the_next_reset(env_of):
 
 
 def processes(env):
-    return [worker.process for worker in env._crew]
+    return [worker.process for worker in env._workers]
 
 
 def closes(env):
@@ -639,7 +646,7 @@ def test_closing_before_anything_was_started_is_nothing(env_of):
 
 
 def test_an_env_that_nobody_holds_any_more_is_closed():
-    env = WorkerVectorEnv([worlds.Frail] * 2, num_workers=2)
+    env = SubprocVectorEnv([worlds.Frail] * 2, num_workers=2)
     env.reset()
     ends = processes(env)
     del env
@@ -670,7 +677,7 @@ class Own(gym.Env):
 gym.register("Own-v0", Own)
 env = make_vect_envs("Own-v0", 2, backend="workers", num_workers=2)
 env.reset(seed=1)
-print(*[worker.process.pid for worker in env._crew], flush=True)
+print(*[worker.process.pid for worker in env._workers], flush=True)
 {rest}
 """
 
@@ -733,7 +740,7 @@ def test_workers_that_are_stopped_or_hold_the_interpreter_end_when_their_parent_
         """
         env.step(np.full(2, 2))  # both will hold the interpreter's lock in their next step
         env.send(0, np.full(1, 2))
-        os.kill(env._crew[1].process.pid, signal.SIGSTOP)
+        os.kill(env._workers[1].process.pid, signal.SIGSTOP)
         print("ready", flush=True)
         env.receive(0)
         """

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from slowness import slowness
 
 from agilerl_like.distributed.heartbeat import HeartbeatMonitor, NullMonitor, open_store
-from agilerl_like.errors import EnvironmentFault
+from agilerl_like.errors import EnvStepError
 
 CODE, INTERVAL = 75, 0.1
 SLOWNESS = float(os.environ.setdefault("SLOWNESS_OF_WATCH_TESTS", str(slowness())))  # one for all processes of a test
@@ -55,7 +55,7 @@ def meet(monitor, folder):
 
 
 def fail(monitor, folder):
-    raise EnvironmentFault("the env returned\nNaN")
+    raise EnvStepError("the env returned\nNaN")
 
 
 def ask(monitor, folder):

@@ -25,7 +25,7 @@ from tiny_runs import (
 
 from agilerl_like import (
     IPPO,
-    EnvironmentFault,
+    EnvStepError,
     Mutations,
     NoHealthyMember,
     TournamentSelection,
@@ -36,7 +36,7 @@ from agilerl_like import (
 )
 from agilerl_like.algorithms.agent import values_of
 from agilerl_like.envs.multi_agent.probe_envs import AgentRole, MultiAgentProbeEnv
-from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Genome, next_generation
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.rollout import _check_finite
@@ -197,7 +197,7 @@ def test_an_env_that_breaks_is_named_before_anybody_learns_from_it(what, value):
     population = population_for(env)
     step = 329 % 64 + (what == "observation")  # what a step shows is seen at the next
     with pytest.raises(
-        EnvironmentFault, match=f"{what}={value} is not finite: member 2, env 1 of its own, step {step} of the rollout"
+        EnvStepError, match=f"{what}={value} is not finite: member 2, env 1 of its own, step {step} of the rollout"
     ):
         tiny_run(population, env=env, selection_strategy=None)
     assert [agent.updates for agent in population] == [330 // 64] * MEMBERS
@@ -209,7 +209,7 @@ def test_what_a_truncated_episode_shows_last_is_looked_at_too():
     env = make_vect_envs(make_env=lambda: Sick("observation", math.nan, sick, at=325), num_envs=ENVS, backend="sync")
     population = population_for(env)
     where = f"member 2, env 1 of its own, step {324 % 64} of the rollout"
-    with pytest.raises(EnvironmentFault, match=f"last observation=nan is not finite: {where}"):
+    with pytest.raises(EnvStepError, match=f"last observation=nan is not finite: {where}"):
         tiny_run(population, env=env, selection_strategy=None)
     assert all(is_finite(agent) for agent in population)
 
@@ -227,7 +227,7 @@ def test_of_a_team_the_agent_is_named_whose_world_breaks(what):
     teams = IPPO.population(MEMBERS, *spaces, num_envs=ENVS, seed=0, net_config=SMALL, **SETTINGS)
     step = 209 % 64 + (what == "observation")
     where = f"member 2, env 1 of its own, agent 'listener_1', step {step} of the rollout"
-    with pytest.raises(EnvironmentFault, match=f"{what}=nan is not finite: {where}"):
+    with pytest.raises(EnvStepError, match=f"{what}=nan is not finite: {where}"):
         train_multi_agent_on_policy(env, pop=teams, max_steps=10_000, evo_steps=10_000, verbose=False)
     assert [team.learners["listener"].updates for team in teams] == [210 // 64] * MEMBERS
     assert all(team.is_finite for team in teams)
@@ -301,7 +301,7 @@ def test_looking_for_the_sick_costs_next_to_nothing():
     env = make_vect_envs("CartPole-v1", num_envs=envs * MEMBERS, backend="sync")
     size = {"num_envs": envs, "learn_step": envs * steps, "batch_size": 128, "update_epochs": 4}
     population = population_for(env, **size, hp_config=None)
-    collector = Collector(population, TransitionEnv(env), Clock(("env", "act", "learn")))
+    collector = Collector(population, VecEnvAdapter(env), Clock(("env", "act", "learn")))
     collector.reset(range(MEMBERS))
     collector.collect(steps)
     env.close()

@@ -14,7 +14,7 @@ import pytest
 from slowness import slowness
 from tiny_runs import Memory, children, descriptors, is_finite, named_memory, population_for, tier, tiny_run
 
-from agilerl_like import EnvironmentFault, make_vect_envs
+from agilerl_like import EnvStepError, make_vect_envs
 from agilerl_like.seeding import Purpose, integers
 
 TIMEOUT = 10.0
@@ -109,7 +109,7 @@ def test_what_breaks_every_time_ends_the_run_with_one_error(way, message):
     place = r"Flaky, member 0, env 0 of its own \(seeded with \d+\): worker 0 failed 4 times in a row, the last time: "
     with nothing_left(), told() as heard:
         env = flaky(1.0, (way,), num_envs=2, num_workers=1)
-        with pytest.raises(EnvironmentFault, match=f"(?s){place}{message}"):
+        with pytest.raises(EnvStepError, match=f"(?s){place}{message}"):
             tiny_run(population_for(env), env=env, max_steps=400)
         del env
     assert len(heard) == 3
@@ -120,7 +120,7 @@ def test_a_defect_of_the_environment_ends_the_run_when_it_is_seen_again(way):
     """It shows once in 50 steps, so that every restarted worker plays on for a while."""
     with nothing_left(), told() as heard:
         env = flaky(0.02, (way,), num_workers=2, num_envs=4)
-        with pytest.raises(EnvironmentFault, match=r"Flaky, member \d, env \d .*worker \d failed again, as before"):
+        with pytest.raises(EnvStepError, match=r"Flaky, member \d, env \d .*worker \d failed again, as before"):
             tiny_run(population_for(env), env=env)
         del env
     assert len(heard) == 1

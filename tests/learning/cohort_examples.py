@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import LastObservations, Rollout
 from agilerl_like.learning.update import Values
@@ -27,7 +27,7 @@ def builder(action_space, *, share):
     def build(spec):
         return ActorCritic(
             spec,
-            ObservationEncoding(OBSERVATIONS),
+            ObservationEncoder(OBSERVATIONS),
             action_space,
             share_encoders=share,
             normalize_observation=True,

@@ -12,7 +12,7 @@ import torch
 from cohort_examples import DISCRETE, OBSERVATIONS
 from torch import Tensor
 
-from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.learning.rollout import LastObservations, Rollout
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
@@ -40,7 +40,7 @@ def network_of(spec, seed, action_space=DISCRETE, *, share=False, normalised=Fal
     """A network whose every number is its own; double."""
     network = ActorCritic(
         spec,
-        ObservationEncoding(OBSERVATIONS),
+        ObservationEncoder(OBSERVATIONS),
         action_space,
         share_encoders=share,
         normalize_observation=normalised,

@@ -3,10 +3,10 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from agilerl_like.envs.array_backend import HostArrays
-from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.array_backend import NumpyBackend
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition
-from agilerl_like.errors import EnvironmentFault
+from agilerl_like.errors import EnvStepError
 from agilerl_like.learning.rollout import RolloutBuffer
 
 MEMBERS, ENVS = 3, 2
@@ -19,12 +19,12 @@ def buffer_of(length):
         length,
         MEMBERS,
         ENVS,
-        encoding=ObservationEncoding(Box(-np.inf, np.inf, (1,))),
+        encoding=ObservationEncoder(Box(-np.inf, np.inf, (1,))),
         action_size=1,
         action_dtype=torch.int64,
         mask_size=2,
         device=torch.device("cpu"),
-        arrays=HostArrays(),
+        arrays=NumpyBackend(),
     )
 
 
@@ -113,10 +113,10 @@ def test_a_number_that_is_not_finite_is_named():
     fill(buffer, 2)
     buffer.observations[1, 2, 1, 0] = torch.nan
     with pytest.raises(
-        EnvironmentFault, match=r"observation=nan is not finite: member 2, env 1 of its own, step 1 of the rollout"
+        EnvStepError, match=r"observation=nan is not finite: member 2, env 1 of its own, step 1 of the rollout"
     ):
         buffer.window([2], 2, NOW, NOTHING)
     buffer.window([0, 1], 2, NOW, NOTHING)  # the others are not harmed
     buffer.outcomes[0, 0, 0, 1] = np.inf
-    with pytest.raises(EnvironmentFault, match=r"reward=inf is not finite: member 0, env 1 of its own, step 0"):
+    with pytest.raises(EnvStepError, match=r"reward=inf is not finite: member 0, env 1 of its own, step 0"):
         buffer.window([0], 2, NOW, NOTHING)

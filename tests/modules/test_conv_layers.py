@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from gymnasium.spaces import Box
 from torch import nn
 
-from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.conv_layers import (
@@ -136,7 +136,7 @@ def test_what_is_no_image_is_refused(shape):
 
 @pytest.mark.parametrize("space", [Box(0, 255, (9, 8, 3), np.uint8), Box(-2.0, 2.0, (9, 8, 3), np.float32)])
 def test_images_are_read_from_rows(space):
-    encoding = ObservationEncoding(space, swap_channels=True)
+    encoding = ObservationEncoder(space, swap_channels=True)
     (leaf,) = encoding.leaves
     space.seed(0)
     given = np.stack([space.sample() for _ in range(6)])

@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agilerl_like.envs import ObservationEncoding
+from agilerl_like.envs import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec
 from agilerl_like.modules.history_lstm import WindowSpec
@@ -28,7 +28,7 @@ WORLD = Dict(
         "past": Box(-1, 1, (3, 2)),
     }
 )
-ENCODING = ObservationEncoding(WORLD)
+ENCODING = ObservationEncoder(WORLD)
 LEAVES = ENCODING.leaves  # body.0, body.1, eye, map, past
 OUTPUTS = 7
 
@@ -65,7 +65,7 @@ def made(spec, seed=0, gain=1.0):
 
 def rows(*batch, seed=0):
     count = int(np.prod(batch))
-    return ENCODING.imagine(count, torch.Generator().manual_seed(seed)).view(*batch, -1)
+    return ENCODING.random_rows(count, torch.Generator().manual_seed(seed)).view(*batch, -1)
 
 
 def spread_(module, seed=0):
@@ -234,7 +234,7 @@ def test_what_is_said_of_all_holds_for_extractors_that_say_nothing():
 
 def test_a_space_without_parts_is_refused():
     with pytest.raises(ConfigurationError, match="allowed are Dict and Tuple"):
-        EvolvableMultiInput(MultiInputSpec(), ObservationEncoding(Box(-1, 1, (3,))).leaves, OUTPUTS)
+        EvolvableMultiInput(MultiInputSpec(), ObservationEncoder(Box(-1, 1, (3,))).leaves, OUTPUTS)
 
 
 def test_operators_have_the_names_of_their_parts_and_change_nothing_else():

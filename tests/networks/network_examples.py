@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.modules.param_stack import layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
@@ -31,7 +31,7 @@ def blank(
 ) -> ActorCritic:
     return ActorCritic(
         spec,
-        ObservationEncoding(gymnasium.spaces.Box(-np.inf, np.inf, (inputs,))),
+        ObservationEncoder(gymnasium.spaces.Box(-np.inf, np.inf, (inputs,))),
         action_space,
         share_encoders=share,
         normalize_observation=True,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_examples import BOX, builder, outputs_of, random_parent, states, stream
 
-from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules import MLPSpec, Stack
 from agilerl_like.modules.base import Spec
@@ -216,10 +216,10 @@ def test_a_stack_of_pairs_computes_each_pair(share):
 )
 def test_numbers_are_normalised_and_one_hots_are_not(space, normalised):
     switches = {"share_encoders": False, "normalize_value": False}
-    network = ActorCritic(NetworkSpec(), ObservationEncoding(space), BOX, normalize_observation=True, **switches)
+    network = ActorCritic(NetworkSpec(), ObservationEncoder(space), BOX, normalize_observation=True, **switches)
     assert isinstance(network.observation_norm, NoNorm) != normalised
     assert isinstance(network.value_norm, NoNorm)
-    off = ActorCritic(NetworkSpec(), ObservationEncoding(space), BOX, normalize_observation=False, **switches)
+    off = ActorCritic(NetworkSpec(), ObservationEncoder(space), BOX, normalize_observation=False, **switches)
     assert isinstance(off.observation_norm, NoNorm)
 
 

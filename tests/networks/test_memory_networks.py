@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from network_examples import BOX, DISCRETE, INPUTS, builder, first_of, random_parent, second_of, stream
 from torch.distributions import Categorical, kl_divergence
 
-from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.modules.param_stack import layout
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
@@ -145,7 +145,7 @@ def test_growth_keeps_whole_sequences_and_running_episodes(cell, layers, activat
     ],
 )
 def test_a_network_that_remembers_images_grows_silently_too(operator, arguments, share):
-    encoding = ObservationEncoding(gymnasium.spaces.Box(0, 255, (1, 6, 6), np.uint8))
+    encoding = ObservationEncoder(gymnasium.spaces.Box(0, 255, (1, 6, 6), np.uint8))
     memory = {"hidden_state_size": 10, "min_hidden_state_size": 2}
     cnn = {"channel_size": [4], "kernel_size": [3], "stride_size": [1], "min_channel_size": 2}
     config = {"encoder_config": cnn, "memory_config": memory, "head_config": PART, "latent_dim": 9}

@@ -21,7 +21,7 @@ from network_examples import (
 )
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.modules.layers import Activation, LayerNorm
 from agilerl_like.modules.param_stack import layout
 from agilerl_like.networks.actor_critic import FEWEST, MOST_WORK, ActorCritic
@@ -289,7 +289,7 @@ def test_a_norm_that_lost_all_it_counted_counts_who_is_left():
 
 def image_parent(side, count=1024, **config):
     """A residual network of images, which are cheap to make and dear to evaluate."""
-    encoding = ObservationEncoding(gymnasium.spaces.Box(0, 255, (3, side, side), np.uint8))
+    encoding = ObservationEncoder(gymnasium.spaces.Box(0, 255, (3, side, side), np.uint8))
     spec = NetworkSpec.from_net_config({"encoder": "resnet", "encoder_config": config}, encoding.leaves)
     usual = {"share_encoders": False, "normalize_observation": True, "normalize_value": True}
     network = ActorCritic(spec, encoding, gymnasium.spaces.Discrete(4), **usual)

@@ -110,7 +110,7 @@ class InHalves(VectorEnv):
 
     def reset(self, *, seed=None, options=None):
         assert self.sent == [None, None]
-        # a whole Beads takes one seed, which TransitionEnv would mix from these
+        # a whole Beads takes one seed, which VecEnvAdapter would mix from these
         mixed = int(np.random.SeedSequence(seed).generate_state(1)[0])
         looks, infos = zip(*(half.reset(seed=mixed) for half in self.halves), strict=True)
         info = {key: self.together([info[key] for info in infos]) for key in infos[0]}

@@ -11,7 +11,7 @@ import torch
 
 from agilerl_like import PPO, Mutations, Population, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.reporting import BestRecord, MemberRecord, Reporter, figure, read_metrics
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
@@ -146,7 +146,7 @@ def test_the_returned_population_the_summary_the_folder_and_the_metrics_name_the
 def test_its_fitness_is_the_mean_of_fresh_episodes(unsteady):
     _, population, records = unsteady
     best = records.summary.best
-    env = TransitionEnv(make_vect_envs("CartPole-v1", num_envs=CONFIRMING_EPISODES, backend="sync"))
+    env = VecEnvAdapter(make_vect_envs("CartPole-v1", num_envs=CONFIRMING_EPISODES, backend="sync"))
     seeds = integers(CONFIRMING_EPISODES, population.seed, Purpose.CONFIRMATION_ENVS, best.generation)
     played = population.best.play(env, seeds)
     assert played.means[0] == best.fitness == population.best.fitness[-1]

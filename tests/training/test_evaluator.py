@@ -10,8 +10,8 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_multi_agent_on_policy, train_on_policy
-from agilerl_like.envs import TransitionEnv, make_multi_agent_vect_envs
-from agilerl_like.envs.evaluation_envs import trial_env
+from agilerl_like.envs import VecEnvAdapter, make_multi_agent_vect_envs
+from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.reporting import Reporter
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import AgentStage
@@ -38,7 +38,7 @@ def test_fitness_is_the_return_of_the_env_without_its_training_wrappers(backend)
     population, fitness = train_on_policy(
         env, pop=population_of(env), max_steps=128, evo_steps=64, eval_loop=2, verbose=False
     )
-    bare = TransitionEnv(trial_env(make_vect_envs("Pendulum-v1", backend="sync"), 4))
+    bare = VecEnvAdapter(make_eval_env(make_vect_envs("Pendulum-v1", backend="sync"), 4))
     played = population.play(bare, integers(2, 1, Purpose.EVALUATION_ENVS, 2))
     np.testing.assert_allclose(fitness, played.means, rtol=1e-5)
     assert max(fitness) < -500  # a normalised return is above -200: 200 steps of about -1

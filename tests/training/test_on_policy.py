@@ -14,7 +14,7 @@ import torch
 from agilerl_like import (
     PPO,
     ConfigurationError,
-    EnvironmentFault,
+    EnvStepError,
     HyperparameterConfig,
     Mutations,
     NoHealthyMember,
@@ -25,7 +25,7 @@ from agilerl_like import (
     train_on_policy,
 )
 from agilerl_like.distributed.signals import StopRequests
-from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.reporting import Reporter
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
@@ -129,7 +129,7 @@ def test_fitness_belongs_to_exactly_the_agents_that_are_returned():
     assert fitness == [m.fitness for m in memory.generations[-1].members]
     assert [a.index for a in population] == [m.uid for m in memory.generations[-1].members]
     # replaying the last evaluation on the same seeds finds the same returns
-    env = TransitionEnv(make_vect_envs("CartPole-v1", num_envs=6, backend="sync"))
+    env = VecEnvAdapter(make_vect_envs("CartPole-v1", num_envs=6, backend="sync"))
     again = population.play(env, integers(2, population.seed, Purpose.EVALUATION_ENVS, len(memory.generations)))
     assert again.returns.mean(1).tolist() == fitness
     assert population.fittest.fitness[-1] == max(fitness)
@@ -239,7 +239,7 @@ class Broken(gymnasium.Env):
 @pytest.mark.parametrize("where", ["reward", "observation"])
 def test_an_env_that_returns_nan_is_named(where):
     env = make_vect_envs(make_env=lambda: Broken(where), num_envs=4, backend="sync")
-    with pytest.raises(EnvironmentFault, match=f"{where}=nan is not finite: member 0, env 0 of its own"):
+    with pytest.raises(EnvStepError, match=f"{where}=nan is not finite: member 0, env 0 of its own"):
         train_on_policy(env, pop=population_of(env), max_steps=400, evo_steps=200, verbose=False)
 
 

@@ -7,7 +7,7 @@ from gymnasium.vector import AutoresetMode
 from tensor_worlds import Beads, InHalves
 
 from agilerl_like import PPO, Mutations, TournamentSelection, train_on_policy
-from agilerl_like.envs import TransitionEnv
+from agilerl_like.envs import VecEnvAdapter
 from agilerl_like.training.collector import Clock, Collector
 
 MEMBERS, ENVS, STEPS = 3, 5, 32
@@ -34,7 +34,7 @@ def population_of(env):
 
 
 def collector_of(env):
-    collector = Collector(population_of(env), TransitionEnv(env), Clock(("act", "env", "learn")))
+    collector = Collector(population_of(env), VecEnvAdapter(env), Clock(("act", "env", "learn")))
     collector.reset(range(len(collector.population)))
     return collector
 
@@ -76,7 +76,7 @@ def test_a_wish_to_stop_is_heard_after_any_step_and_leaves_nothing_under_way():
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS.keys())
 def test_a_step_of_all_parts_is_the_step_of_the_whole(world):
-    parted, whole = (TransitionEnv(kind) for kind in (InHalves(6, **world), Beads(6, np, **world)))
+    parted, whole = (VecEnvAdapter(kind) for kind in (InHalves(6, **world), Beads(6, np, **world)))
     parted.divide(3)
     assert parted.columns == (slice(0, 1), slice(1, 2))
     rng = np.random.default_rng(0)

@@ -31,7 +31,7 @@ def test_is_solved(name, kind):
     for answer in record.answers:  # near enough is said here once more, apart from what the record thinks of itself
         np.testing.assert_allclose(answer.found, answer.known, rtol=0, atol=answer.tolerance, err_msg=answer.what)
     assert record.solved
-    assert [answer.asked for answer in record.answers] == [describe(known) for known in PROBES[name].questions]
+    assert [answer.asked for answer in record.answers] == [describe(known) for known in PROBES[name].expectations]
     assert record.env_steps < 1.01 * PROBES[name].steps
 
 

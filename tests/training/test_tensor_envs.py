@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from agilerl_like import PPO, Mutations, TournamentSelection, make_vect_envs, train_on_policy
-from agilerl_like.envs import TransitionEnv
-from agilerl_like.errors import EnvironmentFault
+from agilerl_like.envs import VecEnvAdapter
+from agilerl_like.errors import EnvStepError
 from agilerl_like.training.best_agent import CONFIRMING_EPISODES
 from agilerl_like.training.collector import Clock, Collector
 
@@ -59,7 +59,7 @@ class Crossed(TorchFunctionMode):
 
 
 def population_of(env, **settings):
-    spaces = TransitionEnv(env).single_observation_space, env.single_action_space
+    spaces = VecEnvAdapter(env).single_observation_space, env.single_action_space
     defaults = {"num_envs": ENVS, "learn_step": ENVS * STEPS, "batch_size": 32, "lr": 3e-3, "gamma": 0.9, "seed": 3}
     mlp = {"hidden_size": [16]}
     net = {"encoder_config": mlp, "head_config": mlp, "latent_dim": 16}
@@ -67,7 +67,7 @@ def population_of(env, **settings):
 
 
 def collector_of(env, **settings):
-    collector = Collector(population_of(env, **settings), TransitionEnv(env), Clock(("act", "env", "learn")))
+    collector = Collector(population_of(env, **settings), VecEnvAdapter(env), Clock(("act", "env", "learn")))
     collector.reset(range(len(collector.population)))
     return collector
 
@@ -148,7 +148,7 @@ def test_last_observations_are_those_of_the_episodes_that_were_cut():
 
 
 def test_without_final_obs_the_observation_before_stands_in_and_one_warning_says_so():
-    env = TransitionEnv(Beads(3, final=False, continuous=True))
+    env = VecEnvAdapter(Beads(3, final=False, continuous=True))
     env.reset(0)
     for _ in range(11):
         before = env.step(torch.zeros(3, 1)).obs
@@ -166,7 +166,7 @@ def test_only_rows_whose_last_observation_is_known_have_it():
             known = self.rows > 0
             return {"final_observation": more["final_obs"], "_final_observation": known} if more else {}
 
-    env = TransitionEnv(Forgetful(3, continuous=True))
+    env = VecEnvAdapter(Forgetful(3, continuous=True))
     env.reset(0)
     for _ in range(11):
         before = env.step(torch.zeros(3, 1)).obs
@@ -215,11 +215,11 @@ def test_a_run_of_tensors_is_the_run_of_numpy():
 def test_evaluation_looks_at_tensors_now_and_then(world):
     """All beads are cut after 12 steps or fall before, so one look after 16 steps is the only one."""
     population = population_of(Beads(1, **world))
-    population.play(TransitionEnv(Beads(6, **world)), [1, 2, 3])
+    population.play(VecEnvAdapter(Beads(6, **world)), [1, 2, 3])
     with Asked() as asked:
-        ours = population.play(TransitionEnv(Beads(6, **world)), [1, 2, 3])
+        ours = population.play(VecEnvAdapter(Beads(6, **world)), [1, 2, 3])
     assert asked.kernels == {"_local_scalar_dense": 1}
-    theirs = population.play(TransitionEnv(Beads(6, np, **world)), [1, 2, 3])
+    theirs = population.play(VecEnvAdapter(Beads(6, np, **world)), [1, 2, 3])
     np.testing.assert_array_equal(ours.returns, theirs.returns)
     np.testing.assert_array_equal(ours.lengths, theirs.lengths)
     assert ours.lengths.max() <= 12
@@ -232,8 +232,8 @@ def test_a_tensor_that_is_not_finite_is_found_at_the_next_look():
             return observation, reward * math.nan, *rest
 
     population = population_of(Beads(1))
-    with pytest.raises(EnvironmentFault, match=r"Spoiling, in evaluation: .* of the first 16 steps is not finite"):
-        population.play(TransitionEnv(Spoiling(6)), [1, 2, 3])
+    with pytest.raises(EnvStepError, match=r"Spoiling, in evaluation: .* of the first 16 steps is not finite"):
+        population.play(VecEnvAdapter(Spoiling(6)), [1, 2, 3])
 
 
 def test_an_env_that_cannot_be_made_twice_is_for_training_and_for_tests():
@@ -267,7 +267,7 @@ def test_numbers_that_are_not_finite_are_found_when_members_learn():
 
     collector = collector_of(Broken(MEMBERS * ENVS))
     collector.collect(STEPS)
-    with pytest.raises(EnvironmentFault, match="reward=nan is not finite: member 1, env 1 of its own"):
+    with pytest.raises(EnvStepError, match="reward=nan is not finite: member 1, env 1 of its own"):
         collector.learn()
 
 
@@ -280,5 +280,5 @@ def test_a_mask_of_tensors_that_leaves_no_choice_names_the_env():
 
     collector = collector_of(Stuck(MEMBERS * ENVS, masks=True))
     collector.collect(STEPS)
-    with pytest.raises(EnvironmentFault, match="env 6: action_mask allowed no action"):
+    with pytest.raises(EnvStepError, match="env 6: action_mask allowed no action"):
         collector.learn()

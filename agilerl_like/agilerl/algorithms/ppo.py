@@ -246,7 +246,7 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
     @staticmethod
     def get_state_dim(observation_space: gymnasium.Space) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  # static there
         """The shape that networks see of a space."""
-        return ppo.ObservationEncoding(observation_space).leaves[0].shape
+        return ppo.ObservationEncoder(observation_space).leaves[0].shape
 
     @staticmethod
     def get_action_dim(action_space: gymnasium.Space) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  # static there

@@ -17,7 +17,7 @@ from torch import Tensor
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.algorithms.experiences import Experiences
 from agilerl_like.envs.pytree import tree_map
-from agilerl_like.envs.vec_adapter import TransitionEnv
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.gae import gae
 from agilerl_like.learning.sequences import BPTTSequenceType
@@ -75,7 +75,7 @@ class RolloutBuffer:
         self.observation_space, self.action_space = observation_space, action_space
         self.gamma, self.gae_lambda = gamma, gae_lambda if use_gae else 1.0
         self.recurrent = recurrent
-        self.source: TransitionEnv | None = None
+        self.source: VecEnvAdapter | None = None
         """The env that `collect_rollouts` filled it from."""
         self.hidden_state: dict[str, Tensor] | None = None
         """The hidden state behind the last step that `collect_rollouts` took."""

@@ -17,7 +17,7 @@ from agilerl_like.agilerl.algorithms.ppo import PPO
 from agilerl_like.agilerl.vector.dummy_vec_env import DummyVecEnv
 from agilerl_like.agilerl.wrappers.agent import bare
 from agilerl_like.envs.pytree import tree_map
-from agilerl_like.envs.vec_adapter import Transition, TransitionEnv
+from agilerl_like.envs.vec_adapter import Transition, VecEnvAdapter
 
 __getattr__ = absent_from(__name__)
 
@@ -90,13 +90,13 @@ def collect_rollouts(
 collect_rollouts_recurrent = collect_rollouts
 
 
-def _source(player: PPO, env: Any, *, fresh: bool) -> TransitionEnv:
+def _source(player: PPO, env: Any, *, fresh: bool) -> VecEnvAdapter:
     """The env to step: the one that the rollout before came from, if that is to go on."""
     known = player.rollout_buffer.source
     vector = isinstance(env, gymnasium.vector.VectorEnv)
     if not fresh and known is not None and (known.env if vector else getattr(known.env, "envs", [None])[0]) is env:
         return known
-    return TransitionEnv(env if vector else DummyVecEnv(env))
+    return VecEnvAdapter(env if vector else DummyVecEnv(env))
 
 
 def _in_bounds(player: PPO, action: np.ndarray) -> np.ndarray:

@@ -13,12 +13,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict
 
-from agilerl_like.envs.array_backend import Array, Arrays, HostArrays
+from agilerl_like.envs.array_backend import Array, ArrayBackend, NumpyBackend
 from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.multi_agent.packed_env import OBSERVATION
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentTransition, MultiAgentVecEnvAdapter
 from agilerl_like.envs.pytree import Tree, tree_map
-from agilerl_like.envs.spaces import ObservationEncoding
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition
 from agilerl_like.errors import ConfigurationError
 
@@ -38,7 +38,7 @@ class AgentGroup:
     ) -> None:
         self.agent_ids = tuple(agent_ids)
         self.single_action_space = action_space
-        self.encoding = ObservationEncoding(observation_space)
+        self.encoding = ObservationEncoder(observation_space)
         """What an agent observes, without its name."""
         self._names = np.eye(len(self.agent_ids), dtype=np.float32) if identified and len(self.agent_ids) > 1 else None
         self.single_observation_space = (
@@ -58,14 +58,14 @@ class AgentGroup:
             return seen
         return self._named(seen, np.tile(self._names, (_count(seen) // len(self._names), 1)))
 
-    def batched(self, agent: str, observation: Tree) -> Tree:
+    def as_batch(self, agent: str, observation: Tree) -> Tree:
         """What an agent observes in each env `[N, …]`, or in one, which is then a batch of one.
 
         Raises:
             ConfigurationError: it has not the form of its space.
         """
         try:
-            return self.encoding.batched(observation)[0]
+            return self.encoding.as_batch(observation)[0]
         except ConfigurationError as error:
             raise ConfigurationError(f"agent {agent!r}: {error}") from error
 
@@ -172,7 +172,9 @@ class MultiAgentStepSync:
             self._first = self.env.reset(seeds)
             self._said, self._outcomes, self._waiting = {}, {}, {}
             widths = [columns.stop - columns.start for columns in self.env.columns]
-            self.episodes = [EpisodeTracker(self.env.num_envs // sum(widths) * width, HostArrays()) for width in widths]
+            self.episodes = [
+                EpisodeTracker(self.env.num_envs // sum(widths) * width, NumpyBackend()) for width in widths
+            ]
         return self._first
 
     def send(self, part: int, actions: Mapping[str, np.ndarray]) -> None:
@@ -205,7 +207,7 @@ class MultiAgentStepSync:
 
 
 class GroupEnv:
-    """One group's share of a meeting, with the methods of a `TransitionEnv`."""
+    """One group's share of a meeting, with the methods of a `VecEnvAdapter`."""
 
     def __init__(self, step_sync: MultiAgentStepSync, rows: AgentGroup) -> None:
         self.step_sync, self._group = step_sync, rows
@@ -213,7 +215,7 @@ class GroupEnv:
         self.num_envs = step_sync.env.num_envs * self.agents
         self.single_observation_space: gym.Space = rows.single_observation_space
         self.single_action_space: gym.Space = rows.single_action_space
-        self.arrays: Arrays = HostArrays()
+        self.arrays: ArrayBackend = NumpyBackend()
         self.action_mask: Array | None = None
         self.env: Any = step_sync.env.env
 

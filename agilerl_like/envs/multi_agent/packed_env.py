@@ -19,9 +19,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 from agilerl_like.envs.env_errors import check_reward
 from agilerl_like.envs.pytree import Tree
-from agilerl_like.envs.random_actions import MASK, legal_sample
+from agilerl_like.envs.random_actions import MASK, sample_masked
 from agilerl_like.envs.subproc.worker import fits_shared_memory
-from agilerl_like.errors import ConfigurationError, EnvironmentFault, unknown_name
+from agilerl_like.errors import ConfigurationError, EnvStepError, unknown_name
 
 OBSERVATION = "observation"  # beside MASK: PettingZoo's names in observations that come with a mask
 _FLAG = cast(Any, np.bool_)  # which a Box may be of, whatever its signature says
@@ -154,7 +154,7 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         self._dead.clear()
         self._acting = self._living()
         if not self._acting:
-            raise EnvironmentFault(f"{self.env} began an episode without agents")
+            raise EnvStepError(f"{self.env} began an episode without agents")
         return self._seen(observations, infos, ())
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -165,7 +165,7 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
         for agent in acted:
             if agent not in rewards:
-                raise EnvironmentFault(f"{self.env} gave no reward to agent {agent!r}, which acted")
+                raise EnvStepError(f"{self.env} gave no reward to agent {agent!r}, which acted")
             if terminations.get(agent) or truncations.get(agent):
                 self._dead.add(agent)
         self._acting = self._living()
@@ -184,7 +184,7 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         """Return a row of random actions that the env allows its agents now."""
         masked = dict(zip(self.agents, self._places["masked"].tolist(), strict=True))
         sampled = {
-            agent: legal_sample(space, self._masks[agent] if masked[agent] else None)
+            agent: sample_masked(space, self._masks[agent] if masked[agent] else None)
             for agent, space in cast(PackedSpace, self.action_space).tree.spaces.items()
         }
         _write(self._actions, sampled)
@@ -208,7 +208,7 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         """Who is to act next; who is dead stays so until the episode's end."""
         there = set(self.env.agents)
         if strangers := there.difference(self.agents):
-            raise EnvironmentFault(f"{self.env} has agents {sorted(map(str, strangers))} outside {list(self.agents)}")
+            raise EnvStepError(f"{self.env} has agents {sorted(map(str, strangers))} outside {list(self.agents)}")
         return tuple(agent for agent in self.agents if agent in there and agent not in self._dead)
 
     def _seen(
@@ -235,11 +235,11 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
     def _observe(self, agent: str, observations: Mapping[str, Any]) -> Any:
         """Write down what an agent observed, and return the mask that came with it."""
         if agent not in observations:
-            raise EnvironmentFault(f"{self.env} gave no observation to agent {agent!r}, which is to act")
+            raise EnvStepError(f"{self.env} gave no observation to agent {agent!r}, which is to act")
         observation, mask = observations[agent], None
         if agent in self._wrapped:
             if not isinstance(observation, Mapping) or MASK not in observation:
-                raise EnvironmentFault(f"{self.env}: the observation of agent {agent!r} has no {MASK}")
+                raise EnvStepError(f"{self.env}: the observation of agent {agent!r} has no {MASK}")
             mask = observation[MASK]
             rest = {key: part for key, part in observation.items() if key != MASK}
             observation = rest[OBSERVATION] if rest.keys() == {OBSERVATION} else rest
@@ -256,7 +256,7 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
 
     def _check(self, what: str, fault: str) -> None:
         if fault:
-            raise EnvironmentFault(f"{self.env}: {what} {fault}")
+            raise EnvStepError(f"{self.env}: {what} {fault}")
 
 
 def _possible_agents(env: Any) -> tuple[str, ...]:

@@ -21,15 +21,15 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
 
-from agilerl_like.envs.env_errors import described
-from agilerl_like.envs.evaluation_envs import trial_env
-from agilerl_like.envs.factory import EnvRecipe, widen
-from agilerl_like.envs.import_paths import module_of
-from agilerl_like.envs.install_hints import how_to_install, missing_module
+from agilerl_like.envs.env_errors import describe_exception
+from agilerl_like.envs.evaluation_envs import make_eval_env
+from agilerl_like.envs.factory import VecEnvConfig, with_num_envs
+from agilerl_like.envs.import_paths import import_module_named
+from agilerl_like.envs.install_hints import install_hint, missing_module_name
 from agilerl_like.envs.multi_agent.packed_env import MASK, STATE_SPACE, PackedMultiAgentEnv, PackedSpace, step_result
 from agilerl_like.envs.pytree import Tree, tree_map
-from agilerl_like.envs.subproc.vec_env import TIMEOUT
-from agilerl_like.envs.wrapper_specs import refuse_twins
+from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT
+from agilerl_like.envs.wrapper_specs import refuse_shared_envs
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 __all__ = [
@@ -56,7 +56,7 @@ def make_multi_agent_vect_envs(
     extra_wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper] = (),
     training_wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper] = (),
     num_workers: int | None = None,
-    step_timeout: float = TIMEOUT,
+    step_timeout: float = STEP_TIMEOUT,
     with_state: bool = False,
     should_async_vector: bool | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -114,10 +114,10 @@ def multi_agent_env_config(
     step_timeout: float,
     with_state: bool,
     env_kwargs: Mapping[str, Any],
-) -> EnvRecipe:
+) -> VecEnvConfig:
     """How such an env is made, as data."""
     made_by = {"source": source, "extra_wrappers": extra_wrappers, "env_kwargs": env_kwargs, "with_state": with_state}
-    return EnvRecipe(
+    return VecEnvConfig(
         env=_MAKER,
         num_envs=num_envs,
         backend=backend,
@@ -137,7 +137,7 @@ def multi_agent_with_num_envs(
         ConfigurationError: nothing tells how the env was made.
     """
     if with_state is None or with_state == env.with_state:
-        return MultiAgentVectorEnv(_alike(lambda: widen(env.vector, num_envs)))
+        return MultiAgentVectorEnv(_alike(lambda: with_num_envs(env.vector, num_envs)))
     recipe = env.recipe
     kwargs = {**recipe.env_kwargs, "with_state": with_state}
     asked = cast(Any, env.vector).choice.asked
@@ -149,7 +149,7 @@ def make_multi_agent_eval_env(env: MultiAgentVectorEnv, num_envs: int) -> MultiA
 
     While it stands still nobody in it acts, no step is valid and nothing ends.
     """
-    return MultiAgentVectorEnv(_alike(lambda: trial_env(env.vector, num_envs)))
+    return MultiAgentVectorEnv(_alike(lambda: make_eval_env(env.vector, num_envs)))
 
 
 class MultiAgentVectorEnv:
@@ -163,7 +163,7 @@ class MultiAgentVectorEnv:
         if not isinstance(observed, PackedSpace) or not isinstance(acted, PackedSpace):
             raise ConfigurationError(f"vector={vector} is not an env of teams; make_multi_agent_vect_envs makes one")
         if isinstance(vector, SyncVectorEnv):
-            refuse_twins([cast(PackedMultiAgentEnv, team.unwrapped).env for team in vector.envs], f"env={vector}")
+            refuse_shared_envs([cast(PackedMultiAgentEnv, team.unwrapped).env for team in vector.envs], f"env={vector}")
         self.vector = vector
         """The same as an env of gymnasium, whose observations and actions are rows of bytes."""
         self.observation_rows, self.action_rows = observed, acted
@@ -179,7 +179,7 @@ class MultiAgentVectorEnv:
         self._acting: np.ndarray = np.zeros((0, 0), np.bool_)
 
     @classmethod
-    def made(cls, recipe: EnvRecipe) -> MultiAgentVectorEnv:
+    def made(cls, recipe: VecEnvConfig) -> MultiAgentVectorEnv:
         """Make one as another one was made.
 
         Raises:
@@ -188,8 +188,8 @@ class MultiAgentVectorEnv:
         return cls(_alike(recipe.make))
 
     @property
-    def recipe(self) -> EnvRecipe:
-        """How it was made; `EnvRecipe.to_json` writes it down, if the env's factory has an import path."""
+    def recipe(self) -> VecEnvConfig:
+        """How it was made; `VecEnvConfig.to_json` writes it down, if the env's factory has an import path."""
         return cast(Any, self.vector).recipe
 
     @property
@@ -271,7 +271,7 @@ class MultiAgentVectorEnv:
 
 
 def copied(views: Tree) -> Tree:
-    """Arrays of their own where a tree has views of rows."""
+    """ArrayBackend of their own where a tree has views of rows."""
     return tree_map(np.ascontiguousarray, views)
 
 
@@ -372,7 +372,7 @@ def _registered(source: str, **kwargs: Any) -> Any:
     try:
         return pettingzoo.make("parallel", source, **kwargs)
     except Exception as fault:
-        if missing := missing_module(fault):
+        if missing := missing_module_name(fault):
             raise ImportError(str(fault), name=missing) from fault
         raise
 
@@ -381,14 +381,16 @@ def _called(factory: Callable[..., Any], source: MultiAgentSource, kwargs: Mappi
     try:
         return factory(**kwargs)
     except ImportError as fault:
-        install = how_to_install(missing_module(fault), fault)
+        install = install_hint(missing_module_name(fault), fault)
         raise ConfigurationError(f"env={source!r} needs a package: {install}") from fault
     except ConfigurationError:
         raise
     except (TypeError, ValueError, AssertionError) as fault:
         if not kwargs:
-            raise ConfigurationError(f"env={source!r} cannot be made: {described(fault)}") from fault
-        raise ConfigurationError(f"env_kwargs={dict(kwargs)} do not suit env={source!r}: {described(fault)}") from fault
+            raise ConfigurationError(f"env={source!r} cannot be made: {describe_exception(fault)}") from fault
+        raise ConfigurationError(
+            f"env_kwargs={dict(kwargs)} do not suit env={source!r}: {describe_exception(fault)}"
+        ) from fault
 
 
 def _in_parallel(env: AECEnv) -> ParallelEnv:
@@ -416,7 +418,7 @@ def _lean(env: AECEnv) -> AECEnv:
 def _imported(field: str, path: str) -> Callable[..., Any]:
     """What an import path names; without a name it is the module's `parallel_env`, or else its `env`."""
     module_name, _, name = path.partition(":")
-    module = module_of(field, path, module_name)
+    module = import_module_named(field, path, module_name)
     names = [name] if name else ["parallel_env", "env"]
     for one in names:
         if hasattr(module, one):

@@ -21,9 +21,9 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from agilerl_like.envs.multi_agent.packed_env import MASK, OBSERVATION
 from agilerl_like.envs.multi_agent.pettingzoo import ParallelEnv
-from agilerl_like.envs.probe_envs import PROBES, Corridor, KnownAction, KnownValue, Observation
+from agilerl_like.envs.probe_envs import PROBES, ExpectedAction, ExpectedValue, Observation, ScriptedEnv
 
-Answers = tuple[KnownValue | KnownAction, ...]
+Answers = tuple[ExpectedValue | ExpectedAction, ...]
 Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
 
 
@@ -145,7 +145,7 @@ def _pay_by_place(rewards: tuple[float, ...], _which: int, place: int, _action: 
 
 def _seeing(*rows: tuple[Observation, ...], pay: Callable[..., float], **more: Any) -> AgentRole:
     """A role in which there is nothing to choose."""
-    return AgentRole(partial(Corridor, rows, Discrete(1), pay, **more))
+    return AgentRole(partial(ScriptedEnv, rows, Discrete(1), pay, **more))
 
 
 def _team(speaker: AgentRole, listener: AgentRole, other_listener: AgentRole | None = None) -> Mapping[str, AgentRole]:
@@ -161,7 +161,7 @@ def _of_probes(name: str, speaker: str, listener: str, question: str, steps: int
     """A team whose agents live in worlds of `PROBES`; `more` is said of the listeners' roles."""
     one, other = PROBES[speaker], PROBES[listener]
     roles = _team(AgentRole(one.make), AgentRole(other.make, **more))
-    return MultiAgentProbe(name, roles, question, one.gamma, _known(one.questions, other.questions), steps)
+    return MultiAgentProbe(name, roles, question, one.gamma, _known(one.expectations, other.expectations), steps)
 
 
 _HERE, _LONG = ((0.0,),), 0.9
@@ -180,7 +180,7 @@ _ALL = (
         ),
         "does each group's critic learn its own agents' reward?",
         gamma=0.5,
-        answers=_known((KnownValue((0.0,), 1.0),), (KnownValue((0.0,), -2.0),)),
+        answers=_known((ExpectedValue((0.0,), 1.0),), (ExpectedValue((0.0,), -2.0),)),
         steps=4_000,
     ),
     MultiAgentProbe(
@@ -192,7 +192,7 @@ _ALL = (
         ),
         "does each agent's value come from its own observation, and no team-mate's?",
         gamma=0.5,
-        answers=_known(PROBES["ObservationReward"].values, (KnownValue((-1.0,), 2.0), KnownValue((1.0,), -2.0))),
+        answers=_known(PROBES["ObservationReward"].values, (ExpectedValue((-1.0,), 2.0), ExpectedValue((1.0,), -2.0))),
         steps=6_000,
     ),
     MultiAgentProbe(
@@ -204,7 +204,7 @@ _ALL = (
         ),
         "is a later reward discounted once, for each agent, and does the episode end for all of them?",
         gamma=0.5,
-        answers=_known(PROBES["DiscountedReward"].values, (KnownValue((0.0,), 2.0), KnownValue((1.0,), 4.0))),
+        answers=_known(PROBES["DiscountedReward"].values, (ExpectedValue((0.0,), 2.0), ExpectedValue((1.0,), 4.0))),
         steps=8_000,
     ),
     _of_probes(
@@ -249,9 +249,9 @@ _ALL = (
         "does an agent's end cut its own life, and nobody else's?",
         gamma=_LONG,
         answers=_known(
-            (KnownValue((0.0,), 1.0),),
-            tuple(KnownValue(obs, _LONG ** (4 - place)) for place, obs in enumerate(_HALVES[:-1])),
-            (KnownValue((0.0, 1.0), 2.0),),
+            (ExpectedValue((0.0,), 1.0),),
+            tuple(ExpectedValue(obs, _LONG ** (4 - place)) for place, obs in enumerate(_HALVES[:-1])),
+            (ExpectedValue((0.0, 1.0), 2.0),),
         ),
         steps=20_000,
     ),
@@ -266,7 +266,7 @@ _ALL = (
         ),
         "does an agent that comes later begin where it begins?",
         gamma=0.5,
-        answers=_known((KnownValue((0.0,), -2.0),), (KnownValue((1.0,), 0.5), KnownValue((2.0,), 1.0))),
+        answers=_known((ExpectedValue((0.0,), -2.0),), (ExpectedValue((1.0,), 0.5), ExpectedValue((2.0,), 1.0))),
         steps=10_000,
     ),
     MultiAgentProbe(
@@ -280,7 +280,7 @@ _ALL = (
         ),
         "is an agent that sits out cut off from what it does when it is back, but not from its worth?",
         gamma=_LONG,
-        answers=_known((KnownValue((0.0,), -1.0),), (KnownValue((0.0,), 1.0),)),
+        answers=_known((ExpectedValue((0.0,), -1.0),), (ExpectedValue((0.0,), 1.0),)),
         steps=24_000,
     ),
 )

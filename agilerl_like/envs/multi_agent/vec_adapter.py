@@ -1,6 +1,6 @@
 """What one step of many teams did, agent by agent: the multi-agent sibling of `Transition`.
 
-Whatever dialect an env speaks, `TransitionEnv` has translated it already; here its rows of bytes are taken apart. The
+Whatever dialect an env speaks, `VecEnvAdapter` has translated it already; here its rows of bytes are taken apart. The
 subtlety is that agents' lives and episodes end apart: an agent's death ends nothing for the others, and its own rows
 are not valid from then on until the episode ends and the next begins.
 """
@@ -14,12 +14,12 @@ import gymnasium as gym
 import numpy as np
 
 from agilerl_like.envs.action_masks import ActionMasks
-from agilerl_like.envs.array_backend import HostArrays
+from agilerl_like.envs.array_backend import NumpyBackend
 from agilerl_like.envs.multi_agent.packed_env import MASK, step_result
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, copied
 from agilerl_like.envs.pytree import Tree
-from agilerl_like.envs.vec_adapter import Transition, TransitionEnv, check_finite_array
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.envs.vec_adapter import Transition, VecEnvAdapter, check_finite_array
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 
 class MultiAgentTransition(NamedTuple):
@@ -70,13 +70,13 @@ class MultiAgentVecEnvAdapter:
         self.agent_ids = env.agent_ids
         self.single_observation_spaces: dict[str, gym.Space] = env.single_observation_spaces
         self.single_action_spaces: dict[str, gym.Space] = env.single_action_spaces
-        self.arrays = HostArrays()
+        self.arrays = NumpyBackend()
         """The kind of arrays in MultiAgentTransitions."""
         self.action_mask: dict[str, np.ndarray | None] = {}
         """What goes with the observations of the last `reset` or `step`; `acting` and `state` likewise."""
         self.acting: dict[str, np.ndarray] = {}
         self.state: np.ndarray | None = None
-        self._steps = TransitionEnv(env.vector)
+        self._steps = VecEnvAdapter(env.vector)
         self._masks = {agent: ActionMasks(space) for agent, space in self.single_action_spaces.items()}
         self._acting = np.zeros((self.num_envs, len(self.agent_ids)), np.bool_)
         self._every = np.arange(self.num_envs)
@@ -167,9 +167,9 @@ class MultiAgentVecEnvAdapter:
             if some_masked[column]:
                 info = {MASK: seen["mask"][agent], f"_{MASK}": seen["masked"][:, column]}
             try:
-                masks[agent] = self._masks[agent].read(info, rows, unasked=~acting[agent])
-            except EnvironmentFault as fault:
-                raise EnvironmentFault(f"agent {agent!r}, {fault}") from fault
+                masks[agent] = self._masks[agent].read(info, rows, ignored=~acting[agent])
+            except EnvStepError as fault:
+                raise EnvStepError(f"agent {agent!r}, {fault}") from fault
         return masks, acting, _state(seen)
 
     def _remember(
@@ -179,7 +179,7 @@ class MultiAgentVecEnvAdapter:
 
 
 def check_finite_multi_agent(transition: MultiAgentTransition) -> None:
-    """Raise EnvironmentFault, naming agent, env and place, if a world returned NaN or infinity."""
+    """Raise EnvStepError, naming agent, env and place, if a world returned NaN or infinity."""
     check_finite_array("reward", transition.reward)
     check_finite_array("observation", transition.obs)
     if transition.next_obs is not transition.obs:

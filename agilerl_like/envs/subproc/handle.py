@@ -21,8 +21,8 @@ from typing import IO, Any, NamedTuple, cast
 
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from agilerl_like.envs.env_errors import Failure
-from agilerl_like.envs.subproc.worker import FAULT, GRACE, MADE, REVIVED, Task
+from agilerl_like.envs.env_errors import ReportedException
+from agilerl_like.envs.subproc.worker import CLOSE_TIMEOUT, ENVS_READY, EPISODES_RESTARTED, FAILED, WorkerSpec
 
 STARTUP = 120.0  # seconds for a worker's imports and for making its envs
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -30,7 +30,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 Key = str | tuple[int, ...]  # of a request: its name, or the parts to be stepped
 
 
-class Death(NamedTuple):
+class WorkerExit(NamedTuple):
     """How a worker process ended; `hopeless` if it failed before its environments had ever been reset.
 
     `summary` is one line about `traceback`. `kind` is equal for two exceptions that an environment raised in the same
@@ -44,26 +44,26 @@ class Death(NamedTuple):
     hopeless: bool
 
 
-class Worker:
-    """One worker, and the processes that take its place; `share` says which rows of each part are its own."""
+class WorkerHandle:
+    """One worker, and the processes that take its place; `rows_by_group` says which rows of each part are its own."""
 
-    def __init__(self, index: int, share: Sequence[Sequence[int]], timeout: float) -> None:
-        self.index, self.share, self.timeout = index, share, timeout
-        self.rows = sorted(itertools.chain.from_iterable(share))
-        self.answers: dict[str | int, Any] = {}
+    def __init__(self, index: int, rows_by_group: Sequence[Sequence[int]], timeout: float) -> None:
+        self.index, self.rows_by_group, self.timeout = index, rows_by_group, timeout
+        self.rows = sorted(itertools.chain.from_iterable(rows_by_group))
+        self.replies: dict[str | int, Any] = {}
         self.starts = 0
-        self.is_up = False  # has imported everything and made its envs
+        self.is_ready = False  # has imported everything and made its envs
         self.failures = 0  # since each of its parts was last stepped without one
         self._proven = False  # has reset its envs, in this process or an earlier one
         self._unproven_parts: set[int] = set()
 
-    def start(self, task: Task, memory: IO[bytes]) -> None:
-        """Start a process; its answer under `MADE` says that its envs are there."""
+    def start(self, spec: WorkerSpec, memory: IO[bytes]) -> None:
+        """Start a process; its answer under `ENVS_READY` says that its envs are there."""
         self.starts += 1
-        self.is_up = False
-        self.answers.clear()
-        self._failure: Failure | None = None  # the exception that the process reported before it ended
-        self._unproven_parts = {part for part, rows in enumerate(self.share) if rows}
+        self.is_ready = False
+        self.replies.clear()
+        self._failure: ReportedException | None = None  # the exception that the process reported before it ended
+        self._unproven_parts = {part for part, rows in enumerate(self.rows_by_group) if rows}
         self._log = anonymous_file()  # for what a dying interpreter writes
         self.pipe, its_end = Pipe()
         handed_down = (its_end.fileno(), memory.fileno(), self._log.fileno())
@@ -75,42 +75,42 @@ class Worker:
             start_new_session=True,  # Ctrl-C in the terminal is for the parent
         )
         its_end.close()
-        self.renew(STARTUP)
-        self._send(CloudpickleWrapper(cast(Any, task)))
+        self.set_deadline(STARTUP)
+        self._send(CloudpickleWrapper(cast(Any, spec)))
 
-    def post(self, key: Key, method: str, *arguments: Any) -> None:
+    def send_request(self, key: Key, method: str, *arguments: Any) -> None:
         """Ask for something; the answer will be found under `key`, or those of a step under each of its parts."""
         self._send((key, method, arguments))
 
-    def listen(self) -> Key | None:
+    def read_message(self) -> Key | None:
         """Take one message and return its key; None if there will be no more."""
         try:
             key, answer = self.pipe.recv()
         except (EOFError, OSError):
             return None
-        if key == FAULT:
+        if key == FAILED:
             self._failure = answer
             return key
-        self.renew(self.timeout)
+        self.set_deadline(self.timeout)
         if isinstance(key, tuple):
-            self.answers.update(zip(key, answer, strict=True))
+            self.replies.update(zip(key, answer, strict=True))
             self._unproven_parts.difference_update(key)
             self.failures *= bool(self._unproven_parts)
         else:
-            self.answers[key] = answer
-        self.is_up = True
-        self._proven |= key not in (MADE, REVIVED)
+            self.replies[key] = answer
+        self.is_ready = True
+        self._proven |= key not in (ENVS_READY, EPISODES_RESTARTED)
         return key
 
-    def renew(self, seconds: float) -> None:
+    def set_deadline(self, seconds: float) -> None:
         """Wait so long for its next message."""
         self._patience, self._deadline = seconds, time.monotonic() + seconds
 
-    def is_in_time(self) -> bool:
+    def is_responsive(self) -> bool:
         """Say whether the process lives and may still be waited for."""
         return self.process.poll() is None and time.monotonic() < self._deadline
 
-    def end_at_once(self) -> Death:
+    def kill_and_report(self) -> WorkerExit:
         """End the process unless it has ended, and find out how it went."""
         hangs = self.process.poll() is None and time.monotonic() >= self._deadline
         if hangs:
@@ -120,19 +120,19 @@ class Worker:
         self._wait(1.0)
         self._read_failure()
         log = os.pread(self._log.fileno(), 10_000, 0).decode(errors="replace")
-        failure = self._failure or Failure("", _innermost(log), log)
-        hopeless = self._failure is not None and not (self._proven and self.is_up)
+        failure = self._failure or ReportedException("", _innermost(log), log)
+        hopeless = self._failure is not None and not (self._proven and self.is_ready)
         self.release()
         cause = f"gave no answer for {self._patience:g} s" if hangs else _how_it_ended(self.process.returncode)
-        return Death(cause, failure.kind, failure.summary, failure.traceback, hopeless)
+        return WorkerExit(cause, failure.kind, failure.summary, failure.traceback, hopeless)
 
-    def hang_up(self) -> None:
+    def close_pipe(self) -> None:
         """Let the process close its envs and end."""
         self.pipe.close()
 
     def release(self) -> None:
         """End the process if it has not done so, and let go of all that belongs to it."""
-        self.hang_up()
+        self.close_pipe()
         if self.process.poll() is None:
             self.process.kill()
             self._wait(1.0)
@@ -144,7 +144,7 @@ class Worker:
         with contextlib.suppress(EOFError, OSError):
             while self.pipe.poll():
                 key, answer = self.pipe.recv()
-                if key == FAULT:
+                if key == FAILED:
                     self._failure = answer
 
     def _wait(self, seconds: float) -> None:
@@ -156,18 +156,18 @@ class Worker:
             self.pipe.send(message)
 
 
-def dismiss(crew: list[Worker]) -> None:
-    """End all workers, within `GRACE` and a moment, and forget them."""
-    for worker in crew:
-        worker.hang_up()
-    end = time.monotonic() + GRACE
-    while any(worker.process.poll() is None for worker in crew) and time.monotonic() < end:
+def shutdown(workers: list[WorkerHandle]) -> None:
+    """End all workers, within `CLOSE_TIMEOUT` and a moment, and forget them."""
+    for worker in workers:
+        worker.close_pipe()
+    end = time.monotonic() + CLOSE_TIMEOUT
+    while any(worker.process.poll() is None for worker in workers) and time.monotonic() < end:
         time.sleep(0.002)
-    for worker in crew:
+    for worker in workers:
         worker.process.kill()
-    for worker in crew:
+    for worker in workers:
         worker.release()
-    crew.clear()
+    workers.clear()
 
 
 def anonymous_file() -> IO[bytes]:

@@ -29,32 +29,32 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
-from agilerl_like.envs.env_errors import name_of
+from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.pytree import Tree, tree_map
-from agilerl_like.envs.subproc.handle import Death, Worker, anonymous_file, dismiss
+from agilerl_like.envs.subproc.handle import WorkerExit, WorkerHandle, anonymous_file, shutdown
 from agilerl_like.envs.subproc.worker import (
-    MADE,
-    NOBODY,
-    REVIVED,
-    Arena,
-    Board,
-    Refusal,
-    Report,
-    Task,
+    ENVS_READY,
+    EPISODES_RESTARTED,
+    NO_ROW,
+    RemoteError,
+    SharedAllocator,
+    SharedBuffers,
+    StepInfo,
+    WorkerSpec,
     fits_shared_memory,
 )
-from agilerl_like.errors import ConfigurationError, EnvironmentFault
+from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.room import cores
 
-RESTARTS = 3  # of one worker in a row
-TIMEOUT = 60.0  # seconds for a step
-WATCH = 0.5  # seconds between looks at whether silent workers live
+MAX_RESTARTS = 3  # of one worker in a row
+STEP_TIMEOUT = 60.0  # seconds for a step
+POLL_INTERVAL = 0.5  # seconds between looks at whether silent workers live
 
 Reset = tuple[Any, dict[str, Any]]
 Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
-class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
+class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     """Envs in `num_workers` processes (one for each core, if left out); processes start at the first reset.
 
     `blocks` says that the rows are those of so many members, one block behind the other: errors name members, and each
@@ -72,31 +72,31 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         num_workers: int | None = None,
         blocks: int = 1,
         autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
-        timeout: float = TIMEOUT,
+        timeout: float = STEP_TIMEOUT,
     ) -> None:
         self.env_fns = tuple(env_fns)
         self.num_envs = len(self.env_fns)
-        self.num_workers = number_of_workers(num_workers, self.num_envs)
-        self.wanted_workers, self.timeout = num_workers, timeout
+        self.num_workers = resolve_num_workers(num_workers, self.num_envs)
+        self.requested_workers, self.timeout = num_workers, timeout
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         one = self.env_fns[0]()
         self.metadata = {**one.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = one.render_mode
         self.single_observation_space, self.single_action_space = one.observation_space, one.action_space
-        self._name = name_of(one)
+        self._name = env_name_of(one)
         one.close()
-        if obstacle := hindrance(self.env_fns[0], self.single_observation_space, self.single_action_space):
+        if obstacle := unsupported_reason(self.env_fns[0], self.single_observation_space, self.single_action_space):
             raise ConfigurationError(f"backend='workers': {obstacle}; allowed for any env is 'sync'")
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._memory = anonymous_file()
-        self._board = self._make_board()
-        self._crew: list[Worker] = []
-        self._end = weakref.finalize(self, _end, self._crew, self._memory, os.getpid())
+        self._buffers = self._allocate_buffers()
+        self._workers: list[WorkerHandle] = []
+        self._end = weakref.finalize(self, _end, self._workers, self._memory, os.getpid())
         self._tickets = itertools.count()
         self._attributes: dict[str, list[Any]] = {}  # that were set, by name, of each env
         self._ready = False
-        self._kinds_seen: set[str] = set()  # of exceptions that environments raised, in any worker
+        self._seen_exceptions: set[str] = set()  # of exceptions that environments raised, in any worker
         self.divide(blocks)
 
     # ---- stepping
@@ -108,7 +108,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """
         if blocks < 1 or self.num_envs % blocks:
             raise ConfigurationError(f"blocks={blocks}; allowed are the divisors of num_envs={self.num_envs}")
-        dismiss(self._crew)
+        shutdown(self._workers)
         self._ready = False
         self.blocks = blocks
         rows = np.arange(self.num_envs, dtype=np.int64).reshape(blocks, -1)
@@ -116,17 +116,17 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         halves = (rows[:, : -(-each // 2)], rows[:, -(-each // 2) :])
         divided = self.num_workers > 1 and each > 1
         self.parts = tuple(half.ravel() for half in halves) if divided else (rows.ravel(),)
-        self._shares = [self._share(worker) for worker in range(self.num_workers)]
+        self._worker_rows = [self._split_rows(worker) for worker in range(self.num_workers)]
         self._places = [dict(zip(rows.tolist(), range(len(rows)), strict=True)) for rows in self.parts]
-        self._infos = [_Infos(len(rows)) for rows in self.parts]
+        self._infos = [_InfoMerger(len(rows)) for rows in self.parts]
         self._seeds: list[int | None] = [None] * self.num_envs
         self._slots = [0] * len(self.parts)  # in which slot the observations are that were last handed out
         self._in_flight: set[int] = set()
-        self._over = np.zeros(self.num_envs, dtype=np.bool_)  # whose episode has ended; kept for DISABLED only
+        self._ended = np.zeros(self.num_envs, dtype=np.bool_)  # whose episode has ended; kept for DISABLED only
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Begin new episodes everywhere, or where `options["reset_mask"]` says; what was in flight is forgotten."""
-        seeds = self._one_seed_each(seed)
+        seeds = self._seed_per_env(seed)
         mask = np.ones(self.num_envs, dtype=np.bool_)
         if options is not None and "reset_mask" in options:
             mask = _checked_mask(options["reset_mask"], self.num_envs)
@@ -136,29 +136,29 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._start()
         self._seeds = [old if new is None else new for old, new in zip(self._seeds, seeds, strict=True)]
 
-        def request(worker: Worker) -> tuple[Any, ...]:
+        def request(worker: WorkerHandle) -> tuple[Any, ...]:
             return {row: seeds[row] for row in worker.rows if mask[row]}, tuple(self._slots), options
 
-        reports = self._ask("reset", request)
+        step_infos = self._request("reset", request)
         if mask.all():
-            for worker in self._crew:
-                worker.answers.clear()  # to steps that nobody waits for any more
+            for worker in self._workers:
+                worker.replies.clear()  # to steps that nobody waits for any more
             self._in_flight.clear()
             self._ready = True
-        reports = list(itertools.chain.from_iterable(reports))
-        self._begin_after_loss({report.row: report.info for report in reports})
-        self._over[mask] = False
-        return self._observed(), self._merged(reports)
+        step_infos = list(itertools.chain.from_iterable(step_infos))
+        self._apply_reset_to_lost({step_info.row: step_info.info for step_info in step_infos})
+        self._ended[mask] = False
+        return self._read_observations(), self._merged(step_infos)
 
     def step(self, actions: Any) -> Step:
         """Take one action in each env."""
         self._check_ready()
         given = self._checked_actions(actions, self.num_envs)
         self._send({part: tree_map(lambda one, rows=rows: one[rows], given) for part, rows in enumerate(self.parts)})
-        reports = list(itertools.chain.from_iterable([self._collect(part) for part in range(len(self.parts))]))
-        board = self._board
-        numbers = board.rewards.copy(), board.terminated.copy(), board.truncated.copy()
-        return self._observed(), *numbers, self._merged(reports)
+        step_infos = list(itertools.chain.from_iterable([self._collect(part) for part in range(len(self.parts))]))
+        buffers = self._buffers
+        numbers = buffers.rewards.copy(), buffers.terminated.copy(), buffers.truncated.copy()
+        return self._read_observations(), *numbers, self._merged(step_infos)
 
     def send(self, part: int, actions: Any) -> None:
         """Begin to step the rows `parts[part]`."""
@@ -169,19 +169,19 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """Wait for the rows `parts[part]`, and return what they did; the arrays belong to the receiver."""
         if part not in self._in_flight:
             raise gym.error.NoAsyncCallError(f"part {part} is not being stepped; send({part}, …) comes first", "step")
-        reports = self._collect(part)
-        rows, board = self.parts[part], self._board
-        observations = tree_map(lambda shared: shared[rows], board.observations[self._slots[part]])
-        numbers = board.rewards[rows], board.terminated[rows], board.truncated[rows]
-        return observations, *numbers, self._infos[part].merged(reports, self._places[part])
+        step_infos = self._collect(part)
+        rows, buffers = self.parts[part], self._buffers
+        observations = tree_map(lambda shared: shared[rows], buffers.observations[self._slots[part]])
+        numbers = buffers.rewards[rows], buffers.terminated[rows], buffers.truncated[rows]
+        return observations, *numbers, self._infos[part].merged(step_infos, self._places[part])
 
     # ---- everything else that SyncVectorEnv has
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each env, or get an attribute; the results travel here."""
         self._start()
-        answers = self._ask("call", lambda _: (name, args, kwargs))
-        results = {row: result for answer in answers for row, result in answer.items()}
+        replies = self._request("call", lambda _: (name, args, kwargs))
+        results = {row: result for answer in replies for row, result in answer.items()}
         return tuple(results[row] for row in range(self.num_envs))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -197,7 +197,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         if len(each) != self.num_envs:
             raise ValueError(f"values has {len(each)} entries; allowed is one for each of {self.num_envs} envs")
         self._start()
-        self._ask("set_attr", lambda worker: (name, {row: each[row] for row in worker.rows}))
+        self._request("set_attr", lambda worker: (name, {row: each[row] for row in worker.rows}))
         self._attributes[name] = each
 
     def render(self) -> tuple[Any, ...]:
@@ -214,23 +214,23 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """Start the workers unless they run."""
         if self.closed:
             raise gym.error.ClosedEnvironmentError("the vector env is closed")
-        if self._crew:
+        if self._workers:
             return
         try:
-            for index, share in enumerate(self._shares):
-                worker = Worker(index, share, self.timeout)
-                self._let_work(worker)
-                self._crew.append(worker)
+            for index, rows_by_group in enumerate(self._worker_rows):
+                worker = WorkerHandle(index, rows_by_group, self.timeout)
+                self._start_process(worker)
+                self._workers.append(worker)
         except BaseException:
-            dismiss(self._crew)
+            shutdown(self._workers)
             raise
-        self._gather(MADE)
+        self._wait_for(ENVS_READY)
 
-    def _let_work(self, worker: Worker) -> None:
-        self._board.stepping[worker.index] = NOBODY
-        task = Task(
+    def _start_process(self, worker: WorkerHandle) -> None:
+        self._buffers.stepping[worker.index] = NO_ROW
+        spec = WorkerSpec(
             worker.index,
-            tuple(tuple(rows) for rows in worker.share),
+            tuple(tuple(rows) for rows in worker.rows_by_group),
             {row: self.env_fns[row] for row in worker.rows},
             self.autoreset_mode,
             self.single_observation_space,
@@ -239,9 +239,9 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             self.num_workers,
             {row: {name: each[row] for name, each in self._attributes.items()} for row in worker.rows},
         )
-        worker.start(task, self._memory)
+        worker.start(spec, self._memory)
 
-    def _share(self, worker: int) -> list[list[int]]:
+    def _split_rows(self, worker: int) -> list[list[int]]:
         """Say which rows of each part a worker has; who got one more of the first part gets one less of the second."""
         order = [worker, self.num_workers - 1 - worker]
         return [
@@ -249,17 +249,17 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             for rows, place in zip(self.parts, order, strict=False)
         ]
 
-    def _ask(self, method: str, request: Callable[[Worker], tuple[Any, ...]]) -> list[Any]:
+    def _request(self, method: str, request: Callable[[WorkerHandle], tuple[Any, ...]]) -> list[Any]:
         """Let every worker do something, and return their answers."""
         key = f"{method} {next(self._tickets)}"
-        for worker in self._crew:
-            worker.post(key, method, *request(worker))
-        self._gather(key, lambda worker: worker.post(key, method, *request(worker)))
-        answers = [worker.answers.pop(key) for worker in self._crew]
-        for refusal in answers:
-            if isinstance(refusal, Refusal):
-                raise EnvironmentFault(f"{method} failed in an env:\n{refusal.traceback}")
-        return answers
+        for worker in self._workers:
+            worker.send_request(key, method, *request(worker))
+        self._wait_for(key, lambda worker: worker.send_request(key, method, *request(worker)))
+        replies = [worker.replies.pop(key) for worker in self._workers]
+        for refusal in replies:
+            if isinstance(refusal, RemoteError):
+                raise EnvStepError(f"{method} failed in an env:\n{refusal.traceback}")
+        return replies
 
     def _check_ready(self) -> None:
         if self.closed:
@@ -267,8 +267,8 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         if not self._ready:
             raise gym.error.ResetNeeded("reset() comes before step()")
 
-    def _check_going_on(self, parts: Iterable[int]) -> None:
-        over = [row for part in parts for row in self.parts[part].tolist() if self._over[row]]
+    def _check_not_ended(self, parts: Iterable[int]) -> None:
+        over = [row for part in parts for row in self.parts[part].tolist() if self._ended[row]]
         if over:
             raise gym.error.ResetNeeded(
                 f"episodes of envs {sorted(over)} have ended; reset(options={{'reset_mask': …}}) comes before step()"
@@ -279,108 +279,115 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         if pending := self._in_flight & actions.keys():
             raise gym.error.AlreadyPendingCallError(f"parts {pending} are being stepped; receive comes first", "step")
         if self.autoreset_mode is AutoresetMode.DISABLED:
-            self._check_going_on(actions.keys())
-        rest = {part: self._share_actions(part, given) for part, given in actions.items()}
+            self._check_not_ended(actions.keys())
+        rest = {part: self._write_actions(part, given) for part, given in actions.items()}
         self._in_flight |= actions.keys()
-        for worker in self._crew:
+        for worker in self._workers:
             # a part whose episodes were lost with a worker has its answer already
             steps = [
-                (part, 1 - self._slots[part], self._its_own(worker, part, rest[part]))
+                (part, 1 - self._slots[part], self._actions_for(worker, part, rest[part]))
                 for part in actions
-                if worker.share[part] and part not in worker.answers
+                if worker.rows_by_group[part] and part not in worker.replies
             ]
             if steps:
-                worker.post(tuple(part for part, *_ in steps), "step", steps)
+                worker.send_request(tuple(part for part, *_ in steps), "step", steps)
 
-    def _collect(self, part: int) -> list[Report]:
+    def _collect(self, part: int) -> list[StepInfo]:
         """Wait until a part has stepped, and return what was told beside the numbers."""
-        self._gather(part)
+        self._wait_for(part)
         self._in_flight.remove(part)
         self._slots[part] = 1 - self._slots[part]
         if self.autoreset_mode is AutoresetMode.DISABLED:
             rows = self.parts[part]
-            self._over[rows] = self._board.terminated[rows] | self._board.truncated[rows]
-        return [report for worker in self._crew if worker.share[part] for report in worker.answers.pop(part)]
+            self._ended[rows] = self._buffers.terminated[rows] | self._buffers.truncated[rows]
+        return [
+            step_info
+            for worker in self._workers
+            if worker.rows_by_group[part]
+            for step_info in worker.replies.pop(part)
+        ]
 
-    def _gather(self, key: str | int, ask_again: Callable[[Worker], None] = lambda _: None) -> None:
+    def _wait_for(self, key: str | int, ask_again: Callable[[WorkerHandle], None] = lambda _: None) -> None:
         """Wait until every worker that `key` concerns has answered it; replace those that die or hang meanwhile.
 
-        The answer to a step that was lost comes from `_declare_lost`; any other request is made again by `ask_again`.
+        The answer to a step that was lost comes from `_report_lost_episodes`; any other request is made again by `ask_again`.
         """
-        concerned = [worker for worker in self._crew if not isinstance(key, int) or worker.share[key]]
+        concerned = [worker for worker in self._workers if not isinstance(key, int) or worker.rows_by_group[key]]
         for worker in concerned:
-            if worker.is_up:
-                worker.renew(self.timeout)
-        while silent := [worker for worker in concerned if key not in worker.answers]:
-            speaking = wait([worker.pipe for worker in silent], min(WATCH, self.timeout))
+            if worker.is_ready:
+                worker.set_deadline(self.timeout)
+        while silent := [worker for worker in concerned if key not in worker.replies]:
+            speaking = wait([worker.pipe for worker in silent], min(POLL_INTERVAL, self.timeout))
             for worker in silent:
                 if worker.pipe in speaking:
-                    heard = worker.listen()
+                    heard = worker.read_message()
                     lives = heard is not None
-                    if heard == REVIVED:
-                        self._declare_lost(worker, worker.answers.pop(REVIVED))
+                    if heard == EPISODES_RESTARTED:
+                        self._report_lost_episodes(worker, worker.replies.pop(EPISODES_RESTARTED))
                 else:
-                    lives = worker.is_in_time()
+                    lives = worker.is_responsive()
                 if not lives:
                     self._replace(worker)
                     ask_again(worker)
 
-    def _replace(self, worker: Worker) -> None:
+    def _replace(self, worker: WorkerHandle) -> None:
         """Start a new process in the place of one that died or hangs."""
-        death, place = worker.end_at_once(), self._place(worker)
+        exit_, place = worker.kill_and_report(), self._describe_place(worker)
         worker.failures += 1
-        is_defect = bool(death.kind) and (death.hopeless or death.kind in self._kinds_seen)
-        if is_defect or death.hopeless or worker.failures > RESTARTS:
+        is_defect = bool(exit_.kind) and (exit_.hopeless or exit_.kind in self._seen_exceptions)
+        if is_defect or exit_.hopeless or worker.failures > MAX_RESTARTS:
             self.close()
-            raise EnvironmentFault(f"{place}: {_final(worker, death, is_defect=is_defect)}")
-        self._kinds_seen |= {death.kind} - {""}
+            raise EnvStepError(f"{place}: {_final(worker, exit_, is_defect=is_defect)}")
+        self._seen_exceptions |= {exit_.kind} - {""}
         warnings.warn(
-            f"{place}: worker {worker.index} {death.cause} ({death.summary}); its {len(worker.rows)} envs begin "
-            f"new episodes (restart {worker.failures}, allowed are {RESTARTS} in a row)",
+            f"{place}: worker {worker.index} {exit_.cause} ({exit_.summary}); its {len(worker.rows)} envs begin "
+            f"new episodes (restart {worker.failures}, allowed are {MAX_RESTARTS} in a row)",
             RuntimeWarning,
             stacklevel=5,
         )
-        self._let_work(worker)
-        seeds = {row: _derived(self._seeds[row], worker.starts - 1) for row in worker.rows}
-        worker.post(REVIVED, "revive", seeds, tuple(1 - slot for slot in self._slots))
+        self._start_process(worker)
+        seeds = {row: _restart_seed(self._seeds[row], worker.starts - 1) for row in worker.rows}
+        worker.send_request(EPISODES_RESTARTED, "restart_episodes", seeds, tuple(1 - slot for slot in self._slots))
 
-    def _declare_lost(self, worker: Worker, fresh: list[Report]) -> None:
+    def _report_lost_episodes(self, worker: WorkerHandle, fresh: list[StepInfo]) -> None:
         """Answer the next step of a worker's envs, sent or not, with the end of the episodes that died with it."""
-        board, new = self._board, {report.row: report.info for report in fresh}
-        for part, rows in enumerate(worker.share):
-            before, after = board.observations[self._slots[part]], board.observations[1 - self._slots[part]]
-            board.rewards[rows], board.terminated[rows], board.truncated[rows] = 0.0, False, True
+        buffers, new = self._buffers, {step_info.row: step_info.info for step_info in fresh}
+        for part, rows in enumerate(worker.rows_by_group):
+            before, after = buffers.observations[self._slots[part]], buffers.observations[1 - self._slots[part]]
+            buffers.rewards[rows], buffers.terminated[rows], buffers.truncated[rows] = 0.0, False, True
             last = [tree_map(lambda shared, row=row: shared[row].copy(), before) for row in rows]
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
-                reports = [
-                    Report(row, {**new[row], "worker_lost": True}, (observation, {}))
+                step_infos = [
+                    StepInfo(row, {**new[row], "worker_lost": True}, (observation, {}))
                     for row, observation in zip(rows, last, strict=True)
                 ]
             else:  # the reset comes later, and what it finds then is told then
                 tree_map(lambda new, old, rows=rows: new.__setitem__(rows, old[rows]), after, before)
-                reports = [Report(row, {"worker_lost": True}) for row in rows]
-            worker.answers[part] = reports
+                step_infos = [StepInfo(row, {"worker_lost": True}) for row in rows]
+            worker.replies[part] = step_infos
 
-    def _begin_after_loss(self, begun: Mapping[int, dict[str, Any]]) -> None:
+    def _apply_reset_to_lost(self, begun: Mapping[int, dict[str, Any]]) -> None:
         """Take rows that have begun anew, and what was told then, out of the losses that wait to be reported.
 
         Such a row lost no episode with its worker, only the step that has been answered already.
         """
-        board = self._board
-        for worker in self._crew:
-            for part in [key for key in worker.answers if isinstance(key, int)]:
-                rows = [row for row in worker.share[part] if row in begun]
-                before, after = board.observations[self._slots[part]], board.observations[1 - self._slots[part]]
+        buffers = self._buffers
+        for worker in self._workers:
+            for part in [key for key in worker.replies if isinstance(key, int)]:
+                rows = [row for row in worker.rows_by_group[part] if row in begun]
+                before, after = buffers.observations[self._slots[part]], buffers.observations[1 - self._slots[part]]
                 tree_map(lambda new, old, rows=rows: new.__setitem__(rows, old[rows]), after, before)
-                board.truncated[rows] = False
-                worker.answers[part] = [
-                    Report(report.row, {**begun[report.row], "worker_lost": True}) if report.row in begun else report
-                    for report in worker.answers[part]
+                buffers.truncated[rows] = False
+                worker.replies[part] = [
+                    StepInfo(step_info.row, {**begun[step_info.row], "worker_lost": True})
+                    if step_info.row in begun
+                    else step_info
+                    for step_info in worker.replies[part]
                 ]
 
-    def _place(self, worker: Worker) -> str:
-        row = int(self._board.stepping[worker.index])
-        if row == NOBODY:
+    def _describe_place(self, worker: WorkerHandle) -> str:
+        row = int(self._buffers.stepping[worker.index])
+        if row == NO_ROW:
             return f"{self._name}, envs {worker.rows[0]} to {worker.rows[-1]}"
         member, env = divmod(row, self.num_envs // self.blocks)
         named = f"{self._name}, " + (f"member {member}, env {env} of its own" if self.blocks > 1 else f"env {row}")
@@ -388,24 +395,24 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
 
     # ---- shared memory
 
-    def _make_board(self) -> Board:
+    def _allocate_buffers(self) -> SharedBuffers:
         spaces = (self.single_observation_space, self.single_action_space, self.num_envs, self.num_workers)
-        arena = Arena()
-        Board(arena, *spaces)
+        arena = SharedAllocator()
+        SharedBuffers(arena, *spaces)
         self._memory.truncate(arena.size)
-        return Board(Arena(mmap(self._memory.fileno(), arena.size)), *spaces)
+        return SharedBuffers(SharedAllocator(mmap(self._memory.fileno(), arena.size)), *spaces)
 
     def _checked_actions(self, actions: Any, count: int) -> Tree:
         """Actions as arrays of as many rows."""
 
         def checked(_: np.ndarray, given: Any) -> np.ndarray:
             one = np.asarray(given)
-            check_rows(one, count)
+            check_num_actions(one, count)
             return one
 
-        return tree_map(checked, self._board.actions, actions)
+        return tree_map(checked, self._buffers.actions, actions)
 
-    def _share_actions(self, part: int, given: Tree) -> Tree | None:
+    def _write_actions(self, part: int, given: Tree) -> Tree | None:
         """Put actions into shared memory; return them if they do not fit there as they are, and None if they do."""
         rows = self.parts[part]
         fits: list[bool] = []
@@ -413,31 +420,31 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         def compare(shared: np.ndarray, one: np.ndarray) -> None:
             fits.append((one.dtype, one.shape[1:]) == (shared.dtype, shared.shape[1:]))
 
-        tree_map(compare, self._board.actions, given)
+        tree_map(compare, self._buffers.actions, given)
         if not all(fits):
             return given
-        tree_map(lambda shared, one: shared.__setitem__(rows, one), self._board.actions, given)
+        tree_map(lambda shared, one: shared.__setitem__(rows, one), self._buffers.actions, given)
         return None
 
-    def _its_own(self, worker: Worker, part: int, actions: Tree | None) -> Tree | None:
+    def _actions_for(self, worker: WorkerHandle, part: int, actions: Tree | None) -> Tree | None:
         if actions is None:
             return None
-        places = [self._places[part][row] for row in worker.share[part]]
+        places = [self._places[part][row] for row in worker.rows_by_group[part]]
         return tree_map(lambda given: given[places], actions)
 
-    def _observed(self) -> Tree:
+    def _read_observations(self) -> Tree:
         """Return a copy of the observations of all rows."""
-        slots = [self._board.observations[slot] for slot in self._slots]
+        slots = [self._buffers.observations[slot] for slot in self._slots]
         observations = tree_map(np.copy, slots[0])
         for rows, slot in zip(self.parts[1:], slots[1:], strict=True):
             if slot is not slots[0]:
                 tree_map(lambda into, shared, rows=rows: into.__setitem__(rows, shared[rows]), observations, slot)
         return observations
 
-    def _merged(self, reports: list[Report]) -> dict[str, Any]:
-        return _Infos(self.num_envs).merged(reports, range(self.num_envs))
+    def _merged(self, step_infos: list[StepInfo]) -> dict[str, Any]:
+        return _InfoMerger(self.num_envs).merged(step_infos, range(self.num_envs))
 
-    def _one_seed_each(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+    def _seed_per_env(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None:
             return [None] * self.num_envs
         if isinstance(seed, (int, np.integer)):
@@ -447,36 +454,36 @@ class WorkerVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         return [None if one is None else int(one) for one in seed]
 
 
-def _final(worker: Worker, death: Death, *, is_defect: bool) -> str:
+def _final(worker: WorkerHandle, exit_: WorkerExit, *, is_defect: bool) -> str:
     """Describe the failure of a worker that is not restarted, and how to reproduce a defect of the environment."""
-    trace = f"Its last traceback:\n{death.traceback}" if death.traceback else "It left no traceback."
+    trace = f"Its last traceback:\n{exit_.traceback}" if exit_.traceback else "It left no traceback."
     if not is_defect:
         often = f" {worker.failures} times in a row, the last time" if worker.failures > 1 else ""
-        return f"worker {worker.index} failed{often}: it {death.cause}. {trace}"
-    again = "" if death.hopeless else " again, as before a restart"
+        return f"worker {worker.index} failed{often}: it {exit_.cause}. {trace}"
+    again = "" if exit_.hopeless else " again, as before a restart"
     return (
-        f"worker {worker.index} failed{again}: {death.summary}. This is a defect of the environment; to reproduce it "
+        f"worker {worker.index} failed{again}: {exit_.summary}. This is a defect of the environment; to reproduce it "
         f"in one process, use backend='sync' with the same seed. {trace}"
     )
 
 
-class _Infos(VectorEnv):
+class _InfoMerger(VectorEnv):
     """Merges the infos of single envs in gymnasium's own way, which is a method of vector envs."""
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
 
-    def merged(self, reports: list[Report], places: Mapping[int, int] | Sequence[int]) -> dict[str, Any]:
+    def merged(self, step_infos: list[StepInfo], places: Mapping[int, int] | Sequence[int]) -> dict[str, Any]:
         """Return what SyncVectorEnv would tell."""
         infos: dict[str, Any] = {}
-        for row, info, final in sorted(reports, key=lambda report: report.row):
+        for row, info, final in sorted(step_infos, key=lambda step_info: step_info.row):
             if final is not None:
                 infos = self._add_info(infos, {"final_obs": final[0], "final_info": final[1]}, places[row])
             infos = self._add_info(infos, info, places[row])
         return infos
 
 
-def number_of_workers(wanted: int | None, num_envs: int) -> int:
+def resolve_num_workers(wanted: int | None, num_envs: int) -> int:
     """Return how many workers so many envs have: as wanted, or one for each of our cores, but never more than envs."""
     if wanted is None:
         return min(cores(), num_envs)
@@ -485,14 +492,14 @@ def number_of_workers(wanted: int | None, num_envs: int) -> int:
     return min(int(wanted), num_envs)
 
 
-def check_rows(actions: np.ndarray, num_envs: int) -> None:
+def check_num_actions(actions: np.ndarray, num_envs: int) -> None:
     """Raise ConfigurationError unless there is one action for each env."""
     if actions.shape[:1] != (num_envs,):
         rows = len(actions) if actions.ndim else "no"
         raise ConfigurationError(f"actions has {rows} rows; allowed is one for each of {num_envs} envs")
 
 
-def hindrance(env_fn: Callable[[], gym.Env], *spaces: gym.Space) -> str:
+def unsupported_reason(env_fn: Callable[[], gym.Env], *spaces: gym.Space) -> str:
     """Say why workers cannot run this env; empty if they can."""
     if sys.platform == "win32":
         return "workers need Linux or macOS"
@@ -512,14 +519,14 @@ def _checked_mask(mask: Any, num_envs: int) -> np.ndarray:
     return mask
 
 
-def _derived(seed: int | None, restarts: int) -> int | None:
+def _restart_seed(seed: int | None, restarts: int) -> int | None:
     """Return the seed of the episode that takes the place of one that was lost."""
     if seed is None:
         return None
     return int(np.random.SeedSequence(seed, spawn_key=(restarts,)).generate_state(1)[0] >> 1)
 
 
-def _end(crew: list[Worker], memory: IO[bytes], owner: int) -> None:
+def _end(workers: list[WorkerHandle], memory: IO[bytes], owner: int) -> None:
     if os.getpid() == owner:  # and not in a fork of the process that the workers belong to
-        dismiss(crew)
+        shutdown(workers)
     memory.close()

@@ -31,17 +31,17 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from agilerl_like.envs.env_errors import Failure, check_outcome, misfit
+from agilerl_like.envs.env_errors import ReportedException, check_step_result, space_mismatch
 from agilerl_like.envs.pytree import Tree, tree_map
-from agilerl_like.errors import EnvironmentFault
+from agilerl_like.errors import EnvStepError
 
-GRACE = 2.0  # seconds that a worker has for closing its envs
-MADE, REVIVED, FAULT = "made", "revived", "fault"  # the keys of messages that answer no request
-NOBODY = -1
+CLOSE_TIMEOUT = 2.0  # seconds that a worker has for closing its envs
+ENVS_READY, EPISODES_RESTARTED, FAILED = "made", "revived", "fault"  # the keys of messages that answer no request
+NO_ROW = -1
 _SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
-class Report(NamedTuple):
+class StepInfo(NamedTuple):
     """What one env told beside its numbers; `final` is (last observation, its info) of an episode that just ended."""
 
     row: int
@@ -49,14 +49,14 @@ class Report(NamedTuple):
     final: tuple[Any, dict[str, Any]] | None = None
 
 
-class Refusal(NamedTuple):
+class RemoteError(NamedTuple):
     """The answer to a call that failed, after which the envs go on."""
 
     traceback: str
 
 
 @dataclass(frozen=True)
-class Task:
+class WorkerSpec:
     """What a worker is told at its start."""
 
     worker: int
@@ -70,14 +70,16 @@ class Task:
     attributes: Mapping[int, Mapping[str, Any]]  # by row, that were set in envs in whose place these come
 
 
-class Board:
+class SharedBuffers:
     """The arrays that the parent and all workers see; axis 0 is the row of the vector env.
 
     Observations have two slots that take turns, so that a worker that dies while it writes one leaves the observations
     before in the other.
     """
 
-    def __init__(self, take: Arena, observation_space: gym.Space, action_space: gym.Space, envs: int, workers: int):
+    def __init__(
+        self, take: SharedAllocator, observation_space: gym.Space, action_space: gym.Space, envs: int, workers: int
+    ):
         self.observations: tuple[Tree, Tree] = (
             create_empty_array(observation_space, envs, take),
             create_empty_array(observation_space, envs, take),
@@ -86,10 +88,10 @@ class Board:
         self.rewards = take((envs,), np.float64)
         self.terminated = take((envs,), np.bool_)
         self.truncated = take((envs,), np.bool_)
-        self.stepping = take((workers,), np.int64)  # [workers], the row that each works on, or NOBODY
+        self.stepping = take((workers,), np.int64)  # [workers], the row that each works on, or NO_ROW
 
 
-class Arena:
+class SharedAllocator:
     """Hands out arrays that lie side by side in a buffer; without one it only adds up their bytes."""
 
     def __init__(self, buffer: mmap.mmap | None = None) -> None:
@@ -122,21 +124,21 @@ def serve(pipe_fd: int, memory_fd: int, log_fd: int, parent: int, *, dies_with_p
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, who ends its workers in order
     faulthandler.enable(log_fd, all_threads=False)
     faulthandler.register(signal.SIGUSR1, log_fd, all_threads=False)  # asked for before a worker that hangs is killed
-    Thread(target=_end_with, args=(parent,), daemon=True).start()
+    Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     pipe = Connection(pipe_fd)
     try:
-        _work(pipe, mmap.mmap(memory_fd, 0))
+        _serve_requests(pipe, mmap.mmap(memory_fd, 0))
     except BaseException as error:
-        _send(pipe, (FAULT, Failure.of(error)))
+        _send(pipe, (FAILED, ReportedException.of(error)))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)  # whatever threads an env has started
     sys.exit(0)
 
 
-def _work(pipe: Connection, memory: mmap.mmap) -> None:
-    envs = _Envs(pipe.recv().fn, memory)
-    going_on = _send(pipe, (MADE, None))
+def _serve_requests(pipe: Connection, memory: mmap.mmap) -> None:
+    envs = _WorkerEnvs(pipe.recv().fn, memory)
+    going_on = _send(pipe, (ENVS_READY, None))
     while going_on:
         try:
             key, method, arguments = pipe.recv()
@@ -155,7 +157,7 @@ def _send(pipe: Connection, message: tuple[str | int, Any]) -> bool:
     return True
 
 
-def _end_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     """End this process soon after the parent's end, even while an env hangs.
 
     Standard input is a pipe that the parent alone can write to and never does, so it ends when the parent does; where
@@ -163,41 +165,43 @@ def _end_with(parent: int) -> None:
     """
     while os.getppid() == parent and not select.select([0], [], [], 1.0)[0]:
         pass
-    time.sleep(GRACE)
+    time.sleep(CLOSE_TIMEOUT)
     os._exit(1)
 
 
-class _Envs:
+class _WorkerEnvs:
     """The envs of one worker, by row; its methods are what the parent can ask for."""
 
-    def __init__(self, task: Task, memory: mmap.mmap) -> None:
-        self.board = Board(Arena(memory), task.observation_space, task.action_space, task.num_envs, task.num_workers)
-        self.worker, self.mode, self.observation_space = task.worker, task.autoreset_mode, task.observation_space
-        self.parts = [np.array(rows, dtype=np.int64) for rows in task.parts]
-        self.action_spaces = [batch_space(task.action_space, len(rows)) for rows in task.parts]
-        self.part_of = {row: part for part, rows in enumerate(task.parts) for row in rows}
+    def __init__(self, spec: WorkerSpec, memory: mmap.mmap) -> None:
+        self.buffers = SharedBuffers(
+            SharedAllocator(memory), spec.observation_space, spec.action_space, spec.num_envs, spec.num_workers
+        )
+        self.worker, self.mode, self.observation_space = spec.worker, spec.autoreset_mode, spec.observation_space
+        self.parts = [np.array(rows, dtype=np.int64) for rows in spec.parts]
+        self.action_spaces = [batch_space(spec.action_space, len(rows)) for rows in spec.parts]
+        self.part_of = {row: part for part, rows in enumerate(spec.parts) for row in rows}
         self.ended = dict.fromkeys(self.part_of, False)
         self.envs: dict[int, gym.Env] = {}
-        for row, make in task.env_fns.items():
-            self.board.stepping[self.worker] = row
-            self.envs[row] = _checked(make(), task, self.envs.values())
-            for name, value in task.attributes[row].items():
+        for row, make in spec.env_fns.items():
+            self.buffers.stepping[self.worker] = row
+            self.envs[row] = _checked(make(), spec, self.envs.values())
+            for name, value in spec.attributes[row].items():
                 self.envs[row].set_wrapper_attr(name, value)
-        self.board.stepping[self.worker] = NOBODY
+        self.buffers.stepping[self.worker] = NO_ROW
 
-    def step(self, steps: list[tuple[int, int, Tree | None]]) -> list[list[Report]]:
+    def step(self, steps: list[tuple[int, int, Tree | None]]) -> list[list[StepInfo]]:
         """Step the rows of some parts; for each the slot is said, and actions if shared memory does not hold them."""
         return [self._step(*step) for step in steps]
 
-    def _step(self, part: int, slot: int, actions: Tree | None) -> list[Report]:
+    def _step(self, part: int, slot: int, actions: Tree | None) -> list[StepInfo]:
         """Step the rows of a part as SyncVectorEnv does."""
-        board, rows = self.board, self.parts[part]
+        buffers, rows = self.buffers, self.parts[part]
         if actions is None:
-            actions = tree_map(lambda shared: shared[rows], board.actions)
-        reports, observations, rewards, terminations, truncations = [], [], [], [], []
+            actions = tree_map(lambda shared: shared[rows], buffers.actions)
+        step_infos, observations, rewards, terminations, truncations = [], [], [], [], []
         for row, action in zip(rows.tolist(), iterate(self.action_spaces[part], actions), strict=True):
-            board.stepping[self.worker] = row
-            observation, reward, terminated, truncated, info = self._act(row, action)
+            buffers.stepping[self.worker] = row
+            observation, reward, terminated, truncated, info = self._step_one(row, action)
             final = None
             self.ended[row] = bool(terminated or truncated)
             if self.ended[row] and self.mode is AutoresetMode.SAME_STEP:
@@ -206,41 +210,41 @@ class _Envs:
                 observation, info = self.envs[row].reset()
                 self.ended[row] = False
             if info or final is not None:
-                reports.append(Report(row, info, final))
+                step_infos.append(StepInfo(row, info, final))
             observations.append(observation)
             rewards.append(reward)
             terminations.append(terminated)
             truncations.append(truncated)
         self._write(slot, rows, observations)
-        board.rewards[rows], board.terminated[rows], board.truncated[rows] = rewards, terminations, truncations
-        board.stepping[self.worker] = NOBODY
-        return reports
+        buffers.rewards[rows], buffers.terminated[rows], buffers.truncated[rows] = rewards, terminations, truncations
+        buffers.stepping[self.worker] = NO_ROW
+        return step_infos
 
     def reset(
         self, seeds: Mapping[int, int | None], slots: Sequence[int], options: dict[str, Any] | None
-    ) -> list[Report]:
+    ) -> list[StepInfo]:
         """Reset some rows; the observations of each part go into a slot."""
-        reports: list[Report] = []
+        step_infos: list[StepInfo] = []
         for rows, slot in zip(self.parts, slots, strict=True):
             observations = []
             for row in [row for row in rows.tolist() if row in seeds]:
-                self.board.stepping[self.worker] = row
+                self.buffers.stepping[self.worker] = row
                 observation, info = self.envs[row].reset(seed=seeds[row], options=options)
                 self.ended[row] = False
                 observations.append(observation)
-                reports.append(Report(row, info))
+                step_infos.append(StepInfo(row, info))
             self._write(slot, rows[[row in seeds for row in rows.tolist()]], observations)
-        self.board.stepping[self.worker] = NOBODY
-        return reports
+        self.buffers.stepping[self.worker] = NO_ROW
+        return step_infos
 
-    def revive(self, seeds: Mapping[int, int | None], slots: Sequence[int]) -> list[Report]:
+    def restart_episodes(self, seeds: Mapping[int, int | None], slots: Sequence[int]) -> list[StepInfo]:
         """Begin new episodes in the place of those that a worker took with it when it died."""
-        reports = self.reset(seeds, slots, None)
+        step_infos = self.reset(seeds, slots, None)
         # the parent will report that these episodes ended, which in the other modes comes before the reset
         self.ended = dict.fromkeys(self.ended, self.mode is not AutoresetMode.SAME_STEP)
-        return reports
+        return step_infos
 
-    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any] | Refusal:
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any] | RemoteError:
         """Call a method of each env, or get an attribute."""
         results = {}
         try:
@@ -249,16 +253,16 @@ class _Envs:
                 results[row] = found(*args, **kwargs) if callable(found) else found
             ForkingPickler.dumps(results)  # fails here if they cannot travel
         except Exception:
-            return Refusal(traceback.format_exc())
+            return RemoteError(traceback.format_exc())
         return results
 
-    def set_attr(self, name: str, values: Mapping[int, Any]) -> Refusal | None:
+    def set_attr(self, name: str, values: Mapping[int, Any]) -> RemoteError | None:
         """Set an attribute of each env."""
         try:
             for row, env in self.envs.items():
                 env.set_wrapper_attr(name, values[row])
         except Exception:
-            return Refusal(traceback.format_exc())
+            return RemoteError(traceback.format_exc())
         return None
 
     def close(self) -> None:
@@ -266,41 +270,41 @@ class _Envs:
         for env in self.envs.values():
             env.close()
 
-    def _act(self, row: int, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def _step_one(self, row: int, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if self.ended[row] and self.mode is AutoresetMode.NEXT_STEP:
             observation, info = self.envs[row].reset()
             return observation, 0.0, False, False, info
         outcome = self.envs[row].step(action)
-        check_outcome(outcome)
+        check_step_result(outcome)
         return outcome
 
     def _check(self, observation: Any) -> None:
-        """Raise EnvironmentFault if an observation does not fit its space."""
-        if fault := misfit(self.observation_space, observation):
-            raise EnvironmentFault(fault)
+        """Raise EnvStepError if an observation does not fit its space."""
+        if fault := space_mismatch(self.observation_space, observation):
+            raise EnvStepError(fault)
 
     def _write(self, slot: int, rows: np.ndarray, observations: list[Any]) -> None:
         """Put observations into shared memory, cast as SyncVectorEnv casts them."""
         if not observations:
             return
-        shared = self.board.observations[slot]
+        shared = self.buffers.observations[slot]
         together = create_empty_array(self.observation_space, len(rows), np.empty)
         try:
             concatenate(self.observation_space, observations, cast(Any, together))
         except (ValueError, TypeError, LookupError):
             for row, observation in zip(rows.tolist(), observations, strict=True):
-                self.board.stepping[self.worker] = row
+                self.buffers.stepping[self.worker] = row
                 self._check(observation)
             raise
         tree_map(lambda place, new: place.__setitem__(rows, new), shared, together)
 
 
-def _checked(env: gym.Env, task: Task, others: Any) -> gym.Env:
+def _checked(env: gym.Env, spec: WorkerSpec, others: Any) -> gym.Env:
     if any(env.unwrapped is other.unwrapped for other in others):
-        raise EnvironmentFault("the env's function returned one and the same env twice; it must make new ones")
-    if (env.observation_space, env.action_space) != (task.observation_space, task.action_space):
-        raise EnvironmentFault(
+        raise EnvStepError("the env's function returned one and the same env twice; it must make new ones")
+    if (env.observation_space, env.action_space) != (spec.observation_space, spec.action_space):
+        raise EnvStepError(
             f"the env has {env.observation_space} and {env.action_space}; "
-            f"the first one has {task.observation_space} and {task.action_space}"
+            f"the first one has {spec.observation_space} and {spec.action_space}"
         )
     return env
