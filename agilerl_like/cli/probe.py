@@ -40,12 +40,8 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: Flag
     records: list[ProbeRecord] = []
     with Live(table, console=console, auto_refresh=False) as live:
         for name in names or worlds:
-            process_group = worlds[name]
-            record = (
-                solve(process_group, seed=seed)
-                if isinstance(process_group, Probe)
-                else solve_multi_agent(process_group, seed=seed)
-            )
+            probe = worlds[name]
+            record = solve(probe, seed=seed) if isinstance(probe, Probe) else solve_multi_agent(probe, seed=seed)
             records.append(record)
             for row in _rows(record):
                 table.add_row(*row)

@@ -97,7 +97,7 @@ class Peer:
         self.rank, self.machine = rank, machine
         self.heartbeat = Heartbeat(0, "", "")
         self.silence = 0.0
-        self._told = b""
+        self._payload = b""
         self._process: psutil.Process | None = None
 
     @property
@@ -105,13 +105,13 @@ class Peer:
         """Whether its pid means anything on this machine."""
         return self.heartbeat.machine == self.machine
 
-    def hear(self, reachable: bytes, seconds: float) -> None:
+    def update(self, payload: bytes, seconds: float) -> None:
         """Take what it told last, so many seconds after the time before."""
-        if reachable == self._told:
+        if payload == self._payload:
             self.silence += seconds
             return
-        self._told, self.silence = reachable, 0.0
-        self.heartbeat = Heartbeat(*json.loads(reachable))
+        self._payload, self.silence = payload, 0.0
+        self.heartbeat = Heartbeat(*json.loads(payload))
         if self.is_local and self._process is None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._process = psutil.Process(self.heartbeat.pid)
@@ -245,8 +245,8 @@ class HeartbeatMonitor(NullMonitor):
         self.store.set(_key(self.rank), json.dumps(self._heartbeat))
 
     def _read_peers(self, seconds: float) -> None:
-        for peer, reachable in zip(self.peers, self.store.multi_get(self._keys), strict=True):
-            peer.hear(reachable, seconds)
+        for peer, payload in zip(self.peers, self.store.multi_get(self._keys), strict=True):
+            peer.update(payload, seconds)
         self._rounds += 1
 
     def _sign_off(self) -> None:

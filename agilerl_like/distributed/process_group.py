@@ -218,17 +218,17 @@ class MultiProcess(ProcessGroup):
         sent = {slot: _flatten(serialized.tensors).to(self._transport_device) for slot, serialized in leaving.items()}
         got: dict[int, Tensor] = {}
         arriving: dict[int, SerializedAgent] = {}
-        transfers: list[dist.P2POp] = []
+        operations: list[dist.P2POp] = []
         for slot, source, target in transfers:
             if source == self.rank:
-                transfers.append(dist.P2POp(dist.isend, sent[slot], target))
+                operations.append(dist.P2POp(dist.isend, sent[slot], target))
             elif target == self.rank:
                 document, shapes = told[source][str(slot)]
                 got[slot], tensors = _empty_like_metadata(shapes, self._transport_device)
                 arriving[slot] = SerializedAgent(document, tensors)
-                transfers.append(dist.P2POp(dist.irecv, got[slot], source))
+                operations.append(dist.P2POp(dist.irecv, got[slot], source))
         with self._diagnosed():
-            for work in dist.batch_isend_irecv(transfers) if transfers else ():
+            for work in dist.batch_isend_irecv(operations) if operations else ():
                 work.wait()
         return arriving
 
@@ -250,10 +250,10 @@ class ReplicaGroup(Team):
         group: Any,
         share: Shard,
         transport_device: torch.device,
-        mourning: Callable[[], AbstractContextManager[None]],
+        diagnosed: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.part, self.parts, self._group, self._transport_device = share.part, share.parts, group, transport_device
-        self._diagnosed = mourning
+        self._diagnosed = diagnosed
 
     def sum_(self, x: Tensor) -> Tensor:
         carried = x.to(self._transport_device)

@@ -22,7 +22,7 @@ class StopRequests:
     @property
     def signal(self) -> int:
         """SIGINT or SIGTERM; 0 if nobody asked to stop."""
-        return self._signal or self.monitor.asked
+        return self._signal or self.monitor.stop_signal
 
     @property
     def asked(self) -> bool:

@@ -131,7 +131,9 @@ class Members:
 
     def tell(self, own: Iterable[T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> list[T]:
         """What is to be said of the members, slot by slot; each process says it of its own."""
-        told = self.process_group.share(dict(zip(self.share.slots, own, strict=True)), encode=encode, decode=decode)
+        told = self.process_group.all_gather_dict(
+            dict(zip(self.share.slots, own, strict=True)), encode=encode, decode=decode
+        )
         return [told[slot] for slot in range(self.size)]
 
     def cards(self) -> list[Card]:
