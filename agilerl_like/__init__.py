@@ -13,7 +13,7 @@ from agilerl_like.lazy import lazily
 if TYPE_CHECKING:
     from agilerl_like.algorithms import IPPO, PPO, BPTTSequenceType, MultiAgentPopulation, Population, Teams
     from agilerl_like.envs import make_multi_agent_vect_envs, make_vect_envs
-    from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, NoHealthyMember
+    from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, PopulationDivergedError
     from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter, TournamentSelection, TruncationSelection
     from agilerl_like.registry import register
     from agilerl_like.training import train_multi_agent_on_policy, train_on_policy
@@ -30,7 +30,7 @@ __all__ = [
     "HyperparameterConfig",
     "MultiAgentPopulation",
     "Mutations",
-    "NoHealthyMember",
+    "PopulationDivergedError",
     "Population",
     "RLParameter",
     "Teams",

@@ -46,7 +46,7 @@ class CheckpointError(RuntimeError):
     """A checkpoint is missing, damaged, foreign or of an unknown version."""
 
 
-class NoHealthyMember(RuntimeError):
+class PopulationDivergedError(RuntimeError):
     """Every member of a population has a fitness, loss or weight that is not finite, so nobody can be a parent."""
 
 

@@ -149,7 +149,7 @@ def evolve(
 ) -> int:
     """Select, clone and mutate as a run does between two generations; return the next free uid."""
     for agent in population:
-        agent.settle()
+        agent.finish_blend()
     births = population.evolve(
         next_generation(
             [agent.genome for agent in population],

@@ -98,7 +98,7 @@ def measure(name: str, seed: int, threads: int) -> Result:
     seconds = time.perf_counter() - start
     best = outcome.population.best
     env = VecEnvAdapter(evaluation_env(setup.env, EPISODES))
-    fresh = best.play(env, integers(EPISODES, seed, Purpose.MANUAL, EPISODES))
+    fresh = best.run_episodes(env, integers(EPISODES, seed, Purpose.MANUAL, EPISODES))
     env.close()
     return Result(
         world=name,

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import agilerl_like
 from agilerl_like import PPO, Population
-from agilerl_like.algorithms.settings import PPOSettings
+from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.cli import main
 from agilerl_like.cli.probe import _rows, _table
 from agilerl_like.cli.train import _make_run_dir
@@ -118,7 +118,7 @@ class TestTrain:
         assert stop.value.code == 0
         page = capsys.readouterr().out
         names = {"seed", "environment.id", "environment.num-envs", "network.head-config.hidden-size", "mutation.rl-hp"}
-        names |= {f"algorithm.{field.name}" for field in fields(PPOSettings)}
+        names |= {f"algorithm.{field.name}" for field in fields(PPOConfig)}
         names |= {f"training.{field.name}" for field in fields(Schedule)}
         names |= {"run.threads", "selection.fraction", "population.size", "print-config"}
         assert [name for name in names if f"--{name.replace('_', '-')} " not in page] == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agilerl_like import PPO
-from agilerl_like.algorithms.settings import PPOSettings
+from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.config import Config, Draft, MutationConfig, RangeConfig, Section, build, load
 from agilerl_like.config.notation import value_of
 from agilerl_like.errors import ConfigurationError
@@ -96,7 +96,7 @@ class TestDefaults:
     config = Config.model_validate({"environment": {"id": "CartPole-v1"}})
 
     def test_are_those_of_what_is_configured(self):
-        assert self.config.algorithm.settings() == asdict(PPOSettings())
+        assert self.config.algorithm.settings() == asdict(PPOConfig())
         assert asdict(self.config.training) == asdict(Schedule())
         assert self.config.selection.strategy == TournamentSelection()
         assert self.config.mutation is not None

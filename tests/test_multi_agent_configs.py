@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agilerl_like import IPPO, MultiAgentPopulation
-from agilerl_like.algorithms.settings import PPOSettings
+from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.config import KINDS, Config, Draft, MultiAgentAlgorithmConfig, MultiAgentConfig, build, load
 from agilerl_like.envs.factory import VecEnvConfig
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
@@ -51,7 +51,7 @@ class TestReading:
         config = read("environment: {id: a}\nalgorithm: {name: IPPO}")
         signature = inspect.signature(IPPO).parameters
         own = {name: signature[name].default for name in ("rewards", "agent_id_one_hot")}
-        assert config.algorithm.settings() == {**asdict(PPOSettings()), **own, "groups": {}}
+        assert config.algorithm.settings() == {**asdict(PPOConfig()), **own, "groups": {}}
         assert NetworkSpec.from_net_config(config.network.net_config()) == NetworkSpec()
 
     def test_no_setting_of_a_team_is_forgotten(self):
@@ -59,9 +59,7 @@ class TestReading:
             name for name, known in inspect.signature(IPPO).parameters.items() if known.kind == known.KEYWORD_ONLY
         }
         elsewhere = {"num_envs", "seed", "device", "accelerator"}  # other sections, and nothing for a file
-        own = {known.name for known in fields(MultiAgentAlgorithmConfig)} - {
-            known.name for known in fields(PPOSettings)
-        }
+        own = {known.name for known in fields(MultiAgentAlgorithmConfig)} - {known.name for known in fields(PPOConfig)}
         assert own - {"name"} == keywords - elsewhere
 
     def test_every_setting_says_what_it_means(self):

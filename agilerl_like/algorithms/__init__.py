@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
-from agilerl_like.algorithms.settings import PPOSettings
+from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.lazy import lazily
 from agilerl_like.learning.sequences import BPTTSequenceType
 
 if TYPE_CHECKING:
     from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation, Teams
 
-__all__ = ["IPPO", "PPO", "BPTTSequenceType", "MultiAgentPopulation", "PPOSettings", "Population", "Teams"]
+__all__ = ["IPPO", "PPO", "BPTTSequenceType", "MultiAgentPopulation", "PPOConfig", "Population", "Teams"]
 
 __getattr__, __dir__ = lazily(__name__, __all__, ("ippo",))

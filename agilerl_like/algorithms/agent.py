@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, evaluate, report_episodes
-from agilerl_like.algorithms.individual import Individual
-from agilerl_like.algorithms.stored import Outline, check_finite, flag_in, read_agent
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.serialization import MetaBuild, check_finite, read_agent, read_flag
 from agilerl_like.envs.spaces import (
     ObservationEncoder,
     check_action_space,
@@ -73,7 +73,7 @@ def torch_generator(device: torch.device, seed: int, purpose: Purpose, *keys: in
     return torch.Generator(device).manual_seed(integer(seed, purpose, *keys))
 
 
-class Agent(Individual):
+class Agent(EvolvableAlgorithm):
     """One member with one actor and one critic."""
 
     architecture: NetworkSpec
@@ -142,7 +142,7 @@ class Agent(Individual):
         """Its action noise of neighbouring steps `[T, …]`, correlated as its settings say; see the distributions."""
 
     @abstractmethod
-    def learned(self, rollout: Rollout) -> None:
+    def after_update(self, rollout: Rollout) -> None:
         """Note that an update was done from a rollout of this agent alone."""
 
     # -- networks
@@ -181,7 +181,7 @@ class Agent(Individual):
         """The policy network."""
         return self.network.actor
 
-    def adopt(self, network: ActorCritic, optimizer: Adam) -> None:
+    def set_network(self, network: ActorCritic, optimizer: Adam) -> None:
         """Make a network and its moments `[1, N]` this agent's own; it leaves the cohort that it lived in."""
         lay_flat_(network)
         self._move_into(network, optimizer)
@@ -207,7 +207,7 @@ class Agent(Individual):
         """Adam's moments `[1, N]` as they are now; in a cohort a copy of them."""
         return self.moments if self._cohort is None else self.moments.copy()
 
-    def lives_in(self, cohort: Cohort) -> bool:
+    def is_attached(self, cohort: Cohort) -> bool:
         """Whether a cohort computes this agent as it is now."""
         return self._cohort is cohort and cohort.networks[self.row] is self.network
 
@@ -227,7 +227,7 @@ class Agent(Individual):
 
     def check_size(self) -> None:
         """Raise ConfigurationError unless there is room for it to learn; it takes next to no memory to find out."""
-        if self.networks_of_its_own is None:  # else they are there
+        if self.custom_networks is None:  # else they are there
             weights = self.planned_weights()
             what = f"net_config: {self.architecture.describe():.200} has weights={weights} and"
             check_room(what, weights, WEIGHT, "weights")
@@ -239,7 +239,7 @@ class Agent(Individual):
             ConfigurationError: the architecture cannot be built.
         """
         try:
-            with torch.device("meta"), Outline(MAX_TENSORS):
+            with torch.device("meta"), MetaBuild(MAX_TENSORS):
                 return sum(parameter.numel() for parameter in self.build(self.architecture).parameters())
         except ConfigurationError:
             raise
@@ -247,14 +247,14 @@ class Agent(Individual):
             what = f"net_config: {self.architecture.describe():.200}"
             raise ConfigurationError(f"{what} cannot be built: {error!s:.200}") from error
 
-    def begin_anew(self) -> None:
+    def reinitialize(self) -> None:
         """Get initial weights of its own stream, and moments of nothing: what it had learned is lost."""
         network = self.initial_network()
-        self.adopt(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
+        self.set_network(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
 
     def _unfilled(self, architecture: NetworkSpec) -> ActorCritic:
         """A network that is about to get its weights; a module of the user's may count on those it is built with."""
-        with nullcontext() if self.networks_of_its_own else undrawn():
+        with nullcontext() if self.custom_networks else undrawn():
             network = self.build(architecture)
         return network if self.device.type == "cpu" else network.to(self.device)
 
@@ -298,7 +298,7 @@ class Agent(Individual):
         """Encode observations as rows `[B, D]` on the device; a single observation becomes a batch of one."""
         return self._rows(observation)[0]
 
-    def see(self, space: gymnasium.Space, *, swap_channels: bool) -> None:
+    def set_image_layout(self, space: gymnasium.Space, *, swap_channels: bool) -> None:
         """Observe another space from now on, that is the same to the networks: images with their channels behind.
 
         Raises:
@@ -312,7 +312,7 @@ class Agent(Individual):
         self.observation_space, self.encoding, self.swap_channels = space, encoding, swap_channels
         optimizer, network = self.optimizer, self.build(self.architecture).to(self.device)
         network.load_state_dict(self.network.state_dict())
-        self.adopt(network, optimizer)
+        self.set_network(network, optimizer)
 
     def _rows(self, observation: Any) -> tuple[Tensor, bool]:
         """Encoded observations, and whether it was a single one."""
@@ -340,12 +340,12 @@ class Agent(Individual):
             data["architecture"],
             self.encoding,
             recurrent=self.network.is_recurrent,
-            networks=self.networks_of_its_own,
+            networks=self.custom_networks,
         )
         return Genome(data["hyperparameters"], architecture)
 
     @property
-    def networks_of_its_own(self) -> CustomSpec | None:
+    def custom_networks(self) -> CustomSpec | None:
         """The networks that the user gave, if any: their code is in no file."""
         encoder = self.architecture.encoder
         return encoder if isinstance(encoder, CustomSpec) else None
@@ -398,14 +398,14 @@ class Agent(Individual):
             state = self.network.carry_state(state, old, new, maps)
         return state
 
-    def settle(self) -> None:
+    def finish_blend(self) -> None:
         """Let go of what a finished mutation faded from."""
         if self.architecture.is_fading and self.network.fade_left() <= 0:
             slots, optimizer = layout(self.network), self.optimizer
             self.network.finish_fading_()
             if slots != layout(self.network):
                 raise RuntimeError("settling moved a parameter")
-            self.adopt(self.network, optimizer)
+            self.set_network(self.network, optimizer)
 
     # -- copies
 
@@ -448,11 +448,11 @@ class Agent(Individual):
         """
 
     @property
-    def nothing(self) -> Tensor:
+    def initial_hidden_state(self) -> Tensor:
         """What is remembered when an episode begins: zeros `[M, K, H]`."""
         return torch.zeros(self.network.state_shape, dtype=self.network.dtype, device=self.device)
 
-    def play(
+    def run_episodes(
         self,
         env: VecEnvAdapter,
         seeds: list[int],
@@ -471,7 +471,7 @@ class Agent(Individual):
                 seeds,
                 members=1,
                 encoding=self.encoding,
-                nothing=self.nothing,
+                initial_hidden_state=self.initial_hidden_state,
                 max_steps=max_steps,
                 with_infos=with_infos,
                 asked_to_stop=asked_to_stop,
@@ -503,7 +503,7 @@ class Agent(Individual):
         player = self
         if swap_channels and not self.swap_channels:
             player = self.clone()
-            player.see(getattr(env, "single_observation_space", env.observation_space), swap_channels=True)
+            player.set_image_layout(getattr(env, "single_observation_space", env.observation_space), swap_channels=True)
         if isinstance(env, gymnasium.vector.VectorEnv):
             vector = env
         else:
@@ -511,7 +511,7 @@ class Agent(Individual):
                 [lambda: env], copy=False, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
             )
         seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
-        episodes = player.play(VecEnvAdapter(vector), seeds, max_steps, with_infos=callback is not None)
+        episodes = player.run_episodes(VecEnvAdapter(vector), seeds, max_steps, with_infos=callback is not None)
         report_episodes(episodes, callback)
         mean = float(episodes.means[0])
         self.fitness.append(mean)
@@ -554,25 +554,25 @@ class Agent(Individual):
         """
         document, tensors = read_agent(path)
         device = device if accelerator is None else accelerator.device
-        networks = custom_networks(actor_network, critic_network)
+        networks = custom_spec(actor_network, critic_network)
         return cls.from_documents(document, tensors, device=device, where=str(path), networks=networks)
 
     def _compare(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         # what a user's own networks do with mere shapes, nobody knows; and what lies in memory has cost it already
-        if isinstance(tensors, safe_folder.StoredTensors) and self.networks_of_its_own is None:
-            with torch.device("meta"), Outline(len(tensors)):
+        if isinstance(tensors, safe_folder.StoredTensors) and self.custom_networks is None:
+            with torch.device("meta"), MetaBuild(len(tensors)):
                 self._check_stored(tensors.facts, self.build(self.architecture))
 
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        self.recall(document)
-        self.learned_with_masks = flag_in(document, "learned_with_masks", older=False)
+        self.load_metadata(document)
+        self.learned_with_masks = read_flag(document, "learned_with_masks", older=False)
         network = self._unfilled(self.architecture)
         self._check_stored(safe_folder.facts_of(tensors), network)
         check_finite(tensors)
         moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in ("exp_avg", "exp_avg_sq", "steps")]
         if any(bool((moment < 0).any()) for moment in moments[1:]):
             raise ValueError("adam.exp_avg_sq and adam.steps must not be negative")
-        self.adopt(network, Adam(*moments))
+        self.set_network(network, Adam(*moments))
         with torch.no_grad():
             for name, tensor in _tensors_of(self.network).items():
                 tensor.copy_(tensors[name])
@@ -613,7 +613,7 @@ def _tensors_of(network: nn.Module) -> dict[str, Tensor]:
     return {f"network.{name}": tensor for name, tensor in walk(network).tensors.items()}
 
 
-def custom_networks(actor_network: nn.Module | None, critic_network: nn.Module | None) -> CustomSpec | None:
+def custom_spec(actor_network: nn.Module | None, critic_network: nn.Module | None) -> CustomSpec | None:
     """The user's own networks, if there are any."""
     if actor_network is None and critic_network is None:
         return None

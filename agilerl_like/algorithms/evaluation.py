@@ -128,7 +128,7 @@ def evaluate(
     *,
     members: int,
     encoding: ObservationEncoder,
-    nothing: Tensor,
+    initial_hidden_state: Tensor,
     max_steps: int | None = None,
     with_infos: bool = False,
     asked_to_stop: Callable[[], bool] = never,
@@ -148,7 +148,7 @@ def evaluate(
     """
     envs = env.num_envs // members
     seeds = _for_whole_sets(seeds, num_distinct_envs(env.env), envs)
-    beginning = nothing.expand(env.num_envs, *nothing.shape)
+    beginning = initial_hidden_state.expand(env.num_envs, *initial_hidden_state.shape)
 
     def play(some: Sequence[int]) -> Played:
         guard = EpisodeGuard(env, members, is_cut=max_steps is not None, asked_to_stop=asked_to_stop)

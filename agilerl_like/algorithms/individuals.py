@@ -1,4 +1,4 @@
-"""Individuals in a row, who are chosen, replaced, tested and saved as one: what all populations have in common.
+"""BasePopulation in a row, who are chosen, replaced, tested and saved as one: what all populations have in common.
 
 How they act and learn is for the kinds to say.
 """
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.algorithms.individual import Individual, IndividualT
-from agilerl_like.algorithms.settings import COMMON
-from agilerl_like.algorithms.stored import numbers_in, read_population
-from agilerl_like.errors import CheckpointError, ConfigurationError, NoHealthyMember
+from agilerl_like.algorithms.evolvable_algorithm import AlgorithmT, EvolvableAlgorithm
+from agilerl_like.algorithms.ppo_config import COMMON
+from agilerl_like.algorithms.serialization import read_floats, read_population
+from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import Mutation, Mutations, Offspring, RLParameter
 from agilerl_like.hpo.evolution import pre_training_mutations
 from agilerl_like.learning.team import SOLO, Team
@@ -30,7 +30,7 @@ from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, generator
 from agilerl_like.storage import safe_folder
 
-IndividualsT = TypeVar("IndividualsT", bound="Individuals")
+PopulationT = TypeVar("PopulationT", bound="BasePopulation")
 Stored: TypeAlias = tuple[dict[str, Any], Mapping[str, Tensor]]
 """The document and the tensors of one agent."""
 BEST = "champion"
@@ -40,13 +40,13 @@ MEMBERS_SHOWN = 16
 """Members that `repr` shows."""
 
 
-class Individuals(Sequence[IndividualT], Generic[IndividualT]):
+class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
     """P agents of one kind, spaces and run seed."""
 
-    kind: type[Individual]
+    kind: type[EvolvableAlgorithm]
     """Whom it holds."""
 
-    def __init__(self, agents: Iterable[IndividualT]) -> None:
+    def __init__(self, agents: Iterable[AlgorithmT]) -> None:
         self.agents = list(agents)
         if not self.agents:
             raise ConfigurationError("a population of 0 agents cannot evolve; size must be at least 1")
@@ -72,14 +72,14 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
             )
         self.fitness: list[float] = []
         """Last evaluation of each member, in their order; empty before the first."""
-        self.best_of_run: IndividualT | None = None
+        self.best_of_run: AlgorithmT | None = None
         """A copy of the best agent that a run has found in any generation, confirmed on fresh episodes."""
         self.team: Team = SOLO
         """With whom its members learn: several processes may share the envs of one."""
 
     def __repr__(self) -> str:
         tested = [agent.fitness[-1] for agent in self.agents if agent.fitness and np.ndim(agent.fitness[-1]) == 0]
-        best = f"best fitness {max(map(rank_of, tested)):.4g}" if tested else "not tested yet"
+        best = f"best fitness {max(map(sortable_fitness, tested)):.4g}" if tested else "not tested yet"
         members = "".join(f"\n  {agent!r}," for agent in self.agents[:MEMBERS_SHOWN])
         more = f"\n  … {len(self) - MEMBERS_SHOWN} more" if len(self) > MEMBERS_SHOWN else ""
         return f"{type(self).__name__}({len(self)} x {self.agents[0].algo}, {best}:{members}{more}\n)"
@@ -87,16 +87,16 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
     # -- a sequence
 
     @overload
-    def __getitem__(self, place: int) -> IndividualT: ...
+    def __getitem__(self, place: int) -> AlgorithmT: ...
     @overload
-    def __getitem__(self, place: slice) -> list[IndividualT]: ...
-    def __getitem__(self, place: int | slice) -> IndividualT | list[IndividualT]:
+    def __getitem__(self, place: slice) -> list[AlgorithmT]: ...
+    def __getitem__(self, place: int | slice) -> AlgorithmT | list[AlgorithmT]:
         return self.agents[place]
 
     def __len__(self) -> int:
         return len(self.agents)
 
-    def __iter__(self) -> Iterator[IndividualT]:
+    def __iter__(self) -> Iterator[AlgorithmT]:
         return iter(self.agents)
 
     @property
@@ -110,7 +110,7 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         return self.agents[0].device
 
     @property
-    def best(self) -> IndividualT:
+    def best(self) -> AlgorithmT:
         """The best agent that a run found in any generation, confirmed on fresh episodes; without a run, the fittest.
 
         It is a copy of the member as it was then: the member itself may have trained on, changed or been replaced.
@@ -118,10 +118,11 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         return self.fittest if self.best_of_run is None else self.best_of_run
 
     @property
-    def fittest(self) -> IndividualT:
+    def fittest(self) -> AlgorithmT:
         """The member with the highest last fitness; of equal ones, that of the lowest index."""
         return max(
-            self.agents, key=lambda agent: (rank_of(agent.fitness[-1]) if agent.fitness else -np.inf, -agent.index)
+            self.agents,
+            key=lambda agent: (sortable_fitness(agent.fitness[-1]) if agent.fitness else -np.inf, -agent.index),
         )
 
     # -- what differs between kinds
@@ -135,11 +136,11 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         self.team = team
 
     @abstractmethod
-    def forget_noise(self) -> None:
+    def reset_noise(self) -> None:
         """Draw new noise for everybody from here on: what follows does not depend on how much was used before."""
 
     @abstractmethod
-    def play(
+    def run_episodes(
         self,
         env: Any,
         seeds: Sequence[int],
@@ -150,7 +151,7 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         """Play one episode for each seed and each member, without exploration."""
 
     @abstractmethod
-    def take_over(self, heirs: list[IndividualT]) -> None:
+    def set_members(self, heirs: list[AlgorithmT]) -> None:
         """Put heirs in their places; those who stay keep their noise, newcomers draw of their own."""
 
     # -- evolution
@@ -160,7 +161,7 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         return self.agents[0].repair(hyperparameters)
 
     def evolve(
-        self, births: Sequence[Offspring], parents: Mapping[int, IndividualT] | None = None
+        self, births: Sequence[Offspring], parents: Mapping[int, AlgorithmT] | None = None
     ) -> tuple[Offspring, ...]:
         """Carry out births, one a member; return them with what was really done.
 
@@ -169,9 +170,9 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         has its children.
         """
         for agent in self.agents:
-            agent.settle()
+            agent.finish_blend()
         parents = dict(enumerate(self.agents)) if parents is None else parents
-        heirs: list[IndividualT] = []
+        heirs: list[AlgorithmT] = []
         done: list[Offspring] = []
         for birth in births:
             parent = parents[birth.parent_slot]
@@ -182,10 +183,10 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
             child, changes = parent.make_offspring(birth)
             heirs.append(child)
             done.append(_as_done(birth, child, changes))
-        self.take_over(heirs)
+        self.set_members(heirs)
         return tuple(done)
 
-    def mutate(self: IndividualsT, mutations: Mutations, *, pre_training: bool = False) -> IndividualsT:
+    def mutate(self: PopulationT, mutations: Mutations, *, pre_training: bool = False) -> PopulationT:
         """Mutate every member but the fittest (all of them with `pre_training`), in place; return the population.
 
         This is mutation by hand, drawn by `rand_seed`; before training without one, as the population's seed has it.
@@ -208,7 +209,7 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
                 agent.mutate(mutations, mutations.manual_rng, pre_training=pre_training)
         return self
 
-    def reselect(self: IndividualsT, parents: Sequence[int] | np.ndarray) -> IndividualsT:
+    def clone_selected(self: PopulationT, parents: Sequence[int] | np.ndarray) -> PopulationT:
         """A new population of clones of these parents; the first copy of each keeps its index."""
         spare = max(agent.index for agent in self.agents) + 1
         seen: set[int] = set()
@@ -224,14 +225,14 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         """Put a clone of one member into another's place, where its rows stand ready or not."""
         heirs = list(self.agents)
         heirs[place] = self.agents[parent].clone(index=index)
-        self.take_over(heirs)
+        self.set_members(heirs)
 
     # -- saving
 
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
         """Everything about the population: documents by name, and tensors by name."""
         best = None if self.best_of_run is None else self.best_of_run.to_documents()
-        return documents_of([agent.to_documents() for agent in self.agents], self.fitness, best)
+        return population_documents([agent.to_documents() for agent in self.agents], self.fitness, best)
 
     def save_checkpoint(self, path: str | os.PathLike[str], **more: Any) -> Path:
         """Write all members to one folder; `more` are documents of the caller's, by name."""
@@ -239,7 +240,7 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         return safe_folder.write_folder(path, "population", {**documents, **more}, tensors)
 
     @classmethod
-    def load(cls: type[IndividualsT], path: str | os.PathLike[str], device: str | torch.device = "cpu") -> IndividualsT:
+    def load(cls: type[PopulationT], path: str | os.PathLike[str], device: str | torch.device = "cpu") -> PopulationT:
         """Load a population that `save_checkpoint` wrote, or that of a checkpoint, or the last one of a run.
 
         Raises:
@@ -249,14 +250,14 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
 
     @classmethod
     def from_documents(
-        cls: type[IndividualsT],
+        cls: type[PopulationT],
         documents: Mapping[str, Any],
         tensors: Mapping[str, Mapping[str, Tensor]],
         *,
         device: str | torch.device,
         where: str,
         networks: CustomSpec | None = None,
-    ) -> IndividualsT:
+    ) -> PopulationT:
         """Build the population that `to_documents` described.
 
         Raises:
@@ -266,7 +267,7 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         facts = documents.get("population")
         if not isinstance(facts, dict) or facts.get("size") != len(names):
             raise CheckpointError(f"path={where!r} does not hold as many members as it says: {json.dumps(facts)[:200]}")
-        kind = cls.kind.kind_named(facts.get("algorithm"), where)
+        kind = cls.kind.class_by_name(facts.get("algorithm"), where)
         agents = [
             kind.from_documents(
                 documents[name], tensors.get(name, {}), device=device, where=f"{where}/{name}", networks=networks
@@ -275,7 +276,7 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         ]
         try:
             population = cls(agents)
-            population.fitness = numbers_in(facts, "fitness")
+            population.fitness = read_floats(facts, "fitness")
             if BEST in documents:
                 population.best_of_run = kind.from_documents(
                     documents[BEST], tensors.get(BEST, {}), device=device, where=f"{where}/{BEST}", networks=networks
@@ -285,15 +286,15 @@ class Individuals(Sequence[IndividualT], Generic[IndividualT]):
         return population
 
 
-def siblings(
-    kind: type[IndividualT],
+def make_members(
+    kind: type[AlgorithmT],
     size: int,
     observation_space: Any,
     action_space: Any,
     *,
     sample: bool,
     settings: dict[str, Any],
-) -> list[IndividualT]:
+) -> list[AlgorithmT]:
     """Make `size` agents of one kind and run seed; `sample`: hyperparameters of all but the first are drawn.
 
     The first one keeps the values given, moved into their ranges, so that what was given is part of the search.
@@ -305,7 +306,7 @@ def siblings(
     if sample:  # what is given need not lie in the ranges that it is drawn from
         ranges = settings.get("hp_config") or {}
         settings = settings | {name: _start_in(range_, settings.get(name)) for name, range_ in ranges.items()}
-    make: Callable[..., IndividualT] = kind
+    make: Callable[..., AlgorithmT] = kind
     first = make(observation_space, action_space, index=0, **settings)
     check_room(f"size={size}", size, first.footprint, "members")
     settings = settings | {"seed": first.seed}
@@ -324,7 +325,7 @@ def _start_in(range_: RLParameter, value: Any) -> Any:
     return range_.clip(value) if isinstance(value, int | float) else value
 
 
-def documents_of(
+def population_documents(
     members: Sequence[Stored], fitness: Sequence[float], best: Stored | None = None
 ) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
     """A population's documents and tensors by name, from what `to_documents` of each agent returned."""
@@ -335,36 +336,39 @@ def documents_of(
     return documents, {name: tensors for name, (_, tensors) in stored.items()}
 
 
-def mend(population: Individuals, sick: Sequence[int], uids: Sequence[int]) -> list[tuple[int, int]]:
+def replace_diverged(population: BasePopulation, sick: Sequence[int], uids: Sequence[int]) -> list[tuple[int, int]]:
     """Replace members whose numbers are not finite any more by clones of the best healthy one, of the given uids.
 
     Returns (place, parent's place) for each that was replaced.
 
     Raises:
-        NoHealthyMember: nobody is healthy.
+        PopulationDivergedError: nobody is healthy.
     """
     if not sick:
         return []
     healthy = [place for place in range(len(population)) if place not in sick]
     if not healthy:
-        raise NoHealthyMember(
+        raise PopulationDivergedError(
             "every member's loss or weights are not finite: lower lr, or look at the rewards and observations"
         )
     parent = max(
         healthy,
-        key=lambda place: (rank_of(population[place].fitness[-1]) if population[place].fitness else -np.inf, -place),
+        key=lambda place: (
+            sortable_fitness(population[place].fitness[-1]) if population[place].fitness else -np.inf,
+            -place,
+        ),
     )
     for place, uid in zip(sick, uids, strict=True):
         population.replace(place, parent, uid)
     return [(place, parent) for place in sick]
 
 
-def _as_done(birth: Offspring, child: Individual, changes: tuple[Mutation, ...]) -> Offspring:
+def _as_done(birth: Offspring, child: EvolvableAlgorithm, changes: tuple[Mutation, ...]) -> Offspring:
     return Offspring(
         birth.generation, birth.slot, birth.uid, birth.parent_uid, birth.parent_slot, child.genome, changes
     )
 
 
-def rank_of(fitness: float) -> float:
+def sortable_fitness(fitness: float) -> float:
     """What members are ordered by: a fitness that is not finite is the lowest."""
     return fitness if np.isfinite(fitness) else -np.inf

@@ -23,8 +23,8 @@ from agilerl_like.algorithms.agent import WEIGHT, read_architecture
 from agilerl_like.algorithms.agent_groups import Spaces, by_agent, by_group, check_names, grouped, keys_of
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, report_episodes
-from agilerl_like.algorithms.individual import Individual
-from agilerl_like.algorithms.individuals import Individuals, siblings
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.individuals import BasePopulation, make_members
 from agilerl_like.algorithms.multi_agent_evaluation import (
     GroupPolicy,
     MultiAgentEpisodes,
@@ -34,9 +34,9 @@ from agilerl_like.algorithms.multi_agent_evaluation import (
 )
 from agilerl_like.algorithms.multi_agent_experiences import ByAgent, MultiAgentExperiences, act_by_agent, of_group
 from agilerl_like.algorithms.population import Population
-from agilerl_like.algorithms.ppo import PPO, check_rollout, repaired, typed
-from agilerl_like.algorithms.settings import PPOSettings, validated
-from agilerl_like.algorithms.stored import count_in, plain, team_in, whole
+from agilerl_like.algorithms.ppo import PPO, check_rollout, fit_batch_to_rollout, with_int_dtype
+from agilerl_like.algorithms.ppo_config import PPOConfig, validated
+from agilerl_like.algorithms.serialization import read_count, read_multi_agent_spec, to_builtin, whole
 from agilerl_like.envs.multi_agent.group_env import AgentGroup, Rewards
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, ParallelEnv, single_env_vector
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
@@ -51,10 +51,10 @@ from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, integer, integers
 from agilerl_like.storage.safe_folder import section
 
-SETTINGS = tuple(PPOSettings.__dataclass_fields__)
+SETTINGS = tuple(PPOConfig.__dataclass_fields__)
 
 
-class IPPO(Individual):
+class IPPO(EvolvableAlgorithm):
     """A team of independent PPO learners.
 
     Args:
@@ -111,7 +111,7 @@ class IPPO(Individual):
         self._start(
             observed,
             acted,
-            settings=validated(PPOSettings, settings),
+            settings=validated(PPOConfig, settings),
             groups=grouped(ids, groups, observed, acted),
             rewards=rewards,
             agent_id_one_hot=agent_id_one_hot,
@@ -157,7 +157,7 @@ class IPPO(Individual):
         observation_spaces: Mapping[str, gymnasium.Space],
         action_spaces: Mapping[str, gymnasium.Space],
         *,
-        settings: PPOSettings,
+        settings: PPOConfig,
         groups: Mapping[str, tuple[str, ...]],
         rewards: Rewards,
         agent_id_one_hot: bool,
@@ -173,7 +173,7 @@ class IPPO(Individual):
             gymnasium.spaces.Dict(dict(observation_spaces)),
             gymnasium.spaces.Dict(dict(action_spaces)),
             index=index,
-            hp_config=typed(hp_config),
+            hp_config=with_int_dtype(hp_config),
             device=device,
             seed=seed,
         )
@@ -191,7 +191,7 @@ class IPPO(Individual):
             for group, ids in self.groups.items()
         }
         """What the learner of each group sees of its agents."""
-        self.num_envs = plain(num_envs)
+        self.num_envs = to_builtin(num_envs)
         for name in SETTINGS:
             setattr(self, name, getattr(settings, name))
 
@@ -260,7 +260,7 @@ class IPPO(Individual):
             ConfigurationError: `size` is below 1, or as the constructor.
         """
         return MultiAgentPopulation(
-            siblings(cls, size, observation_spaces, action_spaces, sample=sample_hyperparameters, settings=kwargs)
+            make_members(cls, size, observation_spaces, action_spaces, sample=sample_hyperparameters, settings=kwargs)
         )
 
     # -- the team as one
@@ -283,7 +283,7 @@ class IPPO(Individual):
         return all(learner.is_finite for learner in self.learners.values())
 
     @property
-    def networks_of_its_own(self) -> CustomSpec | None:
+    def custom_networks(self) -> CustomSpec | None:
         return None
 
     def settings(self) -> dict[str, Any]:
@@ -295,7 +295,7 @@ class IPPO(Individual):
 
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
         """As `PPO.repair`; the smallest group has the shortest rollout."""
-        return repaired(hyperparameters, self.hp_config, self.num_envs, min(map(len, self.groups.values())))
+        return fit_batch_to_rollout(hyperparameters, self.hp_config, self.num_envs, min(map(len, self.groups.values())))
 
     def _check_rollouts(self) -> None:
         """In the team's own numbers: its learners count every agent's steps."""
@@ -307,23 +307,23 @@ class IPPO(Individual):
         for learner in self.learners.values():
             learner.check()
 
-    def begin_anew(self) -> None:
+    def reinitialize(self) -> None:
         for learner in self.learners.values():
-            learner.begin_anew()
+            learner.reinitialize()
 
     def set_training_mode(self, training: bool) -> None:
         self.training = training
         for learner in self.learners.values():
             learner.set_training_mode(training)
 
-    def turn_over(self) -> None:
-        super().turn_over()
+    def advance_rng(self) -> None:
+        super().advance_rng()
         for learner in self.learners.values():
-            learner.turn_over()
+            learner.advance_rng()
 
-    def settle(self) -> None:
+    def finish_blend(self) -> None:
         for learner in self.learners.values():
-            learner.settle()
+            learner.finish_blend()
 
     def genome_to_json(self, genome: Genome) -> dict[str, Any]:
         return {"hyperparameters": dict(genome.hyperparameters), "architecture": genome.architecture.to_config()}  # pyright: ignore[reportAttributeAccessIssue]  # a MultiAgentSpec
@@ -382,7 +382,7 @@ class IPPO(Individual):
 
         Raises:
             ConfigurationError: nothing to learn from, an agent that is missing, or shapes that do not fit.
-            NoHealthyMember: the update of a group left weights that are not finite; they were put back.
+            PopulationDivergedError: the update of a group left weights that are not finite; they were put back.
         """
         return {
             group: learner.learn(**of_group(self.rows[group], experiences, action_masks, acting)._asdict())
@@ -412,7 +412,7 @@ class IPPO(Individual):
             raise ConfigurationError(f"swap_channels={swap_channels!r}; this team was made with {made_with!r}")
         stepped = MultiAgentVecEnvAdapter(env if isinstance(env, MultiAgentVectorEnv) else single_env_vector(env))
         seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
-        played = self.run_episodes(stepped, seeds, max_steps, with_infos=callback is not None)
+        played = self.run_team_episodes(stepped, seeds, max_steps, with_infos=callback is not None)
         report_episodes(played.together, callback)
         self.fitness.append(float(played.together.means[0]))
         if sum_scores:
@@ -425,11 +425,11 @@ class IPPO(Individual):
     def group_policies(self) -> dict[str, GroupPolicy]:
         """What the agents of each group think with."""
         return {
-            group: GroupPolicy(learner.best_actions, learner, learner.nothing, self.rows[group])
+            group: GroupPolicy(learner.best_actions, learner, learner.initial_hidden_state, self.rows[group])
             for group, learner in self.learners.items()
         }
 
-    def run_episodes(
+    def run_team_episodes(
         self,
         env: MultiAgentVecEnvAdapter,
         seeds: Sequence[int],
@@ -450,7 +450,7 @@ class IPPO(Individual):
                 asked_to_stop=asked_to_stop,
             )
 
-    def play(
+    def run_episodes(
         self,
         env: MultiAgentVecEnvAdapter,
         seeds: list[int],
@@ -458,7 +458,7 @@ class IPPO(Individual):
         *,
         asked_to_stop: Callable[[], bool] = never,
     ) -> Episodes:
-        return self.run_episodes(env, seeds, max_steps, asked_to_stop=asked_to_stop).together
+        return self.run_team_episodes(env, seeds, max_steps, asked_to_stop=asked_to_stop).together
 
     # -- copies
 
@@ -469,7 +469,7 @@ class IPPO(Individual):
                 {agent: space[agent] for agent in self.agent_ids}
                 for space in (self.observation_space, self.action_space)
             ),
-            settings=PPOSettings(**self.settings()),
+            settings=PPOConfig(**self.settings()),
             groups=self.groups,
             rewards=self.rewards,
             agent_id_one_hot=self.agent_id_one_hot,
@@ -521,18 +521,18 @@ class IPPO(Individual):
     def _from_document(
         cls, document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
     ) -> IPPO:
-        book = team_in(document)
+        book = read_multi_agent_spec(document)
         team = cls.__new__(cls)
         team._start(
             book.observation_spaces,
             book.action_spaces,
-            settings=validated(PPOSettings, document["settings"]),
+            settings=validated(PPOConfig, document["settings"]),
             groups=book.groups,
             rewards=document["rewards"],
             agent_id_one_hot=document["agent_id_one_hot"],
             index=whole("index", document["index"]),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
-            num_envs=count_in(document, "num_envs"),
+            num_envs=read_count(document, "num_envs"),
             device=device,
             seed=whole("seed", document["seed"]),
         )
@@ -544,7 +544,7 @@ class IPPO(Individual):
             raise ValueError(f"the tensors are not those of groups {[*self.groups]!s:.200}")
         for group in self.groups:
             its_document = document["learners"][group]
-            self.learners[group] = PPO.outlined(its_document, self.device)
+            self.learners[group] = PPO.without_weights(its_document, self.device)
             self._check_learner(group)
             self.learners[group]._compare(its_document, section(tensors, f"{group}/"))
 
@@ -563,7 +563,7 @@ class IPPO(Individual):
                 raise ValueError(f"learners: {group}.{name}={found!s:.100}; that of its team is {value!s:.100}")
 
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        self.recall(document)
+        self.load_metadata(document)
         for group, learner in self.learners.items():
             learner._fill(document["learners"][group], section(tensors, f"{group}/"))
 
@@ -613,7 +613,7 @@ class IPPO(Individual):
         return networks if networks_only else {**networks, **self.hyperparameters}
 
 
-class MultiAgentPopulation(Individuals[IPPO]):
+class MultiAgentPopulation(BasePopulation[IPPO]):
     """P teams of the same agents, groups and run seed."""
 
     kind = IPPO
@@ -643,14 +643,14 @@ class MultiAgentPopulation(Individuals[IPPO]):
         for learners in self.by_group.values():
             learners.set_training_mode(training)
 
-    def forget_noise(self) -> None:
+    def reset_noise(self) -> None:
         for learners in self.by_group.values():
-            learners.forget_noise()
+            learners.reset_noise()
 
-    def take_over(self, heirs: list[IPPO]) -> None:
+    def set_members(self, heirs: list[IPPO]) -> None:
         self.agents = heirs
         for group, learners in self.by_group.items():
-            learners.take_over([team.learners[group] for team in heirs])
+            learners.set_members([team.learners[group] for team in heirs])
 
     @property
     def training(self) -> bool:
@@ -662,11 +662,13 @@ class MultiAgentPopulation(Individuals[IPPO]):
         """What the agents of each group think with, each team's in its own block of envs."""
         first = self.agents[0]
         return {
-            group: GroupPolicy(self._policy(learners), first.learners[group], learners.nothing, first.rows[group])
+            group: GroupPolicy(
+                self._policy(learners), first.learners[group], learners.initial_hidden_state, first.rows[group]
+            )
             for group, learners in self.by_group.items()
         }
 
-    def play(
+    def run_episodes(
         self,
         env: MultiAgentVecEnvAdapter,
         seeds: Sequence[int],

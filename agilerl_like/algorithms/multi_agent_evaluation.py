@@ -44,7 +44,7 @@ class GroupPolicy(NamedTuple):
     policy: Policy
     learner: PPO
     """Any member's: all encode alike."""
-    nothing: Tensor
+    initial_hidden_state: Tensor
     """What is remembered when an episode begins, `[M, K, H]`."""
     rows: AgentGroup
     """Its agents, as the learner sees them."""
@@ -105,11 +105,11 @@ class GroupActor:
     """One group's agents in all envs: what they see, may do and remember."""
 
     def __init__(self, brain: GroupPolicy) -> None:
-        self._brain, self._rows, self._state = brain, brain.rows, brain.nothing
+        self._brain, self._rows, self._state = brain, brain.rows, brain.initial_hidden_state
 
     def begin(self, envs: int, observations: Mapping[str, Any], masks: Mapping[str, Any]) -> None:
         """See the first observations, and remember nothing."""
-        self._state = self._brain.nothing.repeat(envs * len(self._rows.agent_ids), 1, 1, 1)
+        self._state = self._brain.initial_hidden_state.repeat(envs * len(self._rows.agent_ids), 1, 1, 1)
         self.see(observations, masks)
 
     def see(self, observations: Mapping[str, Any], masks: Mapping[str, Any]) -> None:

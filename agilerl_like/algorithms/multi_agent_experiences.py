@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from agilerl_like.algorithms.experiences import NAMES, Experiences
+from agilerl_like.algorithms.agilerl_experiences import NAMES, Experiences
 from agilerl_like.envs.multi_agent.group_env import AgentGroup
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError, unknown_name

@@ -13,11 +13,11 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.algorithms.agent import Agent, custom_networks, values_of
+from agilerl_like.algorithms.agent import Agent, custom_spec, values_of
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
-from agilerl_like.algorithms.individuals import Individuals
-from agilerl_like.algorithms.stored import read_population
+from agilerl_like.algorithms.individuals import BasePopulation
+from agilerl_like.algorithms.serialization import read_population
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
@@ -30,7 +30,7 @@ NOISE_TICKS = 128
 """Steps for which action noise is drawn at once."""
 
 
-class Population(Individuals[Agent]):
+class Population(BasePopulation[Agent]):
     """P agents with one actor and one critic each."""
 
     kind = Agent
@@ -52,7 +52,7 @@ class Population(Individuals[Agent]):
     def cohort(self) -> Cohort | Apart:
         """What computes the members, together or apart; made again where one has changed its structure or network."""
         homes = [] if self._cohort is None else self._cohort.homes
-        if len(homes) != len(self) or not all(map(Agent.lives_in, self.agents, homes)):
+        if len(homes) != len(self) or not all(map(Agent.is_attached, self.agents, homes)):
             self._cohort = self._settle()
         return cast(Cohort, self._cohort)
 
@@ -82,7 +82,7 @@ class Population(Individuals[Agent]):
         return self.cohort.act(observations, state, noise, mask)
 
     @property
-    def nothing(self) -> Tensor:
+    def initial_hidden_state(self) -> Tensor:
         """What is remembered when an episode begins: zeros `[M, K, H]`, with room for what any member remembers."""
         return torch.zeros(self.cohort.state_shape, dtype=self.agents[0].network.dtype, device=self.device)
 
@@ -103,7 +103,7 @@ class Population(Individuals[Agent]):
         self._noise, self._newcomers = (block, used + 1), set()
         return block[used]
 
-    def forget_noise(self) -> None:
+    def reset_noise(self) -> None:
         self._noise = None
 
     def to_env(self, raw: Tensor) -> Tensor:
@@ -138,13 +138,13 @@ class Population(Individuals[Agent]):
             )
             numbers = torch.stack(report).cpu()  # one exchange with the host for all members
             for i, (place, agent) in enumerate(zip(together, agents, strict=True)):
-                agent.learned(rollout.of_members(torch.tensor([i], device=self.device)))
+                agent.after_update(rollout.of_members(torch.tensor([i], device=self.device)))
                 reports[place] = Report(*numbers[:, i : i + 1])
         return reports
 
     # -- testing
 
-    def play(
+    def run_episodes(
         self,
         env: VecEnvAdapter,
         seeds: Sequence[int],
@@ -172,7 +172,7 @@ class Population(Individuals[Agent]):
                 seeds,
                 members=len(self),
                 encoding=self.agents[0].encoding,
-                nothing=self.nothing,
+                initial_hidden_state=self.initial_hidden_state,
                 max_steps=max_steps,
                 asked_to_stop=asked_to_stop,
             )
@@ -184,7 +184,7 @@ class Population(Individuals[Agent]):
         self.fitness = [agent.test(env, **kwargs) for agent in self.agents]
         return self.fitness
 
-    def take_over(self, heirs: list[Agent]) -> None:
+    def set_members(self, heirs: list[Agent]) -> None:
         before, self.agents = self.agents, heirs
         self._newcomers |= {place for place, (new, old) in enumerate(zip(heirs, before, strict=True)) if new is not old}
 
@@ -204,7 +204,7 @@ class Population(Individuals[Agent]):
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
         """
-        networks = custom_networks(actor_network, critic_network)
+        networks = custom_spec(actor_network, critic_network)
         return cls.from_documents(*read_population(path), device=device, where=str(path), networks=networks)
 
 

@@ -25,14 +25,14 @@ from agilerl_like.algorithms.agent import (
     torch_generator,
     values_of,
 )
-from agilerl_like.algorithms.experiences import Experiences, as_rollout
-from agilerl_like.algorithms.individuals import siblings
+from agilerl_like.algorithms.agilerl_experiences import Experiences, as_rollout
+from agilerl_like.algorithms.individuals import make_members
 from agilerl_like.algorithms.population import Population
-from agilerl_like.algorithms.settings import NUMERIC, PPOSettings, validated
-from agilerl_like.algorithms.stored import count_in, plain, space_in
+from agilerl_like.algorithms.ppo_config import NUMERIC, PPOConfig, validated
+from agilerl_like.algorithms.serialization import read_count, read_space, to_builtin
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.spaces import ObservationEncoder, mask_size
-from agilerl_like.errors import ConfigurationError, NoHealthyMember, names_checked, unknown_name
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError, names_checked, unknown_name
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
@@ -67,7 +67,7 @@ class Dimension:
 class PPO(Agent):
     """A PPO agent whose architecture and hyperparameters can evolve.
 
-    The arguments are AgileRL's; `PPOSettings` has the meaning, default and range of each number. Numbers may be set
+    The arguments are AgileRL's; `PPOConfig` has the meaning, default and range of each number. Numbers may be set
     as attributes at any time and count from the next update on.
 
     Args:
@@ -131,43 +131,43 @@ class PPO(Agent):
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
         net_config: Mapping[str, Any] | None = None,
-        batch_size: int = PPOSettings.batch_size,
-        lr: float = PPOSettings.lr,
-        learn_step: int = PPOSettings.learn_step,
-        gamma: float = PPOSettings.gamma,
-        gae_lambda: float = PPOSettings.gae_lambda,
+        batch_size: int = PPOConfig.batch_size,
+        lr: float = PPOConfig.lr,
+        learn_step: int = PPOConfig.learn_step,
+        gamma: float = PPOConfig.gamma,
+        gae_lambda: float = PPOConfig.gae_lambda,
         mut: str | None = None,
-        action_std_init: float = PPOSettings.action_std_init,
-        clip_coef: float = PPOSettings.clip_coef,
-        ent_coef: float = PPOSettings.ent_coef,
-        vf_coef: float = PPOSettings.vf_coef,
-        max_grad_norm: float = PPOSettings.max_grad_norm,
-        target_kl: float | None = PPOSettings.target_kl,
-        normalize_images: bool = PPOSettings.normalize_images,
-        update_epochs: int = PPOSettings.update_epochs,
+        action_std_init: float = PPOConfig.action_std_init,
+        clip_coef: float = PPOConfig.clip_coef,
+        ent_coef: float = PPOConfig.ent_coef,
+        vf_coef: float = PPOConfig.vf_coef,
+        max_grad_norm: float = PPOConfig.max_grad_norm,
+        target_kl: float | None = PPOConfig.target_kl,
+        normalize_images: bool = PPOConfig.normalize_images,
+        update_epochs: int = PPOConfig.update_epochs,
         actor_network: nn.Module | None = None,
         critic_network: nn.Module | None = None,
-        share_encoders: bool = PPOSettings.share_encoders,
+        share_encoders: bool = PPOConfig.share_encoders,
         num_envs: int = 1,
         use_rollout_buffer: bool = False,
-        recurrent: bool = PPOSettings.recurrent,
+        recurrent: bool = PPOConfig.recurrent,
         device: str | torch.device = "cpu",
         accelerator: Any = None,
         wrap: bool = True,
-        bptt_sequence_type: BPTTSequenceType = PPOSettings.bptt_sequence_type,
-        max_seq_len: int | None = PPOSettings.max_seq_len,
+        bptt_sequence_type: BPTTSequenceType = PPOConfig.bptt_sequence_type,
+        max_seq_len: int | None = PPOConfig.max_seq_len,
         *,
-        action_std_min: float = PPOSettings.action_std_min,
-        action_std_max: float = PPOSettings.action_std_max,
-        action_noise_correlation: float = PPOSettings.action_noise_correlation,
-        swap_channels: bool | None = PPOSettings.swap_channels,
-        clip_coef_vf: float | None = PPOSettings.clip_coef_vf,
-        normalize_observation: bool = PPOSettings.normalize_observation,
-        normalize_value: bool = PPOSettings.normalize_value,
-        squash_output: bool = PPOSettings.squash_output,
-        compile: bool = PPOSettings.compile,
-        precision: Precision = PPOSettings.precision,
-        per_member: bool = PPOSettings.per_member,
+        action_std_min: float = PPOConfig.action_std_min,
+        action_std_max: float = PPOConfig.action_std_max,
+        action_noise_correlation: float = PPOConfig.action_noise_correlation,
+        swap_channels: bool | None = PPOConfig.swap_channels,
+        clip_coef_vf: float | None = PPOConfig.clip_coef_vf,
+        normalize_observation: bool = PPOConfig.normalize_observation,
+        normalize_value: bool = PPOConfig.normalize_value,
+        squash_output: bool = PPOConfig.squash_output,
+        compile: bool = PPOConfig.compile,
+        precision: Precision = PPOConfig.precision,
+        per_member: bool = PPOConfig.per_member,
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
@@ -178,7 +178,7 @@ class PPO(Agent):
         self._outline(
             observation_space,
             action_space,
-            settings={name: given[name] for name in PPOSettings.__dataclass_fields__},
+            settings={name: given[name] for name in PPOConfig.__dataclass_fields__},
             index=index,
             hp_config=hp_config,
             net_config=net_config,
@@ -210,7 +210,7 @@ class PPO(Agent):
         """Take over and check all that does not need a network."""
         if settings["recurrent"] and settings["max_seq_len"] is None:
             settings = settings | {"max_seq_len": sequence_length(net_config)}
-        known = validated(PPOSettings, settings)
+        known = validated(PPOConfig, settings)
         encoding = _encoding(observation_space, known)
         known = replace(known, swap_channels=encoding.swap_channels)  # a saved agent keeps its layout
         if networks is None:
@@ -234,7 +234,7 @@ class PPO(Agent):
         observation_space: gymnasium.Space,
         action_space: gymnasium.Space,
         *,
-        settings: PPOSettings,
+        settings: PPOConfig,
         index: int,
         hp_config: HyperparameterConfig | None,
         architecture: NetworkSpec,
@@ -247,19 +247,19 @@ class PPO(Agent):
             observation_space,
             action_space,
             index=index,
-            hp_config=typed(hp_config),
+            hp_config=with_int_dtype(hp_config),
             architecture=architecture,
             encoding=encoding,
             device=device,
             seed=seed,
         )
-        for name in PPOSettings.__dataclass_fields__:
+        for name in PPOConfig.__dataclass_fields__:
             setattr(self, name, getattr(settings, name))
-        self.num_envs = plain(num_envs)
+        self.num_envs = to_builtin(num_envs)
         self.check()
 
     def _own(self, network: ActorCritic) -> None:
-        self.adopt(
+        self.set_network(
             network, Adam.fresh(torch.zeros(1, sum(p.numel() for p in network.parameters()), device=self.device))
         )
 
@@ -283,18 +283,18 @@ class PPO(Agent):
             ConfigurationError: `size` is below 1, or as the constructor.
         """
         return Population(
-            siblings(cls, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs)
+            make_members(cls, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs)
         )
 
     # -- settings
 
     def settings(self) -> dict[str, Any]:
         """The settings as they are now, by the constructor's names."""
-        return {name: getattr(self, name) for name in PPOSettings.__dataclass_fields__}
+        return {name: getattr(self, name) for name in PPOConfig.__dataclass_fields__}
 
     def check(self) -> None:
         """Raise ConfigurationError unless the settings as they are now are legal together."""
-        validated(PPOSettings, self.settings())
+        validated(PPOConfig, self.settings())
         for name in ("recurrent", "share_encoders"):
             if getattr(self, name) and isinstance(self.architecture.encoder, CustomSpec):
                 raise ConfigurationError(
@@ -307,7 +307,7 @@ class PPO(Agent):
                 )
             for bound in ("min", "max"):
                 changed = {**self.settings(), name: getattr(self.hp_config[name], bound)}
-                validated(PPOSettings, changed, named=f"hp_config.{name}.{bound}")
+                validated(PPOConfig, changed, named=f"hp_config.{name}.{bound}")
         self.hp_config.check(self.hyperparameters)
         self._check_std_bounds()
         check_rollout(self)
@@ -336,7 +336,7 @@ class PPO(Agent):
 
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
         """Keep a minibatch no larger than the rollout: shrink it if it may change, else lengthen the rollout."""
-        return repaired(hyperparameters, self.hp_config, self.num_envs)
+        return fit_batch_to_rollout(hyperparameters, self.hp_config, self.num_envs)
 
     def assign(self, hyperparameters: Mapping[str, int | float]) -> None:
         """Set hyperparameters; what `action_std_init` changes by, the learned standard deviation changes by, too."""
@@ -472,7 +472,7 @@ class PPO(Agent):
 
         An agent that is not recurrent has none.
         """
-        return self._named(self.nothing.repeat(num_envs, 1, 1, 1)) if self.recurrent else {}
+        return self._named(self.initial_hidden_state.repeat(num_envs, 1, 1, 1)) if self.recurrent else {}
 
     @property
     def _memories(self) -> tuple[str, ...]:
@@ -491,7 +491,7 @@ class PPO(Agent):
         if given and not self.recurrent:
             raise ConfigurationError("hidden_state is given, but this agent is not recurrent; allowed is None")
         if not self.recurrent:
-            return TIMELESS._replace(state=self.nothing)
+            return TIMELESS._replace(state=self.initial_hidden_state)
         shape = (batch, *self.network.state_shape[1:])
         named = {
             name: torch.as_tensor(state) for name, state in (given or self.get_initial_hidden_state(batch)).items()
@@ -559,9 +559,9 @@ class PPO(Agent):
 
         Raises:
             ConfigurationError: nothing to learn from, shapes that do not fit, or a setting that is none any more.
-            NoHealthyMember: the update left weights that are not finite; the agent was put back to what it was.
+            PopulationDivergedError: the update left weights that are not finite; the agent was put back to what it was.
         """
-        validated(PPOSettings, self.settings())  # any of them may have been set since the last update
+        validated(PPOConfig, self.settings())  # any of them may have been set since the last update
         rollout, measured = as_rollout(
             experiences,
             self.encode,
@@ -582,8 +582,10 @@ class PPO(Agent):
         )
         if not bool(report.healthy[0]):
             self.cohort.put_back(self.row, kept)
-            raise NoHealthyMember(f"agent {self.index}: {_broken(report)} is not finite; its weights were put back")
-        self.learned(rollout)
+            raise PopulationDivergedError(
+                f"agent {self.index}: {_broken(report)} is not finite; its weights were put back"
+            )
+        self.after_update(rollout)
         return float(report.loss[0])
 
     def _before(self, hidden_state: Mapping[str, Tensor] | None, begins: Tensor) -> Tensor:
@@ -599,7 +601,7 @@ class PPO(Agent):
             raise ConfigurationError("hidden_state holds numbers that are not finite; allowed is what get_action gave")
         return state.expand(len(begins), *state.shape[-3:]) * (1 - begins).to(state.dtype).view(-1, 1, 1, 1)
 
-    def learned(self, rollout: Rollout) -> None:
+    def after_update(self, rollout: Rollout) -> None:
         self.updates += 1
         self.distribution.bound_std_(0.0, self.action_std_min, self.action_std_max)
         self.learned_with_masks |= rollout.masks is not None
@@ -626,22 +628,22 @@ class PPO(Agent):
         cls, document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
     ) -> PPO:
         agent = cls.__new__(cls)
-        space, settings = space_in(document["observation_space"]), validated(PPOSettings, document["settings"])
+        space, settings = read_space(document["observation_space"]), validated(PPOConfig, document["settings"])
         encoding = _encoding(space, settings)
         architecture = read_architecture(
             document["architecture"], encoding, recurrent=settings.recurrent, networks=networks
         )
         agent._start(
             space,
-            space_in(document["action_space"]),
+            read_space(document["action_space"]),
             settings=settings,
-            index=count_in(document, "index"),
+            index=read_count(document, "index"),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
             architecture=architecture,
             encoding=encoding,
-            num_envs=count_in(document, "num_envs"),
+            num_envs=read_count(document, "num_envs"),
             device=device,
-            seed=count_in(document, "seed"),
+            seed=read_count(document, "seed"),
         )
         return agent
 
@@ -655,7 +657,7 @@ class PPO(Agent):
     """Inputs of the networks for one observation; `PPO.get_state_dim(observation_space)` gives those of a space."""
 
 
-def _encoding(space: gymnasium.Space, settings: PPOSettings) -> ObservationEncoder:
+def _encoding(space: gymnasium.Space, settings: PPOConfig) -> ObservationEncoder:
     return ObservationEncoder(space, swap_channels=settings.swap_channels, normalize_images=settings.normalize_images)
 
 
@@ -685,7 +687,7 @@ def check_rollout(one: Any, agents: int = 1, named: str = "") -> None:
         raise ConfigurationError(f"batch_size={smallest} never fits into learn_step={longest}{named}")
 
 
-def repaired(
+def fit_batch_to_rollout(
     hyperparameters: dict[str, int | float], hp_config: HyperparameterConfig, num_envs: int, agents: int = 1
 ) -> dict[str, int | float]:
     """Hyperparameters of which a minibatch is no larger than the rollout of so many envs, with so many agents in each.
@@ -708,11 +710,11 @@ def repaired(
     return values
 
 
-def typed(hp_config: HyperparameterConfig | None) -> HyperparameterConfig | None:
+def with_int_dtype(hp_config: HyperparameterConfig | None) -> HyperparameterConfig | None:
     """Whole numbers evolve as whole numbers, whether or not the range says so."""
     if hp_config is None:
         return None
-    counts = [name for name in hp_config if name in NUMERIC and isinstance(getattr(PPOSettings, name), int)]
+    counts = [name for name in hp_config if name in NUMERIC and isinstance(getattr(PPOConfig, name), int)]
     return HyperparameterConfig(
         **{name: replace(range_, dtype=int) if name in counts else range_ for name, range_ in hp_config.items()}
     )

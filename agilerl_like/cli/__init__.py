@@ -23,7 +23,7 @@ from agilerl_like.errors import (
     ConfigurationError,
     EnvStepError,
     ExitCode,
-    NoHealthyMember,
+    PopulationDivergedError,
     unknown_name,
 )
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains as it ends
             return 128 + signal.SIGPIPE
         return write_error(error, ExitCode.DISK)
-    except (EnvStepError, NoHealthyMember) as error:
+    except (EnvStepError, PopulationDivergedError) as error:
         return write_error(error, ExitCode.FAULT)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

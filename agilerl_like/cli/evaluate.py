@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.algorithms.stored import read_agent
+from agilerl_like.algorithms.serialization import read_agent
 from agilerl_like.cli.output import checked_seed, write_line
 from agilerl_like.cli.train import CONFIG
 from agilerl_like.config import Config, Draft, check_trust, load
@@ -59,8 +59,8 @@ def evaluate(
             )
         with contextlib.closing(stage.for_trials(min(episodes, EVALUATION_ENVS))) as trials:
             env_and_seeds = stage.stepped(trials), integers(episodes, seed, Purpose.CONFIRMATION_ENVS)
-            by_agent = agent.run_episodes(*env_and_seeds) if isinstance(agent, IPPO) else None
-            played = agent.play(*env_and_seeds) if by_agent is None else by_agent.together
+            by_agent = agent.run_team_episodes(*env_and_seeds) if isinstance(agent, IPPO) else None
+            played = agent.run_episodes(*env_and_seeds) if by_agent is None else by_agent.together
     scores = played.returns[0]
     write_line(
         f"mean return {scores.mean():.2f} ± {scores.std():.2f} over {episodes} episodes "
@@ -71,11 +71,11 @@ def evaluate(
     return ExitCode.DONE
 
 
-def _saved(path: Path) -> Individual:
+def _saved(path: Path) -> EvolvableAlgorithm:
     """An agent or a team, as its file says."""
     document, _ = read_agent(path)
     algorithm = document.get("algorithm") if isinstance(document, dict) else None
-    return Individual.kind_named(algorithm, str(path)).load(path)
+    return EvolvableAlgorithm.class_by_name(algorithm, str(path)).load(path)
 
 
 def _as_one(space: Any) -> gymnasium.Space:

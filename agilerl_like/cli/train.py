@@ -31,7 +31,7 @@ from agilerl_like.cli.output import PROGRAM, write_error, write_line
 from agilerl_like.config import TRUST, Config, build, check_changes, check_trust, foreign_paths, load, notes_of_trust
 from agilerl_like.config.bundled import find
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
-from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode, NoHealthyMember
+from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.plot import plot_run
@@ -176,7 +176,7 @@ def _conduct(config: Config, process_group: ProcessGroup, find_folder: Callable[
         except Finished as end:
             write_line(f"{end}; to go on it needs {' and '.join(map(BEYOND.__getitem__, end.limits))}")
             return ExitCode.DONE
-        except (EnvStepError, NoHealthyMember) as error:
+        except (EnvStepError, PopulationDivergedError) as error:
             begun = run_dir is None or (run_dir / CONFIG).is_file()
             return write_error(type(error)(f"{error}; to go on: {command}" if begun else str(error)), ExitCode.FAULT)
     if run_dir is not None and config.run.plot and importlib.util.find_spec("matplotlib") is not None:

@@ -14,11 +14,11 @@ import gymnasium
 import torch
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from agilerl_like.algorithms.individual import Individual, usable
-from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, resolve_device
+from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
-from agilerl_like.algorithms.settings import PPOSettings
+from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.config.sections import (
     AlgorithmConfig,
     EnvironmentConfig,
@@ -84,7 +84,7 @@ class Config(Section):
     def _infer_dtypes(cls, ranges: Any) -> Any:
         if not isinstance(ranges, Mapping):
             return ranges
-        whole = {name: isinstance(known.default, int) for name, known in PPOSettings.__dataclass_fields__.items()}
+        whole = {name: isinstance(known.default, int) for name, known in PPOConfig.__dataclass_fields__.items()}
         return {
             name: {"dtype": "int" if whole.get(name) else "float", **range_} if isinstance(range_, Mapping) else range_
             for name, range_ in ranges.items()
@@ -132,7 +132,7 @@ class Config(Section):
         except ConfigurationError as error:
             raise ConfigurationError(f"run.{error}") from error
 
-    def _blind_agent(self) -> Individual:
+    def _blind_agent(self) -> EvolvableAlgorithm:
         """An agent that sees and does next to nothing: it needs no more room than any."""
         return PPO(ANYTHING, ANYTHING, **self.agent_arguments(blind=True))
 
@@ -179,7 +179,7 @@ class Setup(NamedTuple):
     """What a configuration describes."""
 
     stage: Stage
-    population: Individuals
+    population: BasePopulation
     schedule: Schedule
     selection: Selection | None
     mutations: Mutations | None
@@ -232,6 +232,6 @@ def build(config: Config, device: torch.device | None = None) -> Setup:
 
 def _usable(device: torch.device) -> torch.device:
     try:
-        return usable(device)
+        return resolve_device(device)
     except ConfigurationError as error:
         raise ConfigurationError(f"run.{error}") from error

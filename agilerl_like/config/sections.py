@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from agilerl_like.algorithms.settings import NUMERIC, Count, Positive, PPOSettings
+from agilerl_like.algorithms.ppo_config import NUMERIC, Count, Positive, PPOConfig
 from agilerl_like.envs.factory import Backend, VecEnvConfig
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import Mutations, RLParameter, Selection, TournamentSelection, TruncationSelection
@@ -48,7 +48,7 @@ class Section(BaseModel):
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class AlgorithmConfig(PPOSettings):
+class AlgorithmConfig(PPOConfig):
     """What is trained, and its settings; those in `hyperparameters` evolve from here."""
 
     name: Literal["PPO"] = "PPO"

@@ -35,7 +35,7 @@ def next_generation(
     """Return one birth for every slot; `generation` counts from 1, and clones get uids from `next_uid` on.
 
     Members that are chosen keep their slots; clones take the places of the others. Survivors stay as they are, unless
-    `mutations` says otherwise of them or of the best. Raises `NoHealthyMember` if no fitness is finite.
+    `mutations` says otherwise of them or of the best. Raises `PopulationDivergedError` if no fitness is finite.
     """
     selection.validate(len(genomes))
     fitness = np.asarray(fitness, dtype=float)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, NoHealthyMember
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError
+from agilerl_like.registry import register
 from agilerl_like.seeding import Purpose, fresh_seed, generator
 
 
@@ -42,7 +43,7 @@ class Selection(ABC):
     ) -> np.ndarray:
         """Return as many indices of parents as there are members; ties go to the smaller uid (or index).
 
-        Raises `NoHealthyMember` if no fitness is finite.
+        Raises `PopulationDivergedError` if no fitness is finite.
         """
 
     def validate(self, population_size: int) -> None:
@@ -65,13 +66,14 @@ class Selection(ABC):
         parents = self.parents(fitness, self._manual_rng, uids=uids)
         best = ranking(fitness, uids)[0]
         if hasattr(population, "reselect"):
-            return Selected(agents[best], population.reselect(parents))
+            return Selected(agents[best], population.clone_selected(parents))
         spare = range(max(uids) + 1, max(uids) + 1 + len(parents))
         if parents[0] == best:
             return Selected(agents[best], [agents[best].clone(), *_clones(agents, parents[1:], spare)])
         return Selected(agents[best], _clones(agents, parents, spare))
 
 
+@register("selection", "tournament")
 @dataclass(frozen=True)
 class TournamentSelection(Selection):
     """Each parent is the best of `tournament_size` members drawn at random, all different.
@@ -120,6 +122,7 @@ class TournamentSelection(Selection):
             )
 
 
+@register("selection", "truncation")
 @dataclass(frozen=True)
 class TruncationSelection(Selection):
     """The worst `fraction` is replaced by copies of members drawn from the best `fraction` (Jaderberg et al. 2017)."""
@@ -150,7 +153,7 @@ def ranking(fitness: np.ndarray, uids: Sequence[int] | np.ndarray | None = None)
     fitness = np.asarray(fitness, dtype=float)
     healthy = np.flatnonzero(np.isfinite(fitness))
     if not len(healthy):
-        raise NoHealthyMember(f"no member has a finite fitness: {fitness.tolist()}")
+        raise PopulationDivergedError(f"no member has a finite fitness: {fitness.tolist()}")
     names = np.arange(len(fitness)) if uids is None else np.asarray(uids)
     return healthy[np.lexsort((names[healthy], -fitness[healthy]))]
 

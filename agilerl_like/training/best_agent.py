@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.records import BestRecord, BirthRecord, MemberRecord, births_from_json
 from agilerl_like.storage.validation import as_record, short
@@ -30,7 +30,7 @@ class BestAgent:
     """The births that led to it, oldest first."""
     rank: int = 0
     """The process that holds the agent."""
-    agent: Individual | None = None
+    agent: EvolvableAlgorithm | None = None
     """None on all other processes."""
 
     def to_json(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class BestAgent:
         return {"record": asdict(self.record), "ancestry": [birth.to_json() for birth in self.ancestry]}
 
     @classmethod
-    def from_json(cls, data: Any, agent: Individual | None, where: str = "best") -> BestAgent:
+    def from_json(cls, data: Any, agent: EvolvableAlgorithm | None, where: str = "best") -> BestAgent:
         """Read what `to_json` wrote; the main process has the agent, and `where` is what an error calls the data.
 
         Raises:

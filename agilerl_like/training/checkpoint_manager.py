@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agilerl_like.algorithms.individuals import BEST, Individuals, documents_of
+from agilerl_like.algorithms.individuals import BEST, BasePopulation, population_documents
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.records import BirthRecord, births_from_json
@@ -82,7 +82,7 @@ class Account(NamedTuple):
 class Finished(Exception):
     """There is nothing to go on with: the run that was to be resumed has ended. It brings its members."""
 
-    def __init__(self, message: str, population: Individuals, limits: Sequence[str]) -> None:
+    def __init__(self, message: str, population: BasePopulation, limits: Sequence[str]) -> None:
         """Say so; `limits` are the settings of the schedule that keep the run from going on."""
         super().__init__(message)
         self.population, self.limits = population, tuple(limits)
@@ -144,7 +144,7 @@ def _check_scores(run: Mapping[str, Any], checkpoint: Checkpoint, where: str) ->
             raise CheckpointError(f"path={str(checkpoint.path)!r} has no {name}.json and {name}.safetensors")
 
 
-def population_of(checkpoint: Checkpoint, kind: type[Individuals], like: Individuals | None) -> Individuals:
+def population_of(checkpoint: Checkpoint, kind: type[BasePopulation], like: BasePopulation | None) -> BasePopulation:
     """The population of a checkpoint, on the device and with the networks of the user's own that `like` has."""
     first = None if like is None else like[0]
     population = kind.from_documents(
@@ -152,7 +152,7 @@ def population_of(checkpoint: Checkpoint, kind: type[Individuals], like: Individ
         checkpoint.tensors,
         device="cpu" if first is None else first.device,
         where=str(checkpoint.path),
-        networks=None if first is None else first.networks_of_its_own,
+        networks=None if first is None else first.custom_networks,
     )
     for hook in () if first is None else first.mutation_hooks:
         for agent in (*population, *filter(None, [population.best_of_run])):
@@ -217,7 +217,7 @@ class Archive:
     def _jobs(
         self, account: Account, serialized_agents: Sequence[SerializedAgent], best: SerializedAgent, *, last: bool
     ) -> Iterator[Callable[[], Path]]:
-        documents, tensors = documents_of(serialized_agents, account.fitness, best)
+        documents, tensors = population_documents(serialized_agents, account.fitness, best)
         progress = account.progress
         for path in self.places.populations(progress.ticks * self.members.first.num_envs, last=last):
             yield lambda path=path: safe_folder.write_folder(path, "population", documents, tensors)

@@ -150,8 +150,8 @@ class Collector:
             )
             for place, columns in enumerate(env.columns)
         ]
-        population.forget_noise()
-        self.state = population.nothing.repeat(len(population), self.envs, 1, 1, 1)
+        population.reset_noise()
+        self.state = population.initial_hidden_state.repeat(len(population), self.envs, 1, 1, 1)
         self._state_before = self.state.clone()
         self._remembers = None
         self.since[:] = 0

@@ -18,8 +18,8 @@ from typing import cast
 import numpy as np
 
 from agilerl_like.algorithms.episode_guard import never
-from agilerl_like.algorithms.individual import Individual
-from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.multi_agent_evaluation import eval_mode, evaluate_multi_agent
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
@@ -57,7 +57,7 @@ class EloEvaluator(Judge):
 
     def judge(
         self,
-        players: Individual | Individuals,
+        players: EvolvableAlgorithm | BasePopulation,
         seeds: Sequence[int],
         generation: int,
         *,

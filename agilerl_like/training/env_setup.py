@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.cartpole import is_native_cartpole, with_per_env_seeds
 from agilerl_like.envs.distinct_envs import num_distinct_envs, round_up_to_sets
@@ -30,7 +30,7 @@ from agilerl_like.training.training_config import Fitness
 class Stage(ABC):
     """A kind of env, of which one is there."""
 
-    population: ClassVar[type[Individuals]]
+    population: ClassVar[type[BasePopulation]]
     """What acts here."""
     env: Any
 
@@ -82,7 +82,7 @@ class Stage(ABC):
 class AgentStage(Stage):
     """Envs of gymnasium, for agents by themselves."""
 
-    population: ClassVar[type[Individuals]] = Population
+    population: ClassVar[type[BasePopulation]] = Population
 
     def __init__(self, env: gymnasium.vector.VectorEnv) -> None:
         if hasattr(env, "possible_agents"):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from agilerl_like.algorithms.episode_guard import never
-from agilerl_like.algorithms.individual import Individual
-from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.training.sharding import Members
 
 
@@ -62,14 +62,14 @@ class Judge:
 
     def judge(
         self,
-        players: Individual | Individuals,
+        players: EvolvableAlgorithm | BasePopulation,
         seeds: Sequence[int],
         generation: int,
         *,
         asked_to_stop: Callable[[], bool] = never,
     ) -> Judgement:
         """Test members, or one; raises EvaluationStopped if it was asked to stop."""
-        played = players.play(self.env, list(seeds), self.max_steps, asked_to_stop=asked_to_stop)
+        played = players.run_episodes(self.env, list(seeds), self.max_steps, asked_to_stop=asked_to_stop)
         return Judgement(
             played.means.tolist(),
             played.returns.std(axis=1).tolist(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from agilerl_like.algorithms.individual import Individual
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.hpo import Offspring
 from agilerl_like.reporting.records import NO_PARENT, BirthRecord
 from agilerl_like.training.sharding import Card
@@ -51,7 +51,7 @@ class Chronicle:
         return tuple(chain)
 
 
-def initial_member(slot: int, agent: Individual) -> BirthRecord:
+def initial_member(slot: int, agent: EvolvableAlgorithm) -> BirthRecord:
     """The record of a member that nobody begot."""
     return BirthRecord(
         generation=0,

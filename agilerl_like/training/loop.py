@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
-from agilerl_like.algorithms.individual import Individual
-from agilerl_like.algorithms.individuals import Individuals, mend, rank_of
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.individuals import BasePopulation, replace_diverged, sortable_fitness
 from agilerl_like.distributed.process_group import SerializedAgent
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.hpo import Mutations, Offspring, Selection, next_generation
@@ -60,7 +60,7 @@ PARTS = ("env", "act", "learn", "evaluate", "evolve", "report")
 class Outcome(NamedTuple):
     """How a run ended."""
 
-    population: Individuals
+    population: BasePopulation
     fitness: list[float]
     summary: SummaryRecord
     signal: int
@@ -107,7 +107,7 @@ class Run:
         self._steps_before = 0
 
     @property
-    def population(self) -> Individuals:
+    def population(self) -> BasePopulation:
         """The members that this process has."""
         return self.members.population
 
@@ -117,7 +117,7 @@ class Run:
         return self.progress.ticks * self.members.first.num_envs
 
     def restore(
-        self, memory: Mapping[str, Any], best: Individual | None, opponent_pool: Sequence[SerializedAgent]
+        self, memory: Mapping[str, Any], best: EvolvableAlgorithm | None, opponent_pool: Sequence[SerializedAgent]
     ) -> None:
         """Continue from what `Archive` wrote; the main process has the best agent and the rivals, too."""
         self.progress, self.fitness = Progress.from_json(memory["progress"]), list(memory["fitness"])
@@ -131,12 +131,12 @@ class Run:
         self.judge.opponent_pool = [Opponent(player, *facts) for player, facts in zip(players, told, strict=True)]
         self.started -= self.progress.seconds
 
-    def turn_over(self) -> None:
+    def advance_rng(self) -> None:
         """Let what comes differ from what followed the checkpoint before: episodes, noise and births."""
         self.progress.restorations += 1
         self.progress.next_uid += self.members.size
         for agent in self.population:
-            agent.turn_over()
+            agent.advance_rng()
 
     def go(self, stop_requests: StopRequests) -> Outcome:
         """Run generations until the budget is spent, the target reached or somebody interrupts."""
@@ -230,11 +230,11 @@ class Run:
         sick = [place for place, report in reports.items() if not bool(report.healthy[0])]
         if len(sick) == len(slots) < size:  # another process has healthy ones: they have children at the births
             for place in sick:
-                self.population[place].begin_anew()
+                self.population[place].reinitialize()
             self.lost |= {slots[place] for place in sick}
             return
         first = self.progress.next_uid + size * len(self.mended)  # nobody else's, on whichever process
-        for place, parent_place in mend(self.population, sick, [first + slots[place] for place in sick]):
+        for place, parent_place in replace_diverged(self.population, sick, [first + slots[place] for place in sick]):
             heir, parent = self.population[place], self.population[parent_place]
             self.collector.welcome(place)
             self.reports[slots[place]].clear()
@@ -348,7 +348,7 @@ class Run:
 
     def _crown(self, stop_requests: StopRequests) -> int:
         """Let the judge remember the best member; return the signal that stopped its games, 0 if none did."""
-        slot = max(range(self.members.size), key=lambda slot: (rank_of(self.fitness[slot]), -slot))
+        slot = max(range(self.members.size), key=lambda slot: (sortable_fitness(self.fitness[slot]), -slot))
         if not math.isfinite(self.fitness[slot]):
             return 0
         with self.clock("evaluate"):
@@ -364,7 +364,7 @@ class Run:
         members, fitness = self.members, self.fitness
         with self.clock("evolve"):
             for agent in self.population:
-                agent.settle()
+                agent.finish_blend()
             cards = members.cards()
             births = members.evolve(
                 next_generation(
@@ -484,7 +484,7 @@ class Run:
         )
 
 
-def _unfinished(population: Individuals) -> Judgement:
+def _unfinished(population: BasePopulation) -> Judgement:
     """Return the judgement of an evaluation that did not end: the last fitness of each member, nan if it has none."""
     members = len(population)
     unknown = [math.nan] * members

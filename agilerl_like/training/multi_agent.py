@@ -30,7 +30,7 @@ def train_multi_agent_on_policy(
     Raises:
         ConfigurationError: before anything is trained; `env` is not one of `make_multi_agent_vect_envs`.
         EnvStepError: the world broke a promise, for example by returning NaN.
-        NoHealthyMember: no team is left whose loss, weights and fitness are finite.
+        PopulationDivergedError: no team is left whose loss, weights and fitness are finite.
     """
     trials = None if eval_env is None else MultiAgentEnvSetup(eval_env)
     return train_on_policy(MultiAgentEnvSetup(env), env_name, algo, pop, eval_env=trials, **options)

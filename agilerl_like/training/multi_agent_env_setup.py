@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.ippo import MultiAgentPopulation
 from agilerl_like.envs.factory import VecEnvConfig
 from agilerl_like.envs.multi_agent.pettingzoo import (
@@ -27,7 +27,7 @@ from agilerl_like.training.training_config import Fitness
 class MultiAgentEnvSetup(Stage):
     """Envs of PettingZoo, for teams."""
 
-    population: ClassVar[type[Individuals]] = MultiAgentPopulation
+    population: ClassVar[type[BasePopulation]] = MultiAgentPopulation
 
     def __init__(self, env: MultiAgentVectorEnv) -> None:
         if not isinstance(env, MultiAgentVectorEnv):

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import gymnasium
 
-from agilerl_like.algorithms.individual import Individual
-from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.population import Population
 from agilerl_like.distributed.process_group import process_group_of
 from agilerl_like.envs.env_errors import env_name_of
@@ -35,7 +35,7 @@ def train_on_policy(
     env: gymnasium.vector.VectorEnv | Stage,
     env_name: str | None = None,
     algo: str | None = None,
-    pop: Individuals | Iterable[Individual] | Individual | None = None,
+    pop: BasePopulation | Iterable[EvolvableAlgorithm] | EvolvableAlgorithm | None = None,
     *,
     init_hp: Mapping[str, Any] | None = None,
     mut_p: Mapping[str, Any] | None = None,
@@ -114,7 +114,7 @@ def train_on_policy(
     Raises:
         ConfigurationError: before anything is trained.
         EnvStepError: the env returned a number that is not finite.
-        NoHealthyMember: no member is left whose loss, weights and fitness are finite, and the run has no checkpoint of
+        PopulationDivergedError: no member is left whose loss, weights and fitness are finite, and the run has no checkpoint of
             its own to go back to, or has gone back already.
     """
     if pop is None and resume is None:
@@ -128,8 +128,8 @@ def train_on_policy(
     stage, trials = (one if one is None or isinstance(one, Stage) else AgentStage(one) for one in (env, eval_env))
     if stage is None:
         raise ConfigurationError("env is missing: pass make_vect_envs(…)")
-    agents = [pop] if isinstance(pop, Individual) else pop
-    population = agents if agents is None or isinstance(agents, Individuals) else stage.population(agents)
+    agents = [pop] if isinstance(pop, EvolvableAlgorithm) else pop
+    population = agents if agents is None or isinstance(agents, BasePopulation) else stage.population(agents)
     if population is not None and not isinstance(population, stage.population):
         raise ConfigurationError(
             f"pop={type(population).__name__} of {population[0].algo} cannot act in {env_name_of(stage.vector)}; "
@@ -137,7 +137,7 @@ def train_on_policy(
         )
     if swap_channels:
         for agent in cast(Population, population or ()):
-            agent.see(stage.vector.single_observation_space, swap_channels=True)
+            agent.set_image_layout(stage.vector.single_observation_space, swap_channels=True)
     if run_dir is not None and resume is not None and Path(run_dir) != Path(resume):
         raise ConfigurationError(
             f"resume={str(resume)!r} and run_dir={str(run_dir)!r} are two folders; pass one of them"
@@ -198,7 +198,7 @@ def train_on_policy(
 def _config_reporter(
     run_dir: Path,
     stage: Stage,
-    population: Individuals,
+    population: BasePopulation,
     schedule: Schedule,
     selection: Selection | None,
     mutations: Mutations,

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any
 
-from agilerl_like.algorithms.individual import Individual
-from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, env_config_of
 from agilerl_like.envs.import_paths import import_path, plain
@@ -64,9 +64,9 @@ def _facts_of(recipe: VecEnvConfig) -> dict[str, Callable[[], Any]]:
 # -- the members
 
 
-def _members_of(population: Individuals) -> dict[str, Any]:
+def _members_of(population: BasePopulation) -> dict[str, Any]:
     """The sections that say what members are made of; a list has an entry for each member, where they differ."""
-    first: Individual = population[0]
+    first: EvolvableAlgorithm = population[0]
     settings = [{name: _plain(value) for name, value in agent.settings().items()} for agent in population]
     return {
         "algorithm": {
@@ -104,7 +104,7 @@ def selection_name(selection: Selection | None) -> str:
 
 
 def identity_of(
-    stage: Stage, population: Individuals | None, schedule: Schedule, selection: Selection | None
+    stage: Stage, population: BasePopulation | None, schedule: Schedule, selection: Selection | None
 ) -> dict[str, Any]:
     """What a run keeps for its whole life, and its selection, which may change; of members nothing, if none are given.
 
@@ -113,7 +113,7 @@ def identity_of(
     members = {} if population is None else _members_of(population)
     if population is not None and any(agent.steps[-1] for agent in population):
         members = {name: members[name] for name in ("population", "hyperparameters", "seed")}
-    elif population is not None and population[0].networks_of_its_own is not None:  # which no document describes
+    elif population is not None and population[0].custom_networks is not None:  # which no document describes
         del members["network"]
     return {
         "environment": environment_of(stage),
@@ -196,7 +196,7 @@ class Description:
 
 def settings_of(
     stage: Stage,
-    population: Individuals,
+    population: BasePopulation,
     schedule: Schedule,
     selection: Selection | None,
     mutations: Mutations,
@@ -222,7 +222,7 @@ def settings_of(
         notes.append(f"algorithm: members begin with different values of {', '.join(varied)}")
     algorithm = {key: value[0] if key in varied else value for key, value in members["algorithm"].items()}
     network = members["network"]
-    if isinstance(network, list) or population[0].networks_of_its_own is not None:
+    if isinstance(network, list) or population[0].custom_networks is not None:
         notes.append("network: members begin with different architectures, or with networks of the script's own")
         network = {}
     elif isinstance(population[0].architecture, MultiAgentSpec):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.distributed.launcher import WorkerProcesses, launched
 from agilerl_like.distributed.process_group import (
     MultiProcess,
@@ -24,7 +24,7 @@ from agilerl_like.distributed.process_group import (
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of
-from agilerl_like.errors import ConfigurationError, NoHealthyMember
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import Mutations, Selection
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.reporting.files import METRICS
@@ -75,13 +75,13 @@ STILL = Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0)
 """Children as their parents are."""
 
 
-class Fallen(NoHealthyMember):
+class Fallen(PopulationDivergedError):
     """Nobody is healthy any more, but the run has a checkpoint of its own to go back to."""
 
 
 def evolve_on_policy(
     stage: Stage,
-    population: Individuals | None,
+    population: BasePopulation | None,
     plan: Plan,
     *,
     places: Places,
@@ -163,7 +163,7 @@ class Part:
     process_group: ProcessGroup
     stage: Stage
     trials: Stage | None
-    population: Individuals | None
+    population: BasePopulation | None
     plan: Plan
     places: Places = field(default_factory=Places)
     reporters: Reporters = field(default_factory=Reporters)
@@ -240,7 +240,7 @@ class Part:
                 check_envs(members.first.num_envs, its_envs)
                 run.restore(memory, best, [] if checkpoint is None else rivals_of(checkpoint))
                 if lost is not None:
-                    run.turn_over()
+                    run.advance_rng()
             if places.run_dir is not None:
                 check_links(places.run_dir)
             if places.run_dir is not None and memory is None:
@@ -249,7 +249,7 @@ class Part:
             with StopRequests(self.process_group.monitor) as stop_requests:
                 try:
                     return run.go(stop_requests)
-                except NoHealthyMember as end:
+                except PopulationDivergedError as end:
                     if lost is None and (memory is not None or run.progress.saved_at):
                         raise Fallen(str(end)) from end
                     raise

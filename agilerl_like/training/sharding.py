@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from agilerl_like.algorithms.individual import Individual
-from agilerl_like.algorithms.individuals import Individuals
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.distributed.process_group import (
     ProcessGroup,
     SerializedAgent,
@@ -38,7 +38,7 @@ class Card(NamedTuple):
     hp_config: HyperparameterConfig
 
     @classmethod
-    def of(cls, agent: Individual) -> Card:
+    def of(cls, agent: EvolvableAlgorithm) -> Card:
         """The card of a member as it is now."""
         return cls(agent.index, agent.fitness[-1] if agent.fitness else math.nan, agent.genome, agent.hp_config)
 
@@ -50,14 +50,14 @@ class Unsent(NamedTuple):
     networks: CustomSpec | None
 
     @classmethod
-    def of(cls, population: Individuals | None) -> Unsent:
+    def of(cls, population: BasePopulation | None) -> Unsent:
         """What the members of a population have of it: all the same."""
         first = None if population is None else population[0]
-        return cls((), None) if first is None else cls(first.mutation_hooks, first.networks_of_its_own)
+        return cls((), None) if first is None else cls(first.mutation_hooks, first.custom_networks)
 
-    def complete(self, serialized: SerializedAgent, device: torch.device) -> Individual:
+    def complete(self, serialized: SerializedAgent, device: torch.device) -> EvolvableAlgorithm:
         """The agent that a parcel was made of, with it."""
-        kind = Individual.kind_named(serialized.document["algorithm"], "parcel")
+        kind = EvolvableAlgorithm.class_by_name(serialized.document["algorithm"], "parcel")
         agent = kind.from_documents(
             serialized.document, serialized.tensors, device=device, where="parcel", networks=self.networks
         )
@@ -70,7 +70,7 @@ class Members:
     """All members of a run; `population` are those that this process has, in the slots of its `share`."""
 
     def __init__(
-        self, process_group: ProcessGroup, shards: Sequence[Shard], population: Individuals, unsent: Unsent
+        self, process_group: ProcessGroup, shards: Sequence[Shard], population: BasePopulation, unsent: Unsent
     ) -> None:
         self.process_group, self.shards, self.population, self._unsent = (
             process_group,
@@ -85,8 +85,8 @@ class Members:
     def of(
         cls,
         process_group: ProcessGroup,
-        kind: type[Individuals],
-        population: Individuals | None,
+        kind: type[BasePopulation],
+        population: BasePopulation | None,
         unsent: Unsent,
     ) -> Members:
         """Deal out the main process's population, as its agents are now.
@@ -119,11 +119,11 @@ class Members:
         return self.shards[self.process_group.rank]
 
     @property
-    def first(self) -> Individual:
+    def first(self) -> EvolvableAlgorithm:
         """One that is here; all have the same kind, spaces and run seed."""
         return self.population[0]
 
-    def here(self) -> dict[int, Individual]:
+    def here(self) -> dict[int, EvolvableAlgorithm]:
         """The members that are here, by slot."""
         return dict(zip(self.share.slots, self.population, strict=True))
 
@@ -165,7 +165,7 @@ class Members:
 
         return self.tell(done, encode=encode, decode=decode)
 
-    def fetch(self, wanted: Iterable[tuple[int, int]]) -> dict[int, Individual]:
+    def fetch(self, wanted: Iterable[tuple[int, int]]) -> dict[int, EvolvableAlgorithm]:
         """Let members travel; `wanted` names (slot, rank) for all processes alike. Returns those that came here."""
         arrived = self.process_group.send_recv(plan_transfers(wanted, self.shards), self.pack)
         return {slot: self.unpack(serialized) for slot, serialized in arrived.items()}
@@ -174,7 +174,7 @@ class Members:
         """The first process that has a member."""
         return next(rank for rank, share in enumerate(self.shards) if slot in share.slots)
 
-    def spread(self, source: int, agents: Sequence[Individual | None]) -> list[Individual]:
+    def spread(self, source: int, agents: Sequence[EvolvableAlgorithm | None]) -> list[EvolvableAlgorithm]:
         """What one process has, on every process; the others say nothing but how many these are."""
         transfers = [
             Transfer(i, source, rank)
@@ -194,8 +194,8 @@ class Members:
         fitness = self.tell(self.population.fitness, encode=float, decode=float)
         agents = self.here() | self.fetch(_needs(after))
         self.shards = after
-        self.population.forget_noise()  # everybody draws anew after this, whether or not they have moved
-        self.population.take_over([agents[slot] for slot in self.share.slots])
+        self.population.reset_noise()  # everybody draws anew after this, whether or not they have moved
+        self.population.set_members([agents[slot] for slot in self.share.slots])
         self.population.fitness = [fitness[slot] for slot in self.share.slots]
 
     # -- all of them in one place
@@ -208,7 +208,7 @@ class Members:
         own = {slot: self.pack(slot) for slot in self.share.slots} if self.process_group.is_main else {}
         return [serialized for _, serialized in sorted((own | arrived).items())]
 
-    def everybody(self) -> Individuals:
+    def everybody(self) -> BasePopulation:
         """Every member, on every process."""
         if self.process_group.size == 1:
             return self.population
@@ -220,12 +220,12 @@ class Members:
         """A member that is here, ready to travel."""
         return SerializedAgent(*self.here()[slot].to_documents())
 
-    def unpack(self, serialized: SerializedAgent) -> Individual:
+    def unpack(self, serialized: SerializedAgent) -> EvolvableAlgorithm:
         """A member that has arrived."""
         return self._unsent.complete(serialized, self.first.device)
 
 
-def _known(agent: Individual | None) -> Individual:
+def _known(agent: EvolvableAlgorithm | None) -> EvolvableAlgorithm:
     if agent is None:
         raise RuntimeError("an agent is elsewhere")
     return agent

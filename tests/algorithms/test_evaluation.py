@@ -33,7 +33,7 @@ def by_hand(env_id, population, max_steps=10_000):
             env = gym.make(env_id)
             obs, over = env.reset(seed=seed)[0], False
             while not over and lengths[p, k] < max_steps:
-                action, _ = agent.best_actions(agent.encode(obs), None, agent.nothing)
+                action, _ = agent.best_actions(agent.encode(obs), None, agent.initial_hidden_state)
                 obs, reward, terminated, truncated, _ = env.step(action[0])
                 returns[p, k] += reward
                 lengths[p, k] += 1
@@ -48,11 +48,11 @@ def test_every_member_plays_every_seed_once(backend, envs, make):
     population = population_of("CartPole-v1")
     returns, lengths = by_hand("CartPole-v1", population)
     env = make(make_vect_envs("CartPole-v1", 2, backend=backend), 3 * envs)
-    played = population.play(VecEnvAdapter(env), SEEDS)
+    played = population.run_episodes(VecEnvAdapter(env), SEEDS)
     np.testing.assert_array_equal(played.returns, returns)
     np.testing.assert_array_equal(played.lengths, lengths)
     assert played.steps == lengths.sum()
-    alone = population[1].play(VecEnvAdapter(env), SEEDS)  # all rows are one member's
+    alone = population[1].run_episodes(VecEnvAdapter(env), SEEDS)  # all rows are one member's
     np.testing.assert_array_equal(alone.returns, returns[1:2])
     env.close()
 
@@ -60,7 +60,7 @@ def test_every_member_plays_every_seed_once(backend, envs, make):
 def test_episodes_are_cut_where_they_are_too_long():
     population = population_of("Pendulum-v1", size=2)
     returns, _ = by_hand("Pendulum-v1", population, max_steps=7)
-    played = population.play(
+    played = population.run_episodes(
         VecEnvAdapter(make_eval_env(make_vect_envs("Pendulum-v1", 1, backend="sync"), 4)), SEEDS, 7
     )
     np.testing.assert_allclose(played.returns, returns, rtol=1e-5)
@@ -93,7 +93,7 @@ def test_an_episode_that_was_lost_with_its_worker_does_not_count(tmp_path):
     env = make_vect_envs(make_env=make, num_envs=4, backend="workers", num_workers=2)
     agent = PPO(env.single_observation_space, env.single_action_space, seed=0)
     with pytest.warns(RuntimeWarning, match="exit code 3"):
-        played = agent.play(VecEnvAdapter(env), [1, 2, 3, 4])
+        played = agent.run_episodes(VecEnvAdapter(env), [1, 2, 3, 4])
     env.close()
     assert played.lost.any()
     assert not played.lost.all()
@@ -107,7 +107,7 @@ def test_who_has_no_episode_left_plays_again(tmp_path):
     env = make_vect_envs(make_env=make, num_envs=2, backend="workers", num_workers=1)
     agent = PPO(env.single_observation_space, env.single_action_space, seed=0)
     with pytest.warns(RuntimeWarning, match="exit code 3"):
-        played = agent.play(VecEnvAdapter(env), [1, 2])
+        played = agent.run_episodes(VecEnvAdapter(env), [1, 2])
     env.close()
     assert not played.lost.any()
     assert played.returns.tolist() == [[5.0, 5.0]]
@@ -118,11 +118,11 @@ def test_an_episode_that_is_lost_again_and_again_stays_lost():
     lost = np.array([[True, False], [True, True]])
     tries: list[list[int]] = []
 
-    def play(seeds):
+    def run_episodes(seeds):
         tries.append(list(seeds))
         return np.full((2, 2), float(len(tries))), np.full((2, 2), len(tries)), lost
 
-    returns, lengths, still = in_rounds(play, [3, 4], 2)
+    returns, lengths, still = in_rounds(run_episodes, [3, 4], 2)
     assert len(tries) == 1 + MORE_TRIES
     assert len({tuple(seeds) for seeds in tries}) == len(tries)  # other seeds each time
     assert returns.tolist() == [[1, 1], [4, 4]]
@@ -131,8 +131,8 @@ def test_an_episode_that_is_lost_again_and_again_stays_lost():
 
 
 def test_if_all_episodes_were_lost_there_is_no_mean():
-    nothing = Episodes(np.ones((2, 2)), np.ones((2, 2), int), np.array([[True, True], [True, False]]))
-    np.testing.assert_array_equal(nothing.means, [np.nan, 1.0])
+    initial_hidden_state = Episodes(np.ones((2, 2)), np.ones((2, 2), int), np.array([[True, True], [True, False]]))
+    np.testing.assert_array_equal(initial_hidden_state.means, [np.nan, 1.0])
 
 
 # ---- what ends an evaluation
@@ -171,22 +171,22 @@ def test_a_number_that_is_not_finite_is_a_fault_of_the_environment(what, message
     env, population = spoiling(what)
     place = r"partial, member 0, env 1 of its own, in evaluation: "  # what made it has no name
     with pytest.raises(EnvStepError, match=f"{place}{message} is not finite"):
-        population.play(VecEnvAdapter(env), [3, 4])
+        population.run_episodes(VecEnvAdapter(env), [3, 4])
     with pytest.raises(EnvStepError, match=f"partial, env 3, in evaluation: {message} is not finite"):
-        population[0].play(VecEnvAdapter(env), [1, 2, 3, 4])
+        population[0].run_episodes(VecEnvAdapter(env), [1, 2, 3, 4])
 
 
 def test_episodes_that_go_on_for_very_long_are_named(monkeypatch):
     monkeypatch.setattr(episode_guard, "ENDLESS", 5)
     env, population = spoiling("nothing")
     with pytest.warns(RuntimeWarning, match=r"4 episodes of an evaluation have not ended after 5 steps; eval_steps"):
-        population.play(VecEnvAdapter(env), [1, 2])
-    population.play(VecEnvAdapter(env), [1, 2], 7)  # a warning would be an error
+        population.run_episodes(VecEnvAdapter(env), [1, 2])
+    population.run_episodes(VecEnvAdapter(env), [1, 2], 7)  # a warning would be an error
 
 
 def test_an_evaluation_can_be_stopped_at_every_step():
     env, population = spoiling("nothing")
     asked = iter([False, False, True])
     with pytest.raises(EvaluationStopped):
-        population.play(VecEnvAdapter(env), [1, 2], asked_to_stop=lambda: next(asked))
+        population.run_episodes(VecEnvAdapter(env), [1, 2], asked_to_stop=lambda: next(asked))
     assert [one.unwrapped.steps for one in env.envs] == [2] * 4

@@ -160,10 +160,10 @@ def test_an_agent_is_tested_where_channels_stand_behind():
     score = agent.test(front, loop=3)
     assert agent.test(behind, swap_channels=True, loop=3) == score
     assert agent.observation_space == FRONT  # it is what it was
-    agent.see(BEHIND, swap_channels=True)
+    agent.set_image_layout(BEHIND, swap_channels=True)
     assert agent.test(behind, loop=3) == score
     with pytest.raises(ConfigurationError, match=r"is not Box.* with its channels behind"):
-        agent.see(FRONT, swap_channels=True)
+        agent.set_image_layout(FRONT, swap_channels=True)
 
 
 def test_a_picture_of_another_size_is_refused():

@@ -139,7 +139,7 @@ def test_a_team_is_saved_and_goes_on_to_the_same_bits(tmp_path):
     )
     loaded = MultiAgentPopulation.load(teams.save_checkpoint(tmp_path / "teams"))
     assert [dict(team.groups) for team in loaded] == [dict(team.groups) for team in teams]
-    teams.forget_noise()
+    teams.reset_noise()
     for mine, theirs in zip(lived(teams), lived(loaded), strict=True):
         (document, tensors), (other, their_tensors) = mine.to_documents(), theirs.to_documents()
         assert other == document

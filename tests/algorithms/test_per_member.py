@@ -92,7 +92,7 @@ def members_of(world, seed, **settings):
     rng = np.random.default_rng(seed)
     for agent, operator in zip(agents, world.mutations, strict=False):
         spec, details = agent.architecture.mutate(operator, rng)
-        agent.become(agent.genome.replace(architecture=spec), (Mutation("architecture", operator, details),))
+        agent.apply_genome(agent.genome.replace(architecture=spec), (Mutation("architecture", operator, details),))
         assert agent.architecture == spec
     agents[1].learn_step, agents[2].update_epochs, agents[3].target_kl = 60, 3, 1e-3
     return agents
@@ -142,7 +142,7 @@ def lives(world, seed, places, *, ticks=70, births=None, **settings):
         if births and tick == ticks // 2:
             make_offspring(population, collector, births)
     did = torch.stack(population.did)  # [ticks, P, E, A]
-    played = population.play(collector.env, integers(ENVS, seed, Purpose.EVALUATION_ENVS), 60)
+    played = population.run_episodes(collector.env, integers(ENVS, seed, Purpose.EVALUATION_ENVS), 60)
     env.close()
     return {
         place: (did[:, row], reports[row], state_of(population[row]), played.returns[row])
@@ -206,7 +206,7 @@ def test_those_who_stay_keep_their_noise_and_newcomers_bring_their_own():
         there, here = changed.next_noise(ENVS), unchanged.next_noise(ENVS)
         assert torch.equal(there[[0, 2]], here[[0, 2]])
         assert torch.equal(there[1], expected)
-    changed.forget_noise()
+    changed.reset_noise()
     assert not torch.equal(changed.next_noise(ENVS)[0], unchanged.next_noise(ENVS)[0])
 
 
@@ -243,7 +243,7 @@ def test_what_was_kept_can_be_put_back():
 def test_how_many_rows_are_asked_changes_no_answer(per_member):
     agent = PPO(Box(-1, 1, (8,)), Box(-1, 1, (2,)), seed=1, per_member=per_member)
     rows = agent.encoding.random_rows(64, torch.Generator().manual_seed(3))
-    state = agent.nothing.repeat(64, 1, 1, 1)
+    state = agent.initial_hidden_state.repeat(64, 1, 1, 1)
     together, _ = agent.best_actions(rows, None, state)
     alone = [agent.best_actions(rows[i : i + 1].clone(), None, state[i : i + 1])[0][0] for i in range(64)]
     assert np.array_equal(together, alone) is per_member

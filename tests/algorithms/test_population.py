@@ -9,8 +9,8 @@ from agilerl_like import (
     ConfigurationError,
     HyperparameterConfig,
     Mutations,
-    NoHealthyMember,
     Population,
+    PopulationDivergedError,
     RLParameter,
     TournamentSelection,
     make_vect_envs,
@@ -130,16 +130,18 @@ def test_unequal_members_are_computed_together():
     for place in (1, 3):
         agent = population[place]
         spec, details = agent.architecture.mutate("encoder.add_node", rng)
-        agent.become(agent.genome.replace(architecture=spec), (Mutation("architecture", "encoder.add_node", details),))
+        agent.apply_genome(
+            agent.genome.replace(architecture=spec), (Mutation("architecture", "encoder.add_node", details),)
+        )
     assert population.cohort is not kept
     assert sorted(place for stack in population.cohort.stacks for place in stack) == [0, 1, 2, 3]
     observations = torch.randn(4, 5, 4, generator=torch.Generator().manual_seed(0))
-    nothing = population.nothing.expand(4, 5, -1, -1, -1)
-    raw, _ = population.act(observations, nothing)
+    initial_hidden_state = population.initial_hidden_state.expand(4, 5, -1, -1, -1)
+    raw, _ = population.act(observations, initial_hidden_state)
     for place, agent in enumerate(population):
         assert (
             population.to_env(raw).reshape(4, 5)[place].tolist()
-            == agent.best_actions(observations[place], None, nothing[place])[0].tolist()
+            == agent.best_actions(observations[place], None, initial_hidden_state[place])[0].tolist()
         )
     train(population)
 
@@ -335,13 +337,13 @@ def test_a_sick_member_is_replaced_by_a_clone_of_the_best():
     assert mend(population, [0], [9]) == [(0, 1)]
     assert population[0].index == 9
     assert torch.equal(flat(population[0]), flat(population[1]))
-    with pytest.raises(NoHealthyMember, match="every member"):
+    with pytest.raises(PopulationDivergedError, match="every member"):
         mend(population, [0, 1, 2], [10, 11, 12])
 
 
 def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
     population = train(population_of(3))
-    population[1].become(population[1].genome, (Mutation("parameters", "noise", {"sd": 0.1}),))
+    population[1].apply_genome(population[1].genome, (Mutation("parameters", "noise", {"sd": 0.1}),))
     loaded = Population.load(population.save_checkpoint(tmp_path / "all"))
     for ours, theirs in zip(train(population), train(loaded), strict=True):
         assert torch.equal(flat(ours), flat(theirs))

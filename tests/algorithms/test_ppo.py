@@ -11,14 +11,14 @@ from agilerl_like import (
     CheckpointError,
     ConfigurationError,
     HyperparameterConfig,
-    NoHealthyMember,
     Population,
+    PopulationDivergedError,
     RLParameter,
     make_vect_envs,
 )
 from agilerl_like.algorithms.agent import values_of
-from agilerl_like.algorithms.experiences import as_rollout
-from agilerl_like.algorithms.settings import NUMERIC, PPOSettings
+from agilerl_like.algorithms.agilerl_experiences import as_rollout
+from agilerl_like.algorithms.ppo_config import NUMERIC, PPOConfig
 from agilerl_like.hpo import Mutation
 from agilerl_like.learning.sequences import SINGLE
 from agilerl_like.learning.update import Update
@@ -208,11 +208,11 @@ def test_a_broken_update_is_undone():
     experiences = experiences_of(agent)
     before = agent.cohort.ensemble.flat.clone()
     agent.lr = 1e38
-    with pytest.raises(NoHealthyMember, match="agent 0: loss=nan is not finite; its weights were put back"):
+    with pytest.raises(PopulationDivergedError, match="agent 0: loss=nan is not finite; its weights were put back"):
         agent.learn(experiences)
     assert torch.equal(before, agent.cohort.ensemble.flat)
     agent.batch_size, agent.update_epochs = 32, 1  # one step, whose loss was that of the weights before it
-    with pytest.raises(NoHealthyMember, match="agent 0: a weight is not finite; its weights were put back"):
+    with pytest.raises(PopulationDivergedError, match="agent 0: a weight is not finite; its weights were put back"):
         agent.learn(experiences)
     assert torch.equal(before, agent.cohort.ensemble.flat)
     agent.lr = 1e-3
@@ -303,7 +303,9 @@ def grown(agent):
     """Sixteen more units in the encoder, whose weights are returned."""
     genome, arguments = agent.genome, {"layer": 0, "nodes": 16}
     architecture = genome.architecture.apply("encoder.add_node", **arguments)
-    agent.become(genome.replace(architecture=architecture), (Mutation("architecture", "encoder.add_node", arguments),))
+    agent.apply_genome(
+        genome.replace(architecture=architecture), (Mutation("architecture", "encoder.add_node", arguments),)
+    )
     return agent.network.actor.encoder.linear(0).weight[-16:].detach().clone()
 
 
@@ -416,7 +418,7 @@ def test_unsupported_spaces_are_named():
 
 def test_every_number_of_ppo_can_evolve():
     ranges = {
-        name: RLParameter(1, 64, dtype=int) if isinstance(getattr(PPOSettings, name), int) else RLParameter(1e-5, 1.0)
+        name: RLParameter(1, 64, dtype=int) if isinstance(getattr(PPOConfig, name), int) else RLParameter(1e-5, 1.0)
         for name in NUMERIC
     } | {
         "action_std_init": RLParameter(-1, 1),

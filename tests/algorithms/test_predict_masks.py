@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_on_policy
-from agilerl_like.algorithms.stored import flag_in
+from agilerl_like.algorithms.serialization import flag_in
 
 STEPS = 5
 LEGAL = np.array([True, True, False])

@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from recurrent_worlds import Walk
 
 from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs
-from agilerl_like.algorithms.experiences import as_rollout
+from agilerl_like.algorithms.agilerl_experiences import as_rollout
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.learning.digest import digest
@@ -425,12 +425,15 @@ def test_an_update_in_the_midst_of_an_episode_asks_what_was_remembered():
     agent = agent_of()
     _, hidden = loop_by_hand(agent)
     experiences = experiences_of(agent, 1, hidden=hidden, begins=np.zeros(ENVS))
-    told, untold, nothing = agent, agent.clone(), agent.clone()
+    told, untold, initial_hidden_state = agent, agent.clone(), agent.clone()
     told.learn(experiences, hidden_state=hidden)
     with pytest.warns(UserWarning, match=r"in the midst of an episode .* hidden_state is missing"):
         untold.learn(experiences)
-    nothing.learn(experiences, hidden_state=agent.get_initial_hidden_state(ENVS))
-    weights = [torch.cat([p.detach().flatten() for p in one.network.parameters()]) for one in (told, untold, nothing)]
+    initial_hidden_state.learn(experiences, hidden_state=agent.get_initial_hidden_state(ENVS))
+    weights = [
+        torch.cat([p.detach().flatten() for p in one.network.parameters()])
+        for one in (told, untold, initial_hidden_state)
+    ]
     assert torch.equal(weights[1], weights[2])
     assert not torch.equal(weights[0], weights[1])
 
@@ -507,8 +510,8 @@ def test_memory_lasts_for_a_tested_episode_and_no_longer(mode):
     expected = [scores_by_hand(agent.clone(), seeds) for agent in population]
     assert expected[0] != scores_by_hand(population[0].clone(), seeds, forgets=True)
     env = VecEnvAdapter(sync(mode=mode))  # 4 envs of each member: three rounds
-    np.testing.assert_array_equal(population.play(env, seeds).returns, expected)
-    np.testing.assert_array_equal(population[1].play(env, seeds).returns[0], expected[1])
+    np.testing.assert_array_equal(population.run_episodes(env, seeds).returns, expected)
+    np.testing.assert_array_equal(population[1].run_episodes(env, seeds).returns[0], expected[1])
 
 
 def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tiny_runs import NIGHTLY, RANGES, SMALL, digest, tier
 
-from agilerl_like import PPO, Mutations, NoHealthyMember, Population, TournamentSelection, TruncationSelection
+from agilerl_like import PPO, Mutations, Population, PopulationDivergedError, TournamentSelection, TruncationSelection
 from agilerl_like.hpo import next_generation
 from agilerl_like.learning.rollout import LastObservations, Rollout
 from agilerl_like.storage import safe_folder
@@ -69,7 +69,7 @@ class World:
                 next_uid=self.next_uid,
                 repair=self.population.repair,
             )
-        except NoHealthyMember:
+        except PopulationDivergedError:
             assert not np.isfinite(self.population.fitness).any()
             return
         done = self.population.evolve(births)
@@ -110,7 +110,7 @@ def a_rollout(population, places, steps, numbers):
         torch.rand(MEMBERS, ENVS, 3, generator=generator),
         LastObservations.none(observations),
         None,
-        torch.zeros(MEMBERS, ENVS, *population.nothing.shape),
+        torch.zeros(MEMBERS, ENVS, *population.initial_hidden_state.shape),
     ).of_members(torch.tensor(places))
 
 

@@ -112,8 +112,12 @@ def test_a_teams_bits_do_not_depend_on_the_teams_beside_it():
             collector.collect(1)
             collector.learn()
         trials = MultiAgentVecEnvAdapter(make_multi_agent_eval_env(env, 2 * size))
-        returns = teams.play(trials, [1, 2]).returns
-        return [member_digest(team) for team in teams], returns.tolist(), teams[0].play(trials, [1, 2]).returns.tolist()
+        returns = teams.run_episodes(trials, [1, 2]).returns
+        return (
+            [member_digest(team) for team in teams],
+            returns.tolist(),
+            teams[0].run_episodes(trials, [1, 2]).returns.tolist(),
+        )
 
     (few, earned, alone), (many, all_earned, alone_too) = lived(2), lived(4)
     assert many[:2] == few

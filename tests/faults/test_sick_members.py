@@ -27,7 +27,7 @@ from agilerl_like import (
     IPPO,
     EnvStepError,
     Mutations,
-    NoHealthyMember,
+    PopulationDivergedError,
     TournamentSelection,
     TruncationSelection,
     make_multi_agent_vect_envs,
@@ -129,7 +129,9 @@ def test_the_others_are_what_they_would_have_been(harm, generation, per_member):
 
 
 def test_if_everybody_is_sick_there_is_one_error_that_says_what_to_do():
-    with pytest.raises(NoHealthyMember, match=r"every member's loss or weights .*: lower lr, or look at the rewards"):
+    with pytest.raises(
+        PopulationDivergedError, match=r"every member's loss or weights .*: lower lr, or look at the rewards"
+    ):
         sabotaged(range(MEMBERS), nan_weight)
 
 
@@ -153,7 +155,7 @@ def test_nobody_sick_is_ever_chosen():
                 generation=1,
                 next_uid=size,
             )
-        except NoHealthyMember:
+        except PopulationDivergedError:
             assert not np.isfinite(fitness).any()
             hopeless += 1
             continue
@@ -278,7 +280,7 @@ def test_if_everybody_is_sick_the_run_goes_back_once_and_on_with_other_noise(tmp
 
 def test_if_it_comes_to_that_again_there_is_one_error(tmp_path):
     memory = Memory()
-    with pytest.raises(NoHealthyMember, match=r"every member's loss or weights .*: lower lr"):
+    with pytest.raises(PopulationDivergedError, match=r"every member's loss or weights .*: lower lr"):
         plagued((2,), (2, 1), run_dir=tmp_path / "run", reporters=[memory])
     assert len(memory.warnings) == 1
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agilerl_like.errors import ConfigurationError, NoHealthyMember
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import (
     Genome,
     HyperparameterConfig,
@@ -125,7 +125,7 @@ def test_repair_has_the_last_word(layers) -> None:
 
 
 def test_a_population_that_cannot_go_on_is_refused(layers) -> None:
-    with pytest.raises(NoHealthyMember):
+    with pytest.raises(PopulationDivergedError):
         evolve(layers, [nan, nan])
     with pytest.raises(ConfigurationError, match="tournament_size=3 must not be greater than the population's 2"):
         evolve(layers, [1.0, 2.0], selection=TournamentSelection(3))

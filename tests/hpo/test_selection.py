@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agilerl_like.errors import ConfigurationError, NoHealthyMember
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import Selection, TournamentSelection, TruncationSelection
 from agilerl_like.hpo.selection import assign_slots
 
@@ -61,7 +61,7 @@ def test_a_member_that_is_not_healthy_is_never_a_parent(selection: Selection, fi
     if np.isfinite(fitness).any():
         assert np.isfinite(np.array(fitness)[parents(selection, fitness, seed)]).all()
     else:
-        with pytest.raises(NoHealthyMember, match="no member has a finite fitness"):
+        with pytest.raises(PopulationDivergedError, match="no member has a finite fitness"):
             parents(selection, fitness, seed)
 
 
@@ -171,7 +171,7 @@ def test_selection_by_hand_repeats_with_its_seed() -> None:
 
 def test_a_population_that_can_reselect_does_it_itself() -> None:
     class Stack(list):
-        def reselect(self, chosen: np.ndarray) -> list[Agent]:
+        def clone_selected(self, chosen: np.ndarray) -> list[Agent]:
             return [self[index] for index in chosen]
 
     agents = Stack([Agent(0, [1.0]), Agent(1, [2.0])])

@@ -127,7 +127,7 @@ def test_an_evolvable_one_grows_and_changes_no_output(operator):
     agent.set_training_mode(False)
     action, log_prob, _, value = agent.get_action(obs)
     spec, details = agent.architecture.mutate(operator, np.random.default_rng(0))
-    done = agent.become(agent.genome.replace(architecture=spec), (Mutation("architecture", operator, details),))
+    done = agent.apply_genome(agent.genome.replace(architecture=spec), (Mutation("architecture", operator, details),))
     assert [change.operator for change in done] == [operator]
     assert agent.architecture == spec
     assert agent.parameter_count > 4 * 16 + 16
@@ -141,7 +141,7 @@ def test_an_evolved_one_is_loaded_with_its_architecture(tmp_path):
     agent = agent_of(squashed)
     operator = "encoder.actor.add_node"
     spec, details = agent.architecture.mutate(operator, np.random.default_rng(0))
-    agent.become(agent.genome.replace(architecture=spec), (Mutation("architecture", operator, details),))
+    agent.apply_genome(agent.genome.replace(architecture=spec), (Mutation("architecture", operator, details),))
     agent.save_checkpoint(tmp_path / "agent")
     loaded = PPO.load(tmp_path / "agent", actor_network=squashed(3), critic_network=squashed(1))
     assert loaded.architecture.to_config() == agent.architecture.to_config()
@@ -154,9 +154,9 @@ def test_a_removal_from_it_is_refitted_or_refused():
     grow, shrink = "encoder.actor.add_node", "encoder.actor.remove_node"
     genome = agent.genome
     spec = genome.architecture.apply(grow, layer=0, nodes=16)
-    agent.become(genome.replace(architecture=spec), (Mutation("architecture", grow, {"layer": 0, "nodes": 16}),))
+    agent.apply_genome(genome.replace(architecture=spec), (Mutation("architecture", grow, {"layer": 0, "nodes": 16}),))
     back = spec.apply(shrink, layer=0, nodes=16)
-    (done,) = agent.become(
+    (done,) = agent.apply_genome(
         agent.genome.replace(architecture=back), (Mutation("architecture", shrink, {"layer": 0, "nodes": 16}),)
     )
     assert done.details["kl"] < 1e-3  # newborn units were silent
@@ -189,7 +189,7 @@ def test_its_matrices_are_perturbed_whatever_they_are_called():
 
     agent = agent_of(Kernel)
     noise = Mutation("parameters", "noise", {"sd": 0.5, "kl": 0.01})
-    (done,) = agent.become(agent.genome, (noise,))
+    (done,) = agent.apply_genome(agent.genome, (noise,))
     assert done.details["kl"] == pytest.approx(0.01, rel=NOISE_TOLERANCE)
     assert not torch.equal(agent.actor.encoder.net.kernel, Kernel(3).kernel)
     assert torch.equal(agent.actor.encoder.net.shift, Kernel(3).shift)

@@ -6,7 +6,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from agilerl_like import IPPO, PPO, ConfigurationError
-from agilerl_like.algorithms.experiences import as_rollout
+from agilerl_like.algorithms.agilerl_experiences import as_rollout
 from agilerl_like.learning.gae import gae
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}

@@ -148,7 +148,7 @@ def test_its_fitness_is_the_mean_of_fresh_episodes(unsteady):
     best = records.summary.best
     env = VecEnvAdapter(make_vect_envs("CartPole-v1", num_envs=CONFIRMING_EPISODES, backend="sync"))
     seeds = integers(CONFIRMING_EPISODES, population.seed, Purpose.CONFIRMATION_ENVS, best.generation)
-    played = population.best.play(env, seeds)
+    played = population.best.run_episodes(env, seeds)
     assert played.means[0] == best.fitness == population.best.fitness[-1]
     assert best.standard_error == pytest.approx(played.returns.std(ddof=1) / math.sqrt(CONFIRMING_EPISODES))
 

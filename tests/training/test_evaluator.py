@@ -39,7 +39,7 @@ def test_fitness_is_the_return_of_the_env_without_its_training_wrappers(backend)
         env, pop=population_of(env), max_steps=128, evo_steps=64, eval_loop=2, verbose=False
     )
     bare = VecEnvAdapter(make_eval_env(make_vect_envs("Pendulum-v1", backend="sync"), 4))
-    played = population.play(bare, integers(2, 1, Purpose.EVALUATION_ENVS, 2))
+    played = population.run_episodes(bare, integers(2, 1, Purpose.EVALUATION_ENVS, 2))
     np.testing.assert_allclose(fitness, played.means, rtol=1e-5)
     assert max(fitness) < -500  # a normalised return is above -200: 200 steps of about -1
     env.close()

@@ -17,8 +17,8 @@ from agilerl_like import (
     EnvStepError,
     HyperparameterConfig,
     Mutations,
-    NoHealthyMember,
     Population,
+    PopulationDivergedError,
     RLParameter,
     TournamentSelection,
     make_vect_envs,
@@ -130,7 +130,7 @@ def test_fitness_belongs_to_exactly_the_agents_that_are_returned():
     assert [a.index for a in population] == [m.uid for m in memory.generations[-1].members]
     # replaying the last evaluation on the same seeds finds the same returns
     env = VecEnvAdapter(make_vect_envs("CartPole-v1", num_envs=6, backend="sync"))
-    again = population.play(env, integers(2, population.seed, Purpose.EVALUATION_ENVS, len(memory.generations)))
+    again = population.run_episodes(env, integers(2, population.seed, Purpose.EVALUATION_ENVS, len(memory.generations)))
     assert again.returns.mean(1).tolist() == fitness
     assert population.fittest.fitness[-1] == max(fitness)
 
@@ -263,7 +263,7 @@ def test_all_members_broken_is_one_error():
     for agent in population:
         with torch.no_grad():
             next(agent.network.parameters()).fill_(torch.nan)
-    with pytest.raises(NoHealthyMember, match="every member's loss or weights"):
+    with pytest.raises(PopulationDivergedError, match="every member's loss or weights"):
         run(population=population)
 
 

@@ -199,7 +199,9 @@ def test_a_world_of_tensors_is_solved(continuous):
     population, _ = train(torch, 1600, continuous=continuous)
     x = np.array([-0.75, -0.5, -0.25, 0.25, 0.5, 0.75], np.float32)
     best = population.best
-    actions, _ = best.best_actions(best.encode(np.stack([x, np.full(6, 0.25, np.float32)], 1)), None, best.nothing)
+    actions, _ = best.best_actions(
+        best.encode(np.stack([x, np.full(6, 0.25, np.float32)], 1)), None, best.initial_hidden_state
+    )
     push = actions[:, 0] if continuous else 2 * actions - 1
     assert (push * np.sign(x) < -0.5).all()
 
@@ -215,11 +217,11 @@ def test_a_run_of_tensors_is_the_run_of_numpy():
 def test_evaluation_looks_at_tensors_now_and_then(world):
     """All beads are cut after 12 steps or fall before, so one look after 16 steps is the only one."""
     population = population_of(Beads(1, **world))
-    population.play(VecEnvAdapter(Beads(6, **world)), [1, 2, 3])
+    population.run_episodes(VecEnvAdapter(Beads(6, **world)), [1, 2, 3])
     with Asked() as asked:
-        ours = population.play(VecEnvAdapter(Beads(6, **world)), [1, 2, 3])
+        ours = population.run_episodes(VecEnvAdapter(Beads(6, **world)), [1, 2, 3])
     assert asked.kernels == {"_local_scalar_dense": 1}
-    theirs = population.play(VecEnvAdapter(Beads(6, np, **world)), [1, 2, 3])
+    theirs = population.run_episodes(VecEnvAdapter(Beads(6, np, **world)), [1, 2, 3])
     np.testing.assert_array_equal(ours.returns, theirs.returns)
     np.testing.assert_array_equal(ours.lengths, theirs.lengths)
     assert ours.lengths.max() <= 12
@@ -233,7 +235,7 @@ def test_a_tensor_that_is_not_finite_is_found_at_the_next_look():
 
     population = population_of(Beads(1))
     with pytest.raises(EnvStepError, match=r"Spoiling, in evaluation: .* of the first 16 steps is not finite"):
-        population.play(VecEnvAdapter(Spoiling(6)), [1, 2, 3])
+        population.run_episodes(VecEnvAdapter(Spoiling(6)), [1, 2, 3])
 
 
 def test_an_env_that_cannot_be_made_twice_is_for_training_and_for_tests():

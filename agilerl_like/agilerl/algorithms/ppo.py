@@ -15,8 +15,8 @@ from agilerl_like.agilerl.algorithms.core.base import EvolvableAlgorithm, defaul
 from agilerl_like.agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl_like.agilerl.networks.base import StochasticActor, ValueNetwork
 from agilerl_like.algorithms import ppo
+from agilerl_like.algorithms.agilerl_experiences import NAMES
 from agilerl_like.algorithms.evaluation import EpisodeCallback
-from agilerl_like.algorithms.experiences import NAMES
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.sequences import BPTTSequenceType

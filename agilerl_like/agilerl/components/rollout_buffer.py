@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.algorithms.experiences import Experiences
+from agilerl_like.algorithms.agilerl_experiences import Experiences
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError

@@ -10,7 +10,8 @@ import numpy as np
 
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.algorithms.core.registry import make_default_hp_config
-from agilerl_like.algorithms.individual import Individual, StepCounts
+from agilerl_like.algorithms import evolvable_algorithm
+from agilerl_like.algorithms.evolvable_algorithm import StepCounts
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 
@@ -39,7 +40,7 @@ class Steps(int):
         self._counts.append(steps)
 
 
-class EvolvableAlgorithm(Individual):
+class EvolvableAlgorithm(evolvable_algorithm.EvolvableAlgorithm):
     """The mixin of this room's PPO and IPPO."""
 
     @property

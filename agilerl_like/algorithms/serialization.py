@@ -1,6 +1,6 @@
 """What a saved document must hold: read strictly, for a stranger may have written it.
 
-A file is small and may describe something huge. Within an `Outline` a network is built without memory, so that its
+A file is small and may describe something huge. Within an `MetaBuild` a network is built without memory, so that its
 shapes can be compared with those that are stored before anything is made of them.
 """
 
@@ -33,18 +33,18 @@ PART = 4000
 """Bytes that cost as much as one more part of a space."""
 
 
-def plain(value: Any) -> Any:
+def to_builtin(value: Any) -> Any:
     """The same data in Python's own types: scalars of numpy and torch become numbers, arrays and tuples lists."""
     if isinstance(value, Mapping):
-        return {key: plain(part) for key, part in value.items()}
+        return {key: to_builtin(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [to_builtin(part) for part in value]
     if isinstance(value, np.generic | np.ndarray | Tensor):
         return value.tolist()
     return value
 
 
-class Outline(TorchFunctionMode):
+class MetaBuild(TorchFunctionMode):
     """Within it, tensors that modules are built of have a shape and no memory; ValueError if there are far too many."""
 
     def __init__(self, expected: int) -> None:
@@ -59,14 +59,14 @@ class Outline(TorchFunctionMode):
         return func(*args, **(kwargs | {"device": "meta"} if "device" in kwargs else kwargs))
 
 
-def text_in(document: Mapping[str, Any], name: str) -> str:
+def read_text(document: Mapping[str, Any], name: str) -> str:
     """A text of a saved document; ValueError if it is something else."""
     if not isinstance(document[name], str):
         raise ValueError(f"{name}={document[name]!r:.100} must be a text")
     return document[name]
 
 
-def flag_in(document: Mapping[str, Any], name: str, *, older: bool) -> bool:
+def read_flag(document: Mapping[str, Any], name: str, *, older: bool) -> bool:
     """A flag of a saved document, `older` where the file is from before it existed; ValueError if it is no flag."""
     flag = document.get(name, older)
     if not isinstance(flag, bool):
@@ -74,7 +74,7 @@ def flag_in(document: Mapping[str, Any], name: str, *, older: bool) -> bool:
     return flag
 
 
-def count_in(document: Mapping[str, Any], name: str) -> int:
+def read_count(document: Mapping[str, Any], name: str) -> int:
     """A counter of a saved document; ValueError if it is something else."""
     return whole(name, document[name])
 
@@ -91,24 +91,24 @@ class History(NamedTuple):
     variations: int
 
 
-def history_in(document: Mapping[str, Any]) -> History:
+def read_history(document: Mapping[str, Any]) -> History:
     """Read an agent's past; the same function checks a document before it is written.
 
     Raises:
         ValueError: an entry is of another type; the message names the field and the value.
     """
     return History(
-        mut=text_in(document, "mut"),
-        fitness=numbers_in(document, "fitness"),  # what selection compares
-        scores=entries_in(document, "scores"),
+        mut=read_text(document, "mut"),
+        fitness=read_floats(document, "fitness"),  # what selection compares
+        scores=read_test_entries(document, "scores"),
         steps=[whole("steps", entry) for entry in document["steps"]] or [0],
-        updates=count_in(document, "updates"),
-        draws=count_in(document, "draws"),
-        variations=count_in(document, "variations") if "variations" in document else 0,  # absent in older files
+        updates=read_count(document, "updates"),
+        draws=read_count(document, "draws"),
+        variations=read_count(document, "variations") if "variations" in document else 0,  # absent in older files
     )
 
 
-def entries_in(document: Mapping[str, Any], name: str) -> list[Any]:
+def read_test_entries(document: Mapping[str, Any], name: str) -> list[Any]:
     """A list with a number for each test, or a list of numbers where each group of agents has its own.
 
     Raises:
@@ -118,12 +118,12 @@ def entries_in(document: Mapping[str, Any], name: str) -> list[Any]:
     if not isinstance(entries, list):
         raise ValueError(f"{name}={entries!r:.100} must be a list of numbers")
     nested = [entry for entry in entries if isinstance(entry, list)]
-    numbers = numbers_in({name: [entry for entry in entries if not isinstance(entry, list)]}, name)
-    rest, rows = iter(numbers), (numbers_in({name: entry}, name) for entry in nested)
+    numbers = read_floats({name: [entry for entry in entries if not isinstance(entry, list)]}, name)
+    rest, rows = iter(numbers), (read_floats({name: entry}, name) for entry in nested)
     return [next(rows) if isinstance(entry, list) else next(rest) for entry in entries]
 
 
-def numbers_in(document: Mapping[str, Any], name: str) -> list[float]:
+def read_floats(document: Mapping[str, Any], name: str) -> list[float]:
     """A list of numbers of a saved document; ValueError if it is something else."""
     entries = document[name]
     if not isinstance(entries, list) or not all(type(entry) in (int, float) for entry in entries):
@@ -198,14 +198,14 @@ def _saved(path: Path, kind: str, place: str) -> tuple[Path, str]:
 # -- spaces
 
 
-def space_in(data: Mapping[str, Any]) -> gymnasium.Space:
+def read_space(data: Mapping[str, Any]) -> gymnasium.Space:
     """Read a space, unless it is beyond all learning: a few characters can describe a terabyte."""
     if _extent(data) > MAX_EXTENT:
         raise ValueError(f"space={str(data)[:100]} is too large; allowed are {MAX_EXTENT} bytes")
     return space_from_json(data)
 
 
-def spaces_in(described: Iterable[Mapping[str, Any]]) -> list[gymnasium.Space]:
+def read_spaces(described: Iterable[Mapping[str, Any]]) -> list[gymnasium.Space]:
     """Read the spaces of a team: one and the same where they are alike, and together no larger than one might be."""
     told = [(json.dumps(data, sort_keys=True), data) for data in described]
     distinct = dict(told)
@@ -237,7 +237,7 @@ class StoredTeam(NamedTuple):
     action_spaces: dict[str, gymnasium.Space]
 
 
-def team_in(document: Mapping[str, Any]) -> StoredTeam:
+def read_multi_agent_spec(document: Mapping[str, Any]) -> StoredTeam:
     """The book of a saved team; ValueError if it does not add up."""
     ids, listed, spaces = document["agent_ids"], document["groups"], document["spaces"]
     check_names("agent_ids", ids)
@@ -248,7 +248,7 @@ def team_in(document: Mapping[str, Any]) -> StoredTeam:
     if not groups.keys() == spaces.keys() == document["learners"].keys():
         raise ValueError("groups are not those that spaces and learners are of")
     pairs = [(sees, does) for sees, does in map(spaces.get, groups)]
-    read = iter(spaces_in(chain.from_iterable(pairs)))
+    read = iter(read_spaces(chain.from_iterable(pairs)))
     by_group = {group: (next(read), next(read)) for group in groups}
     observed, acted = ({agent: by_group[home[agent]][part] for agent in ids} for part in (0, 1))
     if [*grouped(ids, home, observed, acted).items()] != [*groups.items()]:

@@ -18,17 +18,18 @@ from torch import Tensor
 
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.algorithms.stored import history_in, plain, read_agent
+from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations, Offspring
 from agilerl_like.networks.custom import CustomSpec
+from agilerl_like.registry import register, registered
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage import safe_folder
 
 ANOTHER = 2**32
 """More noise than anybody draws."""
 
-IndividualT = TypeVar("IndividualT", bound="Individual")
+AlgorithmT = TypeVar("AlgorithmT", bound="EvolvableAlgorithm")
 
 
 class StepCounts(list[int]):
@@ -41,16 +42,14 @@ class StepCounts(list[int]):
         return self
 
 
-class Individual(ABC):
+class EvolvableAlgorithm(ABC):
     """One member: attributes `fitness`, `scores` and `steps` are lists with an entry for each test, as in AgileRL.
 
     `steps` begins with 0 and counts the env steps of all runs that trained it.
     """
 
     algo: ClassVar[str]
-    """Name of the algorithm, in checkpoints and reports."""
-    kinds: ClassVar[dict[str, type[Individual]]] = {}
-    """Every kind of agent by that name: what a checkpoint may hold."""
+    """Name of the algorithm in configurations, checkpoints and reports; the class is registered under it."""
 
     architecture: Any
     num_envs: int
@@ -68,10 +67,10 @@ class Individual(ABC):
         seed: int | None,
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
-        self.index = identity(index)
+        self.index = check_index(index)
         self.hp_config = hp_config or HyperparameterConfig()
-        self.device = usable(device)
-        self.seed = fresh_seed() if seed is None else plain(seed)
+        self.device = resolve_device(device)
+        self.seed = fresh_seed() if seed is None else to_builtin(seed)
         self.seed_is_drawn = seed is None
         """Whether the seed comes from the operating system and not from a setting."""
         if not isinstance(self.seed, int) or self.seed < 0:
@@ -110,16 +109,16 @@ class Individual(ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "algo" in vars(cls):
-            Individual.kinds[cls.algo] = cls
+            register("algorithm", cls.algo, cls)
 
     @classmethod
-    def kind_named(cls: type[IndividualT], algo: Any, where: str) -> type[IndividualT]:
+    def class_by_name(cls: type[AlgorithmT], algo: Any, where: str) -> type[AlgorithmT]:
         """Return the kind of agent that a checkpoint names.
 
         Raises:
             CheckpointError: there is none of that name.
         """
-        known = {name: kind for name, kind in Individual.kinds.items() if issubclass(kind, cls)}
+        known = {name: kind for name, kind in registered("algorithm").items() if issubclass(kind, cls)}
         if not isinstance(algo, str) or algo not in known:
             raise CheckpointError(f"path={where!r} holds algorithm={algo!r:.100}; known are {', '.join(known)}")
         return known[algo]
@@ -159,11 +158,11 @@ class Individual(ABC):
 
     @property
     @abstractmethod
-    def networks_of_its_own(self) -> CustomSpec | None:
+    def custom_networks(self) -> CustomSpec | None:
         """The networks that the user gave, if any: their code is in no file."""
 
     @abstractmethod
-    def begin_anew(self) -> None:
+    def reinitialize(self) -> None:
         """Get initial weights of its own stream, and moments of nothing: what it had learned is lost."""
 
     @abstractmethod
@@ -178,16 +177,16 @@ class Individual(ABC):
     def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
         """Read what `genome_to_json` wrote."""
 
-    def turn_over(self) -> None:
+    def advance_rng(self) -> None:
         """Draw other noise from here on than would have come."""
         self.draws += ANOTHER
 
     @abstractmethod
-    def settle(self) -> None:
+    def finish_blend(self) -> None:
         """Let go of what a finished mutation faded from."""
 
     @abstractmethod
-    def play(
+    def run_episodes(
         self,
         env: Any,
         seeds: list[int],
@@ -207,7 +206,7 @@ class Individual(ABC):
         Raises:
             ConfigurationError: an attribute was set to a value that `load` would refuse.
         """
-        document = plain(
+        document = to_builtin(
             {
                 "algorithm": self.algo,
                 "index": self.index,
@@ -227,15 +226,15 @@ class Individual(ABC):
         )
         try:
             self.check()
-            history_in(document)
+            read_history(document)
         except ValueError as error:
             raise ConfigurationError(f"agent {self.index} cannot be saved as it is: {error}") from error
         return document
 
-    def recall(self, document: Mapping[str, Any]) -> None:
+    def load_metadata(self, document: Mapping[str, Any]) -> None:
         """Take over the history in a document; ValueError if an entry is of another type."""
-        vars(self).update({name: value for name, value in history_in(document)._asdict().items() if name != "steps"})
-        self._steps = StepCounts(history_in(document).steps)
+        vars(self).update({name: value for name, value in read_history(document)._asdict().items() if name != "steps"})
+        self._steps = StepCounts(read_history(document).steps)
 
     # -- genome and mutation
 
@@ -260,14 +259,14 @@ class Individual(ABC):
         return tuple(self._hooks)
 
     def mutate(
-        self: IndividualT, mutations: Mutations, rng: np.random.Generator, *, pre_training: bool = False
-    ) -> IndividualT:
+        self: AlgorithmT, mutations: Mutations, rng: np.random.Generator, *, pre_training: bool = False
+    ) -> AlgorithmT:
         """Draw a mutation and carry it out on this agent itself; return it."""
-        self.settle()
+        self.finish_blend()
         genome, changes = mutations.draw(
             self.genome, self.hp_config, rng, repair=self.repair, pre_training=pre_training
         )
-        self.become(genome, changes)
+        self.apply_genome(genome, changes)
         return self
 
     def assign(self, hyperparameters: Mapping[str, int | float]) -> None:
@@ -275,7 +274,7 @@ class Individual(ABC):
         for name, value in hyperparameters.items():
             setattr(self, name, value)
 
-    def become(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
+    def apply_genome(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
         """Set a genome's numbers and carry out its mutations on weights and moments; return what was really done."""
         self.assign(genome.hyperparameters)
         done = tuple(self._carry_out(change) for change in changes)
@@ -290,24 +289,24 @@ class Individual(ABC):
 
     # -- copies
 
-    def clone(self: IndividualT, index: int | None = None, wrap: bool = True) -> IndividualT:
+    def clone(self: AlgorithmT, index: int | None = None, wrap: bool = True) -> AlgorithmT:
         """Return an independent copy: weights, moments, normalisers, hyperparameters and history.
 
         With another `index` its random streams are its own; without one it is a twin that would act alike. `wrap` is
         accepted for AgileRL's sake.
         """
-        copy = self._heir(self.index if index is None else identity(index))
+        copy = self._heir(self.index if index is None else check_index(index))
         copy._move_out()
         return copy
 
-    def make_offspring(self: IndividualT, birth: Offspring) -> tuple[IndividualT, tuple[Mutation, ...]]:
+    def make_offspring(self: AlgorithmT, birth: Offspring) -> tuple[AlgorithmT, tuple[Mutation, ...]]:
         """Return a child, and the mutations that were really carried out on it."""
         child = self._heir(birth.uid)
-        done = child.become(birth.genome, birth.mutations)
+        done = child.apply_genome(birth.genome, birth.mutations)
         child._move_out()
         return child, done
 
-    def _heir(self: IndividualT, index: int) -> IndividualT:
+    def _heir(self: AlgorithmT, index: int) -> AlgorithmT:
         """A copy that still uses this agent's own network: a mutation may be about to give it another one."""
         copy = self._blank(index)
         copy._inherit(self)
@@ -318,7 +317,7 @@ class Individual(ABC):
         """Get weights of its own, if it uses its parent's."""
 
     @abstractmethod
-    def _blank(self: IndividualT, index: int) -> IndividualT:
+    def _blank(self: AlgorithmT, index: int) -> AlgorithmT:
         """An agent of the same settings and architecture, without a network."""
 
     def _inherit(self, other: Any) -> None:
@@ -356,7 +355,7 @@ class Individual(ABC):
             tensors,
             device=self.device,
             where=str(path),
-            networks=self.networks_of_its_own,
+            networks=self.custom_networks,
         )
         if (other.observation_space, other.action_space) != (self.observation_space, self.action_space):
             raise CheckpointError(
@@ -371,11 +370,11 @@ class Individual(ABC):
 
     @classmethod
     def load(
-        cls: type[IndividualT],
+        cls: type[AlgorithmT],
         path: str | os.PathLike[str],
         device: str | torch.device = "cpu",
         accelerator: Any = None,
-    ) -> IndividualT:
+    ) -> AlgorithmT:
         """Load an agent that `save_checkpoint` wrote, or the best one of a run or of a checkpoint of it.
 
         Raises:
@@ -387,17 +386,17 @@ class Individual(ABC):
 
     @classmethod
     def from_documents(
-        cls: type[IndividualT],
+        cls: type[AlgorithmT],
         document: Any,
         tensors: Mapping[str, Tensor],
         *,
         device: str | torch.device,
         where: str,
         networks: CustomSpec | None = None,
-    ) -> IndividualT:
+    ) -> AlgorithmT:
         """Build the agent that `to_documents` described; `networks` are the user's own, if it has such."""
         try:
-            agent = cls.outlined(document, device, networks)
+            agent = cls.without_weights(document, device, networks)
             agent._compare(document, tensors)
             agent._fill(document, tensors)
         except CheckpointError:
@@ -409,9 +408,9 @@ class Individual(ABC):
         return agent
 
     @classmethod
-    def outlined(
-        cls: type[IndividualT], document: Any, device: str | torch.device, networks: CustomSpec | None = None
-    ) -> IndividualT:
+    def without_weights(
+        cls: type[AlgorithmT], document: Any, device: str | torch.device, networks: CustomSpec | None = None
+    ) -> AlgorithmT:
         """The agent that a document describes, without networks; ValueError if it is of another algorithm."""
         found = document.get("algorithm") if isinstance(document, Mapping) else None
         if found != cls.algo:
@@ -421,8 +420,8 @@ class Individual(ABC):
     @classmethod
     @abstractmethod
     def _from_document(
-        cls: type[IndividualT], document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
-    ) -> IndividualT:
+        cls: type[AlgorithmT], document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
+    ) -> AlgorithmT:
         """An agent of the saved settings, architecture and spaces, without a network."""
 
     @abstractmethod
@@ -440,14 +439,14 @@ class Individual(ABC):
         return
 
 
-def identity(index: Any) -> int:
+def check_index(index: Any) -> int:
     """An index, if it can be one."""
     if not isinstance(index, int | np.integer) or isinstance(index, bool) or index < 0:
         raise ConfigurationError(f"index={index!r} must be a non-negative integer")
     return int(index)
 
 
-def usable(device: Any) -> torch.device:
+def resolve_device(device: Any) -> torch.device:
     """A device of that name, if there is one here."""
     try:
         found = torch.device(device)

@@ -32,7 +32,7 @@ SettingsT = TypeVar("SettingsT")
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", use_attribute_docstrings=True))
-class PPOSettings:
+class PPOConfig:
     """PPO's settings; a member's live attributes have the same names."""
 
     batch_size: Count = 64
@@ -102,8 +102,8 @@ class PPOSettings:
 
 NUMERIC = tuple(
     name
-    for name in PPOSettings.__dataclass_fields__
-    if not isinstance(PPOSettings.__dataclass_fields__[name].default, bool | str)
+    for name in PPOConfig.__dataclass_fields__
+    if not isinstance(PPOConfig.__dataclass_fields__[name].default, bool | str)
     and name not in ("max_seq_len", "swap_channels")
 )
 """Settings that a member may have evolved."""
