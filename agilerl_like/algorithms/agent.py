@@ -40,9 +40,15 @@ from agilerl_like.learning.rollout import Rollout, row_bytes
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.update import Values
 from agilerl_like.modules.base import UnitMaps
-from agilerl_like.modules.layers import undrawn
+from agilerl_like.modules.layers import skip_init
 from agilerl_like.modules.module_utils import walk
-from agilerl_like.modules.param_stack import detached, lay_flat_, layout, refresh, twin
+from agilerl_like.modules.param_stack import (
+    clone_module,
+    detached_clone,
+    flatten_parameters_,
+    layout,
+    update_count_flags,
+)
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec
@@ -183,7 +189,7 @@ class Agent(EvolvableAlgorithm):
 
     def set_network(self, network: ActorCritic, optimizer: Adam) -> None:
         """Make a network and its moments `[1, N]` this agent's own; it leaves the cohort that it lived in."""
-        lay_flat_(network)
+        flatten_parameters_(network)
         self._move_into(network, optimizer)
 
     def _move_into(self, network: ActorCritic, optimizer: Adam) -> None:
@@ -254,7 +260,7 @@ class Agent(EvolvableAlgorithm):
 
     def _unfilled(self, architecture: NetworkSpec) -> ActorCritic:
         """A network that is about to get its weights; a module of the user's may count on those it is built with."""
-        with nullcontext() if self.custom_networks else undrawn():
+        with nullcontext() if self.custom_networks else skip_init():
             network = self.build(architecture)
         return network if self.device.type == "cpu" else network.to(self.device)
 
@@ -412,17 +418,17 @@ class Agent(EvolvableAlgorithm):
     def _move_out(self) -> None:
         """Get a network and moments of its own, if it uses its parent's."""
         if self._borrows:
-            self._move_into(twin(self.network), self.moments.copy())
+            self._move_into(clone_module(self.network), self.moments.copy())
 
     def __getstate__(self) -> dict[str, Any]:
         """What `copy` and `pickle` take of it: a twin, that lives in no cohort and has weights of its own."""
         optimizer = self.moments.copy()
-        network = detached(self.network)
+        network = detached_clone(self.network)
         return {**vars(self), "network": network, "_optimizer": optimizer, "_cohort": None, "row": 0, "_borrows": False}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        lay_flat_(self.network)
+        flatten_parameters_(self.network)
 
     def _blank(self: AgentT, index: int) -> AgentT:
         copy = type(self).__new__(type(self))
@@ -577,7 +583,7 @@ class Agent(EvolvableAlgorithm):
             for name, tensor in _tensors_of(self.network).items():
                 tensor.copy_(tensors[name])
         self.recent_observations = tensors["recent_observations"]
-        refresh(self.network)
+        update_count_flags(self.network)
 
     def _check_stored(self, found: Mapping[str, safe_folder.TensorFacts], network: ActorCritic) -> None:
         """Raise ValueError unless stored tensors are those of a network, by their names, shapes and dtypes."""

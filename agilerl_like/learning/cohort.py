@@ -21,7 +21,7 @@ from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import SINGLE, Cut
 from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.learning.update import Report, Shuffle, Update, Values
-from agilerl_like.modules.layers import undrawn
+from agilerl_like.modules.layers import skip_init
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.memory import fitted
@@ -58,7 +58,7 @@ class Cohort:
             if build is None or len(set(its_specs)) == 1:
                 cover = networks[places[0]]
             else:
-                with undrawn():
+                with skip_init():
                     cover = build(places[0], NetworkSpec.padded_union(its_specs))
                 cover.shrink_([networks[i] for i in places])
             stacked.append(([networks[i] for i in places], cover))

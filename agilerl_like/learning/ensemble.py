@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.modules.layers import RunningNorm
-from agilerl_like.modules.param_stack import Stack, layout
+from agilerl_like.modules.param_stack import ParamStack, layout
 from agilerl_like.networks.actor_critic import ActorCritic
 
 
@@ -22,7 +22,7 @@ class Part(NamedTuple):
     """Neighbouring rows of an ensemble that are one stack."""
 
     rows: slice
-    stack: Stack[ActorCritic]
+    stack: ParamStack[ActorCritic]
 
 
 class Ensemble:
@@ -46,7 +46,7 @@ class Ensemble:
         flat, parts, start = like.new_zeros(count, max(slots[-1].stop for slots in layouts)), [], 0
         for (networks, cover), slots in zip(stacked, layouts, strict=True):
             rows = slice(start, start + len(networks))
-            parts.append(Part(rows, Stack.of(networks, cover, flat=flat[rows], slots=slots)))
+            parts.append(Part(rows, ParamStack.of(networks, cover, flat=flat[rows], slots=slots)))
             start = rows.stop
         return cls(flat, Adam.fresh(flat, epsilon=epsilon), parts, critic_at)
 

@@ -5,7 +5,7 @@ from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
-from agilerl_like.modules.param_stack import Stack
+from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 
@@ -24,5 +24,5 @@ __all__ = [
     "ResNetSpec",
     "SimBaSpec",
     "Spec",
-    "Stack",
+    "ParamStack",
 ]

@@ -77,7 +77,7 @@ def vjp(outputs: Sequence[Tensor], inputs: Sequence[Tensor], gradients: Sequence
     return torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
 
 
-KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+FIELD_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "bool": ((bool,), "True or False"),
     "int": ((int,), "an integer"),
     "float": ((int, float), "a number"),
@@ -100,7 +100,7 @@ class Spec:
         own = vars(self)
         for name, annotation, plainly in _annotations(type(self)):
             if type(own[name]) not in plainly:
-                check_kind(name, own[name], annotation)
+                check_field_type(name, own[name], annotation)
 
     @classmethod
     def config_keys(cls) -> set[str]:
@@ -248,7 +248,7 @@ class EvolvableModule(Layer, Generic[SpecT]):
         """Shape of one sample of what it reads, where that is numbers of one kind."""
         return (self.inputs,) if isinstance(self.inputs, int) else self.inputs
 
-    def rebuilt(self: ModuleT, spec: Any) -> ModuleT:
+    def rebuild(self: ModuleT, spec: Any) -> ModuleT:
         """A module of the same ends built from another spec, with the weights as they come."""
         return cast(Any, type(self))(spec, self.inputs, self.num_outputs)
 
@@ -346,8 +346,8 @@ class EvolvableModule(Layer, Generic[SpecT]):
 @cache
 def _annotations(kind: type[Spec]) -> tuple[tuple[str, str, tuple[type, ...]], ...]:
     """Name and annotation of those fields of a kind of spec that can be checked by it, and types that need no check."""
-    annotated = [(field.name, str(field.type)) for field in fields(kind) if str(field.type) in KINDS]
-    return tuple((name, its, () if its.startswith("tuple") else KINDS[its][0]) for name, its in annotated)
+    annotated = [(field.name, str(field.type)) for field in fields(kind) if str(field.type) in FIELD_TYPES]
+    return tuple((name, its, () if its.startswith("tuple") else FIELD_TYPES[its][0]) for name, its in annotated)
 
 
 def _fades(module: nn.Module) -> list[Activation]:
@@ -355,9 +355,9 @@ def _fades(module: nn.Module) -> list[Activation]:
     return [layer for layer in walk(module).modules.values() if isinstance(layer, Activation) and layer.before]
 
 
-def check_kind(field: str, value: object, annotation: str) -> None:
+def check_field_type(field: str, value: object, annotation: str) -> None:
     """Raise ConfigurationError unless a value is of the kind that a spec's annotation says."""
-    types, wanted = KINDS[annotation]
+    types, wanted = FIELD_TYPES[annotation]
     is_list = annotation.startswith("tuple")
     entries = value if is_list and isinstance(value, tuple) else (value,)
     if is_list == isinstance(value, tuple) and all(type(entry) in types for entry in entries):
@@ -372,7 +372,7 @@ def num_floats(inputs: Any) -> int:
     return inputs if isinstance(inputs, int) else sum(leaf.size for leaf in inputs)
 
 
-def check_ends(inputs: int, num_outputs: int) -> None:
+def check_input_output_sizes(inputs: int, num_outputs: int) -> None:
     """Raise ConfigurationError unless a module has something to read and something to say."""
     for name, count in (("num_inputs", inputs), ("num_outputs", num_outputs)):
         if count < 1:

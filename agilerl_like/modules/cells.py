@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.modules.base import Pull, vjp
-from agilerl_like.modules.layers import affine, as_built
+from agilerl_like.modules.layers import affine, default_weights
 from agilerl_like.modules.module_utils import Layer
 
 Memory = tuple[Tensor, ...]
@@ -43,7 +43,7 @@ class GateMap(Layer):
 
     def __init__(self, gates: int, num_inputs: int, num_units: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(as_built(gates, num_units, num_inputs, fan_in=num_inputs))
+        self.weight = nn.Parameter(default_weights(gates, num_units, num_inputs, fan_in=num_inputs))
         self.bias = nn.Parameter(torch.zeros(gates, num_units))
 
     def matrix(self) -> Tensor:
@@ -70,7 +70,7 @@ class Cell(Layer):
 
     def __init__(self, num_inputs: int, num_units: int) -> None:
         super().__init__()
-        self.recurrent_weight = nn.Parameter(as_built(self.GATES, num_units, num_units, fan_in=num_units))
+        self.recurrent_weight = nn.Parameter(default_weights(self.GATES, num_units, num_units, fan_in=num_units))
         self.gates = GateMap(self.GATES, num_inputs, num_units)
         self.reset_bias_()
 

@@ -24,25 +24,25 @@ from agilerl_like.modules.base import (
     UnitAxes,
     UnitChange,
     UnitMaps,
-    check_kind,
+    check_field_type,
     check_limits,
     check_range,
 )
-from agilerl_like.modules.cnn_defaults import LIMITS, convs_for
+from agilerl_like.modules.cnn_defaults import LIMITS, default_conv_layers
 from agilerl_like.modules.conv_layers import (
     Conv,
     Geometry,
+    ImageBatches,
     ImageEncoder,
     ImageLeaf,
     ImageSpec,
-    Parts,
-    activated,
-    compose,
-    image_of,
-    normalised,
-    sizes_after,
+    apply_activation,
+    apply_norm,
+    as_image_leaf,
+    compose_kernels,
+    output_sizes,
 )
-from agilerl_like.modules.inplace_mutation import by_hand
+from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import SKIP, Activation, LayerNorm
 from agilerl_like.modules.mlp import IDEMPOTENT
 from agilerl_like.modules.module_utils import listed
@@ -50,7 +50,7 @@ from agilerl_like.modules.module_utils import listed
 Extent = int | tuple[int, ...]
 """A length: the same on every axis of the image, or one for each."""
 
-NEWBORN_KERNEL = 3
+NEW_KERNEL_SIZE = 3
 
 LISTS = ("channel_size", "kernel_size", "stride_size", "padding")
 """Fields of a `CNNSpec` with an entry for each convolution."""
@@ -101,9 +101,9 @@ class CNNSpec(ImageSpec):
         check_range("number of layers in channel_size", layers, self.min_hidden_layers, self.max_hidden_layers)
         for channels in self.channel_size:
             check_range("channel_size entry", channels, self.min_channel_size, self.max_channel_size)
-        if self.max_kernel_size < NEWBORN_KERNEL:
+        if self.max_kernel_size < NEW_KERNEL_SIZE:
             raise ConfigurationError(
-                f"max_kernel_size={self.max_kernel_size!r} must be at least {NEWBORN_KERNEL}, a new layer's kernel"
+                f"max_kernel_size={self.max_kernel_size!r} must be at least {NEW_KERNEL_SIZE}, a new layer's kernel"
             )
         for kernel in self.kernel_size:
             if largest(kernel) > self.max_kernel_size:
@@ -124,8 +124,8 @@ class CNNSpec(ImageSpec):
             return super().defaults_for(inputs, given)
         limits = {name: given.get(name, getattr(cls, name)) for name in LIMITS}
         for name, limit in limits.items():
-            check_kind(name, limit, "int")
-        return convs_for(image_of(inputs).shape[1:], **limits)
+            check_field_type(name, limit, "int")
+        return default_conv_layers(as_image_leaf(inputs).shape[1:], **limits)
 
     @property
     def num_activations(self) -> int:
@@ -209,9 +209,9 @@ class CNNSpec(ImageSpec):
             fading = tuple(SKIP if i == place else "" for i in range(len(self.channel_size) + 2))
         return self.evolve(
             channel_size=_inserted(self.channel_size, place, self.channel_size[layer]),
-            kernel_size=_inserted(self.kernel_size, place, NEWBORN_KERNEL),
+            kernel_size=_inserted(self.kernel_size, place, NEW_KERNEL_SIZE),
             stride_size=_inserted(self.stride_size, place, 1),
-            padding=_inserted(self.padding, place, NEWBORN_KERNEL // 2),
+            padding=_inserted(self.padding, place, NEW_KERNEL_SIZE // 2),
             fading=fading,
         )
 
@@ -241,9 +241,9 @@ class CNNSpec(ImageSpec):
         )
 
     def multiply_adds(self, cover: CNNSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> int:
-        shape = image_of(inputs).shape
+        shape = as_image_leaf(inputs).shape
         channels, geometries = (shape[0], *cover.channel_size), cover.geometries(len(shape) - 1)
-        sizes = sizes_after(geometries, shape[1:])
+        sizes = output_sizes(geometries, shape[1:])
         layers = zip(pairwise(channels), geometries, sizes, strict=True)
         convolutions = sum(i * o * prod(geometry.kernel) * prod(size) for (i, o), geometry, size in layers)
         return convolutions + channels[-1] * prod(sizes[-1]) * num_outputs
@@ -308,12 +308,12 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
         ConfigurationError: a kernel is larger than its input, or a stride leaves nothing of it; the layer is named.
     """
 
-    add_layer = by_hand("add_layer")
-    remove_layer = by_hand("remove_layer")
-    add_channel = by_hand("add_channel")
-    remove_channel = by_hand("remove_channel")
-    change_kernel = by_hand("change_kernel")
-    change_activation = by_hand("change_activation")
+    add_layer = mutation_method("add_layer")
+    remove_layer = mutation_method("remove_layer")
+    add_channel = mutation_method("add_channel")
+    remove_channel = mutation_method("remove_channel")
+    change_kernel = mutation_method("change_kernel")
+    change_activation = mutation_method("change_activation")
 
     def __init__(self, spec: CNNSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> None:
         super().__init__(spec, inputs, num_outputs)
@@ -327,9 +327,9 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
             Activation(width, spec.activation, before)
             for width, before in zip(spec.channel_size, fading[:-1], strict=True)
         )
-        sizes = sizes_after(geometries, size)
+        sizes = output_sizes(geometries, size)
         widest = max(width * prod(after) for width, after in zip(spec.channel_size, sizes, strict=True))
-        self._end(str(len(sizes) - 1), spec.channel_size[-1], sizes[-1], widest)
+        self._add_output_layer(str(len(sizes) - 1), spec.channel_size[-1], sizes[-1], widest)
 
     def conv(self, i: int) -> Conv:
         """Return the convolution of layer `i`."""
@@ -338,12 +338,12 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
     def convolutions(self) -> Iterable[tuple[Conv, float]]:
         return ((self.conv(i), 2**0.5) for i in range(len(self.convs)))
 
-    def trunk(self, parts: Parts, reader: str = "output") -> Parts:
+    def trunk(self, parts: ImageBatches, reader: str = "output") -> ImageBatches:
         for i, (norm, activation) in enumerate(zip(self.norms, self.activations, strict=True)):
             if reader == f"convs.{i}":
                 break
-            sums = normalised(norm, self.conv(i)(parts), self.members)
-            parts = activated(cast(Activation, activation), sums, parts, self.members, keep=self.spec.layer_norm)
+            sums = apply_norm(norm, self.conv(i)(parts), self.members)
+            parts = apply_activation(cast(Activation, activation), sums, parts, self.members, keep=self.spec.layer_norm)
         return parts
 
     # -- mutations
@@ -389,7 +389,7 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
             return name
         kind, _, rest = name.partition(".")
         layer = int(arguments["layer"])
-        if operator == "remove_layer" and name == self._heir(layer) + ".weight":
+        if operator == "remove_layer" and name == self._replacement(layer) + ".weight":
             return ""  # what read the removed layer reads other channels now
         if kind not in ("convs", "norms", "activations"):
             return name
@@ -399,7 +399,7 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
             return f"{kind}.{i + (i >= layer)}.{attribute}"
         return "" if i == layer + 1 else f"{kind}.{i - (i > layer)}.{attribute}"
 
-    def _heir(self, layer: int) -> str:
+    def _replacement(self, layer: int) -> str:
         """What reads, in this child, in place of a layer that was removed."""
         return f"convs.{layer}" if layer < len(self.convs) else "output"
 
@@ -415,10 +415,10 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
         if operator != "remove_layer":
             return
         before, layer = cast(EvolvableCNN, parent), int(arguments["layer"])
-        removed, replacement = before.conv(layer), cast(Conv, self.get_submodule(self._heir(layer)))
+        removed, replacement = before.conv(layer), cast(Conv, self.get_submodule(self._replacement(layer)))
         is_last = layer + 1 == len(before.convs)
         reader = before.output_kernel() if is_last else before.conv(layer + 1).weight
-        replacement.weight.copy_(compose(reader, removed).reshape(replacement.weight.shape))
+        replacement.weight.copy_(compose_kernels(reader, removed).reshape(replacement.weight.shape))
         replacement.bias.add_(reader.flatten(2).sum(2) @ removed.bias)
 
     def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:

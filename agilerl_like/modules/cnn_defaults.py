@@ -1,6 +1,6 @@
 """The convolutions that an image gets where a configuration names none, derived from its height and width by one rule.
 
-A long axis is strided over until fewer than `FEW_PLACES` places are left, then read by overlapping kernels of 3. For
+A long axis is strided over until fewer than `MIN_STRIDED_LENGTH` places are left, then read by overlapping kernels of 3. For
 84x84 images that gives the network of Mnih et al. (2015): kernels 8, 4, 3 with strides 4, 2, 1 and 32, 64, 64 channels.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-FEW_PLACES = 12
+MIN_STRIDED_LENGTH = 12
 """An axis with fewer places is not strided over: stride 2 with a kernel of 4 would leave less than 5."""
-LONGEST_STRIDE = 4
+MAX_STRIDE = 4
 NARROW, WIDE = 32, 64
 """Channels of the first convolution, and of those behind a stride, where an image has fewer places."""
 
@@ -18,7 +18,7 @@ LIMITS = ("min_hidden_layers", "max_hidden_layers", "min_channel_size", "max_cha
 """Fields of a `CNNSpec` that the convolutions keep to."""
 
 
-def convs_for(
+def default_conv_layers(
     size: Sequence[int],
     *,
     min_hidden_layers: int,
@@ -50,7 +50,7 @@ def convs_for(
 def _stride(length: int) -> int:
     """1 for few places, 2 for more, 4 for more than four times as many."""
     stride = 1
-    while stride < LONGEST_STRIDE and length >= stride * stride * FEW_PLACES:
+    while stride < MAX_STRIDE and length >= stride * stride * MIN_STRIDED_LENGTH:
         stride *= 2
     return stride
 

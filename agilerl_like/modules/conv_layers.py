@@ -18,23 +18,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import Arguments, EvolvableModule, Spec, UnitMaps, check_ends, check_limits
+from agilerl_like.modules.base import Arguments, EvolvableModule, Spec, UnitMaps, check_input_output_sizes, check_limits
 from agilerl_like.modules.layers import (
     ACTIVATIONS,
-    AT_REST,
     SKIP,
+    ZERO_PRESERVING,
     Activation,
     LayerNorm,
     Linear,
-    as_built,
     check_activation,
+    default_weights,
 )
 from agilerl_like.modules.module_utils import Layer
 
 CHANNEL_STEPS = (8, 16, 32)
 """How many channels a mutation adds or removes (AgileRL's choice)."""
 
-SIDE_BY_SIDE = 2**16
+MAX_GROUPED_SIZE = 2**16
 """Up to so many numbers from a member's widest layer, a stack is convolved in one grouped convolution a layer."""
 # Milliseconds of all convolutions for P=8 (median; torch 2.13, oneDNN, two cores of an AMD EPYC), one thread / two:
 #                                    grouped       member by member
@@ -48,15 +48,15 @@ SIDE_BY_SIDE = 2**16
 # members again after every layer cost 6 to 49 %; channels-last memory gained 10 % at 84x84 and lost as much at 10x10.
 # Nothing was measured on a GPU.
 
-MOST_IMAGES = 256
-MOST_PATCHES = 4096
+MAX_REFIT_IMAGES = 256
+MAX_REFIT_PATCHES = 4096
 """Of how many patches of how many images a convolution is refitted; more are thinned out evenly."""
 
 CONVOLUTIONS: tuple[Callable[..., Tensor], ...] = (F.conv1d, F.conv2d, F.conv3d)
 TRANSPOSED: tuple[Callable[..., Tensor], ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 ImageSpecT = TypeVar("ImageSpecT", bound="ImageSpec")
-Parts = list[Tensor]
+ImageBatches = list[Tensor]
 
 
 class Geometry(NamedTuple):
@@ -66,7 +66,7 @@ class Geometry(NamedTuple):
     stride: tuple[int, ...]
     padding: tuple[int, ...]
 
-    def after(self, layer: int, size: Sequence[int]) -> tuple[int, ...]:
+    def output_size(self, layer: int, size: Sequence[int]) -> tuple[int, ...]:
         """The size of what layer number `layer` gives of an image of this size.
 
         Raises:
@@ -89,23 +89,23 @@ def _times(size: Sequence[int]) -> str:
     return "x".join(map(str, size))
 
 
-def sizes_after(geometries: Iterable[Geometry], size: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def output_sizes(geometries: Iterable[Geometry], size: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """The size of the image after each layer."""
     sizes, now = [], tuple(size)
     for layer, geometry in enumerate(geometries):
-        now = geometry.after(layer, now)
+        now = geometry.output_size(layer, now)
         sizes.append(now)
     return tuple(sizes)
 
 
 class Conv(Layer):
-    """A convolution of parts: `[B, in, *size] -> [B, out, *size after]` each."""
+    """A convolution of parts: `[B, in, *size] -> [B, out, *size output_size]` each."""
 
     def __init__(self, num_inputs: int, num_outputs: int, geometry: Geometry) -> None:
         super().__init__()
         self.geometry = geometry
         self.weight = nn.Parameter(
-            as_built(num_outputs, num_inputs, *geometry.kernel, fan_in=num_inputs * prod(geometry.kernel))
+            default_weights(num_outputs, num_inputs, *geometry.kernel, fan_in=num_inputs * prod(geometry.kernel))
         )
         self.bias = nn.Parameter(torch.zeros(num_outputs))
 
@@ -124,7 +124,7 @@ class Conv(Layer):
         """The weights `[out, columns]` (of one member): a view."""
         return self.weight.view(len(self.weight), -1)
 
-    def forward(self, parts: Parts) -> Parts:
+    def forward(self, parts: ImageBatches) -> ImageBatches:
         geometry, groups = self.geometry, 1
         weights, biases = (self.weight,), (self.bias,)
         if self.bias.dim() == 2 and len(parts) == 1:
@@ -147,12 +147,12 @@ class Conv(Layer):
         x = x.movedim(1, 1 + num_axes)  # [B, *size after, in, *kernel]
         places = x.shape[: 1 + num_axes]
         rows = torch.arange(prod(places), device=x.device)
-        if len(rows) > MOST_PATCHES:
-            rows = torch.linspace(0, len(rows) - 1, MOST_PATCHES, dtype=torch.float64, device=x.device).long()
+        if len(rows) > MAX_REFIT_PATCHES:
+            rows = torch.linspace(0, len(rows) - 1, MAX_REFIT_PATCHES, dtype=torch.float64, device=x.device).long()
         return x[torch.unravel_index(rows, places)].flatten(1)
 
 
-def compose(second: Tensor, first: Conv) -> Tensor:
+def compose_kernels(second: Tensor, first: Conv) -> Tensor:
     """The kernel that does what `first` and then the kernel `second` do, cut to the size of `second`.
 
     `first` is one that keeps an image's size; `second` is `[out, channels, *kernel]`. Nothing is lost by the cut where
@@ -164,12 +164,12 @@ def compose(second: Tensor, first: Conv) -> Tensor:
 # -- a stack between its layers
 
 
-def parted(x: Tensor, count: int) -> Parts:
+def split_members(x: Tensor, count: int) -> ImageBatches:
     """Take a stack `[P, B, C, *size]` apart into one part or into P."""
     return [x.transpose(0, 1).flatten(1, 2)] if count == 1 else list(x.unbind())
 
 
-def whole(parts: Parts, members: int) -> Tensor:
+def join_members(parts: ImageBatches, members: int) -> Tensor:
     """Put parts together to `[P, B, C, *size]`."""
     if len(parts) > 1:
         return torch.stack(parts)
@@ -177,21 +177,23 @@ def whole(parts: Parts, members: int) -> Tensor:
     return x.unflatten(1, (members, x.shape[1] // members)).transpose(0, 1)
 
 
-def normalised(norm: nn.Module, parts: Parts, members: int) -> Parts:
+def apply_norm(norm: nn.Module, parts: ImageBatches, members: int) -> ImageBatches:
     """Normalise over the channels, at each place by itself; what comes out must not be overwritten."""
     if not isinstance(norm, LayerNorm):
         return parts
-    x = whole(parts, members).movedim(2, -1)  # [P, B, *size, C]
+    x = join_members(parts, members).movedim(2, -1)  # [P, B, *size, C]
     y = norm(x.flatten(1, -2)).view(x.shape)
-    return parted(y.movedim(-1, 2), len(parts))
+    return split_members(y.movedim(-1, 2), len(parts))
 
 
-def activated(activation: Activation, parts: Parts, inputs: Parts, members: int, *, keep: bool = False) -> Parts:
+def apply_activation(
+    activation: Activation, parts: ImageBatches, inputs: ImageBatches, members: int, *, keep: bool = False
+) -> ImageBatches:
     """Apply an activation; the parts may be overwritten unless told to keep them. `inputs` is what the layer read."""
     if activation.before:
-        x, layer_input = whole(parts, members), whole(inputs, members)
+        x, layer_input = join_members(parts, members), join_members(inputs, members)
         y = activation(x.flatten(2), layer_input.flatten(2))
-        return parted(y.view(x.shape), len(parts))
+        return split_members(y.view(x.shape), len(parts))
     function = ACTIVATIONS[activation.activation] if keep else activation.apply_
     return [function(x) for x in parts]
 
@@ -213,7 +215,7 @@ class ImageLeaf(Protocol):
         ...
 
 
-class Unpacked(NamedTuple):
+class PlainImage(NamedTuple):
     """The leaf of an observation that is an image already."""
 
     shape: tuple[int, ...]
@@ -223,13 +225,13 @@ class Unpacked(NamedTuple):
         return rows
 
 
-def image_of(inputs: ImageLeaf | Sequence[int]) -> ImageLeaf:
+def as_image_leaf(inputs: ImageLeaf | Sequence[int]) -> ImageLeaf:
     """Where images stand in what an encoder is given; a plain shape says that it is given images.
 
     Raises:
         ConfigurationError: it is no shape of an image.
     """
-    leaf = inputs if isinstance(inputs, ImageLeaf) else Unpacked(tuple(inputs))
+    leaf = inputs if isinstance(inputs, ImageLeaf) else PlainImage(tuple(inputs))
     if len(leaf.shape) not in (2, 3, 4) or min(leaf.shape) < 1:
         raise ConfigurationError(
             f"input_shape={tuple(leaf.shape)} must be that of an image, channels first: "
@@ -310,23 +312,23 @@ class ImageSpec(Spec):
     @property
     def may_be_narrower(self) -> bool:
         """Whether zeros make up for missing channels in a stack: every function gives 0 for 0."""
-        return {self.activation, *self.fading} <= AT_REST
+        return {self.activation, *self.fading} <= ZERO_PRESERVING
 
 
 class ImageEncoder(EvolvableModule[ImageSpecT]):
     """Convolutions, and a linear layer that reads all that they give: `[..., *input_shape] -> [..., num_outputs]`.
 
     `inputs` is the shape of the images, or a leaf that reads them from rows. A kind of encoder adds its layers, calls
-    `_end`, and says with `trunk` how they follow each other.
+    `_add_output_layer`, and says with `trunk` how they follow each other.
     """
 
     def __init__(self, spec: ImageSpecT, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> None:
         super().__init__()
         self.spec, self.inputs, self.num_outputs = spec, inputs, num_outputs
-        self.image = image_of(inputs)
-        check_ends(prod(self.image.shape), num_outputs)
+        self.image = as_image_leaf(inputs)
+        check_input_output_sizes(prod(self.image.shape), num_outputs)
 
-    def _end(self, last_group: str, channels: int, size: Sequence[int], widest: int) -> None:
+    def _add_output_layer(self, last_group: str, channels: int, size: Sequence[int], widest: int) -> None:
         """Add the output layer, which reads a group of so many channels; `widest` is the most that a layer gives."""
         self.last_group, self.size, self.widest = last_group, tuple(size), widest
         before = self.spec.fading[-1] if self.spec.fading else ""
@@ -337,7 +339,7 @@ class ImageEncoder(EvolvableModule[ImageSpecT]):
         """Each convolution, and the gain of its initial weights."""
         raise NotImplementedError
 
-    def trunk(self, parts: Parts, reader: str = "output") -> Parts:
+    def trunk(self, parts: ImageBatches, reader: str = "output") -> ImageBatches:
         """What one of the linear maps reads of images."""
         raise NotImplementedError
 
@@ -371,16 +373,16 @@ class ImageEncoder(EvolvableModule[ImageSpecT]):
 
     def flat(self, images: Tensor) -> Tensor:
         """What the output layer reads: `[n, columns]`, or `[P, B, columns]` when stacked."""
-        x = whole(self.trunk(self.parts(images)), self.members).flatten(2)
+        x = join_members(self.trunk(self.parts(images)), self.members).flatten(2)
         return x if self.output.bias.dim() == 2 else x[0]
 
-    def parts(self, images: Tensor) -> Parts:
+    def parts(self, images: Tensor) -> ImageBatches:
         """Images as the trunk takes them."""
         stack = (
             images if self.output.bias.dim() == 2 else images.reshape(1, -1, *images.shape[-len(self.image.shape) :])
         )
-        is_small = stack.shape[1] * self.widest <= SIDE_BY_SIDE
-        return parted(stack, 1 if is_small or stack.is_cuda else len(stack))  # on a GPU launches are dear
+        is_small = stack.shape[1] * self.widest <= MAX_GROUPED_SIZE
+        return split_members(stack, 1 if is_small or stack.is_cuda else len(stack))  # on a GPU launches are dear
 
     def output_kernel(self) -> Tensor:
         """The output layer's weights as a kernel over the whole image `[out, channels, *size]` (of one member)."""
@@ -396,7 +398,7 @@ class ImageEncoder(EvolvableModule[ImageSpecT]):
     def layer_input(self, name: str, x: Tensor) -> Tensor:
         if name == "output":
             return self.flat(self.image.read(x))
-        few = x[:: 1 + (len(x) - 1) // MOST_IMAGES]  # an image has many patches
+        few = x[:: 1 + (len(x) - 1) // MAX_REFIT_IMAGES]  # an image has many patches
         (part,) = self.trunk(self.parts(self.image.read(few)), name)
         return cast(Conv, self.get_submodule(name)).patches(part)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.modules.base import Pull
-from agilerl_like.modules.layers import Activation, Corner, Factors, Linear, pull_bias, reads_few
+from agilerl_like.modules.layers import Activation, ActiveBlock, Linear, WeightViews, pull_bias, reads_few
 
 View = Callable[[Tensor], Tensor]
 
@@ -102,17 +102,17 @@ class Dense:
             into.copy_(torch.bmm(self._slope_turned(at_sum), x, out=self._of_weight))
 
 
-def pass_by_(linear: Linear, activation: Activation, x: Tensor, corner: Corner) -> None:
+def pass_by_(linear: Linear, activation: Activation, x: Tensor, active_block: ActiveBlock) -> None:
     """Compute a layer that some members of a stack lack, where its input `[P, B, W]` is.
 
     That is behind the first layer only: what passes by stays where the layer before put it, and what the owners read is
     written over, for nobody else was given it.
     """
-    _write_over_(corner.of(x), linear.of_its_owners, activation.apply_, activation.gaps)
+    _write_over_(active_block.of(x), linear.of_its_owners, activation.apply_, activation.gaps)
 
 
 def _write_over_(
-    part: Tensor, factors: Factors, function: View, gaps: Tensor | None, room: Tensor | None = None
+    part: Tensor, factors: WeightViews, function: View, gaps: Tensor | None, room: Tensor | None = None
 ) -> None:
     y = function((torch.addmm if part.dim() == 2 else torch.baddbmm)(factors.bias, part, factors.across, out=room))
     part.copy_(y if gaps is None else torch.where(gaps, y, part))
@@ -124,14 +124,16 @@ class Detour:
     There, what was written over is put back, for the layer that gave it is asked for its slope next.
     """
 
-    def __init__(self, linear: Linear, activation: Activation, corner: Corner, samples: int, room: Room) -> None:
+    def __init__(
+        self, linear: Linear, activation: Activation, active_block: ActiveBlock, samples: int, room: Room
+    ) -> None:
         self._factors, self._gaps = linear.of_its_owners, activation.gaps
         self._function, self._slope = activation.written_out()
-        self._at_once = corner.rows == 1 and room.is_kept
+        self._at_once = active_block.rows == 1 and room.is_kept
         *members, _, units = self._factors.weight.shape
         self._input, self._of_input = room.of(*members, samples, units), room.of(*members, samples, units)
-        self._part, self._part_of_gradient, self._part_of_bias = (room.view(corner.of) for _ in range(3))
-        self._part_of_weight, self._slope_turned = room.view(corner.of_weight), room.view(turned)
+        self._part, self._part_of_gradient, self._part_of_bias = (room.view(active_block.of) for _ in range(3))
+        self._part_of_weight, self._slope_turned = room.view(active_block.of_weight), room.view(turned)
 
     def ahead(self, x: Tensor) -> Tensor:
         """The outputs `[P, B, W]` alone, where the input was."""
@@ -192,8 +194,8 @@ class DenseLayers:
         self.weight, room, samples = layers[0][0].weight, Room(x, kept=kept), x.shape[1]
         self._layers: list[Dense | Detour] = [
             Dense(linear, activation, samples, room, is_last=i == len(layers) - 1)
-            if linear.corner is None
-            else Detour(linear, activation, linear.corner, samples, room)
+            if linear.active_block is None
+            else Detour(linear, activation, linear.active_block, samples, room)
             for i, (linear, activation) in enumerate(layers)
         ]
         self._calls = 0

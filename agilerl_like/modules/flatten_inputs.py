@@ -16,13 +16,13 @@ from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 SpecT = TypeVar("SpecT", bound=Spec)
 
 
-def flattened(leaves: Sequence[Leaf], rows: Tensor) -> Tensor:
+def flatten_leaves(leaves: Sequence[Leaf], rows: Tensor) -> Tensor:
     """What a network sees of rows `[…, D]`, as one vector each: `[…, sum of the leaves' sizes]`."""
     parts = [leaf.read(rows).flatten(-len(leaf.shape)) for leaf in leaves]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-class Flat(EvolvableModule[SpecT]):
+class FlattenedInputs(EvolvableModule[SpecT]):
     """A module of vectors that is built for leaves of an observation, and reads rows that hold them."""
 
     def __init__(self, spec: SpecT, inputs: Sequence[Leaf], num_outputs: int) -> None:
@@ -30,18 +30,18 @@ class Flat(EvolvableModule[SpecT]):
         self.inputs = tuple(inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(flattened(self.inputs, x))
+        return super().forward(flatten_leaves(self.inputs, x))
 
     def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
-        return super().pullback(flattened(self.inputs, x), to_input=to_input)
+        return super().pullback(flatten_leaves(self.inputs, x), to_input=to_input)
 
     def layer_input(self, name: str, x: Tensor) -> Tensor:
-        return super().layer_input(name, flattened(self.inputs, x))
+        return super().layer_input(name, flatten_leaves(self.inputs, x))
 
 
-class FlatMLP(Flat[MLPSpec], EvolvableMLP):
+class FlatMLP(FlattenedInputs[MLPSpec], EvolvableMLP):
     """An `EvolvableMLP` of flattened observations: rows `[…, D]` -> `[…, num_outputs]`."""
 
 
-class FlatSimBa(Flat[SimBaSpec], EvolvableSimBa):
+class FlatSimBa(FlattenedInputs[SimBaSpec], EvolvableSimBa):
     """An `EvolvableSimBa` of flattened observations: rows `[…, D]` -> `[…, num_outputs]`."""

@@ -16,18 +16,18 @@ from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences
 
 
 @dataclass(frozen=True)
-class WindowSpec(LSTMSpec):
-    """The architecture of an `EvolvableWindow`: that of a memory."""
+class HistoryLSTMSpec(LSTMSpec):
+    """The architecture of an `EvolvableHistoryLSTM`: that of a memory."""
 
     def multiply_adds(self, cover: LSTMSpec, inputs: Sequence[int], num_outputs: int) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # built for a window
         time, features = inputs
         return time * super().multiply_adds(cover, features, num_outputs)
 
 
-class EvolvableWindow(EvolvableLSTM):
+class EvolvableHistoryLSTM(EvolvableLSTM):
     """Recurrent layers over windows: `[…, time * features] -> […, spec.hidden_state_size]`."""
 
-    def __init__(self, spec: WindowSpec, inputs: Sequence[int]) -> None:
+    def __init__(self, spec: HistoryLSTMSpec, inputs: Sequence[int]) -> None:
         super().__init__(spec, inputs[1])
         self.window = tuple(inputs)  # time, features
 
@@ -35,8 +35,8 @@ class EvolvableWindow(EvolvableLSTM):
     def sample_shape(self) -> tuple[int, ...]:
         return (math.prod(self.window),)
 
-    def rebuilt(self, spec: Any) -> EvolvableWindow:
-        return EvolvableWindow(spec, self.window)
+    def rebuild(self, spec: Any) -> EvolvableHistoryLSTM:
+        return EvolvableHistoryLSTM(spec, self.window)
 
     def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # needs no state
         said, _ = self.unroll(*self._windows(x))

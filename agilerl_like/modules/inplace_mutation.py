@@ -21,11 +21,11 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import Arguments, EvolvableModule
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
-IMAGINED = 256
+NUM_RANDOM_STATES = 256
 """States that stand for what a module reads, where none are given."""
 
 
-def by_hand(operator: str) -> Callable[..., Arguments]:
+def mutation_method(operator: str) -> Callable[..., Arguments]:
     """The method that carries out an operator on a module itself."""
 
     def method(
@@ -34,7 +34,7 @@ def by_hand(operator: str) -> Callable[..., Arguments]:
         return mutate_(module, operator, seed=seed, states=states, **arguments)
 
     method.__name__ = operator
-    method.__doc__ = f"""Carry out `{operator}` on this module; see `modules.by_hand.mutate_`."""
+    method.__doc__ = f"""Carry out `{operator}` on this module; see `modules.mutation_method.mutate_`."""
     return method
 
 
@@ -55,20 +55,20 @@ def mutate_(
     rng = np.random.default_rng(seed)
     legal = [choice for choice in module.spec.choices(operator) if arguments.items() <= choice.items()]
     if not legal:
-        allowed = list(module.spec.choices(operator)) or _why_none(module)
+        allowed = list(module.spec.choices(operator)) or _why_not_legal(module)
         raise ConfigurationError(f"{operator} with {arguments} is not legal for {module.spec}; allowed are {allowed}")
     chosen = dict(legal[rng.integers(len(legal))])
-    child = module.rebuilt(module.spec.apply(operator, **chosen)).to(next(module.parameters()))
+    child = module.rebuild(module.spec.apply(operator, **chosen)).to(next(module.parameters()))
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     child.reset_(generator, output_gain=1.0)
-    seen = _imagined(module, generator) if states is None else states
+    seen = _random_states(module, generator) if states is None else states
     transfer_weights_(child.train(module.training), module, operator, chosen, states=seen, generator=generator)
     kept = {name: value for name, value in vars(module).items() if name.endswith("_hooks")}
     vars(module).update({**vars(child), **kept})
     return chosen
 
 
-def _why_none(module: EvolvableModule) -> str:
+def _why_not_legal(module: EvolvableModule) -> str:
     if not module.spec.is_fading:
         return "none, for it would leave a bound"
     return (
@@ -77,8 +77,8 @@ def _why_none(module: EvolvableModule) -> str:
     )
 
 
-def _imagined(module: EvolvableModule, generator: torch.Generator) -> Tensor:
+def _random_states(module: EvolvableModule, generator: torch.Generator) -> Tensor:
     shape = module.sample_shape
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) for size in shape):
         raise ConfigurationError(f"states=None, but {type(module).__name__} reads rows of observations; give some")
-    return torch.randn(IMAGINED, *shape, generator=generator).to(next(module.parameters()))
+    return torch.randn(NUM_RANDOM_STATES, *shape, generator=generator).to(next(module.parameters()))

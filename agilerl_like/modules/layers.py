@@ -72,7 +72,7 @@ SKIP = "Skip"
 """What a newborn layer fades from: the layer's own input, bypassing weights, normalisation and activation alike."""
 
 
-AT_REST = {"", SKIP, *(name for name, function in ACTIVATIONS.items() if function(torch.zeros(())) == 0)}
+ZERO_PRESERVING = {"", SKIP, *(name for name, function in ACTIVATIONS.items() if function(torch.zeros(())) == 0)}
 """What gives 0 for 0, so that a missing unit stays exactly 0 whatever is learned."""
 
 
@@ -82,22 +82,22 @@ def check_activation(field: str, name: str) -> None:
         raise unknown_name(field, name, ACTIVATIONS)
 
 
-_UNDRAWN = ContextVar("_UNDRAWN", default=False)
+_SKIP_INIT = ContextVar("_UNDRAWN", default=False)
 
 
 @contextmanager
-def undrawn() -> Iterator[None]:
+def skip_init() -> Iterator[None]:
     """Within it, layers are built with weights of 0, for whoever fills them anyhow: to draw takes most of the time."""
-    token = _UNDRAWN.set(True)
+    token = _SKIP_INIT.set(True)
     try:
         yield
     finally:
-        _UNDRAWN.reset(token)
+        _SKIP_INIT.reset(token)
 
 
-def as_built(*shape: int, fan_in: int) -> Tensor:
+def default_weights(*shape: int, fan_in: int) -> Tensor:
     """Weights of a layer that nobody has drawn yet: usable, the same every time, and from no global generator."""
-    if _UNDRAWN.get():
+    if _SKIP_INIT.get():
         return torch.zeros(shape, device="cpu")
     bound = fan_in**-0.5
     return torch.empty(shape, device="cpu").uniform_(
@@ -105,7 +105,7 @@ def as_built(*shape: int, fan_in: int) -> Tensor:
     )
 
 
-class Corner(NamedTuple):
+class ActiveBlock(NamedTuple):
     """Where in a stack a layer that some members lack does all its work.
 
     Rows are those from the first to the last member that has it, columns as many as the widest of these has. What lies
@@ -138,7 +138,7 @@ class Corner(NamedTuple):
         return tensor.as_strided((self.rows, *shape), (across, *strides), start)
 
 
-class Factors(NamedTuple):
+class WeightViews(NamedTuple):
     """A stack's affine map as products read it: views, which take as long to make as half of a small product."""
 
     bias: Tensor  # [P, 1, out], as the others without P of a single neighbour
@@ -146,33 +146,35 @@ class Factors(NamedTuple):
     weight: Tensor  # [P, out, in]
 
     @classmethod
-    def of(cls, weight: Tensor, bias: Tensor, corner: Corner | None = None) -> Factors:
+    def of(cls, weight: Tensor, bias: Tensor, active_block: ActiveBlock | None = None) -> WeightViews:
         """Those of some neighbours, or of all."""
-        weight, bias = (weight, bias) if corner is None else (corner.of_weight(weight), corner.of(bias))
+        weight, bias = (
+            (weight, bias) if active_block is None else (active_block.of_weight(weight), active_block.of(bias))
+        )
         return cls(bias.unsqueeze(-2), weight.transpose(-2, -1), weight)
 
 
-class _Kept(NamedTuple):
+class _CachedViews(NamedTuple):
     """A stack's views, and what they are views of."""
 
     weight: Tensor
     bias: Tensor
-    everybodys: Factors
-    of_owners: Factors  # of its corner
+    everybodys: WeightViews
+    of_owners: WeightViews  # of its corner
 
 
 class Linear(Layer):
     """An affine map: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
 
-    corner: Corner | None = None
+    active_block: ActiveBlock | None = None
     """Where in a stack it does anything, unless that is everywhere: what it reads and gives is equally wide there."""
     is_trimmed = False
     """Whether it is narrower than what it reads in a stack, where it gives 0 for the rest."""
-    _factors: _Kept | None = None  # of a stack
+    _factors: _CachedViews | None = None  # of a stack
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(as_built(num_outputs, num_inputs, fan_in=num_inputs))
+        self.weight = nn.Parameter(default_weights(num_outputs, num_inputs, fan_in=num_inputs))
         self.bias = nn.Parameter(torch.zeros(num_outputs))
 
     def reset_(self, gain: float, generator: torch.Generator) -> None:
@@ -200,19 +202,19 @@ class Linear(Layer):
         """Learn who has this layer, and keep its views."""
         weight, bias = self.weight.detach(), self.bias.detach()
         span = span_of(members) or (slice(0, len(members)) if self.is_trimmed else None)
-        self.corner = None
+        self.active_block = None
         if span is not None:
             width = max((max(member.weight.shape[-2:]) for member in members if isinstance(member, Linear)), default=0)
-            self.corner = Corner(span.start, span.stop - span.start, width)
-        everybodys = Factors.of(weight, bias)
-        of_owners = everybodys if self.corner is None else Factors.of(weight, bias, self.corner)
-        self._factors = _Kept(self.weight, self.bias, everybodys, of_owners)
+            self.active_block = ActiveBlock(span.start, span.stop - span.start, width)
+        everybodys = WeightViews.of(weight, bias)
+        of_owners = everybodys if self.active_block is None else WeightViews.of(weight, bias, self.active_block)
+        self._factors = _CachedViews(self.weight, self.bias, everybodys, of_owners)
 
     @property
-    def of_its_owners(self) -> Factors:
+    def of_its_owners(self) -> WeightViews:
         """The map of those members of a stack who have it: of its corner, if that is not everything."""
         kept = self._views()
-        return Factors.of(self.weight, self.bias, self.corner) if kept is None else kept.of_owners
+        return WeightViews.of(self.weight, self.bias, self.active_block) if kept is None else kept.of_owners
 
     def forward(self, x: Tensor) -> Tensor:
         if self.is_trimmed:
@@ -224,7 +226,7 @@ class Linear(Layer):
         bias, across, _ = kept.everybodys
         return torch.baddbmm(bias, x, across)
 
-    def _views(self) -> _Kept | None:
+    def _views(self) -> _CachedViews | None:
         """What was kept, unless it is of other weights (`torch.func.functional_call`), or not wanted by a compiler."""
         kept, now = self._factors, self._parameters
         if kept is None or torch.compiler.is_compiling():
@@ -326,21 +328,21 @@ class LayerNorm(Layer):
 
     def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
         """Learn whether all units of all members count; a missing one does not."""
-        self.refresh()
+        self.update_count_flags()
 
-    def refresh(self) -> None:
+    def update_count_flags(self) -> None:
         """Read from `counted` whether the plain kernel serves; to be called after the buffer was written."""
         self.counts_all = bool((self.counted == 1).all())
 
-    def recount_(self) -> None:
+    def count_all_if_few_(self) -> None:
         """Count every unit if fewer than two are counted: nobody can be normalised by the spread of a single one."""
         if self.counted.sum() < 2:
             self.counted.fill_(1.0)
-        self.refresh()
+        self.update_count_flags()
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self.refresh()
+        self.update_count_flags()
 
     def forward(self, x: Tensor) -> Tensor:
         stacked = self.weight.dim() == 2
@@ -418,7 +420,7 @@ class RunningNorm(Layer):
         self.shift.copy_(-self.mean * self.scale)
 
 
-class Run(NamedTuple):
+class ActivationRun(NamedTuple):
     """Neighbours in a stack, from row `start` to row `stop`, with the same function."""
 
     name: str
@@ -440,8 +442,8 @@ class Activation(Layer):
     blend: Tensor
     span: slice | None = None  # from the first to the last member that has the layer, unless all have it
     gaps: Tensor | None = None  # [span, 1, 1], who of these has it, unless all have it
-    _after: tuple[Run, ...] = ()  # in a stack whose members differ
-    _before: tuple[Run, ...] = ()
+    _after: tuple[ActivationRun, ...] = ()  # in a stack whose members differ
+    _before: tuple[ActivationRun, ...] = ()
     _present: Tensor | None = None  # [P, 1, 1], in a stack where some lack the layer
     _live: Tensor | None = None  # [P, 1, W], in a stack where missing units would not stay 0
 
@@ -475,7 +477,7 @@ class Activation(Layer):
     @property
     def leaks(self) -> bool:
         """Whether a missing unit would be something else than 0."""
-        return not {self.activation, self.before} <= AT_REST
+        return not {self.activation, self.before} <= ZERO_PRESERVING
 
     def forward(self, x: Tensor, layer_input: Tensor) -> Tensor:
         if len(self._after) > 1 or self.before:
@@ -510,7 +512,7 @@ class Activation(Layer):
         return ACTIVATIONS[self.activation](x)
 
     def _faded(self, x: Tensor, y: Tensor, layer_input: Tensor) -> Tensor:
-        runs = self._before or (Run(self.before, 0, len(x)),)
+        runs = self._before or (ActivationRun(self.before, 0, len(x)),)
         sources = {"": y, SKIP: layer_input}
         before = [sources[n][a:b] if n in sources else ACTIVATIONS[n](x[a:b]) for n, a, b in runs]
         blend = self.blend if self.blend.dim() == 1 else self.blend.unsqueeze(-1)
@@ -533,11 +535,11 @@ class Activation(Layer):
             del self.blend
 
 
-def _runs(names: Sequence[str]) -> tuple[Run, ...]:
+def _runs(names: Sequence[str]) -> tuple[ActivationRun, ...]:
     """Neighbours of equal name."""
     runs, start = [], 0
     for name, group in groupby(names):
         stop = start + len(list(group))
-        runs.append(Run(name, start, stop))
+        runs.append(ActivationRun(name, start, stop))
         start = stop
     return tuple(runs)

@@ -31,7 +31,7 @@ from agilerl_like.modules.base import (
     check_range,
 )
 from agilerl_like.modules.cells import Cell, GRUCell, Memory, Resets
-from agilerl_like.modules.inplace_mutation import by_hand
+from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.lstm_cell import LSTMCell
 from agilerl_like.modules.module_utils import listed
 from agilerl_like.modules.residual import Residual
@@ -145,10 +145,10 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
     It computes as precisely as its weights are stored, under autocast too, for rounding would add up over the steps.
     """
 
-    add_layer = by_hand("add_layer")
-    remove_layer = by_hand("remove_layer")
-    add_node = by_hand("add_node")
-    remove_node = by_hand("remove_node")
+    add_layer = mutation_method("add_layer")
+    remove_layer = mutation_method("remove_layer")
+    add_node = mutation_method("add_node")
+    remove_node = mutation_method("remove_node")
 
     def __init__(self, spec: LSTMSpec, inputs: int) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
             self.register_buffer("kept", torch.ones(units))
             self.kept: Tensor
 
-    def rebuilt(self, spec: LSTMSpec) -> EvolvableLSTM:
+    def rebuild(self, spec: LSTMSpec) -> EvolvableLSTM:
         return EvolvableLSTM(spec, self.inputs)
 
     @property

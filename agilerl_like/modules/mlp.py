@@ -26,13 +26,13 @@ from agilerl_like.modules.base import (
     Spec,
     UnitAxes,
     UnitChange,
-    check_ends,
+    check_input_output_sizes,
     check_limits,
     check_range,
     num_floats,
 )
 from agilerl_like.modules.dense import DenseLayers, can_keep, pass_by_
-from agilerl_like.modules.inplace_mutation import by_hand
+from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import (
     ACTIVATIONS,
     SKIP,
@@ -236,15 +236,15 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
 
     _served: Mapping[Any, DenseLayers] = MappingProxyType({})  # the kinds of samples that came last, in a stack
 
-    add_layer = by_hand("add_layer")
-    remove_layer = by_hand("remove_layer")
-    add_node = by_hand("add_node")
-    remove_node = by_hand("remove_node")
-    change_activation = by_hand("change_activation")
+    add_layer = mutation_method("add_layer")
+    remove_layer = mutation_method("remove_layer")
+    add_node = mutation_method("add_node")
+    remove_node = mutation_method("remove_node")
+    change_activation = mutation_method("change_activation")
 
     def __init__(self, spec: MLPSpec, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
-        check_ends(num_inputs, num_outputs)
+        check_input_output_sizes(num_inputs, num_outputs)
         if spec.output_layernorm and num_outputs < 2:
             raise ConfigurationError("output_layernorm=True needs at least 2 outputs, but there is 1")
         self.spec, self.inputs, self.num_outputs = spec, num_inputs, num_outputs
@@ -281,8 +281,8 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
             return kept.ahead(x)
         layers = zip(cast(Any, self.linears), self.norms, cast(Any, self.activations), strict=True)
         for linear, norm, activation in layers:
-            if linear.corner is not None and not torch.is_grad_enabled() and self.is_written_out:
-                pass_by_(linear, activation, x, linear.corner)
+            if linear.active_block is not None and not torch.is_grad_enabled() and self.is_written_out:
+                pass_by_(linear, activation, x, linear.active_block)
                 continue
             y = linear.forward(x)
             if not isinstance(norm, nn.Identity):

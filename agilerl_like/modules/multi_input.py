@@ -34,8 +34,8 @@ from agilerl_like.modules.base import (
 )
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.conv_layers import ImageEncoder
-from agilerl_like.modules.history_lstm import EvolvableWindow, WindowSpec
-from agilerl_like.modules.inplace_mutation import by_hand
+from agilerl_like.modules.history_lstm import EvolvableHistoryLSTM, HistoryLSTMSpec
+from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import Activation, Linear, check_activation
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
@@ -56,13 +56,13 @@ class Kind(NamedTuple):
 
 EXTRACTORS = {
     "mlp": Kind(MLPSpec, EvolvableMLP, "numbers"),
-    "lstm": Kind(WindowSpec, lambda spec, inputs, _: EvolvableWindow(spec, inputs), "window"),
+    "lstm": Kind(HistoryLSTMSpec, lambda spec, inputs, _: EvolvableHistoryLSTM(spec, inputs), "window"),
     "cnn": Kind(CNNSpec, EvolvableCNN, "image"),
     "resnet": Kind(ResNetSpec, EvolvableResNet, "image"),
     "simba": Kind(SimBaSpec, EvolvableSimBa, "numbers"),
 }
 """Every kind of extractor, by the name that a configuration may give as `encoder`."""
-USUAL = ("cnn", "mlp", "lstm")
+DEFAULT_EXTRACTORS = ("cnn", "mlp", "lstm")
 """Those that parts get for which none is named, as `cnn_config`, `mlp_config` and `lstm_config` have them."""
 
 
@@ -113,7 +113,11 @@ class MultiInputSpec(Spec):
 
     @classmethod
     def config_keys(cls) -> set[str]:
-        return super().config_keys() | {"vector_space_mlp", "init_dicts", *(f"{kind}_config" for kind in USUAL)}
+        return super().config_keys() | {
+            "vector_space_mlp",
+            "init_dicts",
+            *(f"{kind}_config" for kind in DEFAULT_EXTRACTORS),
+        }
 
     @classmethod
     def from_config(cls, field: str, config: Mapping[str, Any], inputs: Sequence[Leaf] | None = None) -> MultiInputSpec:
@@ -130,7 +134,7 @@ class MultiInputSpec(Spec):
         """
         check_mapping(field, config)
         given = {key: value for key, value in config.items() if value is not None}
-        usual = {kind: given.pop(f"{kind}_config") for kind in USUAL if f"{kind}_config" in given}
+        usual = {kind: given.pop(f"{kind}_config") for kind in DEFAULT_EXTRACTORS if f"{kind}_config" in given}
         mlp_for_vectors = given.pop("vector_space_mlp", False)
         if not isinstance(mlp_for_vectors, bool):
             raise ConfigurationError(f"{field}: vector_space_mlp={mlp_for_vectors!r} must be True or False")
@@ -310,12 +314,12 @@ def _read_by(spec: Spec, leaf: Leaf) -> Any:
 
 def _has_latent(spec: Spec) -> bool:
     """Whether an extractor has the common number of outputs."""
-    return not isinstance(spec, WindowSpec)
+    return not isinstance(spec, HistoryLSTMSpec)
 
 
 def _width(spec: Spec, latent_dim: int) -> int:
     """Outputs of an extractor."""
-    return spec.hidden_state_size if isinstance(spec, WindowSpec) else latent_dim
+    return spec.hidden_state_size if isinstance(spec, HistoryLSTMSpec) else latent_dim
 
 
 class EvolvableMultiInput(EvolvableModule[MultiInputSpec]):
@@ -328,9 +332,9 @@ class EvolvableMultiInput(EvolvableModule[MultiInputSpec]):
             image; or the observations have no parts.
     """
 
-    add_latent_node = by_hand("add_latent_node")
-    remove_latent_node = by_hand("remove_latent_node")
-    change_activation = by_hand("change_activation")
+    add_latent_node = mutation_method("add_latent_node")
+    remove_latent_node = mutation_method("remove_latent_node")
+    change_activation = mutation_method("change_activation")
 
     def __init__(self, spec: MultiInputSpec, inputs: Sequence[Leaf], num_outputs: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Members' parameters laid out on one leading axis, of which every member keeps views of its own row.
 
-`Stack.of([a, b, c])` makes one flat `[P, N]` tensor, or fills one that it is given. The stacked module's parameters are
+`ParamStack.of([a, b, c])` makes one flat `[P, N]` tensor, or fills one that it is given. The stacked module's parameters are
 views of it with shape `[P, …]`, and each member's own parameters are re-pointed to views of its row: while the stack
 trains, `agent.actor` is live. One flat tensor makes Adam, clipping, cloning and finiteness checks a handful of kernels
 however many layers there are.
@@ -26,7 +26,7 @@ from agilerl_like.modules.module_utils import Walk, blank_, walk
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-class Slot(NamedTuple):
+class ParamSlot(NamedTuple):
     """Where one parameter lies in a member's flat row."""
 
     name: str
@@ -35,7 +35,7 @@ class Slot(NamedTuple):
     shape: torch.Size
 
 
-def layout(module: nn.Module | Walk, starts: Mapping[str, int] | None = None) -> tuple[Slot, ...]:
+def layout(module: nn.Module | Walk, starts: Mapping[str, int] | None = None) -> tuple[ParamSlot, ...]:
     """The places of a module's parameters in its flat row, in the order of `named_parameters`.
 
     They lie without gaps, but that those of a submodule named in `starts` begin where it says.
@@ -45,12 +45,12 @@ def layout(module: nn.Module | Walk, starts: Mapping[str, int] | None = None) ->
         owner = name.partition(".")[0]
         if owner != inside:
             start, inside = (starts or {}).get(owner, start), owner
-        slots.append(Slot(name, start, start + parameter.numel(), parameter.shape))
+        slots.append(ParamSlot(name, start, start + parameter.numel(), parameter.shape))
         start += parameter.numel()
     return tuple(slots)
 
 
-def views(row: Tensor, slots: Sequence[Slot]) -> dict[str, Tensor]:
+def views(row: Tensor, slots: Sequence[ParamSlot]) -> dict[str, Tensor]:
     """Name the parts of a flat row `[N]`, or of rows `[P, N]`, as views with each parameter's shape."""
     rows, across, source_name = row.shape[:-1], row.stride()[:-1], row.storage_offset()
     return {  # each in one call: to cut and then view takes twice as long
@@ -68,17 +68,17 @@ def _steps(shape: torch.Size) -> list[int]:
     return steps[::-1]
 
 
-def lay_flat_(module: nn.Module) -> None:
+def flatten_parameters_(module: nn.Module) -> None:
     """Move a module's parameters into one flat row, as a stack would: where numbers lie decides their last bits."""
-    _lay_flat_(list(walk(module).parameters.values()))
+    _flatten_(list(walk(module).parameters.values()))
 
 
 @torch.no_grad()
-def _lay_flat_(parameters: Collection[Tensor]) -> None:
-    live_in_(torch.cat([parameter.ravel() for parameter in parameters]), parameters)
+def _flatten_(parameters: Collection[Tensor]) -> None:
+    bind_parameters_(torch.cat([parameter.ravel() for parameter in parameters]), parameters)
 
 
-def live_in_(row: Tensor, parameters: Collection[Tensor]) -> None:
+def bind_parameters_(row: Tensor, parameters: Collection[Tensor]) -> None:
     """Make parameters views of a flat row `[N]`, whose numbers they have from now on."""
     start = row.storage_offset()
     for parameter in parameters:
@@ -87,37 +87,37 @@ def live_in_(row: Tensor, parameters: Collection[Tensor]) -> None:
         start += parameter.numel()
 
 
-def counterpart(tensor: Tensor) -> Tensor:
+def alias_parameter(tensor: Tensor) -> Tensor:
     """Another parameter of the same numbers, where they lie; or a copy of a buffer."""
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def twin(module: ModuleT) -> ModuleT:
+def clone_module(module: ModuleT) -> ModuleT:
     """A copy of a module with tensors of its own, whose parameters lie in one flat row."""
     tensors: list[Tensor] = []
 
     def own(tensor: Tensor) -> Tensor:
-        tensors.append(counterpart(tensor))
+        tensors.append(alias_parameter(tensor))
         return tensors[-1]
 
-    copied = rebodied(module, own)
-    _lay_flat_([tensor for tensor in tensors if isinstance(tensor, nn.Parameter)])
+    copied = rebuild_with(module, own)
+    _flatten_([tensor for tensor in tensors if isinstance(tensor, nn.Parameter)])
     return copied
 
 
-def detached(module: ModuleT) -> ModuleT:
+def detached_clone(module: ModuleT) -> ModuleT:
     """A copy of a module with tensors of its own, each by itself: what can be pickled without what lies beside it."""
 
     def own(tensor: Tensor) -> Tensor:
         alone = tensor.detach().clone(memory_format=torch.contiguous_format)
         return nn.Parameter(alone, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else alone
 
-    return rebodied(module, own)
+    return rebuild_with(module, own)
 
 
-def rebodied(
+def rebuild_with(
     module: ModuleT, body: Callable[[Tensor], Tensor], instead: Mapping[nn.Module, nn.Module] = MappingProxyType({})
 ) -> ModuleT:
     """Copy a module's structure, with another tensor for each of its own; asked once for each, in their order.
@@ -163,14 +163,14 @@ class _Copier:
         return other
 
 
-def refresh(module: nn.Module | Walk) -> None:
+def update_count_flags(module: nn.Module | Walk) -> None:
     """Let layers re-read what they keep in Python about buffers that were just written."""
     for layer in (module if isinstance(module, Walk) else walk(module)).modules.values():
         if isinstance(layer, LayerNorm):
-            layer.refresh()
+            layer.update_count_flags()
 
 
-class Home(NamedTuple):
+class TensorPlacement(NamedTuple):
     """Where one of a member's tensors lives in the stack."""
 
     name: str
@@ -179,22 +179,22 @@ class Home(NamedTuple):
     """Its own shape: the leading corner of what is there."""
 
 
-class Tenant(NamedTuple):
+class MemberLayout(NamedTuple):
     """A member, or all that are alike, and where its layers and tensors are in the stack."""
 
     layers: dict[str, nn.Module]
     """By their names in the cover."""
-    parameters: dict[str, Home]
-    buffers: dict[str, Home]
+    parameters: dict[str, TensorPlacement]
+    buffers: dict[str, TensorPlacement]
 
     @classmethod
-    def of(cls, member: Walk, cover: Mapping[str, nn.Module]) -> Tenant:
+    def of(cls, member: Walk, cover: Mapping[str, nn.Module]) -> MemberLayout:
         """Find the place of a member among the cover's submodules."""
-        names = counterparts(member.modules, cover)
+        names = names_in_padded(member.modules, cover)
 
-        def home(name: str, tensor: Tensor) -> Home:
+        def home(name: str, tensor: Tensor) -> TensorPlacement:
             owner, dot, attribute = name.rpartition(".")
-            return Home(names[owner] + dot + attribute, tensor.shape)
+            return TensorPlacement(names[owner] + dot + attribute, tensor.shape)
 
         return cls(
             {names[name]: layer for name, layer in member.modules.items()},
@@ -203,7 +203,7 @@ class Tenant(NamedTuple):
         )
 
 
-class Stack(Generic[ModuleT]):
+class ParamStack(Generic[ModuleT]):
     """Modules as one: `module` computes all of them, `flat` `[P, N]` holds all their parameters.
 
     `cover` is a module like the members in which each of them has room; its own numbers play no part.
@@ -212,17 +212,23 @@ class Stack(Generic[ModuleT]):
     def __init__(
         self,
         cover: ModuleT,
-        tenants: Sequence[Tenant],
+        member_layouts: Sequence[MemberLayout],
         flat: Tensor,
         buffers: dict[str, Tensor],
-        slots: tuple[Slot, ...],
+        slots: tuple[ParamSlot, ...],
     ) -> None:
-        self.cover, self.tenants, self.flat, self.buffers, self.slots = cover, list(tenants), flat, buffers, slots
+        self.cover, self.member_layouts, self.flat, self.buffers, self.slots = (
+            cover,
+            list(member_layouts),
+            flat,
+            buffers,
+            slots,
+        )
         self._places: dict[int, Tensor] = {}
         parts, own = views(flat, slots), walk(cover)
         body: dict[int, Tensor] = {id(tensor): nn.Parameter(parts[name]) for name, tensor in own.parameters.items()}
         body |= {id(tensor): buffers[name] for name, tensor in own.buffers.items()}
-        self.module = rebodied(cover, lambda tensor: body[id(tensor)])
+        self.module = rebuild_with(cover, lambda tensor: body[id(tensor)])
 
     @classmethod
     def of(
@@ -231,9 +237,9 @@ class Stack(Generic[ModuleT]):
         cover: ModuleT | None = None,
         *,
         flat: Tensor | None = None,
-        slots: tuple[Slot, ...] = (),
-    ) -> Stack[ModuleT]:
-        """Stack modules, and re-point their tensors to rows of the stack; equal ones need no cover."""
+        slots: tuple[ParamSlot, ...] = (),
+    ) -> ParamStack[ModuleT]:
+        """ParamStack modules, and re-point their tensors to rows of the stack; equal ones need no cover."""
         cover, members = modules[0] if cover is None else cover, [walk(module) for module in modules]
         there, numbers, slots = walk(cover), next(iter(members[0].parameters.values())), slots or layout(cover)
         flat = numbers.new_zeros(len(modules), slots[-1].stop) if flat is None else flat
@@ -243,20 +249,21 @@ class Stack(Generic[ModuleT]):
         }
         kinds = [_kind(module, member) for module, member in zip(modules, members, strict=True)]
         found = {
-            kind: Tenant.of(member, there.modules) for kind, member in dict(zip(kinds, members, strict=True)).items()
+            kind: MemberLayout.of(member, there.modules)
+            for kind, member in dict(zip(kinds, members, strict=True)).items()
         }
         stack = cls(cover, [found[kind] for kind in kinds], flat, buffers, slots)
         for row, member in enumerate(members):
-            stack._settle_in(row, member)
+            stack._move_in(row, member)
         stack.set_members()
         return stack
 
     @torch.no_grad()
-    def _settle_in(self, row: int, member: Walk) -> None:
+    def _move_in(self, row: int, member: Walk) -> None:
         """A member's numbers move into its row, and its tensors become views of them."""
         parts = self.parts(self.flat, row)
-        for name, (there, shape) in self.tenants[row].buffers.items():
-            parts[name] = _corner(self.buffers[there][row], shape)
+        for name, (there, shape) in self.member_layouts[row].buffers.items():
+            parts[name] = _leading_block(self.buffers[there][row], shape)
         for name, tensor in member.tensors.items():
             parts[name].copy_(tensor)
             tensor.data = parts[name]
@@ -265,42 +272,45 @@ class Stack(Generic[ModuleT]):
         """Tell the layers about their members."""
         for name, layer in walk(self.module).modules.items():
             if isinstance(layer, Activation | LayerNorm | Linear):
-                layer.set_members([tenant.layers.get(name) for tenant in self.tenants], self.flat.device)
+                layer.set_members(
+                    [member_layout.layers.get(name) for member_layout in self.member_layouts], self.flat.device
+                )
 
     def parts(self, rows: Tensor, row: int) -> dict[str, Tensor]:
         """Name the parts of a row of `[P, N]` (parameters, moments) that are the member's own."""
         everything = views(rows[row], self.slots)
         return {
-            name: _corner(everything[there], shape) for name, (there, shape) in self.tenants[row].parameters.items()
+            name: _leading_block(everything[there], shape)
+            for name, (there, shape) in self.member_layouts[row].parameters.items()
         }
 
     def places(self, row: int) -> Tensor:
         """Where in a row of `[P, N]` a member's own numbers lie, in the order in which it has them alone."""
-        tenant = id(self.tenants[row])  # those that are alike have one
-        if tenant not in self._places:
+        member_layout = id(self.member_layouts[row])  # those that are alike have one
+        if member_layout not in self._places:
             columns = torch.arange(self.flat.shape[1], device=self.flat.device).expand(self.flat.shape)
-            self._places[tenant] = torch.cat([part.reshape(-1) for part in self.parts(columns, row).values()])
-        return self._places[tenant]
+            self._places[member_layout] = torch.cat([part.reshape(-1) for part in self.parts(columns, row).values()])
+        return self._places[member_layout]
 
-    def take(self, rows: Tensor, flat: Tensor | None = None) -> Stack[ModuleT]:
+    def take(self, rows: Tensor, flat: Tensor | None = None) -> ParamStack[ModuleT]:
         """Copy some rows into a stack of their own (no member is re-pointed); `flat` is where they were copied to."""
-        tenants = [self.tenants[row] for row in rows.tolist()]
+        member_layouts = [self.member_layouts[row] for row in rows.tolist()]
         buffers = {name: buffer[rows] for name, buffer in self.buffers.items()}
-        part = Stack(
-            self.cover, tenants, self.flat.index_select(0, rows) if flat is None else flat, buffers, self.slots
+        part = ParamStack(
+            self.cover, member_layouts, self.flat.index_select(0, rows) if flat is None else flat, buffers, self.slots
         )
         part.module.train(self.module.training)
         part.set_members()
         return part
 
-    def put(self, rows: Tensor, stack: Stack[ModuleT]) -> None:
+    def put(self, rows: Tensor, stack: ParamStack[ModuleT]) -> None:
         """Write a stack that was taken back into its rows."""
         self.flat[rows] = stack.flat
         for name, buffer in self.buffers.items():
             buffer[rows] = stack.buffers[name]
 
 
-def counterparts(member: Mapping[str, nn.Module], cover: Mapping[str, nn.Module]) -> dict[str, str]:
+def names_in_padded(member: Mapping[str, nn.Module], cover: Mapping[str, nn.Module]) -> dict[str, str]:
     """The name of each of a member's submodules among those of the cover."""
     names: dict[str, str] = {}
     elsewhere: dict[str, str] = {}
@@ -319,5 +329,5 @@ def _kind(module: nn.Module, its: Walk) -> Hashable:
     return spec, tuple(parameter.shape for parameter in its.parameters.values())
 
 
-def _corner(tensor: Tensor, shape: torch.Size) -> Tensor:
+def _leading_block(tensor: Tensor, shape: torch.Size) -> Tensor:
     return tensor if tensor.shape == shape else tensor[tuple(slice(size) for size in shape)]

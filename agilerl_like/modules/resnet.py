@@ -19,14 +19,14 @@ from agilerl_like.modules.base import Arguments, OperatorKind, UnitAxes, UnitCha
 from agilerl_like.modules.conv_layers import (
     Conv,
     Geometry,
+    ImageBatches,
     ImageEncoder,
     ImageLeaf,
     ImageSpec,
-    Parts,
-    activated,
-    image_of,
+    apply_activation,
+    as_image_leaf,
 )
-from agilerl_like.modules.inplace_mutation import by_hand
+from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import SKIP, Activation
 from agilerl_like.modules.module_utils import listed
 
@@ -131,10 +131,10 @@ class ResNetSpec(ImageSpec):
         )
 
     def multiply_adds(self, cover: ResNetSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> int:
-        first, *size = image_of(inputs).shape
+        first, *size = as_image_leaf(inputs).shape
         geometry, width = self.geometry(len(size), self.stride_size), cover.channel_size
         columns = first + 2 * self.num_blocks * self.scale_factor * width
-        return prod(geometry.after(0, size)) * width * (columns * prod(geometry.kernel) + num_outputs)
+        return prod(geometry.output_size(0, size)) * width * (columns * prod(geometry.kernel) + num_outputs)
 
 
 class Block(nn.Module):
@@ -156,22 +156,22 @@ class EvolvableResNet(ImageEncoder[ResNetSpec]):
         ConfigurationError: the stride leaves nothing of the image.
     """
 
-    add_block = by_hand("add_block")
-    remove_block = by_hand("remove_block")
-    add_channel = by_hand("add_channel")
-    remove_channel = by_hand("remove_channel")
-    change_activation = by_hand("change_activation")
+    add_block = mutation_method("add_block")
+    remove_block = mutation_method("remove_block")
+    add_channel = mutation_method("add_channel")
+    remove_channel = mutation_method("remove_channel")
+    change_activation = mutation_method("change_activation")
 
     def __init__(self, spec: ResNetSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> None:
         super().__init__(spec, inputs, num_outputs)
         first, *size = self.image.shape
         geometry, width = spec.geometry(len(size), spec.stride_size), spec.channel_size
         before = spec.fading[0] if spec.fading else ""
-        after = geometry.after(0, size)
+        stem_size = geometry.output_size(0, size)
         self.stem = Conv(first, width, geometry)
         self.blocks = listed(Block(spec, len(size), before) for _ in range(spec.num_blocks))
         self.activation = Activation(width, spec.activation, before)
-        self._end("stream", width, after, width * spec.scale_factor * prod(after))
+        self._add_output_layer("stream", width, stem_size, width * spec.scale_factor * prod(stem_size))
 
     def _blocks(self) -> list[Block]:
         return [cast(Block, block) for block in self.blocks]
@@ -183,21 +183,21 @@ class EvolvableResNet(ImageEncoder[ResNetSpec]):
             yield block.inner, 2**0.5
             yield block.outer, 1.0
 
-    def trunk(self, parts: Parts, reader: str = "output") -> Parts:
+    def trunk(self, parts: ImageBatches, reader: str = "output") -> ImageBatches:
         members = self.members
         if reader == "stem":
             return parts
         stream = self.stem(parts)
         for i, block in enumerate(self._blocks()):
-            parts = activated(block.first, stream, stream, members, keep=True)
+            parts = apply_activation(block.first, stream, stream, members, keep=True)
             if reader == f"blocks.{i}.inner":
                 return parts
             sums = block.inner(parts)
-            parts = activated(block.second, sums, sums, members)
+            parts = apply_activation(block.second, sums, sums, members)
             if reader == f"blocks.{i}.outer":
                 return parts
             stream = [change.add_(x) for x, change in zip(stream, block.outer(parts), strict=True)]
-        return activated(self.activation, stream, stream, members)
+        return apply_activation(self.activation, stream, stream, members)
 
     # -- mutations
 
@@ -223,7 +223,7 @@ class EvolvableResNet(ImageEncoder[ResNetSpec]):
         if operator == "add_channel":
             return UnitChange({"stream": channels, **{str(i): channels * scale for i in range(len(self.blocks))}})
         if operator == "remove_channel":
-            fixed_maps = {str(i): _loudest(block, channels * scale) for i, block in enumerate(self._blocks())}
+            fixed_maps = {str(i): _keep_largest(block, channels * scale) for i, block in enumerate(self._blocks())}
             return UnitChange({"stream": -channels}, fixed_maps, (("output", "output"),))
         return UnitChange()
 
@@ -252,7 +252,7 @@ class EvolvableResNet(ImageEncoder[ResNetSpec]):
         return super().layer_output(name, outputs, inputs)
 
 
-def _loudest(block: Block, removed: int) -> Tensor:
+def _keep_largest(block: Block, removed: int) -> Tensor:
     """The map of a block's inner channels without those that say least, by the lengths of their weights."""
     said = block.inner.weight.flatten(1).norm(dim=1) * block.outer.weight.transpose(0, 1).flatten(1).norm(dim=1)
     return said.topk(len(said) - removed).indices.sort().values.cpu()

@@ -24,11 +24,11 @@ from agilerl_like.modules.base import (
     Spec,
     UnitAxes,
     UnitChange,
-    check_ends,
+    check_input_output_sizes,
     check_range,
     num_floats,
 )
-from agilerl_like.modules.inplace_mutation import by_hand
+from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import Activation, LayerNorm, Linear, check_activation
 from agilerl_like.modules.module_utils import listed
 from agilerl_like.modules.residual import Residual
@@ -146,14 +146,14 @@ class Block(nn.Module):
 class EvolvableSimBa(EvolvableModule[SimBaSpec]):
     """Pre-normalised residual blocks between two linear layers: `[..., inputs] -> [..., num_outputs]`."""
 
-    add_block = by_hand("add_block")
-    remove_block = by_hand("remove_block")
-    add_node = by_hand("add_node")
-    remove_node = by_hand("remove_node")
+    add_block = mutation_method("add_block")
+    remove_block = mutation_method("remove_block")
+    add_node = mutation_method("add_node")
+    remove_node = mutation_method("remove_node")
 
     def __init__(self, spec: SimBaSpec, inputs: int, num_outputs: int) -> None:
         super().__init__()
-        check_ends(inputs, num_outputs)
+        check_input_output_sizes(inputs, num_outputs)
         self.spec, self.inputs, self.num_outputs = spec, inputs, num_outputs
         width = spec.hidden_size
         self.stem = Linear(inputs, width)
@@ -210,7 +210,7 @@ class EvolvableSimBa(EvolvableModule[SimBaSpec]):
         if operator == "add_node":
             return UnitChange({"stream": nodes, **{str(i): nodes * scale for i in range(len(self.blocks))}})
         if operator == "remove_node":
-            fixed_maps = {str(i): _loudest(block, nodes * scale) for i, block in enumerate(self._blocks)}
+            fixed_maps = {str(i): _keep_largest(block, nodes * scale) for i, block in enumerate(self._blocks)}
             return UnitChange({"stream": -nodes}, fixed_maps, (("output", "output"),))
         return UnitChange()
 
@@ -246,7 +246,7 @@ class EvolvableSimBa(EvolvableModule[SimBaSpec]):
         return torch.relu(outputs) if name.endswith("inner") else self.activation(outputs.clone(), outputs)
 
 
-def _loudest(block: Block, removed: int) -> Tensor:
+def _keep_largest(block: Block, removed: int) -> Tensor:
     """The map of a block's inner units without those that say least, by the lengths of their weights."""
     said = block.inner.weight.norm(dim=1) * block.outer.weight.norm(dim=0)
     return said.topk(len(said) - removed).indices.sort().values.cpu()

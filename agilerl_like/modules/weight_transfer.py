@@ -21,7 +21,7 @@ from torch import Tensor
 from agilerl_like.modules.base import Arguments, EvolvableModule, UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.layers import LayerNorm, Linear
 from agilerl_like.modules.module_utils import Walk, switch, walk
-from agilerl_like.modules.param_stack import Slot, layout, live_in_, refresh, views
+from agilerl_like.modules.param_stack import ParamSlot, bind_parameters_, layout, update_count_flags, views
 
 
 class WeightMap(NamedTuple):
@@ -78,31 +78,31 @@ def transfer_weights_(
     as_before = sources.keys() == theirs.tensors.keys() and all(name == source for name, source in sources.items())
     heritage = WeightMap(sources, before if as_before or not maps else child.unit_axes(), maps)
     rows, slots, old = _flat(theirs, moments), layout(ours), layout(theirs)
-    host, its_host = (held := _on_host(rows)).numpy(), held.new_empty(len(rows), slots[-1].stop)
+    host, its_host = (held := _on_cpu(rows)).numpy(), held.new_empty(len(rows), slots[-1].stop)
     _settle_(its_host.numpy(), ours, slots, host, old, heritage)
     changed = [slot for slot in slots if slot.name in sources and not heritage.leaves_whole(slot.name)]
     were = {sources[slot.name] for slot in changed}
     its_parents = _parts(host, [slot for slot in old if slot.name in were])
     copy_units_(_parts(its_host.numpy(), changed), its_parents, heritage, generator=generator)
     its_rows = its_host.to(rows)
-    live_in_(its_rows[0], ours.parameters.values())
+    bind_parameters_(its_rows[0], ours.parameters.values())
     _carry_buffers_(ours.buffers, theirs.buffers, heritage, generator)
     child.init_new_layer_(operator, arguments, generator)
     inherited = TransferResult(heritage.maps, its_rows[1:].unbind())
     if not unit_change.consumers:
-        refresh(ours)
+        update_count_flags(ours)
         return inherited
     switch(child, False)
     for layer in ours.modules.values():
         if isinstance(layer, LayerNorm):
-            layer.recount_()
+            layer.count_all_if_few_()
     child.merge_removed_layer_(parent, operator, arguments)
     numbers = views(its_rows, slots)
     for reader, replacement in unit_change.consumers:
-        wanted = _of_those_who_stay(
+        wanted = _surviving_outputs(
             recorded[reader].outputs, parent.get_parameter(f"{reader}.bias"), heritage, replacement
         )
-        _refit_heir_(child, replacement, wanted, states)
+        _refit_replacement_(child, replacement, wanted, states)
         for name in ("weight", "bias"):
             numbers[f"{replacement}.{name}"][1:2] = 0.0  # it does not go on where it went
     return inherited
@@ -114,19 +114,24 @@ def _flat(module: Walk, moments: Sequence[Tensor]) -> Tensor:
     return torch.cat([*parameters, *moments]).view(1 + len(moments), -1)
 
 
-def _on_host(tensor: Tensor) -> Tensor:
+def _on_cpu(tensor: Tensor) -> Tensor:
     """Numbers as numpy can read them: the tensor itself, if they are."""
     tensor = tensor.detach().cpu()
     return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
 
 
-def _parts(rows: np.ndarray, slots: Sequence[Slot]) -> dict[str, np.ndarray]:
+def _parts(rows: np.ndarray, slots: Sequence[ParamSlot]) -> dict[str, np.ndarray]:
     """Name the parts of rows `[R, N]`, as views with each parameter's shape."""
     return {slot.name: rows[:, slot.start : slot.stop].reshape(len(rows), *slot.shape) for slot in slots}
 
 
 def _settle_(
-    its_rows: np.ndarray, ours: Walk, slots: Sequence[Slot], rows: np.ndarray, old: Sequence[Slot], heritage: WeightMap
+    its_rows: np.ndarray,
+    ours: Walk,
+    slots: Sequence[ParamSlot],
+    rows: np.ndarray,
+    old: Sequence[ParamSlot],
+    heritage: WeightMap,
 ) -> None:
     """Fill a child's rows `[R, N]` of weights and moments with whatever it has whole from its parent's.
 
@@ -135,7 +140,7 @@ def _settle_(
     """
     places = {slot.name: slot for slot in old}
     runs: list[tuple[int, int, int]] = []  # neighbours, copied at once: from where to where, how far off in the parent
-    newborn: list[Slot] = []
+    newborn: list[ParamSlot] = []
     for slot, parameter in zip(slots, ours.parameters.values(), strict=True):
         source = places.get(heritage.sources.get(slot.name, ""))
         if source is not None and heritage.leaves_whole(slot.name):
@@ -145,8 +150,8 @@ def _settle_(
             continue
         if source is None:
             newborn.append(slot)
-        if source is None or not _is_drawn(slot.name, parameter.dim()):
-            its_rows[0, slot.start : slot.stop] = _on_host(parameter).reshape(-1).numpy()
+        if source is None or not _is_random(slot.name, parameter.dim()):
+            its_rows[0, slot.start : slot.stop] = _on_cpu(parameter).reshape(-1).numpy()
     for start, stop, away in runs:
         its_rows[:, start:stop] = rows[:, start + away : stop + away]
     if newborn:
@@ -166,7 +171,7 @@ def _carry_buffers_(
         if heritage.leaves_whole(name):
             buffer.copy_(parent[source])
             continue
-        ours, theirs = _on_host(buffer), _on_host(parent[source])
+        ours, theirs = _on_cpu(buffer), _on_cpu(parent[source])
         its, where = {name: ours.numpy()[None]}, {source: theirs.numpy()[None]}
         copy_units_(its, where, heritage, generator=generator)
         buffer.copy_(ours)
@@ -201,11 +206,11 @@ def _unit_maps(
         if change > 0:
             maps[group] = append_units(widths[group], change)
         elif change < 0:
-            maps[group] = _kept(parent, unit_axes, group, widths[group], -change, recorded)
+            maps[group] = _surviving_units(parent, unit_axes, group, widths[group], -change, recorded)
     return {**maps, **parent.expand_maps(maps)} if maps else {}
 
 
-def _kept(
+def _surviving_units(
     parent: EvolvableModule,
     unit_axes: UnitAxes,
     group: str,
@@ -248,7 +253,7 @@ def _columns(parent: EvolvableModule, group: str, width: int, groups: tuple[str,
     return torch.stack([columns[~torch.isin(columns, always)] for columns in alone])
 
 
-def _of_those_who_stay(outputs: Tensor, bias: Tensor, heritage: WeightMap, replacement: str) -> Tensor:
+def _surviving_outputs(outputs: Tensor, bias: Tensor, heritage: WeightMap, replacement: str) -> Tensor:
     """What a linear map of the parent's gives `[n, out]`, where its heir gives fewer numbers."""
     outputs = outputs.unflatten(1, bias.shape)
     for axis, group in enumerate(heritage.unit_axes.get(f"{replacement}.bias", ())):
@@ -257,7 +262,7 @@ def _of_those_who_stay(outputs: Tensor, bias: Tensor, heritage: WeightMap, repla
     return outputs.flatten(1)
 
 
-def _refit_heir_(child: EvolvableModule, replacement: str, wanted: Tensor, states: Any) -> None:
+def _refit_replacement_(child: EvolvableModule, replacement: str, wanted: Tensor, states: Any) -> None:
     """Refit a linear map to give what is `wanted` `[n, out]`, unless its layer says that better as it is.
 
     It does where the activation stands in for a removed one: relu(W x) for relu(I relu(W x)).
@@ -271,11 +276,11 @@ def _refit_heir_(child: EvolvableModule, replacement: str, wanted: Tensor, state
             (child.layer_output(replacement, torch.addmm(bias, inputs, matrix.T), inputs) - goal).square().sum()
         )
 
-    bridged, bridged_error = (matrix.clone(), bias.clone()), error()
+    merged, bridged_error = (matrix.clone(), bias.clone()), error()
     refit_(matrix, bias, inputs, wanted)
     if bridged_error < error():
-        matrix.copy_(bridged[0])
-        bias.copy_(bridged[1])
+        matrix.copy_(merged[0])
+        bias.copy_(merged[1])
 
 
 def append_units(width: int, added: int) -> Tensor:
@@ -364,7 +369,7 @@ def copy_units_(
         newborn = None
         if its_ways[0] is not None and its_ways[0].new is not None:
             newborn = ours[:, its_ways[0].new]
-            newborn[0] = _newborn(name, theirs[0], newborn[0], generator)
+            newborn[0] = _new_unit_values(name, theirs[0], newborn[0], generator)
             newborn[1:] = _column(usual[1:], newborn.ndim)
         copy_along_axes_(ours, theirs, its_ways, new_outputs=newborn, new_inputs=usual)
 
@@ -381,17 +386,17 @@ def _outputs_first(
     return np.moveaxis(child, axis + 1, 1), np.moveaxis(parent, axis + 1, 1), its_ways
 
 
-def _is_drawn(name: str, ndim: int) -> bool:
+def _is_random(name: str, ndim: int) -> bool:
     """Whether what newborn outputs of a tensor compute is drawn."""
     return ndim > 1 and name.endswith("weight")
 
 
-def _newborn(name: str, old: np.ndarray, fresh: np.ndarray, generator: torch.Generator) -> np.ndarray:
+def _new_unit_values(name: str, old: np.ndarray, fresh: np.ndarray, generator: torch.Generator) -> np.ndarray:
     if name.endswith("counted"):  # no say in the spread by which the others are normalised
         return np.zeros_like(fresh)
     if fresh.ndim < 2 or name.endswith("bias"):
         return fresh
-    rows = torch.randn(fresh.shape, generator=generator).numpy() if _is_drawn(name, fresh.ndim) else fresh
+    rows = torch.randn(fresh.shape, generator=generator).numpy() if _is_random(name, fresh.ndim) else fresh
     lengths = np.sort(_lengths(old), axis=None)
     usual = lengths[(len(lengths) - 1) // 2]
     return rows * ((usual if usual > 0 else 2**0.5) / np.maximum(_lengths(rows), 1e-12))

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import Arguments, EvolvableModule, UnitAxes, UnitChange, UnitMaps
-from agilerl_like.modules.layers import RunningNorm, undrawn
+from agilerl_like.modules.layers import RunningNorm, skip_init
 from agilerl_like.modules.lstm import LSTMSpec, carry_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.module_utils import Layer, switch, walk
-from agilerl_like.modules.param_stack import counterpart, rebodied
+from agilerl_like.modules.param_stack import alias_parameter, rebuild_with
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
@@ -145,14 +145,14 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         its_own = [] if self.share_encoders else [critic.encoder, critic.memory]
         return [actor.encoder, actor.memory, actor.head, actor.distribution, *its_own, critic.head]
 
-    def rebuilt(self, spec: NetworkSpec) -> ActorCritic:
+    def rebuild(self, spec: NetworkSpec) -> ActorCritic:
         """A network of the same ends built from another spec, for whoever gives its parameters a place of their own.
 
         A part that stays as it is comes with this one's parameters, for to build one takes several times as long as to
         copy it; the weights of the others are not drawn.
         """
         given, instead = isinstance(spec.encoder, CustomSpec), dict[nn.Module, nn.Module]()
-        with nullcontext() if given else undrawn():  # a module of the user's may count on those it is built with
+        with nullcontext() if given else skip_init():  # a module of the user's may count on those it is built with
             for branch, head_spec in ((self.actor, spec.head), (self.critic, spec.value_head())):
                 encoder, memory, head = branch.encoder, branch.memory, branch.head
                 latent = encoder.num_outputs if given else spec.latent_dim
@@ -168,7 +168,7 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
             switch(instead[owner], self.training)
             if any((its.dtype, its.device) != (like.dtype, like.device) for its in parameters.values()):
                 instead[owner].to(like)
-        network = rebodied(self, counterpart, instead)
+        network = rebuild_with(self, alias_parameter, instead)
         counts = [
             len(theirs[owner]) if owner in theirs else stop - start
             for owner, (start, stop) in zip(self._owners(), pairwise(self._bounds), strict=True)

@@ -83,7 +83,7 @@ class UserNetworkSpec(Spec):
         """A module of this architecture, with the weights that were given where they fit it."""
         module = self.template.module
         if isinstance(module, EvolvableModule) and self.spec != module.spec:
-            return module.rebuilt(self.spec)
+            return module.rebuild(self.spec)
         return copy.deepcopy(module)
 
 

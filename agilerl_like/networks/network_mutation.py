@@ -327,7 +327,7 @@ def _build_child(
     recorded: Mapping[str, RecordedLinear] | None = None,
 ) -> MutatedNetwork:
     """Build the child, and carry weights and moments over."""
-    child = parent.network.rebuilt(parent.network.spec.apply(operator, **arguments))
+    child = parent.network.rebuild(parent.network.spec.apply(operator, **arguments))
     maps, moments = transfer_weights_(
         child,
         parent.network,

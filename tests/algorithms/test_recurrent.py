@@ -14,7 +14,7 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.learning.digest import digest
 from agilerl_like.learning.sequences import Cut
-from agilerl_like.modules.param_stack import Stack
+from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.networks.memory import Course
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Clock, Collector
@@ -415,7 +415,7 @@ def test_a_loop_by_hand_thinks_what_an_update_thinks_of_it(kind, goes_on):
     rollout, measured = as_rollout(
         experiences, agent.encode, agent.distribution, remembered=lambda begins: agent._before(remembered, begins)
     )
-    network, one = Stack.of([agent.clone().network]).module, torch.ones(1)
+    network, one = ParamStack.of([agent.clone().network]).module, torch.ones(1)
     numbers = digest(network, rollout, cut=Cut(STEPS, STEPS), gamma=one, gae_lambda=one).batch.numbers[0]  # [E, T, 5]
     torch.testing.assert_close(numbers[..., 0].T, measured.log_probs[:, 0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(numbers[..., 3].T, measured.values[:, 0], rtol=1e-4, atol=1e-5)

@@ -27,7 +27,7 @@ from agilerl_like.learning.digest import digest
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.sequences import BPTTSequenceType, Cut
 from agilerl_like.learning.update import Report, Values
-from agilerl_like.modules.param_stack import Stack
+from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.networks.memory import fitted
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -42,7 +42,7 @@ GAMMA, LAMBDA = 0.9, 0.8
 
 def digested(networks, rollout, cut):
     gamma, gae_lambda = (torch.full((len(networks),), number, dtype=torch.float64) for number in (GAMMA, LAMBDA))
-    return digest(Stack.of(networks).module, rollout, cut=cut, gamma=gamma, gae_lambda=gae_lambda).batch
+    return digest(ParamStack.of(networks).module, rollout, cut=cut, gamma=gamma, gae_lambda=gae_lambda).batch
 
 
 def by_hand(networks, world):

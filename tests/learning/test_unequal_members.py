@@ -78,7 +78,7 @@ def born(seed, spec, action_space, dtype, *, share):
                 layer.resample_(generator)
             if hasattr(layer, "counted") and len(layer.counted) > 2:
                 layer.counted[seed % len(layer.counted)] = 0.0
-                layer.refresh()
+                layer.update_count_flags()
         network.advance_fades_(0.2 * seed)
         for moment in (adam.exp_avg, adam.exp_avg_sq):  # it has learned before
             moment.copy_(1e-3 * torch.rand(moment.shape, generator=generator))

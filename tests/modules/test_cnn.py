@@ -13,9 +13,9 @@ from torch import nn
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
-from agilerl_like.modules.conv_layers import SIDE_BY_SIDE
+from agilerl_like.modules.conv_layers import MAX_GROUPED_SIZE
 from agilerl_like.modules.layers import ACTIVATIONS, SKIP, Activation
-from agilerl_like.modules.param_stack import Stack
+from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
 SHAPE = (3, 9, 8)
@@ -38,7 +38,7 @@ def made(spec, shape=SHAPE, outputs=3, *, seed=0):
 
 
 def mutated(parent, operator, *, states, seed=0, **arguments):
-    child = parent.rebuilt(parent.spec.apply(operator, **arguments)).double()
+    child = parent.rebuild(parent.spec.apply(operator, **arguments)).double()
     transfer_weights_(child, parent, operator, arguments, states=states, generator=torch.Generator().manual_seed(seed))
     return child
 
@@ -434,7 +434,7 @@ def stacked(specs, batch):
         alone.append(y)
         gradients.append(torch.autograd.grad(y.square().sum(), list(member.parameters())))
     cover = EvolvableCNN(CNNSpec.padded_union(specs), SHAPE, 3).double()
-    return members, x, torch.stack(alone), gradients, Stack.of(members, cover)
+    return members, x, torch.stack(alone), gradients, ParamStack.of(members, cover)
 
 
 PLAIN = CNNSpec((4, 6), stride_size=(1, 2), padding=(1, 0), **SMALL)
@@ -459,7 +459,7 @@ STACKS = {
 def test_a_member_in_a_stack_is_as_it_is_alone(kind, batch):
     assert len({spec.stack_key() for spec in STACKS[kind]}) == 1
     members, x, alone, gradients, stack = stacked(STACKS[kind], batch)
-    assert (batch * stack.module.widest > SIDE_BY_SIDE) == (batch == 250)  # both ways of convolving
+    assert (batch * stack.module.widest > MAX_GROUPED_SIZE) == (batch == 250)  # both ways of convolving
     y, pull = stack.module.pullback(x, to_input=False)
     torch.testing.assert_close(y, alone, rtol=0, atol=1e-10)
     parameters = list(stack.module.parameters())

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
-from agilerl_like.modules.conv_layers import sizes_after
+from agilerl_like.modules.conv_layers import output_sizes
 from agilerl_like.modules.resnet import ResNetSpec
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
@@ -51,7 +51,7 @@ def test_each_axis_has_strides_of_its_own():
 @given(channels=st.integers(1, 4), size=st.lists(st.integers(1, 512), min_size=2, max_size=2))
 def test_every_image_has_places_left_and_few_weights(channels, size):
     spec = spec_for(channels, *size)
-    sizes = sizes_after(spec.geometries(2), size)
+    sizes = output_sizes(spec.geometries(2), size)
     assert min(sizes[-1]) >= 1
     assert max(sizes[-1]) <= 9  # fewer than 12 before the last kernel of 3
     with torch.device("meta"):
@@ -90,7 +90,7 @@ def test_every_mutation_of_a_default_network_stays_silent_or_within_its_bounds(s
     parent.reset_(generator, output_gain=1.0)
     x = torch.randn(64, *shape, generator=generator, dtype=torch.float64)
     for operator, arguments in [(name, choice) for name in spec.OPERATORS for choice in spec.choices(name)]:
-        child = parent.rebuilt(spec.apply(operator, **arguments)).double()
+        child = parent.rebuild(spec.apply(operator, **arguments)).double()
         transfer_weights_(child, parent, operator, arguments, states=x, generator=generator)
         if operator.startswith("remove"):
             assert min(child.spec.channel_size) >= spec.min_channel_size

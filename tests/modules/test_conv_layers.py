@@ -11,16 +11,16 @@ from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.conv_layers import (
-    MOST_PATCHES,
+    MAX_REFIT_PATCHES,
     Conv,
     Geometry,
-    Unpacked,
-    activated,
-    compose,
-    image_of,
-    normalised,
-    parted,
-    whole,
+    PlainImage,
+    apply_activation,
+    apply_norm,
+    as_image_leaf,
+    compose_kernels,
+    join_members,
+    split_members,
 )
 from agilerl_like.modules.layers import Activation, LayerNorm
 
@@ -52,9 +52,9 @@ def test_a_stack_is_convolved_as_its_members_are(axes, count):
     expected = torch.stack(
         [FUNCTIONS[axes](x[p], conv.weight[p], conv.bias[p], geometry.stride, geometry.padding) for p in range(3)]
     )
-    found = whole(conv(parted(x, count)), 3)
+    found = join_members(conv(split_members(x, count)), 3)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    assert found.shape[3:] == geometry.after(0, SIZES[axes])
+    assert found.shape[3:] == geometry.output_size(0, SIZES[axes])
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
@@ -67,11 +67,11 @@ def test_patches_times_the_matrix_is_the_convolution(axes):
 
 def test_many_patches_are_thinned_out_evenly():
     geometry = Geometry((1,), (1,), (0,))
-    x = torch.arange(3.0 * MOST_PATCHES).view(2, 1, -1)  # a kernel of one reads each number once
+    x = torch.arange(3.0 * MAX_REFIT_PATCHES).view(2, 1, -1)  # a kernel of one reads each number once
     rows = made(geometry, inputs=1).patches(x).flatten()
     # from the first to the last of 3 n numbers in n - 1 steps: each is (3 n - 1) / (n - 1), a little above 3, rounded
-    assert len(rows) == MOST_PATCHES
-    assert (rows[0], rows[-1]) == (0, 3 * MOST_PATCHES - 1)
+    assert len(rows) == MAX_REFIT_PATCHES
+    assert (rows[0], rows[-1]) == (0, 3 * MAX_REFIT_PATCHES - 1)
     assert set(rows.diff().tolist()) == {3.0, 4.0}
 
 
@@ -83,7 +83,7 @@ def test_composing_kernels_composes_convolutions(axes):
     second, x = normal(6, 5, *size, seed=5), normal(2, 4, *size)
     (between,) = first([x])
     expected = second.flatten(1) @ (between - first.bias.view(-1, *(1,) * axes)).flatten(1).T
-    torch.testing.assert_close(compose(second, first).flatten(1) @ x.flatten(1).T, expected)
+    torch.testing.assert_close(compose_kernels(second, first).flatten(1) @ x.flatten(1).T, expected)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -91,7 +91,7 @@ def test_a_norm_is_over_channels_at_each_place(count):
     norm, x = LayerNorm(5).double(), normal(2, 3, 5, 4, 6)
     norm.weight, norm.bias = nn.Parameter(normal(2, 5)), nn.Parameter(normal(2, 5, seed=1))
     norm.counted = torch.ones(2, 5, dtype=torch.float64)
-    found = whole(normalised(norm, parted(x, count), 2), 2)
+    found = join_members(apply_norm(norm, split_members(x, count), 2), 2)
     mean, var = x.mean(2, keepdim=True), x.var(2, keepdim=True, unbiased=False)
     weight, bias = (p.view(2, 1, 5, 1, 1) for p in (norm.weight, norm.bias))
     torch.testing.assert_close(found, (x - mean) / (var + LayerNorm.EPSILON).sqrt() * weight + bias)
@@ -101,7 +101,7 @@ def test_a_norm_is_over_channels_at_each_place(count):
 def test_members_fade_each_by_its_own_share(count):
     activation, x = Activation(5, "Tanh", "ReLU").double(), normal(2, 3, 5, 4)
     activation.blend = torch.tensor([[0.25], [0.5]], dtype=torch.float64)
-    found = whole(activated(activation, parted(x, count), parted(x, count), 2), 2)
+    found = join_members(apply_activation(activation, split_members(x, count), split_members(x, count), 2), 2)
     for p, share in enumerate((0.25, 0.5)):
         torch.testing.assert_close(found[p], (1 - share) * x[p].relu() + share * x[p].tanh())
 
@@ -109,10 +109,10 @@ def test_members_fade_each_by_its_own_share(count):
 def test_what_is_to_be_kept_is_kept():
     x = normal(1, 2, 3)
     before = x.clone()
-    (kept,) = activated(Activation(2, "ReLU"), [x], [x], 1, keep=True)
+    (kept,) = apply_activation(Activation(2, "ReLU"), [x], [x], 1, keep=True)
     assert torch.equal(x, before)
     torch.testing.assert_close(kept, before.relu())
-    activated(Activation(2, "ReLU"), [x], [x], 1)
+    apply_activation(Activation(2, "ReLU"), [x], [x], 1)
     assert torch.equal(x, kept)  # it was overwritten
 
 
@@ -125,13 +125,13 @@ def test_what_is_to_be_kept_is_kept():
 )
 def test_a_layer_that_does_not_fit_its_input_is_named(geometry, message):
     with pytest.raises(ConfigurationError, match=message):
-        geometry.after(2, (8, 8))
+        geometry.output_size(2, (8, 8))
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 0), (3, 4, 4, 4, 4)])
 def test_what_is_no_image_is_refused(shape):
     with pytest.raises(ConfigurationError, match=r"must be that of an image, channels first"):
-        image_of(shape)
+        as_image_leaf(shape)
 
 
 @pytest.mark.parametrize("space", [Box(0, 255, (9, 8, 3), np.uint8), Box(-2.0, 2.0, (9, 8, 3), np.float32)])
@@ -143,7 +143,7 @@ def test_images_are_read_from_rows(space):
     rows = torch.as_tensor(encoding.encode(given))
     cnn = EvolvableCNN(CNNSpec(), leaf, 4)
     cnn.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
-    plain = EvolvableCNN(CNNSpec(), Unpacked((3, 9, 8)), 4)
+    plain = EvolvableCNN(CNNSpec(), PlainImage((3, 9, 8)), 4)
     plain.load_state_dict(cnn.state_dict())
     scaled = (given.astype(np.float32) - space.low) / (space.high - space.low)
     expected = plain(torch.as_tensor(scaled).movedim(-1, 1))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from agilerl_like.modules import EvolvableMLP, MLPSpec, Stack, dense
+from agilerl_like.modules import EvolvableMLP, MLPSpec, ParamStack, dense
 
 SIZES = {
     "one": [(6, 4)],
@@ -30,7 +30,7 @@ def stack_of(sizes, activation):
         members.append(member)
     cover = EvolvableMLP(MLPSpec.padded_union(specs), INPUTS, OUTPUTS)
     cover.shrink_(members)
-    return members, Stack.of(members, cover)
+    return members, ParamStack.of(members, cover)
 
 
 def drawn(*shape, seed):
@@ -147,7 +147,7 @@ def test_a_way_back_that_was_overtaken_is_refused():
 def test_a_copy_has_room_of_its_own():
     members, stack = stack_of(SIZES["equal"], "ReLU")
     before = of_input(stack, 6)
-    other = Stack.of(members)
+    other = ParamStack.of(members)
     assert of_input(other, 6) is not before
 
 
@@ -163,7 +163,7 @@ def test_so_it_is_where_autograd_finds_the_way_back(changes):
     members = [EvolvableMLP(its, INPUTS, OUTPUTS).double() for its in specs]
     cover = EvolvableMLP(MLPSpec.padded_union(specs), INPUTS, OUTPUTS)
     cover.shrink_(members)
-    stack = Stack.of(members, cover)
+    stack = ParamStack.of(members, cover)
     assert stack.module.linear(1).weight.shape == (3, 5, 5)
     x, gradient = (drawn(3, 6, size, seed=1) for size in (INPUTS, OUTPUTS))
     for found, its in zip(there_and_back(stack, x, gradient), by_autograd(members, stack, x, gradient), strict=True):

@@ -16,7 +16,7 @@ from agilerl_like.modules import (
     ResNetSpec,
     SimBaSpec,
 )
-from agilerl_like.modules.history_lstm import EvolvableWindow, WindowSpec
+from agilerl_like.modules.history_lstm import EvolvableHistoryLSTM, HistoryLSTMSpec
 
 IMAGE = (2, 7, 7)
 KINDS = {
@@ -93,7 +93,10 @@ def test_a_memory_grows_by_hand_and_its_hooks_stay():
 
 def test_a_reader_of_windows_is_narrowed_by_hand_without_states():
     """Its samples are windows `[time * features]`; the units that go are the newborn ones, which nobody missed."""
-    window, stream = EvolvableWindow(WindowSpec(hidden_state_size=32, num_layers=2), (5, 3)), torch.Generator()
+    window, stream = (
+        EvolvableHistoryLSTM(HistoryLSTMSpec(hidden_state_size=32, num_layers=2), (5, 3)),
+        torch.Generator(),
+    )
     window.double().reset_(stream.manual_seed(0), output_gain=1.0)
     with torch.no_grad():
         for parameter in window.residuals.parameters():

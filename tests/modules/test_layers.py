@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules import Stack
+from agilerl_like.modules import ParamStack
 from agilerl_like.modules.layers import (
     ACTIVATIONS,
     SKIP,
@@ -36,9 +36,9 @@ def scramble_(module, seed):
 
 
 def stacked(layers):
-    """Stack layers that have buffers but no parameters, beside something that has."""
+    """ParamStack layers that have buffers but no parameters, beside something that has."""
     members = [torch.nn.ModuleList([layer, Linear(1, 1).double()]) for layer in layers]
-    return Stack.of(members).module[0]
+    return ParamStack.of(members).module[0]
 
 
 def test_linear_is_orthogonal_with_its_gain():
@@ -100,13 +100,13 @@ def test_a_stacked_layer_gives_what_its_members_give(kind):
         layer = scramble_(LayerNorm(5), seed)
         if kind == "partly counted norm":
             layer.counted[seed % 3] = 0.0
-            layer.refresh()
+            layer.update_count_flags()
         return layer
 
     members = [make(seed) for seed in range(4)]
     x = normal(4, 7, 5)
     alone = torch.stack([member(x[i]) for i, member in enumerate(members)])
-    torch.testing.assert_close(Stack.of(members).module(x), alone, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(ParamStack.of(members).module(x), alone, rtol=1e-12, atol=1e-12)
 
 
 def test_layer_norm_is_torchs():
@@ -119,7 +119,7 @@ def test_layer_norm_is_torchs():
 def test_layer_norm_leaves_uncounted_units_out_of_its_statistics():
     layer = scramble_(LayerNorm(5), 0)
     layer.counted.copy_(torch.tensor([1.0, 0, 1, 1, 0]))
-    layer.refresh()
+    layer.update_count_flags()
     x = 3 * normal(8, 5, seed=1) + 1
     counted = x[:, [0, 2, 3]]
     mean, var = counted.mean(1, keepdim=True), counted.var(1, unbiased=False, keepdim=True)
@@ -131,7 +131,7 @@ def test_layer_norm_recounts_when_a_spread_would_have_nobody_left():
     layer = LayerNorm(4)
     for counted, after in (([1.0, 0, 1, 0], [1.0, 0, 1, 0]), ([0.0, 0, 1, 0], [1.0] * 4), ([0.0] * 4, [1.0] * 4)):
         layer.counted.copy_(torch.tensor(counted))
-        layer.recount_()
+        layer.count_all_if_few_()
         assert layer.counted.tolist() == after
         assert layer.counts_all == all(after)
 
@@ -139,7 +139,7 @@ def test_layer_norm_recounts_when_a_spread_would_have_nobody_left():
 def test_layer_norm_reads_again_who_counts_when_a_state_is_loaded():
     source, target = LayerNorm(3).double(), LayerNorm(3).double()
     source.counted[0] = 0.0
-    source.refresh()
+    source.update_count_flags()
     target.load_state_dict(source.state_dict())
     x = normal(4, 3)
     assert torch.equal(target(x), source(x))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences, carry_state
-from agilerl_like.modules.param_stack import Stack, twin
+from agilerl_like.modules.param_stack import ParamStack, clone_module
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
 CELLS = ("LSTM", "GRU")
@@ -288,15 +288,15 @@ def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
         return Course.of(members[i], its, slope[i, ..., :units])
 
     alone = [by_itself(i) for i in range(len(members))]
-    stack = Stack.of(members, cover)
+    stack = ParamStack.of(members, cover)
     together = Course.of(stack.module, Sequences(x, starts, state), slope)
     flat = torch.cat([part.reshape(len(members), -1) for part in together.of_parameters.values()], 1)
     for row, (member, its) in enumerate(zip(members, alone, strict=True)):
         vectors, units = member.state_shape
         torch.testing.assert_close(by_itself(row), its, rtol=0, atol=1e-10)  # its tensors are the stack's now
-        for name, corner in (("y", ()), ("step", ()), ("state", (slice(vectors),))):
+        for name, active_block in (("y", ()), ("step", ()), ("state", (slice(vectors),))):
             whole, part = getattr(together, name)[row].clone(), getattr(its, name)
-            inside = (..., *corner, slice(units))
+            inside = (..., *active_block, slice(units))
             torch.testing.assert_close(whole[inside], part, rtol=0, atol=1e-10)
             whole[inside] = 0.0
             assert bool((whole == 0).all())
@@ -328,7 +328,7 @@ def test_sequences_of_any_shape_can_follow_each_other():
         assert all(len(cell._tapes) <= 2 for cell in lstm.cells)
 
 
-@pytest.mark.parametrize("copied", [twin, copy.deepcopy, lambda lstm: pickle.loads(pickle.dumps(lstm))])
+@pytest.mark.parametrize("copied", [clone_module, copy.deepcopy, lambda lstm: pickle.loads(pickle.dumps(lstm))])
 def test_copies_have_room_of_their_own(copied):
     lstm = made(LSTMSpec(**SMALL))
     its, others = sequences(lstm), sequences(lstm, seed=50)
@@ -371,8 +371,8 @@ def test_permuting_members_permutes_rows():
     members = [made(LSTMSpec(num_layers=2, **SMALL), seed=seed) for seed in range(3)]
     x, starts, state = sequences(members[0], (3,))
     order = [2, 0, 1]
-    straight, _ = Stack.of(members).module.unroll(x, starts, state)
-    permuted, _ = Stack.of([members[i] for i in order]).module.unroll(x[order], starts[order], state[order])
+    straight, _ = ParamStack.of(members).module.unroll(x, starts, state)
+    permuted, _ = ParamStack.of([members[i] for i in order]).module.unroll(x[order], starts[order], state[order])
     torch.testing.assert_close(permuted, straight[order], rtol=0, atol=1e-12)
 
 
@@ -521,7 +521,7 @@ def test_growth_keeps_whole_sequences_from_any_state(cell, operators, seed):
     before, remembered = lstm.unroll(x, starts, state)
     for operator in operators:
         child_spec, arguments = lstm.spec.mutate(operator, rng)
-        child = lstm.rebuilt(child_spec).double()
+        child = lstm.rebuild(child_spec).double()
         morphed = transfer_weights_(child, lstm, operator, arguments, states=None, generator=generator)
         state = carry_state(state, lstm.spec, child_spec, morphed.maps)
         lstm = child
@@ -536,7 +536,7 @@ def test_growth_keeps_whole_sequences_from_any_state(cell, operators, seed):
 def test_newborn_units_remember_something_and_learn(cell):
     lstm = made(LSTMSpec(cell=cell, num_layers=2, **SMALL))
     for operator, arguments in (("add_node", {"nodes": 3}), ("add_layer", {"layer": 2})):
-        child = lstm.rebuilt(lstm.spec.apply(operator, **arguments)).double()
+        child = lstm.rebuild(lstm.spec.apply(operator, **arguments)).double()
         transfer_weights_(child, lstm, operator, arguments, states=None, generator=torch.Generator().manual_seed(1))
         lstm = child
     x, starts, state = sequences(lstm)
@@ -558,7 +558,7 @@ def test_removal_of_units_that_nobody_listens_to_changes_nothing(cell):
         for place, silent in ((0, [3, 4]), (1, [0, 3])):  # by itself, a module loses the last of its outputs
             lstm.cells[place].recurrent_weight[:, :, silent] = 0.0
         lstm.cells[1].gates.weight[:, :, [3, 4]] = 0.0
-    child, its = lstm.rebuilt(lstm.spec.apply("remove_node", nodes=2)).double(), sequences(lstm)
+    child, its = lstm.rebuild(lstm.spec.apply("remove_node", nodes=2)).double(), sequences(lstm)
     maps = transfer_weights_(child, lstm, "remove_node", {"nodes": 2}, states=its.x, generator=torch.Generator()).maps
     assert {name: unit_map.tolist() for name, unit_map in maps.items()} == {"out": [0, 1, 2], "1": [1, 2, 4]}
     state = carry_state(its.state, lstm.spec, child.spec, maps)
@@ -576,7 +576,7 @@ def test_removal_refits_the_map_that_lost_a_unit(cell):
         lstm.cells[0].recurrent_weight[:, :, 4] = 0.0
         lstm.cells[1].gates.weight[:, :, 4] = 0.0
     x, starts, state = sequences(lstm, count=64)
-    child = lstm.rebuilt(lstm.spec.apply("remove_node", nodes=1)).double()
+    child = lstm.rebuild(lstm.spec.apply("remove_node", nodes=1)).double()
     transfer_weights_(child, lstm, "remove_node", {"nodes": 1}, states=x, generator=torch.Generator())
     before, after = (
         lstm.unroll(x, starts, torch.zeros_like(state))[0],

@@ -66,7 +66,7 @@ def test_uniform_weights_vanish_at_the_output_too():
 def test_a_state_dict_of_a_grown_norm_makes_an_equal_module():
     mlp, other = (made(MLPSpec(hidden_size=(16,), layer_norm=True), seed=seed) for seed in (0, 1))
     mlp.norms[0].counted[:3] = 0.0
-    mlp.norms[0].refresh()
+    mlp.norms[0].update_count_flags()
     other.load_state_dict(mlp.state_dict())
     assert torch.equal(other(normal(5, 4)), mlp(normal(5, 4)))
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from agilerl_like.modules.module_utils import Layer, listed, switch, walk
-from agilerl_like.modules.param_stack import twin
+from agilerl_like.modules.param_stack import clone_module
 
 
 class Tree(nn.Module):
@@ -55,7 +55,7 @@ def pair():
     tree = Tree().eval()
     del tree._modules["missing"]  # of ours nothing is missing, and biases are there
     tree.second[1].bias = nn.Parameter(torch.ones(2))
-    return tree, twin(tree)
+    return tree, clone_module(tree)
 
 
 def test_a_twin_says_the_same_and_shares_no_number(pair):
@@ -91,7 +91,7 @@ def test_hooks_stay_where_they_were_hung(pair):
     heard = []
     for tree_or_copy, name in ((tree, "tree"), (copy, "copy")):
         tree_or_copy.register_forward_hook(lambda *_, name=name: heard.append(name))
-    twin(tree)(torch.zeros(2, 3))
+    clone_module(tree)(torch.zeros(2, 3))
     assert heard == []
     copy(torch.zeros(2, 3))
     tree(torch.zeros(2, 3))
@@ -102,7 +102,7 @@ def test_what_was_walked_through_or_copied_is_gone_when_it_is_forgotten(pair):
     tree, _ = pair
     gc.disable()  # nobody has to wait for a collection
     try:
-        copy = twin(tree)
+        copy = clone_module(tree)
         walk(copy)
         weight = weakref.ref(copy.first["b"].weight)
         del copy

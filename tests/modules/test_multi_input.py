@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from agilerl_like.envs import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec
-from agilerl_like.modules.history_lstm import WindowSpec
+from agilerl_like.modules.history_lstm import HistoryLSTMSpec
 from agilerl_like.modules.layers import Activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
-from agilerl_like.modules.param_stack import Stack
+from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.modules.resnet import ResNetSpec
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
@@ -111,7 +111,7 @@ def test_parts_have_the_extractors_that_were_asked_for():
         "map": CNNSpec,
         "past": MLPSpec,
     }
-    assert kinds("with a memory") == {"eye": CNNSpec, "map": CNNSpec, "past": WindowSpec}
+    assert kinds("with a memory") == {"eye": CNNSpec, "map": CNNSpec, "past": HistoryLSTMSpec}
     assert kinds("another kind") == {"body.0": MLPSpec, "eye": CNNSpec, "map": ResNetSpec}
     specs = dict(SPECS["another kind"].extractors)
     assert {spec.activation for spec in specs.values()} == {"Tanh"}
@@ -340,7 +340,7 @@ def test_each_row_is_its_member_alone(specs):
     members, cover = stacked(specs)
     x = rows(3, 6)
     alone = torch.stack([member(x[i]) for i, member in enumerate(members)])
-    stack = Stack.of(members, cover)
+    stack = ParamStack.of(members, cover)
     torch.testing.assert_close(stack.module(x), alone, rtol=0, atol=1e-10)
 
 
@@ -350,7 +350,7 @@ def test_members_may_have_unequal_numbers_of_outputs():
     members = [spread_(EvolvableMultiInput(spec, LEAVES, size).double(), size) for size in sizes]
     x = rows(3, 6)
     alone = [member(x[i]) for i, member in enumerate(members)]
-    found = Stack.of(members, EvolvableMultiInput(spec, LEAVES, 9).double()).module(x)
+    found = ParamStack.of(members, EvolvableMultiInput(spec, LEAVES, 9).double()).module(x)
     for row, size in enumerate(sizes):
         torch.testing.assert_close(found[row, :, :size], alone[row], rtol=0, atol=1e-10)
         assert not found[row, :, size:].any()
@@ -364,7 +364,7 @@ def test_gradients_are_each_members_own_and_what_is_not_there_stays_zero(specs):
     alone = [
         torch.autograd.grad(member(x[i]), list(member.parameters()), upstream[i]) for i, member in enumerate(members)
     ]
-    stack = Stack.of(members, cover)
+    stack = ParamStack.of(members, cover)
     y, pull = stack.module.pullback(x, to_input=False)
     assert not y.requires_grad
     found = [torch.zeros_like(parameter) for parameter in stack.module.parameters()]

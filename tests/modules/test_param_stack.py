@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from agilerl_like.modules import EvolvableMLP, MLPSpec, Stack
+from agilerl_like.modules import EvolvableMLP, MLPSpec, ParamStack
 from agilerl_like.modules.param_stack import layout, views
 
 SPECS = {
@@ -32,7 +32,7 @@ def members_of(spec, count=4):
                 module.advance_(0.2 * seed)
             if hasattr(module, "counted"):
                 module.counted[seed % len(module.counted)] = 0.0
-                module.refresh()
+                module.update_count_flags()
         members.append(mlp.double())
     return members
 
@@ -50,14 +50,14 @@ def members(request):
 def test_each_row_is_its_member_alone(members, training):
     x = normal(4, 7, 5)
     alone = torch.stack([member.train(training)(x[i]) for i, member in enumerate(members)])
-    stack = Stack.of(members)
+    stack = ParamStack.of(members)
     torch.testing.assert_close(stack.module.train(training)(x), alone, rtol=0, atol=1e-12)
     # and they still are after they were re-pointed
     torch.testing.assert_close(torch.stack([m(x[i]) for i, m in enumerate(members)]), alone, rtol=0, atol=1e-12)
 
 
 def test_a_stack_multiplies_by_the_weights_it_has_now_or_is_given(members):
-    x, stack = normal(4, 7, 5), Stack.of(members)
+    x, stack = normal(4, 7, 5), ParamStack.of(members)
     stack.module.eval()
     with torch.no_grad():
         stack.flat.mul_(-0.5)
@@ -72,8 +72,8 @@ def test_a_stack_multiplies_by_the_weights_it_has_now_or_is_given(members):
 
 def test_permuting_members_permutes_rows(members):
     x, order = normal(4, 7, 5), [2, 0, 3, 1]
-    straight = Stack.of(members).module(x)
-    permuted = Stack.of([members[i] for i in order]).module(x[order])
+    straight = ParamStack.of(members).module(x)
+    permuted = ParamStack.of([members[i] for i in order]).module(x[order])
     torch.testing.assert_close(permuted, straight[order], rtol=0, atol=1e-12)
 
 
@@ -93,13 +93,13 @@ def test_gradients_of_the_sum_are_each_members_own(members):
         loss = member(x[i]).square().mean()
         parts = torch.autograd.grad(loss, list(member.parameters()))
         alone.append(torch.cat([part.reshape(-1) for part in parts]))
-    found = flat_gradient(Stack.of(members), x, lambda y: y.square().mean(dim=(1, 2)).sum())
+    found = flat_gradient(ParamStack.of(members), x, lambda y: y.square().mean(dim=(1, 2)).sum())
     torch.testing.assert_close(found, torch.stack(alone), rtol=1e-10, atol=1e-12)
 
 
 def test_a_parameter_that_plays_no_part_has_a_gradient_of_zero():
     members = members_of(SPECS["noisy"], 2)
-    stack = Stack.of(members)
+    stack = ParamStack.of(members)
     stack.module.eval()
     gradient = flat_gradient(stack, normal(2, 7, 5), lambda y: y.square().sum())
     for slot in stack.slots:
@@ -108,7 +108,7 @@ def test_a_parameter_that_plays_no_part_has_a_gradient_of_zero():
 
 
 def test_views_live_both_ways(members):
-    stack = Stack.of(members)
+    stack = ParamStack.of(members)
     with torch.no_grad():
         stack.flat[1] += 1.0
         first = next(iter(members[2].parameters()))
@@ -125,9 +125,9 @@ def test_views_live_both_ways(members):
 
 def test_a_new_stack_takes_the_members_away_from_the_old_one():
     members = members_of(SPECS["plain"])
-    old = Stack.of(members)
+    old = ParamStack.of(members)
     before = old.flat.clone()
-    new = Stack.of(members[:2])
+    new = ParamStack.of(members[:2])
     with torch.no_grad():
         new.flat.zero_()
     assert torch.equal(old.flat, before)
@@ -135,7 +135,7 @@ def test_a_new_stack_takes_the_members_away_from_the_old_one():
 
 
 def test_take_and_put_touch_their_rows_only(members):
-    stack = Stack.of(members)
+    stack = ParamStack.of(members)
     before, buffers = stack.flat.clone(), {name: buffer.clone() for name, buffer in stack.buffers.items()}
     rows = torch.tensor([3, 1])
     part = stack.take(rows)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.conv_layers import SIDE_BY_SIDE
+from agilerl_like.modules.conv_layers import MAX_GROUPED_SIZE
 from agilerl_like.modules.layers import ACTIVATIONS, Activation
-from agilerl_like.modules.param_stack import Stack
+from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
@@ -36,7 +36,7 @@ def made(spec, shape=SHAPE, outputs=3, *, seed=0):
 
 
 def mutated(parent, operator, *, states, seed=0, **arguments):
-    child = parent.rebuilt(parent.spec.apply(operator, **arguments)).double()
+    child = parent.rebuild(parent.spec.apply(operator, **arguments)).double()
     transfer_weights_(child, parent, operator, arguments, states=states, generator=torch.Generator().manual_seed(seed))
     return child
 
@@ -267,8 +267,8 @@ def test_a_member_in_a_stack_is_as_it_is_alone(kind, batch):
                 layer.advance_(0.2 * i)
         alone.append(member(x[i]))
         gradients.append(torch.autograd.grad(alone[i].square().sum(), list(member.parameters())))
-    stack = Stack.of(members, EvolvableResNet(ResNetSpec.padded_union(specs), SHAPE, 3).double())
-    assert (batch * stack.module.widest > SIDE_BY_SIDE) == (batch == 120)  # both ways of convolving
+    stack = ParamStack.of(members, EvolvableResNet(ResNetSpec.padded_union(specs), SHAPE, 3).double())
+    assert (batch * stack.module.widest > MAX_GROUPED_SIZE) == (batch == 120)  # both ways of convolving
     y, pull = stack.module.pullback(x, to_input=False)
     torch.testing.assert_close(y, torch.stack(alone), rtol=0, atol=1e-10)
     found = [torch.full_like(parameter, torch.nan) for parameter in stack.module.parameters()]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.param_stack import Stack
+from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.modules.residual import Residual
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.modules.weight_transfer import transfer_weights_
@@ -120,12 +120,12 @@ def test_each_row_of_a_stack_is_its_member_alone(shapes):
     ]
     members = [made(spec, num_outputs=3 - seed, seed=seed) for seed, spec in enumerate(specs)]
     members[0].blocks[0].norm.counted[1] = 0.0  # one that has grown
-    members[0].blocks[0].norm.refresh()
+    members[0].blocks[0].norm.update_count_flags()
     x, slope = normal(len(members), 7, 4), normal(len(members), 7, 3, seed=1)
     for row, member in enumerate(members):
         slope[row, :, member.num_outputs :] = 0.0
     alone = [flat_gradients(m, x[i], slope[i, :, : m.num_outputs]) for i, m in enumerate(members)]
-    stack = Stack.of(members, EvolvableSimBa(SimBaSpec.padded_union(specs), 4, 3).double())
+    stack = ParamStack.of(members, EvolvableSimBa(SimBaSpec.padded_union(specs), 4, 3).double())
     y, of_input, into = flat_gradients(stack.module, x, slope)
     flat = torch.cat([part.reshape(len(members), -1) for part in into.values()], 1)
     for row, (member, (its, its_input, its_into)) in enumerate(zip(members, alone, strict=True)):
@@ -230,7 +230,7 @@ def test_every_axis_of_units_is_named():
 
 
 def mutated(simba, operator, arguments, *, states=None, seed=0):
-    child = simba.rebuilt(simba.spec.apply(operator, **arguments)).double()
+    child = simba.rebuild(simba.spec.apply(operator, **arguments)).double()
     transfer_weights_(child, simba, operator, arguments, states=states, generator=torch.Generator().manual_seed(seed))
     return child
 
@@ -272,7 +272,7 @@ def test_removal_of_a_block_that_adds_nothing_changes_nothing(block):
 def test_removal_of_a_block_is_made_up_for_by_those_behind_it():
     simba, x = made(SimBaSpec(num_blocks=3, **SMALL)), normal(400, 4)
     child = mutated(simba, "remove_block", {"block": 0}, states=x)
-    plain = simba.rebuilt(child.spec).double()
+    plain = simba.rebuild(child.spec).double()
     state = simba.state_dict()
     plain.load_state_dict(
         {

@@ -13,7 +13,7 @@ from network_examples import BOX, builder, outputs_of, random_parent, states, st
 
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules import MLPSpec, Stack
+from agilerl_like.modules import MLPSpec, ParamStack
 from agilerl_like.modules.base import Spec
 from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.actor_critic import ActorCritic, NoNorm
@@ -203,7 +203,7 @@ def test_a_stack_of_pairs_computes_each_pair(share):
         networks.append(network)
     x = states(3 * 16).view(3, 16, 4)
     alone = torch.stack([outputs_of(network, x[i]) for i, network in enumerate(networks)])
-    torch.testing.assert_close(outputs_of(Stack.of(networks).module, x), alone, rtol=0, atol=1e-12)
+    torch.testing.assert_close(outputs_of(ParamStack.of(networks).module, x), alone, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -278,10 +278,10 @@ def test_a_rebuilt_network_is_one_that_was_built(recurrent, share, normed, seed)
         spec, _ = spec.mutate(str(rng.choice(legal)), rng, activations=("ReLU", "Tanh", "GELU"))
         network.finish_fading_()
         before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-        rebuilt = network.rebuilt(spec)
-        assert facts(rebuilt) == facts(build(spec).train(network.training))
+        rebuild = network.rebuild(spec)
+        assert facts(rebuild) == facts(build(spec).train(network.training))
         buffers = {id(buffer) for buffer in network.buffers()}
-        assert not any(id(module) in set(map(id, network.modules())) for module in rebuilt.modules())
-        assert not any(id(buffer) in buffers for buffer in rebuilt.buffers())
+        assert not any(id(module) in set(map(id, network.modules())) for module in rebuild.modules())
+        assert not any(id(buffer) in buffers for buffer in rebuild.buffers())
         assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
-        network = rebuilt
+        network = rebuild

@@ -17,7 +17,7 @@ from network_examples import (
 )
 
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.modules import Stack
+from agilerl_like.modules import ParamStack
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.network_mutation import mutate_network
 
@@ -118,7 +118,7 @@ def test_removed_nodes_take_their_moments_along_and_what_is_refitted_loses_its_d
 
 def learner(one, steps):
     """A stack of one and its Adam, with a function that takes one step on a batch and returns |update| / lr."""
-    stack, rows = Stack.of([one.network]), [moment.unsqueeze(0) for moment in one.moments]
+    stack, rows = ParamStack.of([one.network]), [moment.unsqueeze(0) for moment in one.moments]
     adam = Adam(rows[0].clone(), rows[1].clone(), torch.full((1,), float(steps)).to(rows[0]))
     rate = torch.full((1,), 1e-3).to(rows[0])
 
