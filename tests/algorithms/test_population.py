@@ -16,7 +16,7 @@ from agilerl_like import (
     make_vect_envs,
 )
 from agilerl_like.algorithms.agent import values_of
-from agilerl_like.algorithms.individuals import mend
+from agilerl_like.algorithms.individuals import replace_diverged
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.seeding import Purpose, integers
@@ -334,11 +334,11 @@ def test_a_sick_member_is_replaced_by_a_clone_of_the_best():
     with torch.no_grad():
         for parameter in population[0].network.parameters():
             parameter.fill_(torch.nan)
-    assert mend(population, [0], [9]) == [(0, 1)]
+    assert replace_diverged(population, [0], [9]) == [(0, 1)]
     assert population[0].index == 9
     assert torch.equal(flat(population[0]), flat(population[1]))
     with pytest.raises(PopulationDivergedError, match="every member"):
-        mend(population, [0, 1, 2], [10, 11, 12])
+        replace_diverged(population, [0, 1, 2], [10, 11, 12])
 
 
 def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
