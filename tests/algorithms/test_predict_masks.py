@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_on_policy
-from agilerl_like.algorithms.serialization import flag_in
+from agilerl_like.algorithms.serialization import read_flag
 
 STEPS = 5
 LEGAL = np.array([True, True, False])
@@ -101,7 +101,7 @@ def test_files_from_before_the_flag_are_read():
     assert document.pop("learned_with_masks") is False
     assert PPO.from_documents(document, tensors, device="cpu", where="older").learned_with_masks is False
     with pytest.raises(ValueError, match="learned_with_masks=1 must be true or false"):
-        flag_in({"learned_with_masks": 1}, "learned_with_masks", older=False)
+        read_flag({"learned_with_masks": 1}, "learned_with_masks", older=False)
 
 
 def test_members_of_a_run_learn_with_masks():
