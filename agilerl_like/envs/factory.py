@@ -192,7 +192,7 @@ class VecEnvConfig:
             if not supports_batch(wrapper):
                 raise ConfigurationError(
                     f"wrappers: {wrapper!r} wraps single envs; allowed with backend='sync', 'workers' or 'async', and "
-                    f"with backend={self.backend!r} those whose class says reads_rows = True"
+                    f"with backend={self.backend!r} those whose class has supports_batch = True"
                 )
         env = self._build_pool() if self.backend == "envpool" else self._build_native()
         for wrapper in self.wrappers:

@@ -22,18 +22,13 @@ from agilerl_like.errors import ConfigurationError
 
 KNOWN_PACKAGES = ("ale_py", "gymnasium", "minatar", "minigrid", "mpe2", "pettingzoo")
 """Packages of environments; those that register with gymnasium's entry points count as well."""
-OWN_MODULES = {
-    f"agilerl_like.envs.{name}": f"agilerl_like.envs.{now}"
-    for name, now in {
-        "probe_envs": "probe_envs",
-        "observation_wrappers": "observation_wrappers",
-        "views": "observation_wrappers",
-        "multi_agent.probe_envs": "multi_agent.probe_envs",
-        "multi_agent.wrappers": "multi_agent.wrappers",
-        "team_images": "multi_agent.wrappers",
-    }.items()
+FORMER_MODULES = {
+    "agilerl_like.envs.views": "agilerl_like.envs.observation_wrappers",
+    "agilerl_like.envs.team_images": "agilerl_like.envs.multi_agent.wrappers",
 }
-"""Our modules whose environments and wrappers a configuration may name -> the modules that define them."""
+"""Former paths of our wrappers, which configurations may still name -> where they are defined now."""
+OWN_MODULES = ("agilerl_like.envs.probe_envs", "agilerl_like.envs.multi_agent.probe_envs", *FORMER_MODULES.values())
+"""Our modules whose environments and wrappers a configuration may name."""
 GYMNASIUM_ID = re.compile(r"(?:[\w:.-]+/)?[\w:.-]+-v\d+")
 PETTINGZOO_FACTORIES = ("parallel_env", "raw_env", "env")
 """What the modules of PettingZoo's environments call their factories."""
@@ -48,9 +43,10 @@ def is_trusted_path(path: str) -> bool:
     """
     module_name, colon, name = path.rpartition(":")
     module_name = module_name if colon else name  # a module of PettingZoo's kind
+    module_name = FORMER_MODULES.get(module_name, module_name)
     if module_name in OWN_MODULES:
-        thing = getattr(importlib.import_module(OWN_MODULES[module_name]), name, None)
-        return callable(thing) and getattr(thing, "__module__", None) == OWN_MODULES[module_name]
+        thing = getattr(importlib.import_module(module_name), name, None)
+        return callable(thing) and getattr(thing, "__module__", None) == module_name
     if not _is_package(module_name.partition(".")[0]):
         return False
     if not colon or name in PETTINGZOO_FACTORIES or GYMNASIUM_ID.fullmatch(name):
@@ -99,7 +95,7 @@ def import_module_named(field: str, value: str, module_name: str) -> ModuleType:
     check_module_name(field, value, module_name)
     try:
         _find_in_current_folder(module_name.partition(".")[0])
-        return importlib.import_module(OWN_MODULES.get(module_name, module_name))
+        return importlib.import_module(FORMER_MODULES.get(module_name, module_name))
     except ImportError as fault:
         raise ConfigurationError(
             f"{field}={value!r}: module {module_name!r} cannot be imported: {_import_advice(module_name, fault)}"

@@ -101,3 +101,6 @@ def _check(space: gym.Space, entries: Sequence[int] | Sequence[str]) -> None:
                 raise ConfigurationError(f"entries: {entry!r} is no place; allowed are 0 to {space.shape[0] - 1}")
     else:
         raise ConfigurationError(f"observation_space={space} has no entries to keep; allowed are vectors and Dict")
+
+
+KeepEntries, DrawnPole = SelectEntries, RenderedPole  # former names, which configurations may still use

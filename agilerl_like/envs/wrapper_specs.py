@@ -73,7 +73,8 @@ def to_json(wrapper: Wrapper) -> Any:
 def supports_batch(wrapper: Wrapper) -> bool:
     """Whether a wrapper may go around a vector env, too."""
     kind = resolve_wrapper(wrapper)
-    return getattr(kind.func if isinstance(kind, partial) else kind, "supports_batch", False) is True
+    kind = kind.func if isinstance(kind, partial) else kind
+    return True in (getattr(kind, name, False) for name in ("supports_batch", "reads_rows"))  # the latter: former name
 
 
 def changes_reward(wrapper: Wrapper) -> bool:
