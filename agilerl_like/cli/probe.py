@@ -40,8 +40,8 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: Flag
     records: list[ProbeRecord] = []
     with Live(table, console=console, auto_refresh=False) as live:
         for name in names or worlds:
-            probe = worlds[name]
-            record = solve(probe, seed=seed) if isinstance(probe, Probe) else solve_multi_agent(probe, seed=seed)
+            chosen = worlds[name]
+            record = solve(chosen, seed=seed) if isinstance(chosen, Probe) else solve_multi_agent(chosen, seed=seed)
             records.append(record)
             for row in _rows(record):
                 table.add_row(*row)

@@ -259,7 +259,7 @@ def test_an_error_ends_the_others_who_say_it(start, faulty, speaker):
     ranks = start(3)
     ranks.order("fail", faulty)
     assert ranks.codes(faulty, speaker, 2) == [1, CODE, CODE]
-    error = "left with EnvironmentFault: the env returned NaN, so all ranks end."
+    error = "left with EnvStepError: the env returned NaN, so all ranks end."
     assert list(ranks.said()) == [(speaker, f"{ranks.name(faulty)} {error}", ADVICE)]
 
 
