@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import gymnasium
 import torch
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, resolve_device
 from agilerl_like.algorithms.individuals import BasePopulation
@@ -71,7 +71,7 @@ class Config(Section):
     hyperparameters: dict[Annotated[str, AfterValidator(evolvable)], RangeConfig] = Field(default_factory=dict)
     """What evolution may change, and in which range: name -> {min, max, ...}."""
     network: NetworkConfig = NetworkConfig()
-    selection: SelectionConfig = SelectionConfig()
+    selection: SerializeAsAny[SelectionConfig] = SelectionConfig()
     mutation: MutationConfig | None = MutationConfig()
     """none: no evolution; members train side by side."""
     training: TrainingConfig = TrainingConfig()

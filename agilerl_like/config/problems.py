@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from agilerl_like.config.model import Config, Contradictions
 from agilerl_like.config.multi_agent import KINDS
 from agilerl_like.config.notation import Place
-from agilerl_like.config.sections import MutationConfig, RangeConfig
+from agilerl_like.config.sections import MutationConfig, RangeConfig, strategy_fields
 from agilerl_like.errors import ConfigurationError, foreign_setting, renamed, unknown_name
+from agilerl_like.registry import registered
 
 
 class Problem(NamedTuple):
@@ -91,4 +92,5 @@ class Wording:
     def _names(self, section: str) -> tuple[str, ...]:
         model: Any = self.kind.model_fields[section].annotation
         model = MutationConfig if section == "mutation" else model
-        return tuple(getattr(model, "model_fields", getattr(model, "__dataclass_fields__", ())))
+        registered_fields = strategy_fields(registered("selection").values()) if section == "selection" else ()
+        return (*getattr(model, "model_fields", getattr(model, "__dataclass_fields__", ())), *registered_fields)

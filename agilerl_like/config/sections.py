@@ -6,7 +6,7 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -211,6 +211,17 @@ class NetworkConfig(Section):
         return self
 
 
+def strategy_fields(strategies: Iterable[type[Selection]]) -> dict[str, Any]:
+    """The settings of selection strategies in the form that pydantic takes: name -> (type, default)."""
+    left_out = {*(known.name for known in fields(Selection)), "population_size"}
+    return {
+        known.name: (get_type_hints(strategy)[known.name], ... if known.default is MISSING else known.default)
+        for strategy in strategies
+        for known in fields(strategy)
+        if known.name not in left_out
+    }
+
+
 class SelectionConfig(Section):
     """Selection of parents. A strategy that is registered has its own fields as further settings."""
 
@@ -236,14 +247,12 @@ class SelectionConfig(Section):
     def _with_fields_of_strategy(
         cls, given: Any, handler: ModelWrapValidatorHandler[SelectionConfig]
     ) -> SelectionConfig:
-        name = given.get("name", "tournament") if isinstance(given, Mapping) else "tournament"
-        kind: type[Selection] = registered("selection").find("name", name)
-        types, common = get_type_hints(kind), {*cls.model_fields, *(known.name for known in fields(Selection))}
-        own: dict[str, Any] = {
-            known.name: (types[known.name], known.default if known.default is not MISSING else ...)
-            for known in fields(kind)
-            if known.name not in common | {"population_size"}
-        }
+        if not isinstance(given, Mapping):
+            return handler(given)
+        strategies = registered("selection")
+        strategy = strategies.find("name", given.get("name", cls.model_fields["name"].default))
+        wanted = ({*strategy_fields([strategy])} | given.keys()) - cls.model_fields.keys()
+        own = {name: its for name, its in strategy_fields(strategies.values()).items() if name in wanted}
         return create_model(cls.__name__, __base__=cls, **own).model_validate(given) if own else handler(given)
 
     @model_validator(mode="after")
