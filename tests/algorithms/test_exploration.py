@@ -152,7 +152,7 @@ def test_a_newcomer_does_not_follow_on_the_noise_of_another():
     for _ in range(128):  # a whole block, so that the next one is about to be drawn
         last = population.next_noise(200)
     stays = child_of(population[0], lr=1e-3)
-    population.take_over([stays])
+    population.set_members([stays])
     # the correlation of 400 pairs of independent numbers has a standard error of 0.05
     assert abs(float((population.next_noise(200) * last).mean())) < 0.25
 
