@@ -199,14 +199,17 @@ def test_a_wrong_config_is_told_what_is_wrong(changes, message):
     ("spec", "message"),
     [
         (MultiInputSpec(), "extractors has no entry for 'eye', which is an image"),
-        (spec_of(extractors={"eye": {"encoder": "lstm"}}), r"\['eye'\]=WindowSpec does not suit .*allowed.* mlp, cnn"),
+        (
+            spec_of(extractors={"eye": {"encoder": "lstm"}}),
+            r"\['eye'\]=HistoryLSTMSpec does not suit .*allowed.* mlp, cnn",
+        ),
         (
             spec_of(extractors={"body.0": {"encoder": "cnn"}}),
             r"\['body.0'\]=CNNSpec does not suit .*allowed.* mlp, simba$",
         ),
         (
             spec_of(extractors={"body.0": {"encoder": "lstm"}}),
-            r"\['body.0'\]=WindowSpec does not suit .*allowed.* mlp, simba$",
+            r"\['body.0'\]=HistoryLSTMSpec does not suit .*allowed.* mlp, simba$",
         ),
         (spec_of(extractors={"map": {"kernel_size": [5], "channel_size": [16]}}), r"\['map'\]: kernel_size entry=5"),
         (spec_of().evolve(extractors=(("ear", MLPSpec()),)), "extractors key='ear' is unknown"),

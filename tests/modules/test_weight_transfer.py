@@ -92,7 +92,7 @@ def test_carry_of_any_map_entry_by_entry(rows, columns):
 PARENT = {"a.weight": np.array([[[3.0, 4], [6, 8]]]), "a.bias": np.array([[1.0, 3]])}
 WAYS = {
     "sources": {name: name for name in PARENT},
-    "axes": {"a.weight": ("u", "in"), "a.bias": ("u",)},
+    "unit_axes": {"a.weight": ("u", "in"), "a.bias": ("u",)},
     "maps": {"u": append_units(2, 1)},
 }
 
@@ -140,7 +140,7 @@ def test_new_entries_of_moments_are_zero_or_the_mean():
 
 def test_a_newborn_unit_does_not_count_in_a_normalisation():
     name, child = "norms.0.counted", {"norms.0.counted": np.ones((1, 3))}
-    ways = {"sources": {name: name}, "axes": {name: ("u",)}, "maps": {"u": append_units(2, 1)}}
+    ways = {"sources": {name: name}, "unit_axes": {name: ("u",)}, "maps": {"u": append_units(2, 1)}}
     copy_units_(child, {name: np.array([[1.0, 0.0]])}, WeightMap(**ways), generator=stream())
     assert child[name].tolist() == [[1, 0, 0]]
 
