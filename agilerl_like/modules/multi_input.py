@@ -45,21 +45,21 @@ LATENT_STEPS = (8, 16, 32)
 """How many latent nodes a mutation adds or removes (AgileRL's choice)."""
 
 
-class Kind(NamedTuple):
+class ExtractorKind(NamedTuple):
     """A kind of extractor."""
 
     spec: type[Spec]
     module: Callable[[Any, Any, int], EvolvableModule]
-    reads: str
+    input_form: str
     """Which form of an observation's part: a key of what `_forms` returns."""
 
 
 EXTRACTORS = {
-    "mlp": Kind(MLPSpec, EvolvableMLP, "numbers"),
-    "lstm": Kind(HistoryLSTMSpec, lambda spec, inputs, _: EvolvableHistoryLSTM(spec, inputs), "window"),
-    "cnn": Kind(CNNSpec, EvolvableCNN, "image"),
-    "resnet": Kind(ResNetSpec, EvolvableResNet, "image"),
-    "simba": Kind(SimBaSpec, EvolvableSimBa, "numbers"),
+    "mlp": ExtractorKind(MLPSpec, EvolvableMLP, "numbers"),
+    "lstm": ExtractorKind(HistoryLSTMSpec, lambda spec, inputs, _: EvolvableHistoryLSTM(spec, inputs), "window"),
+    "cnn": ExtractorKind(CNNSpec, EvolvableCNN, "image"),
+    "resnet": ExtractorKind(ResNetSpec, EvolvableResNet, "image"),
+    "simba": ExtractorKind(SimBaSpec, EvolvableSimBa, "numbers"),
 }
 """Every kind of extractor, by the name that a configuration may give as `encoder`."""
 DEFAULT_EXTRACTORS = ("cnn", "mlp", "lstm")
@@ -272,7 +272,7 @@ def _extractor_spec(field: str, config: Any, usual: str, leaf: Leaf | None, defa
     name = given.pop("encoder", usual)
     if name not in EXTRACTORS:
         raise unknown_name(f"{field}: encoder", name, EXTRACTORS)
-    spec, inputs = EXTRACTORS[name].spec, _forms(leaf).get(EXTRACTORS[name].reads) if leaf else None
+    spec, inputs = EXTRACTORS[name].spec, _forms(leaf).get(EXTRACTORS[name].input_form) if leaf else None
     known = {entry.name for entry in fields(spec)}
     defaults = {**defaults, "output_activation": given.get("activation", defaults["activation"])}
     return spec.from_config(field, {**{key: value for key, value in defaults.items() if key in known}, **given}, inputs)
@@ -296,20 +296,20 @@ def _forms(leaf: Leaf) -> dict[str, Any]:
     return {"numbers": leaf.size, **({"window": leaf.env_shape} if is_window else {})}
 
 
-def _kind_of(spec: Spec) -> Kind:
+def _kind_of(spec: Spec) -> ExtractorKind:
     return next(kind for kind in EXTRACTORS.values() if kind.spec is type(spec))
 
 
 def _read_by(spec: Spec, leaf: Leaf) -> Any:
     """What an extractor is built for: the size of the form in which it reads a leaf."""
     forms = _forms(leaf)
-    if _kind_of(spec).reads not in forms:
-        allowed = (name for name, kind in EXTRACTORS.items() if kind.reads in forms)
+    if _kind_of(spec).input_form not in forms:
+        allowed = (name for name, kind in EXTRACTORS.items() if kind.input_form in forms)
         raise ConfigurationError(
             f"extractors[{leaf.name!r}]={type(spec).__name__} does not suit {leaf.space}; "
             f"allowed for encoder are {', '.join(allowed)}"
         )
-    return forms[_kind_of(spec).reads]
+    return forms[_kind_of(spec).input_form]
 
 
 def _has_latent(spec: Spec) -> bool:
