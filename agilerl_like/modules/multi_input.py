@@ -40,6 +40,7 @@ from agilerl_like.modules.layers import Activation, Linear, check_activation
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
+from agilerl_like.registry import Registry, registered
 
 LATENT_STEPS = (8, 16, 32)
 """How many latent nodes a mutation adds or removes (AgileRL's choice)."""
@@ -54,13 +55,16 @@ class ExtractorKind(NamedTuple):
     """Which form of an observation's part: a key of what `_forms` returns."""
 
 
-EXTRACTORS = {
-    "mlp": ExtractorKind(MLPSpec, EvolvableMLP, "numbers"),
-    "lstm": ExtractorKind(HistoryLSTMSpec, lambda spec, inputs, _: EvolvableHistoryLSTM(spec, inputs), "window"),
-    "cnn": ExtractorKind(CNNSpec, EvolvableCNN, "image"),
-    "resnet": ExtractorKind(ResNetSpec, EvolvableResNet, "image"),
-    "simba": ExtractorKind(SimBaSpec, EvolvableSimBa, "numbers"),
-}
+EXTRACTORS: Registry[ExtractorKind] = registered(
+    "extractor",
+    {
+        "mlp": ExtractorKind(MLPSpec, EvolvableMLP, "numbers"),
+        "lstm": ExtractorKind(HistoryLSTMSpec, lambda spec, inputs, _: EvolvableHistoryLSTM(spec, inputs), "window"),
+        "cnn": ExtractorKind(CNNSpec, EvolvableCNN, "image"),
+        "resnet": ExtractorKind(ResNetSpec, EvolvableResNet, "image"),
+        "simba": ExtractorKind(SimBaSpec, EvolvableSimBa, "numbers"),
+    },
+)
 """Every kind of extractor, by the name that a configuration may give as `encoder`."""
 DEFAULT_EXTRACTORS = ("cnn", "mlp", "lstm")
 """Those that parts get for which none is named, as `cnn_config`, `mlp_config` and `lstm_config` have them."""
@@ -270,9 +274,8 @@ def _extractor_spec(field: str, config: Any, usual: str, leaf: Leaf | None, defa
     check_mapping(field, config)
     given = {key: value for key, value in config.items() if value is not None}
     name = given.pop("encoder", usual)
-    if name not in EXTRACTORS:
-        raise unknown_name(f"{field}: encoder", name, EXTRACTORS)
-    spec, inputs = EXTRACTORS[name].spec, _forms(leaf).get(EXTRACTORS[name].input_form) if leaf else None
+    kind = EXTRACTORS.find(f"{field}: encoder", name)
+    spec, inputs = kind.spec, _forms(leaf).get(kind.input_form) if leaf else None
     known = {entry.name for entry in fields(spec)}
     defaults = {**defaults, "output_activation": given.get("activation", defaults["activation"])}
     return spec.from_config(field, {**{key: value for key, value in defaults.items() if key in known}, **given}, inputs)

@@ -31,6 +31,7 @@ from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.passage import Absent
+from agilerl_like.registry import Registry, registered
 
 LATENT_STEPS = (8, 16, 32)
 """How many latent nodes a mutation adds or removes (AgileRL's choice)."""
@@ -59,13 +60,16 @@ class EncoderKind(NamedTuple):
     """What is built of the same spec where there are images among what a kind for vectors is to read."""
 
 
-ENCODERS = {
-    "mlp": EncoderKind(MLPSpec, EvolvableMLP, "vectors", FlatMLP),
-    "simba": EncoderKind(SimBaSpec, EvolvableSimBa, "vectors", FlatSimBa),
-    "cnn": EncoderKind(CNNSpec, EvolvableCNN, "image"),
-    "resnet": EncoderKind(ResNetSpec, EvolvableResNet, "image"),
-    "multi_input": EncoderKind(MultiInputSpec, EvolvableMultiInput, "parts"),
-}
+ENCODERS: Registry[EncoderKind] = registered(
+    "encoder",
+    {
+        "mlp": EncoderKind(MLPSpec, EvolvableMLP, "vectors", FlatMLP),
+        "simba": EncoderKind(SimBaSpec, EvolvableSimBa, "vectors", FlatSimBa),
+        "cnn": EncoderKind(CNNSpec, EvolvableCNN, "image"),
+        "resnet": EncoderKind(ResNetSpec, EvolvableResNet, "image"),
+        "multi_input": EncoderKind(MultiInputSpec, EvolvableMultiInput, "parts"),
+    },
+)
 """Every kind of encoder, by the name that `net_config` may give as `encoder`."""
 
 
