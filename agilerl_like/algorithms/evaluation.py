@@ -201,7 +201,7 @@ def _round(
     observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
     guard.check(observation=observations)
     arrays, device = env.arrays, state.device
-    encode = arrays.encoder(encoding)
+    encode = arrays.make_encode_fn(encoding)
     look_every = 1 if isinstance(arrays, NumpyBackend) else TENSOR_STEPS
     playing = arrays.of(np.tile(np.arange(envs) < len(seeds), members))
     returns, lengths, lost = (arrays.zeros(env.num_envs, dtype=dtype) for dtype in (np.float64, np.int64, np.bool_))

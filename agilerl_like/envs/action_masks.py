@@ -45,7 +45,7 @@ class ActionMasks:
                 f"info['action_mask'] has shape {tuple(mask.shape)}; allowed for {self.space} in {len(rows)} envs is "
                 f"{(len(rows), self.size)}"
             )
-        for free in (None if present is None else ~self.arrays.flags(present, copy=False), ignored):
+        for free in (None if present is None else ~self.arrays.to_bool(present, copy=False), ignored):
             mask = mask if free is None else mask | free[:, None]
         self._look_for_stuck(mask, rows)
         return mask
@@ -62,7 +62,7 @@ class ActionMasks:
 
     def _as_flags(self, given: Any) -> Array:
         try:
-            return self.arrays.flags(given, copy=True)
+            return self.arrays.to_bool(given, copy=True)
         except ValueError as fault:  # rows of unequal length
             raise ConfigurationError(f"info['action_mask'] has rows of unequal shape: {given!r}") from fault
 

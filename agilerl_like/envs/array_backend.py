@@ -1,7 +1,7 @@
 """What stepping needs of arrays, once for numpy and once for torch, so that nobody else asks which kind an env returns.
 
-The subtlety is `some`. Looking into numpy is free. Looking into a tensor on an accelerator waits for everything that
-was asked of it before, so for tensors `some` says yes without looking: what stands behind it must be right, if idle,
+The subtlety is `maybe_any`. Looking into numpy is free. Looking into a tensor on an accelerator waits for everything that
+was asked of it before, so for tensors `maybe_any` says yes without looking: what stands behind it must be right, if idle,
 where no flag is set.
 """
 
@@ -26,11 +26,11 @@ class ArrayBackend(ABC):
     """One kind of arrays."""
 
     @abstractmethod
-    def numbers(self, given: Any, *, copy: bool) -> Array:
+    def to_float32(self, given: Any, *, copy: bool) -> Array:
         """Return float32 numbers; with `copy` never the very array that came in."""
 
     @abstractmethod
-    def flags(self, given: Any, *, copy: bool) -> Array:
+    def to_bool(self, given: Any, *, copy: bool) -> Array:
         """Return booleans; with `copy` never the very array that came in."""
 
     @abstractmethod
@@ -38,11 +38,11 @@ class ArrayBackend(ABC):
         """Return zeros of one of numpy's types."""
 
     @abstractmethod
-    def own(self, tree: Tree) -> Tree:
+    def copy(self, tree: Tree) -> Tree:
         """Copy every array of a tree."""
 
     @abstractmethod
-    def some(self, flags: Array) -> bool:
+    def maybe_any(self, flags: Array) -> bool:
         """Say whether some flag may be set; numpy knows, a tensor is not looked into."""
 
     @abstractmethod
@@ -50,7 +50,7 @@ class ArrayBackend(ABC):
         """Take the rows of `yes` where flags [N] are set and those of `no` elsewhere."""
 
     @abstractmethod
-    def of(self, array: np.ndarray) -> Array:
+    def from_numpy(self, array: np.ndarray) -> Array:
         """Return what numpy holds as this kind."""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class ArrayBackend(ABC):
         """Return actions as the env takes them; from a tensor to numpy this is the exchange with the host."""
 
     @abstractmethod
-    def encoder(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
+    def make_encode_fn(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
         """Return what turns observations into rows `[..., size]`, on the device that they are on."""
 
     @abstractmethod
@@ -69,19 +69,19 @@ class ArrayBackend(ABC):
 class NumpyBackend(ArrayBackend):
     """numpy."""
 
-    def numbers(self, given: Any, *, copy: bool) -> np.ndarray:
+    def to_float32(self, given: Any, *, copy: bool) -> np.ndarray:
         return np.array(given, dtype=np.float32) if copy else np.asarray(given, dtype=np.float32)
 
-    def flags(self, given: Any, *, copy: bool) -> np.ndarray:
+    def to_bool(self, given: Any, *, copy: bool) -> np.ndarray:
         return np.array(given, dtype=np.bool_) if copy else np.asarray(given, dtype=np.bool_)
 
     def zeros(self, *shape: int, dtype: type[np.generic]) -> np.ndarray:
         return np.zeros(shape, dtype=dtype)
 
-    def own(self, tree: Tree) -> Tree:
+    def copy(self, tree: Tree) -> Tree:
         return tree_map(np.array, tree)
 
-    def some(self, flags: np.ndarray) -> bool:
+    def maybe_any(self, flags: np.ndarray) -> bool:
         return bool(np.count_nonzero(flags))
 
     def where(self, flags: np.ndarray, yes: Tree, no: Tree) -> Tree:
@@ -90,13 +90,13 @@ class NumpyBackend(ArrayBackend):
 
         return pick(yes, no) if isinstance(yes, np.ndarray) else tree_map(pick, yes, no)
 
-    def of(self, array: np.ndarray) -> np.ndarray:
+    def from_numpy(self, array: np.ndarray) -> np.ndarray:
         return array
 
     def actions(self, given: Any) -> Any:
         return given.cpu().numpy() if isinstance(given, Tensor) else given
 
-    def encoder(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
+    def make_encode_fn(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
         return lambda observations: torch.from_numpy(encoding.encode(observations))
 
     def to_numpy(self, array: np.ndarray) -> np.ndarray:
@@ -109,10 +109,10 @@ class TorchBackend(ArrayBackend):
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def numbers(self, given: Any, *, copy: bool) -> Tensor:
+    def to_float32(self, given: Any, *, copy: bool) -> Tensor:
         return self._tensor(given, np.float32).to(torch.float32, copy=copy)
 
-    def flags(self, given: Any, *, copy: bool) -> Tensor:
+    def to_bool(self, given: Any, *, copy: bool) -> Tensor:
         return self._tensor(given, np.bool_).to(torch.bool, copy=copy)
 
     def _tensor(self, given: Any, dtype: type[np.generic]) -> Tensor:
@@ -122,10 +122,10 @@ class TorchBackend(ArrayBackend):
     def zeros(self, *shape: int, dtype: type[np.generic]) -> Tensor:
         return torch.zeros(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device=self.device)
 
-    def own(self, tree: Tree) -> Tree:
+    def copy(self, tree: Tree) -> Tree:
         return tree_map(torch.clone, tree)
 
-    def some(self, flags: Tensor) -> bool:
+    def maybe_any(self, flags: Tensor) -> bool:
         return True
 
     def where(self, flags: Tensor, yes: Tree, no: Tree) -> Tree:
@@ -134,34 +134,34 @@ class TorchBackend(ArrayBackend):
 
         return tree_map(pick, yes, no)
 
-    def of(self, array: np.ndarray) -> Tensor:
+    def from_numpy(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
     def actions(self, given: Any) -> Tensor:
         return torch.as_tensor(given, device=self.device)
 
-    def encoder(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
-        parts = [(leaf, self._part_encoder(leaf)) for leaf in encoding.leaves]
+    def make_encode_fn(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
+        parts = [(leaf, self._leaf_encode_fn(leaf)) for leaf in encoding.leaves]
         return lambda observations: encoding.join([part(leaf.get(observations)) for leaf, part in parts], torch)
 
-    def _part_encoder(self, leaf: Leaf) -> Callable[[Tensor], Tensor]:
+    def _leaf_encode_fn(self, leaf: Leaf) -> Callable[[Tensor], Tensor]:
         """Return what turns arrays of a leaf into its part of rows, as `Leaf.encode` does it."""
         if not leaf.counts.size:
             dtype = torch.uint8 if leaf.is_uint8 else torch.float32
-            return lambda numbers: numbers.to(dtype).reshape(*leaf.batch(numbers.shape), leaf.size)
+            return lambda numbers: numbers.to(dtype).reshape(*leaf.batch_shape(numbers.shape), leaf.size)
         counts, starts, places = (
             torch.from_numpy(part).to(self.device) for part in (leaf.counts, leaf.starts, leaf.places)
         )
 
         def one_hot(given: Tensor) -> Tensor:
-            batch = leaf.batch(given.shape)
+            batch_shape = leaf.batch_shape(given.shape)
             categories = given.reshape(-1, len(counts)).long() - starts
             outside = (categories < 0) | (categories >= counts)
             rows = torch.zeros(len(categories), leaf.size, device=self.device)
             rows.scatter_(1, places + categories.clamp(min=0).minimum(counts - 1), 1.0)
             # to raise an error here would wait for the device; learning looks for numbers that are not finite
             rows.masked_fill_(outside.any(1, keepdim=True), torch.nan)
-            return rows.reshape(*batch, leaf.size)
+            return rows.reshape(*batch_shape, leaf.size)
 
         return one_hot
 

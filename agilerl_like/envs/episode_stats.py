@@ -28,7 +28,7 @@ class EpisodeTracker:
     def update(self, rewards: Array, ended: Array) -> None:
         """Count one step of each env `[N]`, and the episodes that it ended."""
         self.running += rewards
-        if self._arrays.some(ended):
+        if self._arrays.maybe_any(ended):
             self._counts += ended
             self._returns += self._arrays.where(ended, self.running, 0.0)
             self.running = self._arrays.where(~ended, self.running, 0.0)

@@ -187,7 +187,7 @@ class Leaf:
         except (KeyError, IndexError, TypeError) as fault:
             raise EnvStepError(f"{self.title} is missing from what the env observed ({fault!r})") from fault
 
-    def batch(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def batch_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The leading axes of an array of observations of this shape.
 
         Raises:
@@ -207,15 +207,15 @@ class Leaf:
             EnvStepError: another shape, what is no number, a category that is no whole number or outside the space,
                 or for an image of bytes what is none.
         """
-        batch = self.batch(given.shape)
+        batch_shape = self.batch_shape(given.shape)
         if self.counts.size:
-            return self._one_hot(given).reshape(*batch, self.size)
+            return self._one_hot(given).reshape(*batch_shape, self.size)
         if not self.is_uint8:
             try:
-                return given.astype(np.float32, copy=False).reshape(*batch, self.size)
+                return given.astype(np.float32, copy=False).reshape(*batch_shape, self.size)
             except (TypeError, ValueError) as fault:
                 raise EnvStepError(f"{self.title} has dtype {given.dtype}; allowed are numbers ({fault})") from fault
-        return self._bytes(given).reshape(*batch, self.size)
+        return self._bytes(given).reshape(*batch_shape, self.size)
 
     def _bytes(self, given: np.ndarray) -> np.ndarray:
         if given.dtype == np.uint8:
@@ -303,7 +303,7 @@ class ObservationEncoder:
         flags = [np.full(leaf.size, leaf.kind == "vector") for leaf in self.leaves if not leaf.is_uint8]
         return np.concatenate([np.zeros(0, np.bool_), *flags])
 
-    def numbers(self, rows: Tensor) -> Tensor:
+    def float_columns(self, rows: Tensor) -> Tensor:
         """The float32 numbers `[…, num_floats]` of rows, as a view: float rows are nothing else."""
         return rows if rows.is_floating_point() else rows[..., : FLOAT32_BYTES * self.num_floats].view(torch.float32)
 
@@ -326,21 +326,21 @@ class ObservationEncoder:
         batches = {tuple(part.shape[:-1]) for part in parts}
         if len(batches) > 1:
             raise EnvStepError(f"the arrays of one observation have unequal leading axes: {sorted(batches)}")
-        numbers = [part for leaf, part in zip(self.leaves, parts, strict=True) if not leaf.is_uint8]
+        float_columns = [part for leaf, part in zip(self.leaves, parts, strict=True) if not leaf.is_uint8]
         if self.dtype is torch.float32:
-            return xp.concatenate(numbers, -1)
+            return xp.concatenate(float_columns, -1)
         images = [part for leaf, part in zip(self.leaves, parts, strict=True) if leaf.is_uint8]
-        front = [_contiguous(xp.concatenate(numbers, -1)).view(xp.uint8)] if numbers else []
+        front = [_contiguous(xp.concatenate(float_columns, -1)).view(xp.uint8)] if float_columns else []
         padding = [xp.zeros_like(images[0][..., :1])] * self._padding
         return xp.concatenate([*front, *images, *padding], -1)
 
     def random_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """Rows `[count, size]` of nothing seen: normal numbers, as if normalised, and bytes within their bounds."""
-        numbers = torch.randn(count, self.num_floats, generator=generator)
+        float_columns = torch.randn(count, self.num_floats, generator=generator)
         if self.dtype is torch.float32:
-            return numbers
+            return float_columns
         rows = torch.zeros(count, self.size, dtype=torch.uint8)
-        self.numbers(rows).copy_(numbers)
+        self.float_columns(rows).copy_(float_columns)
         for leaf in self.leaves:
             if leaf.is_uint8 and isinstance(leaf.space, Box):
                 low, high = int(leaf.space.low.min()), int(leaf.space.high.max())
@@ -371,9 +371,9 @@ class ObservationEncoder:
         return (tree_map(lambda array: array[None], tree) if single else tree), single
 
 
-def _contiguous(numbers: Any) -> Any:
+def _contiguous(float_columns: Any) -> Any:
     """The same numbers, rows behind each other; concatenated columns of a transposed array need not be."""
-    return np.ascontiguousarray(numbers) if isinstance(numbers, np.ndarray) else numbers.contiguous()
+    return np.ascontiguousarray(float_columns) if isinstance(float_columns, np.ndarray) else float_columns.contiguous()
 
 
 def channel_layout(shape: tuple[int, ...]) -> Layout:
@@ -514,8 +514,8 @@ def space_from_json(data: Mapping[str, Any]) -> Space:
 
 def _bounds_to_json(bounds: np.ndarray) -> Any:
     """Write one number if all are the same, else the flat list of all."""
-    numbers = [("inf" if b > 0 else "-inf") if math.isinf(b) else b for b in bounds.ravel().tolist()]
-    return numbers[0] if numbers and len(set(numbers)) == 1 else numbers
+    float_columns = [("inf" if b > 0 else "-inf") if math.isinf(b) else b for b in bounds.ravel().tolist()]
+    return float_columns[0] if float_columns and len(set(float_columns)) == 1 else float_columns
 
 
 def _bounds_from_json(bounds: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

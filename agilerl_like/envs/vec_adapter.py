@@ -5,7 +5,7 @@ in the next step (which then ignores the action), or not at all. Here alone that
 dialect into a `Transition`, in which `next_obs` is always what really followed the action, and a row in which no action
 was taken says so with `valid=False`. See https://farama.org/Vector-Autoreset-Mode.
 
-Some envs step in parts: while one part of the rows steps, the others can be thought about (`send`, `receive`). Some
+Some envs step in parts: while one part of the rows steps, the others can be thought about (`step_async`, `step_wait`). Some
 hand out tensors on an accelerator: then nothing here looks into them (see `envs/array_backend.py`).
 """
 
@@ -72,7 +72,7 @@ class _EnvGroup:
     ended: Array = None  # in the step before; kept for NEXT_STEP only
     some_ended: bool = False
     last_obs: Tree = None
-    actions: Any = None  # of an env that has no `send`
+    actions: Any = None  # of an env that has no `step_async`
     infos: Mapping[str, Any] = field(default_factory=dict)  # of the last step
 
 
@@ -88,12 +88,12 @@ class VecEnvAdapterProtocol(Protocol):
 
     @property
     def columns(self) -> tuple[slice, ...]: ...
-    def divide(self, blocks: int) -> None: ...
+    def set_num_members(self, num_members: int) -> None: ...
     def reset(self, seeds: Sequence[int] | None = None) -> Tree: ...
-    def send(self, part: int, actions: Any) -> None: ...
-    def receive(self, part: int) -> Transition: ...
+    def step_async(self, group: int, actions: Any) -> None: ...
+    def step_wait(self, group: int) -> Transition: ...
     def check(self) -> None: ...
-    def called(self, row: int) -> str: ...
+    def describe_row(self, row: int) -> str: ...
 
 
 class VecEnvAdapter:
@@ -136,20 +136,22 @@ class VecEnvAdapter:
         self._by_workers = isinstance(getattr(env, "unwrapped", env), SubprocVectorEnv)
         self._wrapped = self.single_observation_space is not env.single_observation_space  # in {"policy": …}
         self._final_obs_missing: Array | None = None  # whether a last observation was missing; tensors only
-        parts = (np.arange(self.num_envs),) if self._grouped is None else self._grouped.parts
-        self._groups = [_EnvGroup(rows, slice(None)) for rows in parts]
+        env_groups = (np.arange(self.num_envs),) if self._grouped is None else self._grouped.env_groups
+        self._groups = [_EnvGroup(rows, slice(None)) for rows in env_groups]
 
-    def divide(self, blocks: int) -> None:
+    def set_num_members(self, num_members: int) -> None:
         """Have the rows cut into parts that take as much of each of so many equal blocks; comes before `reset`."""
-        if self._grouped is not None and hasattr(self._grouped, "divide"):
-            self._grouped.divide(blocks)
-        parts = [] if self._grouped is None else _equal_member_groups(self._grouped.parts, self.num_envs, blocks)
-        self._groups = parts or [_EnvGroup(np.arange(self.num_envs), slice(0, self.num_envs // blocks))]
+        if self._grouped is not None and hasattr(self._grouped, "set_num_members"):
+            self._grouped.set_num_members(num_members)
+        env_groups = (
+            [] if self._grouped is None else _equal_member_groups(self._grouped.env_groups, self.num_envs, num_members)
+        )
+        self._groups = env_groups or [_EnvGroup(np.arange(self.num_envs), slice(0, self.num_envs // num_members))]
 
     @property
     def columns(self) -> tuple[slice, ...]:
-        """Which envs of each block belong to a part, as `divide` has cut them; its rows are those block by block."""
-        return tuple(part.columns for part in self._groups)
+        """Which envs of each block belong to a part, as `set_num_members` has cut them; its rows are those block by block."""
+        return tuple(group.columns for group in self._groups)
 
     def reset(self, seeds: int | Sequence[int] | None = None) -> Tree:
         """Begin a new episode in every env and return the first observations [N, …].
@@ -170,40 +172,40 @@ class VecEnvAdapter:
             self.autoreset_mode = self._guess_mode()
         obs = self._copied(obs)
         self.action_mask = self._masks.read(info, np.arange(self.num_envs))
-        for part in self._groups:
-            part.ended, part.some_ended = self.arrays.zeros(len(part.rows), dtype=np.bool_), False
-            part.all_valid = ~part.ended
-            part.last_obs = obs if len(self._groups) == 1 else _rows(obs, part.rows)
+        for group in self._groups:
+            group.ended, group.some_ended = self.arrays.zeros(len(group.rows), dtype=np.bool_), False
+            group.all_valid = ~group.ended
+            group.last_obs = obs if len(self._groups) == 1 else _rows(obs, group.rows)
         return obs
 
     def step(self, actions: Any) -> Transition:
         """Take one action in each env."""
         if len(self._groups) == 1:
-            self.send(0, actions)
-            transition = self.receive(0)
+            self.step_async(0, actions)
+            transition = self.step_wait(0)
         else:
             actions = np.asarray(self.arrays.actions(actions))
             check_num_actions(actions, self.num_envs)
-            for place, part in enumerate(self._groups):
-                self.send(place, actions[part.rows])
-            transition = self._merge([self.receive(place) for place in range(len(self._groups))])
+            for place, group in enumerate(self._groups):
+                self.step_async(place, actions[group.rows])
+            transition = self._merge([self.step_wait(place) for place in range(len(self._groups))])
         self.action_mask = transition.action_mask
         return transition
 
-    def send(self, part: int, actions: Any) -> None:
-        """Let the rows of one part begin to step; nothing else may be asked of them before `receive`."""
+    def step_async(self, group: int, actions: Any) -> None:
+        """Let the rows of one part begin to step; nothing else may be asked of them before `step_wait`."""
         actions = self.arrays.actions(actions)
         if self._grouped is not None and len(self._groups) > 1:
-            self._grouped.send(part, actions)
+            self._grouped.step_async(group, actions)
         else:
-            self._groups[part].actions = actions
+            self._groups[group].actions = actions
 
-    def receive(self, part: int) -> Transition:
+    def step_wait(self, group: int) -> Transition:
         """Return what the step of one part did, in the order of its rows."""
-        its = self._groups[part]
+        its = self._groups[group]
         with env_errors(self.env, "step"):
             if self._grouped is not None and len(self._groups) > 1:
-                return self._translate(its, *self._grouped.receive(part))
+                return self._translate(its, *self._grouped.step_wait(group))
             result = self.env.step(its.actions)
             if self._unchecked:
                 self._check_first(result)
@@ -226,13 +228,13 @@ class VecEnvAdapter:
 
     def last_info(self, row: int, *, ended: bool) -> dict[str, Any]:
         """The info that one env gave in the last step; `ended` tells whether that step ended its episode."""
-        for part in self._groups:
-            (place,) = np.nonzero(part.rows == row)
+        for group in self._groups:
+            (place,) = np.nonzero(group.rows == row)
             if len(place):
-                return info_of_env(part.infos, int(place[0]), ended=ended)
+                return info_of_env(group.infos, int(place[0]), ended=ended)
         raise IndexError(f"row={row} of {self.num_envs} envs")
 
-    def called(self, row: int) -> str:
+    def describe_row(self, row: int) -> str:
         """What a row of a member's block is called when something is wrong with it."""
         return f"env {row} of its own"
 
@@ -276,38 +278,38 @@ class VecEnvAdapter:
         return mode
 
     def _translate(
-        self, part: _EnvGroup, obs: Tree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
+        self, group: _EnvGroup, obs: Tree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
     ) -> Transition:
         self._info_size.check(info)
         arrays, copy = self.arrays, not self._fresh_arrays
-        part.infos = info
+        group.infos = info
         obs = self._copied(self._policy_obs(obs))
-        reward = arrays.numbers(reward, copy=copy)
-        terminated, truncated = arrays.flags(terminated, copy=copy), arrays.flags(truncated, copy=copy)
-        if not reward.shape == terminated.shape == truncated.shape == part.ended.shape:
+        reward = arrays.to_float32(reward, copy=copy)
+        terminated, truncated = arrays.to_bool(terminated, copy=copy), arrays.to_bool(truncated, copy=copy)
+        if not reward.shape == terminated.shape == truncated.shape == group.ended.shape:
             raise EnvStepError(
                 f"rewards, terminated and truncated have shapes {tuple(reward.shape)}, {tuple(terminated.shape)} and "
-                f"{tuple(truncated.shape)}; allowed is {tuple(part.ended.shape)}, one number for each env"
+                f"{tuple(truncated.shape)}; allowed is {tuple(group.ended.shape)}, one number for each env"
             )
         ended = terminated | truncated
         next_obs = obs
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            valid = ~part.ended
-            if part.some_ended:
+            valid = ~group.ended
+            if group.some_ended:
                 reward = arrays.where(valid, reward, 0.0)
                 terminated, truncated, ended = terminated & valid, truncated & valid, ended & valid
-            part.ended, part.some_ended = ended, arrays.some(ended)
-            mask = self._masks.read(info, part.rows, ignored=ended)
+            group.ended, group.some_ended = ended, arrays.maybe_any(ended)
+            mask = self._masks.read(info, group.rows, ignored=ended)
         else:
-            valid = arrays.own(part.all_valid)
-            if not arrays.some(ended):
-                mask = self._masks.read(info, part.rows)
+            valid = arrays.copy(group.all_valid)
+            if not arrays.maybe_any(ended):
+                mask = self._masks.read(info, group.rows)
             elif self.autoreset_mode is AutoresetMode.SAME_STEP:
-                next_obs = self._true_next_obs(part, obs, ended, info)
-                mask = self._masks.read(info, part.rows)
+                next_obs = self._true_next_obs(group, obs, ended, info)
+                mask = self._masks.read(info, group.rows)
             else:
-                obs, mask = self._reset_rows(part, ended, info)
-        part.last_obs = obs
+                obs, mask = self._reset_rows(group, ended, info)
+        group.last_obs = obs
         if self._by_workers and "worker_lost" in info:  # the episode ends here, but nobody saw what the action did
             valid &= ~info["worker_lost"]
         return Transition(obs, reward, terminated, truncated, next_obs, valid, mask)
@@ -317,8 +319,8 @@ class VecEnvAdapter:
 
         def put(*arrays: np.ndarray) -> np.ndarray:
             whole = np.empty((self.num_envs, *arrays[0].shape[1:]), dtype=arrays[0].dtype)
-            for part, array in zip(self._groups, arrays, strict=True):
-                whole[part.rows] = array
+            for group, array in zip(self._groups, arrays, strict=True):
+                whole[group.rows] = array
             return whole
 
         def whole(field: str) -> Tree:
@@ -342,9 +344,9 @@ class VecEnvAdapter:
         return obs["policy"] if self._wrapped else obs
 
     def _copied(self, obs: Tree) -> Tree:
-        return obs if self._fresh_arrays else self.arrays.own(obs)
+        return obs if self._fresh_arrays else self.arrays.copy(obs)
 
-    def _true_next_obs(self, part: _EnvGroup, obs: Tree, ended: Array, info: dict[str, Any]) -> Tree:
+    def _true_next_obs(self, group: _EnvGroup, obs: Tree, ended: Array, info: dict[str, Any]) -> Tree:
         """Put the last observations of the episodes that ended in the place of the first ones of new episodes."""
         arrays = self.arrays
         final = info.get("final_obs", info.get("final_observation"))
@@ -358,9 +360,9 @@ class VecEnvAdapter:
                 final = self._policy_obs(final)
             successors = arrays.where(ended & known, final, obs)
             unknown = ended & ~(ended & known)
-        if arrays.some(unknown):
+        if arrays.maybe_any(unknown):
             self._note_missing_final_obs(unknown)
-            successors = arrays.where(~unknown, successors, part.last_obs)
+            successors = arrays.where(~unknown, successors, group.last_obs)
         return successors
 
     def _note_missing_final_obs(self, unknown: Array) -> None:
@@ -379,7 +381,7 @@ class VecEnvAdapter:
 
     def _reset_rows(self, whole: _EnvGroup, ended: Array, info: dict[str, Any]) -> tuple[Tree, Array | None]:
         mask = self._masks.read(info, whole.rows, ignored=ended)
-        obs, reset_info = self.env.reset(options={"reset_mask": self.arrays.own(ended)})
+        obs, reset_info = self.env.reset(options={"reset_mask": self.arrays.copy(ended)})
         fresh = self._masks.read(reset_info, whole.rows)
         if fresh is not None:  # the first ones may come with this reset
             mask = self.arrays.where(ended, fresh, self._masks.free(self.num_envs) if mask is None else mask)
@@ -399,21 +401,21 @@ def check_finite(transition: Transition) -> None:
         check_finite_array("last observation", transition.next_obs)
 
 
-def check_finite_array(name: str, values: Tree, called: Callable[[int], str] = "env {}".format) -> None:
+def check_finite_array(name: str, values: Tree, describe_row: Callable[[int], str] = "env {}".format) -> None:
     """Raise EnvStepError, naming env, place and value, if a tree of arrays [N, …] holds NaN or infinity.
 
-    `called` names the env of a row.
+    `describe_row` names the env of a row.
     """
     if isinstance(values, Mapping):
-        for key, part in values.items():
-            check_finite_array(f"{name}[{key!r}]", part, called)
+        for key, group in values.items():
+            check_finite_array(f"{name}[{key!r}]", group, describe_row)
     elif isinstance(values, tuple):
-        for index, part in enumerate(values):
-            check_finite_array(f"{name}[{index}]", part, called)
+        for index, group in enumerate(values):
+            check_finite_array(f"{name}[{index}]", group, describe_row)
     elif values.dtype.kind == "f" and np.count_nonzero(np.isfinite(values)) < values.size:
         row, *place = (int(index) for index in np.argwhere(~np.isfinite(values))[0])
         where = f"{name}[{', '.join(map(str, place))}]" if place else name
-        raise EnvStepError(f"{called(row)}: {where}={values[(row, *place)]} is not finite")
+        raise EnvStepError(f"{describe_row(row)}: {where}={values[(row, *place)]} is not finite")
 
 
 def _policy_space(env: VectorEnv) -> gym.Space:
@@ -441,29 +443,31 @@ _SEEDED_PER_ENV = (SyncVectorEnv, AsyncVectorEnv, EnvPoolVectorEnv, SeededCartPo
 
 
 class _GroupedVectorEnv(VectorEnv):
-    """What a vector env that steps in parts looks like to the type checker; `divide` may be missing."""
+    """What a vector env that steps in parts looks like to the type checker; `set_num_members` may be missing."""
 
-    parts: tuple[np.ndarray, ...]
+    env_groups: tuple[np.ndarray, ...]
 
-    def divide(self, blocks: int) -> None: ...
-    def send(self, part: int, actions: Any) -> None: ...
-    def receive(self, part: int) -> tuple[Tree, Any, Any, Any, dict[str, Any]]: ...
+    def set_num_members(self, num_members: int) -> None: ...
+    def step_async(self, group: int, actions: Any) -> None: ...
+    def step_wait(self, group: int) -> tuple[Tree, Any, Any, Any, dict[str, Any]]: ...
 
 
 def _has_env_groups(env: VectorEnv) -> bool:
     """Say whether an env steps in parts; a wrapper's inner env may, but that would leave the wrapper out."""
-    return not isinstance(env, VectorWrapper) and all(hasattr(env, name) for name in ("parts", "send", "receive"))
+    return not isinstance(env, VectorWrapper) and all(
+        hasattr(env, name) for name in ("env_groups", "step_async", "step_wait")
+    )
 
 
-def _equal_member_groups(parts: Sequence[np.ndarray], rows: int, blocks: int) -> list[_EnvGroup]:
+def _equal_member_groups(env_groups: Sequence[np.ndarray], rows: int, num_members: int) -> list[_EnvGroup]:
     """Return the parts with the envs of each block that they take; none if some block is cut unlike the others."""
-    by_block, found = np.arange(rows).reshape(blocks, -1), []
-    for part in parts:
-        first = part[part < by_block.shape[1]]
+    by_block, found = np.arange(rows).reshape(num_members, -1), []
+    for group in env_groups:
+        first = group[group < by_block.shape[1]]
         columns = slice(int(first[0]), int(first[-1]) + 1) if len(first) else slice(0, 0)
-        if not np.array_equal(part, by_block[:, columns].ravel()):
+        if not np.array_equal(group, by_block[:, columns].ravel()):
             return []
-        found.append(_EnvGroup(part, columns))
+        found.append(_EnvGroup(group, columns))
     return found
 
 

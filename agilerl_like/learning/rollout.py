@@ -106,7 +106,7 @@ class RolloutBuffer:
         mask_size: int,
         device: torch.device,
         arrays: ArrayBackend,
-        called: Callable[[int, int], str] = "member {}, env {} of its own".format,
+        describe_row: Callable[[int, int], str] = "member {}, env {} of its own".format,
     ) -> None:
         check_room(
             f"learn_step={length * envs} in {envs} envs",
@@ -114,7 +114,7 @@ class RolloutBuffer:
             members * envs * row_bytes(encoding),
             "steps of all envs",
         )
-        self.called = called
+        self.describe_row = describe_row
         """What a member's row is called when something is wrong with what its env returned."""
         self.length, self.members, self.envs, self.mask_size, self.device = length, members, envs, mask_size, device
         self.encoding = encoding
@@ -123,7 +123,7 @@ class RolloutBuffer:
         self.masks: Tensor | None = None
         self.outcomes: Array = arrays.zeros(length, members, 4, envs, dtype=np.float32)  # as in `Rollout`
         kind = FewSuccessors if isinstance(arrays, NumpyBackend) else AllSuccessors
-        self.successors = kind(self.observations, arrays.encoder(encoding))
+        self.successors = kind(self.observations, arrays.make_encode_fn(encoding))
         self.cursor = 0
 
     def begin(self) -> int:
@@ -167,7 +167,7 @@ class RolloutBuffer:
             None if self.masks is None else pick(self.masks),
             state[members],
         )
-        _check_finite(rollout, self.encoding, lambda member, env: self.called(members[member], env))
+        _check_finite(rollout, self.encoding, lambda member, env: self.describe_row(members[member], env))
         return rollout
 
 
@@ -265,14 +265,14 @@ class AllSuccessors:
         return LastObservations(time, member, env, self._ring[place[time], who[member], env])
 
 
-def _check_finite(rollout: Rollout, encoding: ObservationEncoder, called: Callable[[int, int], str]) -> None:
+def _check_finite(rollout: Rollout, encoding: ObservationEncoder, describe_row: Callable[[int, int], str]) -> None:
     """One sum tells whether anything is wrong; only then is it looked for."""
     last = rollout.last_observations
     fields = {
-        "observation": encoding.numbers(rollout.observations),
+        "observation": encoding.float_columns(rollout.observations),
         "reward": rollout.rewards,
-        "observation ": encoding.numbers(rollout.next_observations[None]),
-        "last observation": encoding.numbers(last.observations),
+        "observation ": encoding.float_columns(rollout.next_observations[None]),
+        "last observation": encoding.float_columns(last.observations),
     }
     if bool(torch.isfinite(torch.stack([field.sum() for field in fields.values()])).all()):
         return
@@ -283,5 +283,5 @@ def _check_finite(rollout: Rollout, encoding: ObservationEncoder, called: Callab
             at = [last.time, last.member, last.env] if name == "last observation" else []
             step, member, env = (int(index[place[0]]) for index in at) if at else place[:3]
             raise EnvStepError(
-                f"{name.strip()}={float(field[place])} is not finite: {called(member, env)}, step {step} of the rollout"
+                f"{name.strip()}={float(field[place])} is not finite: {describe_row(member, env)}, step {step} of the rollout"
             )

@@ -469,17 +469,17 @@ class RowNorm(RunningNorm):
         self.applies: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        numbers = self.encoding.numbers(x)
+        float_columns = self.encoding.float_columns(x)
         applies = self.applies if self.applies.dim() == 1 else self.applies.unsqueeze(1)
-        normal = torch.where(applies > 0, super().forward(numbers), numbers)
+        normal = torch.where(applies > 0, super().forward(float_columns), float_columns)
         if x.is_floating_point():
             return normal
         rows = x.clone()
-        self.encoding.numbers(rows).copy_(normal)
+        self.encoding.float_columns(rows).copy_(normal)
         return rows
 
     def update_(self, x: Tensor, weight: Tensor) -> None:
-        super().update_(self.encoding.numbers(x), weight)
+        super().update_(self.encoding.float_columns(x), weight)
 
 
 def row_norm(encoding: ObservationEncoder) -> RunningNorm | NoNorm:

@@ -95,7 +95,7 @@ class Collector:
             agent.num_envs = self.envs * population.team.parts
             agent.check()
         self.columns = population.team.columns(population[0].num_envs)
-        env.divide(members)
+        env.set_num_members(members)
         self.encoding = first.encoding
         self.slots: Sequence[int] = range(members)
         """What the members are called when something is wrong with their envs."""
@@ -126,7 +126,7 @@ class Collector:
         """
         env, population = self.env, self.population
         observations, mask = env.reset(None if seeds is None else list(seeds)), env.action_mask
-        self._encode = env.arrays.encoder(self.encoding)
+        self._encode = env.arrays.make_encode_fn(self.encoding)
         self._buffer = RolloutBuffer(
             max(2, *(_longest_rollout(agent) for agent in population)),  # one part may be a step ahead
             len(population),
@@ -137,7 +137,7 @@ class Collector:
             mask_size=mask_size(env.single_action_space),
             device=population.device,
             arrays=env.arrays,
-            called=self._called,
+            describe_row=self._called,
         )
         self.observations = self._by_member(self._encode(observations))
         self.mask = None if mask is None else self._by_member(torch.as_tensor(mask))
@@ -190,7 +190,7 @@ class Collector:
                 part.buffer.put_actions(here, seen, raw, mask)
                 actions = self.env.arrays.actions(population.to_env(raw))
             with clock("env"):
-                self.env.send(part.place, actions)
+                self.env.step_async(part.place, actions)
             part.under_way = here
 
     def _receive(self, part: Part) -> None:
@@ -198,7 +198,7 @@ class Collector:
         if part.under_way is None:
             return
         with self.clock("env"):
-            transition = self.env.receive(part.place)
+            transition = self.env.step_wait(part.place)
         with self.clock("act"):
             part.buffer.put_outcome(part.under_way, transition)
             part.episodes.update(transition.reward, transition.ended)  # 0 where not valid
@@ -267,7 +267,7 @@ class Collector:
         return mean_returns((part.episodes for part in self.parts), len(self.population), self.population.team)
 
     def _called(self, member: int, row: int) -> str:
-        return f"member {self.slots[member]}, {self.env.called(self.columns.start + row)}"
+        return f"member {self.slots[member]}, {self.env.describe_row(self.columns.start + row)}"
 
     def _window(self, places: list[int], steps: int) -> Rollout:
         return self._buffer.window(places, steps, self.observations, self._state_before)

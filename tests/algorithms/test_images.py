@@ -186,7 +186,7 @@ def test_only_vectors_are_normalised_by_running_statistics():
     norm = agent.network.observation_norm
     rows = agent.encode({"image": pictures(4), "place": np.arange(16, dtype=np.float32).reshape(4, 4)})
     norm.update_(rows, torch.ones(4))
-    place = agent.encoding.numbers(norm(rows))
+    place = agent.encoding.float_columns(norm(rows))
     torch.testing.assert_close(place.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
     torch.testing.assert_close(place.std(0, unbiased=False), torch.ones(4))
     image = slice(16, 16 + FRONT.low.size)  # behind four numbers of four bytes

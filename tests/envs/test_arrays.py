@@ -26,15 +26,15 @@ def test_tensors_are_encoded_as_numpy_is(space):
     space.seed(0)
     encoding = ObservationEncoder(space)
     seen = np.stack([space.sample() for _ in range(20)])
-    rows = DEVICE.encoder(encoding)(torch.from_numpy(seen))
+    rows = DEVICE.make_encode_fn(encoding)(torch.from_numpy(seen))
     assert rows.dtype is torch.float32
     np.testing.assert_array_equal(rows, encoding.encode(seen))
-    np.testing.assert_array_equal(HOST.encoder(encoding)(seen), encoding.encode(seen))
+    np.testing.assert_array_equal(HOST.make_encode_fn(encoding)(seen), encoding.encode(seen))
 
 
 @pytest.mark.parametrize("outside", [1, 6])
 def test_a_category_outside_the_space_is_no_number(outside):
-    rows = DEVICE.encoder(ObservationEncoder(Discrete(4, start=2)))(torch.tensor([2, outside, 5]))
+    rows = DEVICE.make_encode_fn(ObservationEncoder(Discrete(4, start=2)))(torch.tensor([2, outside, 5]))
     assert rows.isnan().all(1).tolist() == [False, True, False]
     assert rows[[0, 2]].tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]
 
@@ -49,9 +49,9 @@ def test_rows_are_picked_by_flags_in_every_array_of_a_tree():
 
 
 def test_only_numpy_is_looked_into():
-    assert HOST.some(np.array([False, True]))
-    assert not HOST.some(np.array([False, False]))
-    assert DEVICE.some(torch.tensor([False, False]))
+    assert HOST.maybe_any(np.array([False, True]))
+    assert not HOST.maybe_any(np.array([False, False]))
+    assert DEVICE.maybe_any(torch.tensor([False, False]))
 
 
 def test_actions_come_to_numpy_and_to_tensors():
@@ -123,7 +123,7 @@ def test_rows_of_a_tree_with_images_come_through_every_backend_bit_by_bit(backen
     env = VecEnvAdapter(
         make_vect_envs(Photographer, 4, backend=backend, num_workers=2 if backend == "workers" else None)
     )
-    env.divide(2)
+    env.set_num_members(2)
     assert len(env.columns) == (2 if backend == "workers" else 1)  # two halves, which step in turn
     np.testing.assert_array_equal(encoding.encode(env.reset(seeds)), first)
     cut = 0

@@ -140,7 +140,7 @@ def test_workers_give_the_bits_of_sync(factory):
 def test_parts_are_the_rows_of_the_whole():
     whole = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(worlds.Manifold, 8, backend="sync"))
     halves = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(worlds.Manifold, 8, backend="workers", num_workers=2))
-    halves.divide(2)
+    halves.set_num_members(2)
     assert halves.columns == (slice(0, 2), slice(2, 4))
     rows = [np.array([0, 1, 4, 5]), np.array([2, 3, 6, 7])]
     same(whole.reset(3), halves.reset(3))
@@ -149,9 +149,9 @@ def test_parts_are_the_rows_of_the_whole():
         actions = sample()
         expected = whole.step(actions)
         for part, its in enumerate(rows):
-            halves.send(part, {agent: given[its] for agent, given in actions.items()})
+            halves.step_async(part, {agent: given[its] for agent, given in actions.items()})
         for part, its in enumerate(rows):
-            step = halves.receive(part)
+            step = halves.step_wait(part)
             for agent in whole.agent_ids:
                 np.testing.assert_array_equal(step.reward[agent], expected.reward[agent][its])
                 np.testing.assert_array_equal(step.valid[agent], expected.valid[agent][its])
@@ -177,12 +177,12 @@ class NothingLeft(worlds.Scripted):
 @pytest.mark.parametrize("stuck", range(4))
 def test_an_env_whose_agent_has_no_choice_is_named_though_it_steps_in_a_part(stuck):
     env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(NothingLeft, 4, backend="workers", num_workers=2))
-    env.divide(2)
+    env.set_num_members(2)
     env.reset([13 if row == stuck else row for row in range(4)])
     part = next(part for part, columns in enumerate(env.columns) if columns == slice(stuck % 2, stuck % 2 + 1))
-    env.send(part, {agent: np.zeros(2, int) for agent in "ab"})
+    env.step_async(part, {agent: np.zeros(2, int) for agent in "ab"})
     with pytest.raises(EnvStepError, match=f"agent 'b', env {stuck}: action_mask=.* allows no action"):
-        env.receive(part)
+        env.step_wait(part)
     env.close()
 
 

@@ -68,16 +68,23 @@ def at(rows, tree):
 
 @st.composite
 def layouts(draw):
-    blocks, envs = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    return blocks, blocks * envs, draw(st.integers(1, 3)), draw(st.sampled_from([SAME_STEP, NEXT_STEP, DISABLED]))
+    num_members, envs = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    return (
+        num_members,
+        num_members * envs,
+        draw(st.integers(1, 3)),
+        draw(st.sampled_from([SAME_STEP, NEXT_STEP, DISABLED])),
+    )
 
 
 @settings(max_examples=9)
 @given(layouts(), st.integers(0, 99))
 def test_results_are_those_of_sync(layout, seed):
-    blocks, num_envs, num_workers, mode = layout
+    num_members, num_envs, num_workers, mode = layout
     sync = SyncVectorEnv([worlds.Manifold] * num_envs, autoreset_mode=mode)
-    env = SubprocVectorEnv([worlds.Manifold] * num_envs, num_workers=num_workers, blocks=blocks, autoreset_mode=mode)
+    env = SubprocVectorEnv(
+        [worlds.Manifold] * num_envs, num_workers=num_workers, num_members=num_members, autoreset_mode=mode
+    )
     assert (env.observation_space, env.action_space) == (sync.observation_space, sync.action_space)
     assert env.metadata == sync.metadata
     sync.action_space.seed(seed)
@@ -97,32 +104,32 @@ def test_results_are_those_of_sync(layout, seed):
 
 
 def in_parts(env, actions, expected):
-    for part, rows in enumerate(env.parts):
-        env.send(part, at(rows, actions))
-    for part, rows in reversed(list(enumerate(env.parts))):
-        same(env.receive(part)[:4], at(rows, expected[:4]))
+    for part, rows in enumerate(env.env_groups):
+        env.step_async(part, at(rows, actions))
+    for part, rows in reversed(list(enumerate(env.env_groups))):
+        same(env.step_wait(part)[:4], at(rows, expected[:4]))
 
 
 def test_each_part_is_what_sync_makes_of_its_rows_while_the_other_part_steps():
-    env = SubprocVectorEnv([worlds.Manifold] * 10, num_workers=2, blocks=2)
-    same(env.parts, (np.array([0, 1, 2, 5, 6, 7]), np.array([3, 4, 8, 9])))
-    alone = [SyncVectorEnv([worlds.Manifold] * len(rows), autoreset_mode=SAME_STEP) for rows in env.parts]
+    env = SubprocVectorEnv([worlds.Manifold] * 10, num_workers=2, num_members=2)
+    same(env.env_groups, (np.array([0, 1, 2, 5, 6, 7]), np.array([3, 4, 8, 9])))
+    alone = [SyncVectorEnv([worlds.Manifold] * len(rows), autoreset_mode=SAME_STEP) for rows in env.env_groups]
     env.reset(seed=list(range(10)))
-    for rows, sync in zip(env.parts, alone, strict=True):
+    for rows, sync in zip(env.env_groups, alone, strict=True):
         sync.reset(seed=rows.tolist())
     actions = [[sync.action_space.sample() for _ in range(12)] for sync in alone]
-    env.send(0, actions[0][0])
+    env.step_async(0, actions[0][0])
     for tick in range(12):
-        env.send(1, actions[1][tick])
-        same(env.receive(0), alone[0].step(actions[0][tick]))
+        env.step_async(1, actions[1][tick])
+        same(env.step_wait(0), alone[0].step(actions[0][tick]))
         if tick < 11:
-            env.send(0, actions[0][tick + 1])
-        same(env.receive(1), alone[1].step(actions[1][tick]))
+            env.step_async(0, actions[0][tick + 1])
+        same(env.step_wait(1), alone[1].step(actions[1][tick]))
     env.close()
 
 
 @pytest.mark.parametrize(
-    ("num_envs", "num_workers", "blocks", "parts"),
+    ("num_envs", "num_workers", "num_members", "env_groups"),
     [
         (4, 2, 1, [[0, 1], [2, 3]]),
         (5, 2, 1, [[0, 1, 2], [3, 4]]),
@@ -132,10 +139,10 @@ def test_each_part_is_what_sync_makes_of_its_rows_while_the_other_part_steps():
         (1, 8, 1, [[0]]),  # which is one worker, too
     ],
 )
-def test_parts_split_the_envs_of_every_member(num_envs, num_workers, blocks, parts):
+def test_parts_split_the_envs_of_every_member(num_envs, num_workers, num_members, env_groups):
     env = SubprocVectorEnv([worlds.Frail] * num_envs, num_workers=num_workers)
-    env.divide(blocks)
-    assert [rows.tolist() for rows in env.parts] == parts
+    env.set_num_members(num_members)
+    assert [rows.tolist() for rows in env.env_groups] == env_groups
 
 
 def test_actions_of_another_dtype_arrive_as_they_are():
@@ -288,21 +295,21 @@ def test_misuse_is_named(env_of):
     with pytest.raises(gym.error.ResetNeeded):
         env.step(np.zeros(4, int))
     with pytest.raises(ConfigurationError, match="blocks=3; allowed are the divisors of num_envs=4"):
-        env.divide(3)
+        env.set_num_members(3)
     with pytest.raises(ConfigurationError, match="seed has 1 entries"):
         env.reset(seed=[1])
     env.reset(seed=1)
     with pytest.raises(ConfigurationError, match="actions has 3 rows; allowed is one for each of 2 envs"):
-        env.send(0, np.zeros(3, int))
+        env.step_async(0, np.zeros(3, int))
     for step in (env.step, VecEnvAdapter(env).step):
         for wrong, rows in ((np.zeros(5, int), 5), (np.zeros(3, int), 3), ([], 0), (0, "no")):
             with pytest.raises(ConfigurationError, match=f"actions has {rows} rows; allowed is one for each of 4 envs"):
                 step(wrong)
     with pytest.raises(gym.error.NoAsyncCallError):
-        env.receive(0)
-    env.send(0, np.zeros(2, int))
+        env.step_wait(0)
+    env.step_async(0, np.zeros(2, int))
     with pytest.raises(gym.error.AlreadyPendingCallError):
-        env.send(0, np.zeros(2, int))
+        env.step_async(0, np.zeros(2, int))
     same(env.reset(seed=1)[0], env.reset(seed=1)[0])  # a reset forgets what was sent
     env.step(np.zeros(4, int))
     env.close()
@@ -338,7 +345,9 @@ FAILURES = [
 
 
 def test_a_failure_is_a_truncation_and_everything_goes_on(env_of):
-    env = env_of([worlds.Frail] * 4, num_workers=2, blocks=2, timeout=2.0 * slowness())  # rows 1 and 2 are worker 1's
+    env = env_of(
+        [worlds.Frail] * 4, num_workers=2, num_members=2, timeout=2.0 * slowness()
+    )  # rows 1 and 2 are worker 1's
     before, _ = env.reset(seed=[10, 20, 30, 40])
     for restarts, (failure, message) in enumerate(FAILURES, 1):  # more than three, but never in a row
         with pytest.warns(RuntimeWarning, match=rf"Frail, member 0, env 1 .*\(seeded with 20\): worker 1 {message}"):
@@ -384,7 +393,7 @@ class NothingLeft(worlds.Frail):
 @pytest.mark.parametrize("stuck", range(4))
 def test_an_env_without_a_choice_is_named_though_it_steps_in_a_part(env_of, stuck):
     env = VecEnvAdapter(env_of([NothingLeft] * 4, num_workers=2))
-    env.divide(2)
+    env.set_num_members(2)
     assert env.columns == (slice(0, 1), slice(1, 2))  # rows 0 and 2, 1 and 3
     env.reset([13 if row == stuck else row for row in range(4)])
     env.step(np.zeros(4, int))
@@ -394,15 +403,15 @@ def test_an_env_without_a_choice_is_named_though_it_steps_in_a_part(env_of, stuc
 
 def test_a_lost_episode_ends_once_whether_its_step_was_asked_for_or_not(env_of):
     env = env_of([worlds.Frail] * 4, num_workers=2)
-    assert [rows.tolist() for rows in env.parts] == [[0, 1], [2, 3]]
+    assert [rows.tolist() for rows in env.env_groups] == [[0, 1], [2, 3]]
     seen, _ = env.reset(seed=[10, 20, 30, 40])
-    env.send(0, np.array([worlds.IS_KILLED, worlds.GOES_ON]))  # worker 0 has rows 0 and 3
+    env.step_async(0, np.array([worlds.IS_KILLED, worlds.GOES_ON]))  # worker 0 has rows 0 and 3
     with pytest.warns(RuntimeWarning, match=r"env 0 \(seeded with 10\): worker 0 was killed by SIGKILL"):
-        _, _, _, truncated, info = env.receive(0)
+        _, _, _, truncated, info = env.step_wait(0)
     assert truncated.tolist() == [True, False]
     same(info["final_obs"].tolist()[0], seen[0])
-    env.send(1, np.array([worlds.GOES_ON, worlds.ENDS]))  # the new env of row 3 must not see this action
-    after, reward, terminated, truncated, info = env.receive(1)
+    env.step_async(1, np.array([worlds.GOES_ON, worlds.ENDS]))  # the new env of row 3 must not see this action
+    after, reward, terminated, truncated, info = env.step_wait(1)
     assert (reward.tolist(), terminated.tolist(), truncated.tolist()) == ([1.0, 0.0], [False] * 2, [False, True])
     same(info["final_obs"].tolist()[1], seen[3])
     same(info["worker_lost"], np.array([False, True]))
@@ -458,13 +467,13 @@ def test_an_env_that_is_reset_by_a_mask_while_its_worker_dies_goes_on_from_there
 def test_so_does_one_that_is_reset_before_its_loss_was_reported(env_of, mode):
     env = env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=mode)  # worker 0 has rows 0 and 3
     env.reset(seed=[10, 20, 30, 40])
-    env.send(0, np.array([worlds.IS_KILLED, 0]))
+    env.step_async(0, np.array([worlds.IS_KILLED, 0]))
     with pytest.warns(RuntimeWarning, match="SIGKILL"):
-        assert env.receive(0)[3].tolist() == [True, False]
+        assert env.step_wait(0)[3].tolist() == [True, False]
     begun, _ = env.reset(options={"reset_mask": np.array([False, False, False, True])})
     for steps, paid in enumerate([0.0, 1.0, 1.0]):
-        env.send(1, np.zeros(2, int))
-        after, reward, _, truncated, info = env.receive(1)
+        env.step_async(1, np.zeros(2, int))
+        after, reward, _, truncated, info = env.step_wait(1)
         same(after[1], begun[3] + np.float32([0, steps]))
         assert (reward.tolist(), truncated.tolist()) == ([1.0, paid], [False, False])
         assert ("worker_lost" in info) == (steps == 0)
@@ -474,23 +483,23 @@ def test_without_autoreset_an_env_whose_episode_has_ended_is_not_stepped(env_of)
     env = env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=DISABLED)
     first, _ = env.reset(seed=[1, 2, 3, 4])
     seen, *_ = env.step(np.array([worlds.ENDS, 0, 0, worlds.ENDS]))
-    for step in (lambda: env.step(np.zeros(4, int)), lambda: env.send(1, np.zeros(2, int))):
+    for step in (lambda: env.step(np.zeros(4, int)), lambda: env.step_async(1, np.zeros(2, int))):
         with pytest.raises(gym.error.ResetNeeded, match=r"envs \[(0, )?3\] have ended; reset\(.*reset_mask"):
             step()
     after, _ = env.reset(options={"reset_mask": np.array([True, False, False, False])})
     same(after[1:], seen[1:])
     with pytest.raises(gym.error.ResetNeeded, match=r"envs \[3\] have ended"):
         env.step(np.zeros(4, int))
-    env.send(0, np.zeros(2, int))  # rows 0 and 1, whose episodes run
-    same(env.receive(0)[0], after[:2] + np.float32([0, 1]))  # a refused step has moved nobody
+    env.step_async(0, np.zeros(2, int))  # rows 0 and 1, whose episodes run
+    same(env.step_wait(0)[0], after[:2] + np.float32([0, 1]))  # a refused step has moved nobody
     with pytest.raises(gym.error.ResetNeeded, match=r"envs \[3\] have ended"):
-        env.send(1, np.zeros(2, int))
+        env.step_async(1, np.zeros(2, int))
     same(env.reset(seed=[1, 2, 3, 4])[0], first)
     same(env.step(np.zeros(4, int))[0], first + np.float32([0, 1]))
 
 
 def test_four_deaths_in_a_row_are_one_error_that_names_everything(env_of):
-    env = env_of([worlds.Frail] * 8, num_workers=2, blocks=2)
+    env = env_of([worlds.Frail] * 8, num_workers=2, num_members=2)
     env.reset(seed=1)
     fails = np.array([0, 0, 0, 0, 0, 0, 0, worlds.LOSES_SERVER])  # row 7 is in the second part
     with warnings.catch_warnings(record=True) as caught:
@@ -529,7 +538,7 @@ DEFECTS = [
 
 @pytest.mark.parametrize(("defect", "message"), DEFECTS)
 def test_what_fails_in_the_same_way_after_a_restart_is_a_defect_of_the_environment(env_of, defect, message):
-    env = env_of([worlds.Frail] * 4, num_workers=2, blocks=2)
+    env = env_of([worlds.Frail] * 4, num_workers=2, num_members=2)
     env.reset(seed=[10, 20, 30, 40])
     with pytest.warns(RuntimeWarning, match=rf"Frail, member 0, env 1 .*worker 1 ended with exit code 1 \({message}"):
         env.step(np.array([0, defect, 0, 0]))
@@ -577,7 +586,7 @@ def test_attributes_that_were_set_hold_for_the_envs_that_take_the_place_of_other
         with pytest.warns(RuntimeWarning, match="SIGKILL"):
             env.step(np.array([worlds.IS_KILLED, 0, 0, 0]))
     else:
-        env.divide(2)  # which ends all workers
+        env.set_num_members(2)  # which ends all workers
     assert env.get_attr("mark") == (4, 3, 2, 1)
     assert env.get_attr("pace") == (5, 5, 5, 5)
 
@@ -628,7 +637,7 @@ def test_closing_ends_workers_that_have_nothing_to_do_at_once(two_workers):
 
 def test_closing_ends_workers_that_hang_are_stopped_or_dead(two_workers):
     stopped, _ = processes(two_workers)
-    two_workers.send(0, np.array([0, worlds.HANGS]))
+    two_workers.step_async(0, np.array([0, worlds.HANGS]))
     stopped.send_signal(signal.SIGSTOP)
     assert closes(two_workers) == [-signal.SIGKILL] * 2
 

@@ -96,16 +96,16 @@ class InHalves(VectorEnv):
     def __init__(self, num_envs, **kwargs):
         self.num_envs, self.kwargs = num_envs, kwargs
         self.journal: list[str] = []
-        self.divide(1)
+        self.set_num_members(1)
         self.single_observation_space = self.halves[0].single_observation_space
         self.single_action_space = self.halves[0].single_action_space
         self.metadata = self.halves[0].metadata
 
-    def divide(self, blocks):
-        rows = np.arange(self.num_envs).reshape(blocks, -1)
+    def set_num_members(self, num_members):
+        rows = np.arange(self.num_envs).reshape(num_members, -1)
         middle = rows.shape[1] // 2
-        self.parts = (rows[:, :middle].ravel(), rows[:, middle:].ravel())
-        self.halves = [Beads(len(part), np, rows=part, **self.kwargs) for part in self.parts]
+        self.env_groups = (rows[:, :middle].ravel(), rows[:, middle:].ravel())
+        self.halves = [Beads(len(part), np, rows=part, **self.kwargs) for part in self.env_groups]
         self.sent = [None, None]
 
     def reset(self, *, seed=None, options=None):
@@ -118,16 +118,16 @@ class InHalves(VectorEnv):
 
     def together(self, pieces):
         whole = np.zeros((self.num_envs, *pieces[0].shape[1:]), pieces[0].dtype)
-        for part, piece in zip(self.parts, pieces, strict=True):
+        for part, piece in zip(self.env_groups, pieces, strict=True):
             whole[part] = piece
         return whole
 
-    def send(self, part, actions):
+    def step_async(self, part, actions):
         assert self.sent[part] is None
         self.journal.append(f"send {part}")
         self.sent[part] = actions.copy()
 
-    def receive(self, part):
+    def step_wait(self, part):
         actions, self.sent[part] = self.sent[part], None
         self.journal.append(f"receive {part}")
         obs, reward, terminated, truncated, info = self.halves[part].step(actions)

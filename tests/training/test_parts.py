@@ -77,7 +77,7 @@ def test_a_wish_to_stop_is_heard_after_any_step_and_leaves_nothing_under_way():
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS.keys())
 def test_a_step_of_all_parts_is_the_step_of_the_whole(world):
     parted, whole = (VecEnvAdapter(kind) for kind in (InHalves(6, **world), Beads(6, np, **world)))
-    parted.divide(3)
+    parted.set_num_members(3)
     assert parted.columns == (slice(0, 1), slice(1, 2))
     rng = np.random.default_rng(0)
     np.testing.assert_array_equal(parted.reset(range(6)), whole.reset(range(6)))
@@ -91,13 +91,13 @@ def test_a_step_of_all_parts_is_the_step_of_the_whole(world):
 
 def test_parts_that_cut_members_unlike_step_together():
     class Unlike(InHalves):
-        def divide(self, blocks):
-            super().divide(1)  # the first half of all rows: of three members one and a half
+        def set_num_members(self, num_members):
+            super().set_num_members(1)  # the first half of all rows: of three members one and a half
 
         def step(self, actions):
             for part, rows in enumerate(self.parts):
-                self.send(part, actions[rows])
-            obs, reward, terminated, truncated, infos = zip(*(self.receive(part) for part in (0, 1)), strict=True)
+                self.step_async(part, actions[rows])
+            obs, reward, terminated, truncated, infos = zip(*(self.step_wait(part) for part in (0, 1)), strict=True)
             info = {key: self.together([info[key] for info in infos]) for key in infos[0]}
             return *map(self.together, (obs, reward, terminated, truncated)), info
 

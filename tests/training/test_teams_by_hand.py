@@ -200,10 +200,10 @@ def test_agents_learn_from_what_they_earn_or_from_what_all_do(rewards, given):
     space = env.single_observation_spaces["twin_0"], env.single_action_spaces["twin_0"]
     meeting = MultiAgentStepSync(env, {"twin": AgentGroup(["twin_0", "twin_1"], *space, identified=False)}, rewards)
     (group,) = meeting.groups.values()
-    group.divide(1)
+    group.set_num_members(1)
     group.reset([1, 2])
-    group.send(0, np.zeros(4, np.int64))
-    assert group.receive(0).reward.tolist() == given * 2
+    group.step_async(0, np.zeros(4, np.int64))
+    assert group.step_wait(0).reward.tolist() == given * 2
     episodes = meeting.episodes[0].take()
     assert (episodes.returns.tolist(), episodes.counts.tolist()) == ([3.0, 3.0], [1, 1])
 
@@ -219,12 +219,12 @@ def test_who_is_dead_gets_no_share_and_does_not_count_in_the_mean():
     means, sums = [], []
     for rewards, found in (("mean", means), ("sum", sums)):
         meeting = MultiAgentStepSync(env, rows, rewards)
-        env.divide(1)
+        env.set_num_members(1)
         meeting.reset([1])
         for _ in range(2):
             for agent in env.agent_ids:
-                meeting.send(0, {agent: np.zeros(1, np.int64)})
-            steps = [meeting.receive(0) for _ in env.agent_ids]
+                meeting.step_async(0, {agent: np.zeros(1, np.int64)})
+            steps = [meeting.step_wait(0) for _ in env.agent_ids]
             found.append(
                 [(float(steps[0].reward[agent][0]), bool(steps[0].valid[agent][0])) for agent in env.agent_ids]
             )

@@ -123,11 +123,11 @@ def _with_name(space: gym.Space, agents: int) -> gym.Space:
     return Dict({**parts, NAME: Box(0.0, 1.0, (agents,), np.float32)})
 
 
-def _count(rows: Tree) -> int:
+def _count(tree: Tree) -> int:
     """How many rows there are."""
-    while not isinstance(rows, np.ndarray):
-        rows = next(iter(rows.values() if isinstance(rows, Mapping) else rows))
-    return len(rows)
+    while not isinstance(tree, np.ndarray):
+        tree = next(iter(tree.values() if isinstance(tree, Mapping) else tree))
+    return len(tree)
 
 
 def check_agents(env: MultiAgentVecEnvAdapter, groups: Iterable[AgentGroup]) -> None:
@@ -177,17 +177,17 @@ class MultiAgentStepSync:
             ]
         return self._first
 
-    def send(self, part: int, actions: Mapping[str, np.ndarray]) -> None:
+    def step_async(self, part: int, actions: Mapping[str, np.ndarray]) -> None:
         """Hear what one group does; the step begins with the last one."""
         said = self._said.setdefault(part, {})
         said |= actions
         if len(said) == len(self.env.agent_ids):
-            self.env.send(part, self._said.pop(part))
+            self.env.step_async(part, self._said.pop(part))
 
-    def receive(self, part: int) -> MultiAgentTransition:
+    def step_wait(self, part: int) -> MultiAgentTransition:
         """What the step of one part did; every group asks once."""
         if part not in self._outcomes:
-            step = self.env.receive(part)
+            step = self.env.step_wait(part)
             together = np.sum([*step.reward.values()], axis=0)
             self.episodes[part].update(together, step.over)
             self._outcomes[part], self._waiting[part] = self._shared(step, together), len(self.groups)
@@ -219,9 +219,9 @@ class GroupEnv:
         self.action_mask: Array | None = None
         self.env: Any = step_sync.env.env
 
-    def divide(self, blocks: int) -> None:
+    def set_num_members(self, num_members: int) -> None:
         """Have the envs cut into parts; all groups say the same."""
-        self.step_sync.env.divide(blocks)
+        self.step_sync.env.set_num_members(num_members)
 
     @property
     def columns(self) -> tuple[slice, ...]:
@@ -234,19 +234,19 @@ class GroupEnv:
         self.action_mask = self._group.masks(self.step_sync.env.action_mask)
         return self._group.observations(first)
 
-    def send(self, part: int, actions: Any) -> None:
+    def step_async(self, part: int, actions: Any) -> None:
         """Say what the agents of one part's rows do."""
-        self.step_sync.send(part, self._group.by_agent(np.asarray(self.arrays.actions(actions))))
+        self.step_sync.step_async(part, self._group.by_agent(np.asarray(self.arrays.actions(actions))))
 
-    def receive(self, part: int) -> Transition:
+    def step_wait(self, part: int) -> Transition:
         """What came of it."""
-        return self._group.transition(self.step_sync.receive(part))
+        return self._group.transition(self.step_sync.step_wait(part))
 
     def check(self) -> None:
         """Nothing is left to be checked."""
         return
 
-    def called(self, row: int) -> str:
+    def describe_row(self, row: int) -> str:
         """What a row of a team's block is called when something is wrong with it."""
         env, agent = divmod(row, self.agents)
         return f"env {env} of its own, agent {self._group.agent_ids[agent]!r}"

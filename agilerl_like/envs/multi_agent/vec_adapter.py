@@ -80,17 +80,17 @@ class MultiAgentVecEnvAdapter:
         self._masks = {agent: ActionMasks(space) for agent, space in self.single_action_spaces.items()}
         self._acting = np.zeros((self.num_envs, len(self.agent_ids)), np.bool_)
         self._every = np.arange(self.num_envs)
-        self.divide(1)
+        self.set_num_members(1)
 
-    def divide(self, blocks: int) -> None:
+    def set_num_members(self, num_members: int) -> None:
         """Have the rows cut into parts that take as much of each of so many equal blocks; comes before `reset`."""
-        self._steps.divide(blocks)
-        by_block = np.arange(self.num_envs).reshape(blocks, -1)
+        self._steps.set_num_members(num_members)
+        by_block = np.arange(self.num_envs).reshape(num_members, -1)
         self._rows = [by_block[:, columns].ravel() for columns in self.columns]
 
     @property
     def columns(self) -> tuple[slice, ...]:
-        """Which envs of each block belong to a part, as `divide` has cut them; its rows are those block by block."""
+        """Which envs of each block belong to a part, as `set_num_members` has cut them; its rows are those block by block."""
         return self._steps.columns
 
     def reset(self, seeds: int | Sequence[int] | None = None) -> dict[str, Tree]:
@@ -108,13 +108,13 @@ class MultiAgentVecEnvAdapter:
         step = self._steps.step(self._packed(actions, self.num_envs))
         return self._translated(step, slice(None))
 
-    def send(self, part: int, actions: Mapping[str, Any]) -> None:
-        """Let the rows of one part begin to step; nothing else may be asked of them before `receive`."""
-        self._steps.send(part, self._packed(actions, len(self._rows[part])))
+    def step_async(self, part: int, actions: Mapping[str, Any]) -> None:
+        """Let the rows of one part begin to step; nothing else may be asked of them before `step_wait`."""
+        self._steps.step_async(part, self._packed(actions, len(self._rows[part])))
 
-    def receive(self, part: int) -> MultiAgentTransition:
+    def step_wait(self, part: int) -> MultiAgentTransition:
         """Return what the step of one part did, in the order of its rows."""
-        return self._translated(self._steps.receive(part), self._rows[part])
+        return self._translated(self._steps.step_wait(part), self._rows[part])
 
     def last_info(self, row: int, *, ended: bool) -> dict[str, Any]:
         """The info that one env gave in the last step, by agent; `ended` tells whether it ended the episode."""

@@ -55,7 +55,7 @@ class WorkerHandle:
         self.is_ready = False  # has imported everything and made its envs
         self.failures = 0  # since each of its parts was last stepped without one
         self._proven = False  # has reset its envs, in this process or an earlier one
-        self._unproven_parts: set[int] = set()
+        self._unproven_groups: set[int] = set()
 
     def start(self, spec: WorkerSpec, memory: IO[bytes]) -> None:
         """Start a process; its answer under `ENVS_READY` says that its envs are there."""
@@ -63,7 +63,7 @@ class WorkerHandle:
         self.is_ready = False
         self.replies.clear()
         self._failure: ReportedException | None = None  # the exception that the process reported before it ended
-        self._unproven_parts = {part for part, rows in enumerate(self.rows_by_group) if rows}
+        self._unproven_groups = {group for group, rows in enumerate(self.rows_by_group) if rows}
         self._log = anonymous_file()  # for what a dying interpreter writes
         self.pipe, its_end = Pipe()
         handed_down = (its_end.fileno(), memory.fileno(), self._log.fileno())
@@ -94,8 +94,8 @@ class WorkerHandle:
         self.set_deadline(self.timeout)
         if isinstance(key, tuple):
             self.replies.update(zip(key, answer, strict=True))
-            self._unproven_parts.difference_update(key)
-            self.failures *= bool(self._unproven_parts)
+            self._unproven_groups.difference_update(key)
+            self.failures *= bool(self._unproven_groups)
         else:
             self.replies[key] = answer
         self.is_ready = True

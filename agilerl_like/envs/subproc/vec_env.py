@@ -1,7 +1,7 @@
 """A vector env whose envs live in a few worker processes, each of which steps many: for envs that are slow in Python.
 
 Results are `SyncVectorEnv`'s, bit for bit, whatever the number of workers. The envs can be stepped in two halves
-(`send`, `receive`), so that one half steps while the caller thinks about the other. Every worker serves both halves in
+(`step_async`, `step_wait`), so that one half steps while the caller thinks about the other. Every worker serves both halves in
 turn: when it has stepped one, its actions for the other wait already, and no core stands idle.
 
 A worker that dies or hangs is restarted. How its episodes would have gone on is unknown, so each is reported as
@@ -57,7 +57,7 @@ Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     """Envs in `num_workers` processes (one for each core, if left out); processes start at the first reset.
 
-    `blocks` says that the rows are those of so many members, one block behind the other: errors name members, and each
+    `num_members` says that the rows are those of so many members, one block behind the other: errors name members, and each
     half has the same share of every member. `timeout` is how many seconds a worker may take for a step before it counts
     as dead.
 
@@ -70,7 +70,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         env_fns: Sequence[Callable[[], gym.Env]],
         *,
         num_workers: int | None = None,
-        blocks: int = 1,
+        num_members: int = 1,
         autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
         timeout: float = STEP_TIMEOUT,
     ) -> None:
@@ -97,30 +97,30 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._attributes: dict[str, list[Any]] = {}  # that were set, by name, of each env
         self._ready = False
         self._seen_exceptions: set[str] = set()  # of exceptions that environments raised, in any worker
-        self.divide(blocks)
+        self.set_num_members(num_members)
 
     # ---- stepping
 
-    def divide(self, blocks: int) -> None:
+    def set_num_members(self, num_members: int) -> None:
         """Take the rows for those of so many members; to be called before a reset, for running episodes end.
 
         There are two parts if there are two workers to share them and every member has two envs.
         """
-        if blocks < 1 or self.num_envs % blocks:
-            raise ConfigurationError(f"blocks={blocks}; allowed are the divisors of num_envs={self.num_envs}")
+        if num_members < 1 or self.num_envs % num_members:
+            raise ConfigurationError(f"blocks={num_members}; allowed are the divisors of num_envs={self.num_envs}")
         shutdown(self._workers)
         self._ready = False
-        self.blocks = blocks
-        rows = np.arange(self.num_envs, dtype=np.int64).reshape(blocks, -1)
+        self.num_members = num_members
+        rows = np.arange(self.num_envs, dtype=np.int64).reshape(num_members, -1)
         each = rows.shape[1]
         halves = (rows[:, : -(-each // 2)], rows[:, -(-each // 2) :])
         divided = self.num_workers > 1 and each > 1
-        self.parts = tuple(half.ravel() for half in halves) if divided else (rows.ravel(),)
+        self.env_groups = tuple(half.ravel() for half in halves) if divided else (rows.ravel(),)
         self._worker_rows = [self._split_rows(worker) for worker in range(self.num_workers)]
-        self._places = [dict(zip(rows.tolist(), range(len(rows)), strict=True)) for rows in self.parts]
-        self._infos = [_InfoMerger(len(rows)) for rows in self.parts]
+        self._places = [dict(zip(rows.tolist(), range(len(rows)), strict=True)) for rows in self.env_groups]
+        self._infos = [_InfoMerger(len(rows)) for rows in self.env_groups]
         self._seeds: list[int | None] = [None] * self.num_envs
-        self._slots = [0] * len(self.parts)  # in which slot the observations are that were last handed out
+        self._slots = [0] * len(self.env_groups)  # in which slot the observations are that were last handed out
         self._in_flight: set[int] = set()
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)  # whose episode has ended; kept for DISABLED only
 
@@ -154,26 +154,30 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """Take one action in each env."""
         self._check_ready()
         given = self._checked_actions(actions, self.num_envs)
-        self._send({part: tree_map(lambda one, rows=rows: one[rows], given) for part, rows in enumerate(self.parts)})
-        step_infos = list(itertools.chain.from_iterable([self._collect(part) for part in range(len(self.parts))]))
+        self._send(
+            {group: tree_map(lambda one, rows=rows: one[rows], given) for group, rows in enumerate(self.env_groups)}
+        )
+        step_infos = list(
+            itertools.chain.from_iterable([self._collect(group) for group in range(len(self.env_groups))])
+        )
         buffers = self._buffers
         numbers = buffers.rewards.copy(), buffers.terminated.copy(), buffers.truncated.copy()
         return self._read_observations(), *numbers, self._merged(step_infos)
 
-    def send(self, part: int, actions: Any) -> None:
-        """Begin to step the rows `parts[part]`."""
+    def step_async(self, group: int, actions: Any) -> None:
+        """Begin to step the rows `env_groups[group]`."""
         self._check_ready()
-        self._send({part: self._checked_actions(actions, len(self.parts[part]))})
+        self._send({group: self._checked_actions(actions, len(self.env_groups[group]))})
 
-    def receive(self, part: int) -> Step:
-        """Wait for the rows `parts[part]`, and return what they did; the arrays belong to the receiver."""
-        if part not in self._in_flight:
-            raise gym.error.NoAsyncCallError(f"part {part} is not being stepped; send({part}, …) comes first", "step")
-        step_infos = self._collect(part)
-        rows, buffers = self.parts[part], self._buffers
-        observations = tree_map(lambda shared: shared[rows], buffers.observations[self._slots[part]])
+    def step_wait(self, group: int) -> Step:
+        """Wait for the rows `env_groups[group]`, and return what they did; the arrays belong to the receiver."""
+        if group not in self._in_flight:
+            raise gym.error.NoAsyncCallError(f"part {group} is not being stepped; send({group}, …) comes first", "step")
+        step_infos = self._collect(group)
+        rows, buffers = self.env_groups[group], self._buffers
+        observations = tree_map(lambda shared: shared[rows], buffers.observations[self._slots[group]])
         numbers = buffers.rewards[rows], buffers.terminated[rows], buffers.truncated[rows]
-        return observations, *numbers, self._infos[part].merged(step_infos, self._places[part])
+        return observations, *numbers, self._infos[group].merged(step_infos, self._places[group])
 
     # ---- everything else that SyncVectorEnv has
 
@@ -246,7 +250,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         order = [worker, self.num_workers - 1 - worker]
         return [
             np.array_split(rows, self.num_workers)[place].tolist()
-            for rows, place in zip(self.parts, order, strict=False)
+            for rows, place in zip(self.env_groups, order, strict=False)
         ]
 
     def _request(self, method: str, request: Callable[[WorkerHandle], tuple[Any, ...]]) -> list[Any]:
@@ -267,8 +271,8 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         if not self._ready:
             raise gym.error.ResetNeeded("reset() comes before step()")
 
-    def _check_not_ended(self, parts: Iterable[int]) -> None:
-        over = [row for part in parts for row in self.parts[part].tolist() if self._ended[row]]
+    def _check_not_ended(self, env_groups: Iterable[int]) -> None:
+        over = [row for group in env_groups for row in self.env_groups[group].tolist() if self._ended[row]]
         if over:
             raise gym.error.ResetNeeded(
                 f"episodes of envs {sorted(over)} have ended; reset(options={{'reset_mask': …}}) comes before step()"
@@ -280,31 +284,31 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             raise gym.error.AlreadyPendingCallError(f"parts {pending} are being stepped; receive comes first", "step")
         if self.autoreset_mode is AutoresetMode.DISABLED:
             self._check_not_ended(actions.keys())
-        rest = {part: self._write_actions(part, given) for part, given in actions.items()}
+        rest = {group: self._write_actions(group, given) for group, given in actions.items()}
         self._in_flight |= actions.keys()
         for worker in self._workers:
             # a part whose episodes were lost with a worker has its answer already
             steps = [
-                (part, 1 - self._slots[part], self._actions_for(worker, part, rest[part]))
-                for part in actions
-                if worker.rows_by_group[part] and part not in worker.replies
+                (group, 1 - self._slots[group], self._actions_for(worker, group, rest[group]))
+                for group in actions
+                if worker.rows_by_group[group] and group not in worker.replies
             ]
             if steps:
-                worker.send_request(tuple(part for part, *_ in steps), "step", steps)
+                worker.send_request(tuple(group for group, *_ in steps), "step", steps)
 
-    def _collect(self, part: int) -> list[StepInfo]:
+    def _collect(self, group: int) -> list[StepInfo]:
         """Wait until a part has stepped, and return what was told beside the numbers."""
-        self._wait_for(part)
-        self._in_flight.remove(part)
-        self._slots[part] = 1 - self._slots[part]
+        self._wait_for(group)
+        self._in_flight.remove(group)
+        self._slots[group] = 1 - self._slots[group]
         if self.autoreset_mode is AutoresetMode.DISABLED:
-            rows = self.parts[part]
+            rows = self.env_groups[group]
             self._ended[rows] = self._buffers.terminated[rows] | self._buffers.truncated[rows]
         return [
             step_info
             for worker in self._workers
-            if worker.rows_by_group[part]
-            for step_info in worker.replies.pop(part)
+            if worker.rows_by_group[group]
+            for step_info in worker.replies.pop(group)
         ]
 
     def _wait_for(self, key: str | int, ask_again: Callable[[WorkerHandle], None] = lambda _: None) -> None:
@@ -352,8 +356,8 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def _report_lost_episodes(self, worker: WorkerHandle, fresh: list[StepInfo]) -> None:
         """Answer the next step of a worker's envs, sent or not, with the end of the episodes that died with it."""
         buffers, new = self._buffers, {step_info.row: step_info.info for step_info in fresh}
-        for part, rows in enumerate(worker.rows_by_group):
-            before, after = buffers.observations[self._slots[part]], buffers.observations[1 - self._slots[part]]
+        for group, rows in enumerate(worker.rows_by_group):
+            before, after = buffers.observations[self._slots[group]], buffers.observations[1 - self._slots[group]]
             buffers.rewards[rows], buffers.terminated[rows], buffers.truncated[rows] = 0.0, False, True
             last = [tree_map(lambda shared, row=row: shared[row].copy(), before) for row in rows]
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -364,7 +368,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             else:  # the reset comes later, and what it finds then is told then
                 tree_map(lambda new, old, rows=rows: new.__setitem__(rows, old[rows]), after, before)
                 step_infos = [StepInfo(row, {"worker_lost": True}) for row in rows]
-            worker.replies[part] = step_infos
+            worker.replies[group] = step_infos
 
     def _apply_reset_to_lost(self, begun: Mapping[int, dict[str, Any]]) -> None:
         """Take rows that have begun anew, and what was told then, out of the losses that wait to be reported.
@@ -373,24 +377,24 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """
         buffers = self._buffers
         for worker in self._workers:
-            for part in [key for key in worker.replies if isinstance(key, int)]:
-                rows = [row for row in worker.rows_by_group[part] if row in begun]
-                before, after = buffers.observations[self._slots[part]], buffers.observations[1 - self._slots[part]]
+            for group in [key for key in worker.replies if isinstance(key, int)]:
+                rows = [row for row in worker.rows_by_group[group] if row in begun]
+                before, after = buffers.observations[self._slots[group]], buffers.observations[1 - self._slots[group]]
                 tree_map(lambda new, old, rows=rows: new.__setitem__(rows, old[rows]), after, before)
                 buffers.truncated[rows] = False
-                worker.replies[part] = [
+                worker.replies[group] = [
                     StepInfo(step_info.row, {**begun[step_info.row], "worker_lost": True})
                     if step_info.row in begun
                     else step_info
-                    for step_info in worker.replies[part]
+                    for step_info in worker.replies[group]
                 ]
 
     def _describe_place(self, worker: WorkerHandle) -> str:
         row = int(self._buffers.stepping[worker.index])
         if row == NO_ROW:
             return f"{self._name}, envs {worker.rows[0]} to {worker.rows[-1]}"
-        member, env = divmod(row, self.num_envs // self.blocks)
-        named = f"{self._name}, " + (f"member {member}, env {env} of its own" if self.blocks > 1 else f"env {row}")
+        member, env = divmod(row, self.num_envs // self.num_members)
+        named = f"{self._name}, " + (f"member {member}, env {env} of its own" if self.num_members > 1 else f"env {row}")
         return named if self._seeds[row] is None else f"{named} (seeded with {self._seeds[row]})"
 
     # ---- shared memory
@@ -412,9 +416,9 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
 
         return tree_map(checked, self._buffers.actions, actions)
 
-    def _write_actions(self, part: int, given: Tree) -> Tree | None:
+    def _write_actions(self, group: int, given: Tree) -> Tree | None:
         """Put actions into shared memory; return them if they do not fit there as they are, and None if they do."""
-        rows = self.parts[part]
+        rows = self.env_groups[group]
         fits: list[bool] = []
 
         def compare(shared: np.ndarray, one: np.ndarray) -> None:
@@ -426,17 +430,17 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         tree_map(lambda shared, one: shared.__setitem__(rows, one), self._buffers.actions, given)
         return None
 
-    def _actions_for(self, worker: WorkerHandle, part: int, actions: Tree | None) -> Tree | None:
+    def _actions_for(self, worker: WorkerHandle, group: int, actions: Tree | None) -> Tree | None:
         if actions is None:
             return None
-        places = [self._places[part][row] for row in worker.rows_by_group[part]]
+        places = [self._places[group][row] for row in worker.rows_by_group[group]]
         return tree_map(lambda given: given[places], actions)
 
     def _read_observations(self) -> Tree:
         """Return a copy of the observations of all rows."""
         slots = [self._buffers.observations[slot] for slot in self._slots]
         observations = tree_map(np.copy, slots[0])
-        for rows, slot in zip(self.parts[1:], slots[1:], strict=True):
+        for rows, slot in zip(self.env_groups[1:], slots[1:], strict=True):
             if slot is not slots[0]:
                 tree_map(lambda into, shared, rows=rows: into.__setitem__(rows, shared[rows]), observations, slot)
         return observations

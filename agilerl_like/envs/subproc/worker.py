@@ -60,7 +60,7 @@ class WorkerSpec:
     """What a worker is told at its start."""
 
     worker: int
-    parts: tuple[tuple[int, ...], ...]  # the rows that are its own, part by part
+    env_groups: tuple[tuple[int, ...], ...]  # the rows that are its own, part by part
     env_fns: Mapping[int, Callable[[], gym.Env]]  # by row
     autoreset_mode: AutoresetMode
     observation_space: gym.Space
@@ -108,8 +108,8 @@ class SharedAllocator:
 def fits_shared_memory(space: gym.Space) -> bool:
     """Say whether samples of this space are arrays of one size."""
     if isinstance(space, (Dict, Tuple)):
-        parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
-        return all(map(fits_shared_memory, parts))
+        env_groups = space.spaces.values() if isinstance(space, Dict) else space.spaces
+        return all(map(fits_shared_memory, env_groups))
     return isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary))
 
 
@@ -177,10 +177,10 @@ class _WorkerEnvs:
             SharedAllocator(memory), spec.observation_space, spec.action_space, spec.num_envs, spec.num_workers
         )
         self.worker, self.mode, self.observation_space = spec.worker, spec.autoreset_mode, spec.observation_space
-        self.parts = [np.array(rows, dtype=np.int64) for rows in spec.parts]
-        self.action_spaces = [batch_space(spec.action_space, len(rows)) for rows in spec.parts]
-        self.part_of = {row: part for part, rows in enumerate(spec.parts) for row in rows}
-        self.ended = dict.fromkeys(self.part_of, False)
+        self.env_groups = [np.array(rows, dtype=np.int64) for rows in spec.env_groups]
+        self.action_spaces = [batch_space(spec.action_space, len(rows)) for rows in spec.env_groups]
+        self.group_of = {row: group for group, rows in enumerate(spec.env_groups) for row in rows}
+        self.ended = dict.fromkeys(self.group_of, False)
         self.envs: dict[int, gym.Env] = {}
         for row, make in spec.env_fns.items():
             self.buffers.stepping[self.worker] = row
@@ -193,13 +193,13 @@ class _WorkerEnvs:
         """Step the rows of some parts; for each the slot is said, and actions if shared memory does not hold them."""
         return [self._step(*step) for step in steps]
 
-    def _step(self, part: int, slot: int, actions: Tree | None) -> list[StepInfo]:
+    def _step(self, group: int, slot: int, actions: Tree | None) -> list[StepInfo]:
         """Step the rows of a part as SyncVectorEnv does."""
-        buffers, rows = self.buffers, self.parts[part]
+        buffers, rows = self.buffers, self.env_groups[group]
         if actions is None:
             actions = tree_map(lambda shared: shared[rows], buffers.actions)
         step_infos, observations, rewards, terminations, truncations = [], [], [], [], []
-        for row, action in zip(rows.tolist(), iterate(self.action_spaces[part], actions), strict=True):
+        for row, action in zip(rows.tolist(), iterate(self.action_spaces[group], actions), strict=True):
             buffers.stepping[self.worker] = row
             observation, reward, terminated, truncated, info = self._step_one(row, action)
             final = None
@@ -225,7 +225,7 @@ class _WorkerEnvs:
     ) -> list[StepInfo]:
         """Reset some rows; the observations of each part go into a slot."""
         step_infos: list[StepInfo] = []
-        for rows, slot in zip(self.parts, slots, strict=True):
+        for rows, slot in zip(self.env_groups, slots, strict=True):
             observations = []
             for row in [row for row in rows.tolist() if row in seeds]:
                 self.buffers.stepping[self.worker] = row
