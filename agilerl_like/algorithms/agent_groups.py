@@ -23,7 +23,7 @@ def group_of(agent_id: str) -> str:
     return re.sub(r"_\d+$", "", agent_id)
 
 
-def keys_of(spaces: Spaces) -> Sequence[str]:
+def agent_ids_of(spaces: Spaces) -> Sequence[str]:
     """The agents that spaces name; ConfigurationError if they are a list."""
     if isinstance(spaces, Mapping):
         return list(spaces)
@@ -38,7 +38,7 @@ def check_names(field: str, ids: Sequence[str]) -> None:
         raise ConfigurationError(f"{field}={[*ids]!r:.200}; allowed are unequal names")
 
 
-def by_agent(name: str, spaces: Spaces, ids: Sequence[str]) -> dict[str, gymnasium.Space]:
+def spaces_by_agent(name: str, spaces: Spaces, ids: Sequence[str]) -> dict[str, gymnasium.Space]:
     """A space for each agent; ConfigurationError if one is missing or nobody's."""
     if not isinstance(spaces, Mapping):
         if len(spaces) != len(ids):
@@ -53,7 +53,7 @@ def by_agent(name: str, spaces: Spaces, ids: Sequence[str]) -> dict[str, gymnasi
     return {agent: spaces[agent] for agent in ids}
 
 
-def grouped(
+def assign_groups(
     ids: Sequence[str],
     groups: Mapping[str, str] | None,
     observed: Mapping[str, gymnasium.Space],
@@ -81,7 +81,9 @@ def grouped(
     return found
 
 
-def by_group(net_config: Mapping[str, Any] | None, groups: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | None]:
+def net_config_by_group(
+    net_config: Mapping[str, Any] | None, groups: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any] | None]:
     """Each group's `net_config`: its own if there is one of that name, else what is said for all.
 
     Raises:

@@ -20,7 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.agent import WEIGHT, read_architecture
-from agilerl_like.algorithms.agent_groups import Spaces, by_agent, by_group, check_names, grouped, keys_of
+from agilerl_like.algorithms.agent_groups import (
+    Spaces,
+    agent_ids_of,
+    assign_groups,
+    check_names,
+    net_config_by_group,
+    spaces_by_agent,
+)
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, report_episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
@@ -32,7 +39,12 @@ from agilerl_like.algorithms.multi_agent_evaluation import (
     eval_mode,
     evaluate_multi_agent,
 )
-from agilerl_like.algorithms.multi_agent_experiences import ByAgent, MultiAgentExperiences, act_by_agent, of_group
+from agilerl_like.algorithms.multi_agent_experiences import (
+    ByAgent,
+    MultiAgentExperiences,
+    experiences_of_group,
+    get_action_by_agent,
+)
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO, check_rollout, fit_batch_to_rollout, with_int_dtype
 from agilerl_like.algorithms.ppo_config import PPOConfig, validated
@@ -102,17 +114,17 @@ class IPPO(EvolvableAlgorithm):
         seed: int | None = None,
         **settings: Any,
     ) -> None:
-        ids = tuple(agent_ids if agent_ids is not None else keys_of(observation_spaces))
+        ids = tuple(agent_ids if agent_ids is not None else agent_ids_of(observation_spaces))
         check_names("agent_ids", ids)
         observed, acted = (
-            by_agent(name, spaces, ids)
+            spaces_by_agent(name, spaces, ids)
             for name, spaces in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))
         )
         self._start(
             observed,
             acted,
             settings=validated(PPOConfig, settings),
-            groups=grouped(ids, groups, observed, acted),
+            groups=assign_groups(ids, groups, observed, acted),
             rewards=rewards,
             agent_id_one_hot=agent_id_one_hot,
             index=index,
@@ -121,14 +133,14 @@ class IPPO(EvolvableAlgorithm):
             device=device if accelerator is None else accelerator.device,
             seed=seed,
         )
-        row = sum(len(ids) * row_bytes(self.rows[group].encoding) for group, ids in self.groups.items())
+        row = sum(len(ids) * row_bytes(self.agent_groups[group].encoding) for group, ids in self.groups.items())
         check_room(f"learn_step={self.learn_step}", self.learn_step, row, "env steps")
-        configs = by_group(net_config, self.groups)
+        configs = net_config_by_group(net_config, self.groups)
         self._check_rollouts()
         for number, (group, members) in enumerate(self.groups.items()):
             self.learners[group] = PPO.unbuilt(
-                self.rows[group].single_observation_space,
-                self.rows[group].single_action_space,
+                self.agent_groups[group].single_observation_space,
+                self.agent_groups[group].single_action_space,
                 index=index,
                 hp_config=self._scaled_ranges(group),
                 net_config=configs[group],
@@ -186,8 +198,8 @@ class IPPO(EvolvableAlgorithm):
             raise ConfigurationError(f"agent_id_one_hot={agent_id_one_hot!r} must be True or False")
         self.rewards: Rewards = rewards
         self.agent_id_one_hot = agent_id_one_hot
-        self.rows = {
-            group: AgentGroup(ids, observation_spaces[ids[0]], action_spaces[ids[0]], identified=agent_id_one_hot)
+        self.agent_groups = {
+            group: AgentGroup(ids, observation_spaces[ids[0]], action_spaces[ids[0]], agent_id_one_hot=agent_id_one_hot)
             for group, ids in self.groups.items()
         }
         """What the learner of each group sees of its agents."""
@@ -365,7 +377,7 @@ class IPPO(EvolvableAlgorithm):
         Raises:
             ConfigurationError: an unknown agent, or an observation or mask that does not fit.
         """
-        return act_by_agent(self, obs, infos or {})
+        return get_action_by_agent(self, obs, infos or {})
 
     def learn(
         self,
@@ -385,7 +397,9 @@ class IPPO(EvolvableAlgorithm):
             PopulationDivergedError: the update of a group left weights that are not finite; they were put back.
         """
         return {
-            group: learner.learn(**of_group(self.rows[group], experiences, action_masks, acting)._asdict())
+            group: learner.learn(
+                **experiences_of_group(self.agent_groups[group], experiences, action_masks, acting)._asdict()
+            )
             for group, learner in self.learners.items()
         }
 
@@ -413,8 +427,8 @@ class IPPO(EvolvableAlgorithm):
         stepped = MultiAgentVecEnvAdapter(env if isinstance(env, MultiAgentVectorEnv) else single_env_vector(env))
         seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
         played = self.run_team_episodes(stepped, seeds, max_steps, with_infos=callback is not None)
-        report_episodes(played.together, callback)
-        self.fitness.append(float(played.together.means[0]))
+        report_episodes(played.team_return, callback)
+        self.fitness.append(float(played.team_return.means[0]))
         if sum_scores:
             return self.fitness[-1]
         return np.array([sum(played.returns[agent].mean() for agent in ids) for ids in self.groups.values()])
@@ -425,7 +439,7 @@ class IPPO(EvolvableAlgorithm):
     def group_policies(self) -> dict[str, GroupPolicy]:
         """What the agents of each group think with."""
         return {
-            group: GroupPolicy(learner.best_actions, learner, learner.initial_hidden_state, self.rows[group])
+            group: GroupPolicy(learner.best_actions, learner, learner.initial_hidden_state, self.agent_groups[group])
             for group, learner in self.learners.items()
         }
 
@@ -458,7 +472,7 @@ class IPPO(EvolvableAlgorithm):
         *,
         asked_to_stop: Callable[[], bool] = never,
     ) -> Episodes:
-        return self.run_team_episodes(env, seeds, max_steps, asked_to_stop=asked_to_stop).together
+        return self.run_team_episodes(env, seeds, max_steps, asked_to_stop=asked_to_stop).team_return
 
     # -- copies
 
@@ -553,8 +567,8 @@ class IPPO(EvolvableAlgorithm):
         wanted = {
             "index": self.index,
             "hp_config": self._scaled_ranges(group),
-            "observation_space": self.rows[group].single_observation_space,
-            "action_space": self.rows[group].single_action_space,
+            "observation_space": self.agent_groups[group].single_observation_space,
+            "action_space": self.agent_groups[group].single_action_space,
             **{name: self._scaled(name, getattr(self, name), group) for name in ("num_envs", "learn_step")},
         }
         for name, value in wanted.items():
@@ -663,7 +677,7 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
         first = self.agents[0]
         return {
             group: GroupPolicy(
-                self._policy(learners), first.learners[group], learners.initial_hidden_state, first.rows[group]
+                self._policy(learners), first.learners[group], learners.initial_hidden_state, first.agent_groups[group]
             )
             for group, learners in self.by_group.items()
         }
@@ -679,7 +693,7 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
         with eval_mode(self):
             return evaluate_multi_agent(
                 self.group_policies, env, seeds, members=len(self), max_steps=max_steps, asked_to_stop=asked_to_stop
-            ).together
+            ).team_return
 
     def _policy(self, learners: Population) -> Policy:
         shape = len(self), -1

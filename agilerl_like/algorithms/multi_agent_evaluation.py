@@ -33,7 +33,7 @@ class MultiAgentEpisodes(NamedTuple):
     infos: np.ndarray  # [P, K] object: the info of each episode's last step, None unless asked for
 
     @property
-    def together(self) -> Episodes:
+    def team_return(self) -> Episodes:
         """The same with what all agents of a team earned together."""
         return Episodes(np.sum([*self.returns.values()], axis=0), self.lengths, self.lost, self.infos)
 
@@ -110,9 +110,9 @@ class GroupActor:
     def begin(self, envs: int, observations: Mapping[str, Any], masks: Mapping[str, Any]) -> None:
         """See the first observations, and remember nothing."""
         self._state = self._brain.initial_hidden_state.repeat(envs * len(self._rows.agent_ids), 1, 1, 1)
-        self.see(observations, masks)
+        self.observe(observations, masks)
 
-    def see(self, observations: Mapping[str, Any], masks: Mapping[str, Any]) -> None:
+    def observe(self, observations: Mapping[str, Any], masks: Mapping[str, Any]) -> None:
         """See what is there now."""
         self._seen, self._masks = self._rows.observations(observations), self._rows.masks(masks)
 
@@ -153,11 +153,11 @@ def _round(
         returns += np.where(playing, [step.reward[agent] for agent in env.agent_ids], 0.0)
         lengths += playing & acted
         lost |= playing & step.lost
-        before, playing = playing, playing & ~step.over
+        before, playing = playing, playing & ~step.ended
         if max_steps is not None:
             playing &= lengths < max_steps
-        infos.note(before & ~playing, step.over)
+        infos.note(before & ~playing, step.ended)
         for seats in table.values():
-            seats.see(step.obs, step.action_mask)
+            seats.observe(step.obs, step.action_mask)
     found = returns, lengths, lost, infos.of(env.num_envs)
     return tuple(x.reshape(*x.shape[:-1], members, envs)[..., : len(seeds)] for x in found)

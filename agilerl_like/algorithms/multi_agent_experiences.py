@@ -20,12 +20,12 @@ MultiAgentExperiences = Sequence[Mapping[str, Any]]
 """`NAMES`, in this order, each by agent: the first six are lists over time of arrays `[N, …]`."""
 
 
-def act_by_agent(team: IPPO, obs: Mapping[str, Any], infos: Mapping[str, Any]) -> ByAgent:
+def get_action_by_agent(team: IPPO, obs: Mapping[str, Any], infos: Mapping[str, Any]) -> ByAgent:
     """Let each group act on what those of its agents observe that are there; four results, each by agent."""
     for agent in obs:
         team.learner_of(agent)  # or it is an error
     found: ByAgent = ({}, {}, {}, {})
-    for group, rows in team.rows.items():
+    for group, rows in team.agent_groups.items():
         present = [agent for agent in rows.agent_ids if agent in obs]
         if not present:
             continue
@@ -35,7 +35,7 @@ def act_by_agent(team: IPPO, obs: Mapping[str, Any], infos: Mapping[str, Any]) -
                 f"group {group!r} is recurrent, and get_action of a team keeps no hidden state; call "
                 f"team.learners[{group!r}].get_action(obs, hidden_state=…), or train with train_multi_agent_on_policy"
             )
-        seen = [rows.of(agent, rows.as_batch(agent, obs[agent])) for agent in present]
+        seen = [rows.rows_of_agent(agent, rows.as_batch(agent, obs[agent])) for agent in present]
         told = [infos.get(agent) or {} for agent in present]
         each = [None if (mask := its.get("action_mask")) is None else np.atleast_2d(mask) for its in told]
         batch = tree_map(lambda *parts: np.concatenate(parts), *seen)
@@ -55,7 +55,7 @@ class GroupExperiences(NamedTuple):
     acting: list[np.ndarray] | None
 
 
-def of_group(
+def experiences_of_group(
     rows: AgentGroup,
     experiences: MultiAgentExperiences | None,
     action_masks: Mapping[str, Sequence[Any]] | None,
@@ -82,7 +82,7 @@ def of_group(
         return [stack({agent: tables[name][agent][t] for agent in rows.agent_ids}) for t in range(steps)]
 
     def arrays(by_agent: Mapping[str, Any]) -> Any:
-        return rows.rows({agent: np.atleast_1d(np.asarray(part)) for agent, part in by_agent.items()})
+        return rows.to_rows({agent: np.atleast_1d(np.asarray(part)) for agent, part in by_agent.items()})
 
     def observations(by_agent: Mapping[str, Any]) -> Any:
         return rows.observations({agent: rows.as_batch(agent, by_agent[agent]) for agent in rows.agent_ids})

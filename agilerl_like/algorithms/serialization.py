@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from agilerl_like.algorithms.agent_groups import check_names, grouped
+from agilerl_like.algorithms.agent_groups import assign_groups, check_names
 from agilerl_like.envs.spaces import space_from_json
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.safe_folder import StoredTensors
@@ -251,6 +251,6 @@ def read_multi_agent_spec(document: Mapping[str, Any]) -> StoredTeam:
     read = iter(read_spaces(chain.from_iterable(pairs)))
     by_group = {group: (next(read), next(read)) for group in groups}
     observed, acted = ({agent: by_group[home[agent]][part] for agent in ids} for part in (0, 1))
-    if [*grouped(ids, home, observed, acted).items()] != [*groups.items()]:
+    if [*assign_groups(ids, home, observed, acted).items()] != [*groups.items()]:
         raise ValueError("groups are not in the order of their agents")
     return StoredTeam(groups, observed, acted)

@@ -60,7 +60,7 @@ def evaluate(
         with contextlib.closing(stage.for_trials(min(episodes, EVALUATION_ENVS))) as trials:
             env_and_seeds = stage.stepped(trials), integers(episodes, seed, Purpose.CONFIRMATION_ENVS)
             by_agent = agent.run_team_episodes(*env_and_seeds) if isinstance(agent, IPPO) else None
-            played = agent.run_episodes(*env_and_seeds) if by_agent is None else by_agent.together
+            played = agent.run_episodes(*env_and_seeds) if by_agent is None else by_agent.team_return
     scores = played.returns[0]
     write_line(
         f"mean return {scores.mean():.2f} ± {scores.std():.2f} over {episodes} episodes "

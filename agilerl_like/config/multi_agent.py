@@ -22,12 +22,13 @@ from agilerl_like.envs.factory import VecEnvConfig
 from agilerl_like.envs.multi_agent.group_env import Rewards
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, multi_agent_env_config
 from agilerl_like.networks.architecture import PARTS, inherits_encoder_config
+from agilerl_like.registry import register
 from agilerl_like.training.env_setup import Stage
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.training_config import Fitness
 
 DEFAULTS = {name: known.default for name, known in inspect.signature(IPPO).parameters.items()}
-CROWD = 100
+MAX_GROUP_SIZE = 100
 """More agents than any group has."""
 
 
@@ -96,12 +97,12 @@ class MultiAgentNetworkConfig(NetworkConfig):
             return given
         common = {key: value for key, value in given.items() if key != "groups"}
         own = {
-            group: _changed(common, its) if isinstance(its, Mapping) else its for group, its in given["groups"].items()
+            group: _merged(common, its) if isinstance(its, Mapping) else its for group, its in given["groups"].items()
         }
         return {**common, "groups": own}
 
 
-def _changed(common: Mapping[str, Any], its: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(common: Mapping[str, Any], its: Mapping[str, Any]) -> dict[str, Any]:
     """The network of all groups with what differs for one; an encoder of another kind has nothing in common."""
     if not inherits_encoder_config(common, its):
         common = {key: value for key, value in common.items() if key != "encoder_config"}
@@ -112,6 +113,7 @@ def _changed(common: Mapping[str, Any], its: Mapping[str, Any]) -> dict[str, Any
     return changed
 
 
+@register("config", IPPO.algo)
 class MultiAgentConfig(Config):
     """Everything about a run of teams. A file need only say what differs from the defaults."""
 
@@ -126,14 +128,10 @@ class MultiAgentConfig(Config):
     def _blind_agent(self) -> IPPO:
         named = {*self.algorithm.groups.values(), *self.network.groups} or {"agent"}
         needed = -(-self.algorithm.batch_size // self.algorithm.learn_step)  # for a minibatch in a rollout
-        groups = {f"{group}_{number}": group for group in named for number in range(min(needed, CROWD))}
+        groups = {f"{group}_{number}": group for group in named for number in range(min(needed, MAX_GROUP_SIZE))}
         spaces = dict.fromkeys(groups, ANYTHING)
         return IPPO(spaces, spaces, **{**self.agent_arguments(blind=True), "groups": groups})
 
     @staticmethod
     def spaces(env: Any) -> tuple[Any, Any]:
         return env.single_observation_spaces, env.single_action_spaces
-
-
-KINDS: Mapping[str, type[Config]] = {kind.kind.algo: kind for kind in (Config, MultiAgentConfig)}
-"""Every kind of configuration, by its algorithm's name."""

@@ -28,9 +28,9 @@ from agilerl_like.seeding import Purpose, generator, integers
 from agilerl_like.training.evaluator import Evaluate, Judge, Judgement, Opponent, PoolUpdate
 from agilerl_like.training.sharding import Members
 
-FIRST_RATING = 1000.0
+INITIAL_RATING = 1000.0
 """What the first opponent has by definition: the first of the founders, as it was before it had learned anything."""
-OPPONENTS = 3
+OPPONENTS_PER_GENERATION = 3
 """How many opponents a generation meets, if there are so many."""
 POOL_SIZE = 16
 """How many opponents are kept."""
@@ -46,14 +46,14 @@ class EloEvaluator(Judge):
     env: MultiAgentVecEnvAdapter
 
     def begin(self, members: Members) -> None:
-        first = members.spread(0, [members.here()[0].clone()] if 0 in members.here() else [None])[0]
+        first = members.broadcast_agents(0, [members.here()[0].clone()] if 0 in members.here() else [None])[0]
         groups = cast(IPPO, first).groups
         if len(groups) < 2:
             raise ConfigurationError(
                 f"fitness='rating' needs groups that play against each other; all of {[*groups.values()]} are one. "
                 "Allowed are groups={agent: name} that divide them, or fitness='return'"
             )
-        self.opponent_pool = [Opponent(first, FIRST_RATING, 0)]
+        self.opponent_pool = [Opponent(first, INITIAL_RATING, 0)]
 
     def judge(
         self,
@@ -64,8 +64,8 @@ class EloEvaluator(Judge):
         asked_to_stop: Callable[[], bool] = never,
     ) -> Judgement:
         home = cast(MultiAgentPopulation | IPPO, players)
-        opponent_pool = self._drawn(home.seed, generation)
-        games = [self._games(home, cast(IPPO, rival.player), seeds, asked_to_stop) for rival in opponent_pool]
+        opponent_pool = self._sample_opponents(home.seed, generation)
+        games = [self._play_games(home, cast(IPPO, rival.player), seeds, asked_to_stop) for rival in opponent_pool]
         scores = np.stack([score.mean(axis=1) for score, _ in games], axis=1)  # [P, opponents]
         ratings, errors = fit_ratings(scores, len(seeds), [rival.rating for rival in opponent_pool])
         steps = np.sum([steps for _, steps in games], axis=0)
@@ -83,23 +83,27 @@ class EloEvaluator(Judge):
         rating, steps = members.process_group.all_gather(None if own is None else [own.fitness[0], own.steps[0]])[
             holder
         ]
-        champion = members.spread(holder, [None if best is None else best.clone()])[0]
+        champion = members.broadcast_agents(holder, [None if best is None else best.clone()])[0]
         self.opponent_pool.append(Opponent(champion, rating, generation))
         if len(self.opponent_pool) > POOL_SIZE:  # the first and the last stay
-            forgotten = generator(members.first.seed, Purpose.OPPONENTS, generation, 1).integers(1, POOL_SIZE)
+            forgotten = generator(members.first.seed, Purpose.OPPONENTS_PER_GENERATION, generation, 1).integers(
+                1, POOL_SIZE
+            )
             del self.opponent_pool[int(forgotten)]
         return PoolUpdate(steps, 0)
 
-    def _drawn(self, seed: int, generation: int) -> list[Opponent]:
+    def _sample_opponents(self, seed: int, generation: int) -> list[Opponent]:
         """The newest, and some of the others."""
         *older, newest = self.opponent_pool
-        count = min(OPPONENTS - 1, len(older))
+        count = min(OPPONENTS_PER_GENERATION - 1, len(older))
         places = (
-            generator(seed, Purpose.OPPONENTS, generation).choice(len(older), count, replace=False) if count else ()
+            generator(seed, Purpose.OPPONENTS_PER_GENERATION, generation).choice(len(older), count, replace=False)
+            if count
+            else ()
         )
         return [newest, *(older[int(place)] for place in sorted(places))]
 
-    def _games(
+    def _play_games(
         self,
         home: MultiAgentPopulation | IPPO,
         visitor: IPPO,
@@ -148,12 +152,12 @@ def fit_ratings(scores: np.ndarray, games: int, opponents: Sequence[float]) -> t
     low, high = (np.full(len(scores), edge) for edge in (ratings.min() - 4000.0, ratings.max() + 4000.0))
     for _ in range(60):
         middle = (low + high) / 2
-        enough = _expected(middle, ratings).sum(axis=1) >= wanted
+        enough = _expected_scores(middle, ratings).sum(axis=1) >= wanted
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     found = (low + high) / 2
-    expected = _expected(found, ratings)
+    expected = _expected_scores(found, ratings)
     return found, SCALE / np.sqrt((games + 1) * (expected * (1 - expected)).sum(axis=1))
 
 
-def _expected(rating: np.ndarray, opponents: np.ndarray) -> np.ndarray:
+def _expected_scores(rating: np.ndarray, opponents: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp((opponents - rating[:, None]) / SCALE))

@@ -22,7 +22,7 @@ class MultiAgentCollector:
 
     def __init__(self, teams: MultiAgentPopulation, env: MultiAgentVecEnvAdapter, clock: Clock) -> None:
         self.teams, self.env = teams, env
-        self.step_sync = MultiAgentStepSync(env, teams[0].rows, teams[0].rewards)
+        self.step_sync = MultiAgentStepSync(env, teams[0].agent_groups, teams[0].rewards)
         self.groups = {
             group: Collector(learners, self.step_sync.groups[group], clock)
             for group, learners in teams.by_group.items()

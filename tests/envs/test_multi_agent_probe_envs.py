@@ -126,7 +126,7 @@ def test_the_forbidden_action_would_pay_best():
 @pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
 def test_teams_are_proper_pettingzoo_envs_that_agents_accept(name, capsys):
     probe = MULTI_AGENT_PROBES[name]
-    if not probe.sits_out:  # of which PettingZoo's test knows nothing
+    if not probe.has_returning_agents:  # of which PettingZoo's test knows nothing
         parallel_api_test(probe.make(), num_cycles=30)
     parallel_seed_test(probe.make, num_cycles=30)
     env = make_multi_agent_vect_envs(probe.make, 1, backend="sync")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agilerl_like import ConfigurationError, make_multi_agent_vect_envs
-from agilerl_like.envs.multi_agent.wrappers import RepeatActions, SmallImages, StackImages, shrunk
+from agilerl_like.envs.multi_agent.wrappers import RepeatActions, SmallImages, StackImages, shrink_image
 
 HERE = "agilerl_like.envs.multi_agent.wrappers"
 
@@ -54,7 +54,7 @@ IMAGES = st.tuples(*(st.integers(1, 9),) * 2, st.integers(1, 3), st.integers(1, 
 def test_a_pixel_is_the_mean_of_those_it_stands_for(drawn, gray):
     height, width, by, channels, seed = drawn
     image = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
-    small = shrunk(image, by, gray=gray)
+    small = shrink_image(image, by, gray=gray)
     assert small.dtype == np.uint8
     for row in range(height // by):
         for column in range(width // by):
@@ -66,9 +66,9 @@ def test_a_pixel_is_the_mean_of_those_it_stands_for(drawn, gray):
 
 def test_channels_go_to_the_front_whatever_lies_in_memory():
     image = np.arange(2 * 4 * 3, dtype=np.uint8).reshape(2, 4, 3)
-    np.testing.assert_array_equal(shrunk(image, 1, gray=False), np.moveaxis(image, -1, 0))
+    np.testing.assert_array_equal(shrink_image(image, 1, gray=False), np.moveaxis(image, -1, 0))
     turned = np.asfortranarray(image)[::-1]
-    np.testing.assert_array_equal(shrunk(turned, 2, gray=True), shrunk(turned.copy(), 2, gray=True))
+    np.testing.assert_array_equal(shrink_image(turned, 2, gray=True), shrink_image(turned.copy(), 2, gray=True))
 
 
 def test_an_action_counts_for_several_frames_and_rewards_add_up():

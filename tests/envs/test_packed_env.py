@@ -46,14 +46,14 @@ def test_a_death_ends_one_life_and_the_last_one_the_episode():
     assert row(first.obs) == {"a": [500, 1, 0], "b": [500, 1, 1]}
     assert first.next_obs is first.obs
     assert row(first.valid) == {"a": True, "b": True}
-    assert not any((*row(first.terminated).values(), *row(first.truncated).values(), *first.over))
+    assert not any((*row(first.terminated).values(), *row(first.truncated).values(), *first.ended))
 
     death = env.step(still(env))
     assert row(death.terminated) == {"a": True, "b": False}
     assert row(death.truncated) == {"a": False, "b": False}
     assert row(death.next_obs)["a"] == [500, 2, 0]
     assert (row(death.valid), row(death.acting)) == ({"a": True, "b": True}, {"a": False, "b": True})
-    assert not death.over.any()
+    assert not death.ended.any()
 
     end = env.step(still(env))
     assert (row(end.valid), row(end.reward)) == ({"a": False, "b": True}, {"a": 0.0, "b": 12.0})
@@ -61,7 +61,7 @@ def test_a_death_ends_one_life_and_the_last_one_the_episode():
     assert row(end.truncated) == {"a": False, "b": True}
     assert row(end.next_obs)["b"] == [500, 3, 1]
     assert row(end.obs) == {"a": [501, 0, 0], "b": [501, 0, 1]}
-    assert (end.over.tolist(), row(end.acting)) == ([True], {"a": True, "b": True})
+    assert (end.ended.tolist(), row(end.acting)) == ([True], {"a": True, "b": True})
     assert row(env.step(still(env)).valid) == {"a": True, "b": True}
 
 
@@ -109,7 +109,7 @@ def test_whatever_lives_are_written_down_is_what_is_told(written):
     for _ in range(12):
         step = env.step(still(env))
         after = {agent: letter(agent, tick + 1) for agent in agents}
-        over = "o" not in after.values()
+        ended = "o" not in after.values()
         for number, agent in enumerate(agents):
             its = step.of(agent)
             acted = letter(agent, tick) == "o"
@@ -119,14 +119,14 @@ def test_whatever_lives_are_written_down_is_what_is_told(written):
             assert its.truncated.tolist() == [acted and after[agent] in "X."] * 2
             if acted:
                 assert its.next_obs.tolist() == [[100 * seed + episode, tick + 1, number] for seed in (1, 2)]
-            acts = letter(agent, 0) == "o" if over else after[agent] == "o"
+            acts = letter(agent, 0) == "o" if ended else after[agent] == "o"
             assert step.acting[agent].tolist() == [acts] * 2
             if acts:
-                now = [episode + 1, 0] if over else [episode, tick + 1]
+                now = [episode + 1, 0] if ended else [episode, tick + 1]
                 assert its.obs.tolist() == [[100 * seed + now[0], now[1], number] for seed in (1, 2)]
-        assert step.over.tolist() == [over] * 2
-        assert (step.next_obs is step.obs) == (not over)
-        tick, episode = (0, episode + 1) if over else (tick + 1, episode)
+        assert step.ended.tolist() == [ended] * 2
+        assert (step.next_obs is step.obs) == (not ended)
+        tick, episode = (0, episode + 1) if ended else (tick + 1, episode)
 
 
 def test_one_agents_part_is_a_transition_of_its_own():
@@ -155,7 +155,7 @@ def test_an_env_that_keeps_its_dead_ends_when_all_are_dead():
     env = team_of(partial(Undying, a="ooT", b="oooT"))
     env.reset([0])
     steps = [env.step(still(env)) for _ in range(3)]
-    assert [step.over.item() for step in steps] == [False, False, True]
+    assert [step.ended.item() for step in steps] == [False, False, True]
     assert [step.valid["a"].item() for step in steps] == [True, True, False]
 
 
@@ -163,7 +163,7 @@ def test_counted_episodes_stand_still_at_their_end():
     env = MultiAgentVecEnvAdapter(make_multi_agent_eval_env(team_of(partial(Scripted, a="oT", b="ooT"), 2).env, 2))
     env.reset([3, 4])
     steps = [env.step(still(env)) for _ in range(4)]
-    assert [step.over.tolist() for step in steps] == [[False] * 2, [True] * 2, [False] * 2, [False] * 2]
+    assert [step.ended.tolist() for step in steps] == [[False] * 2, [True] * 2, [False] * 2, [False] * 2]
     assert steps[1].terminated["b"].tolist() == [True, True]
     for step in steps[2:]:
         assert not any(array.any() for part in (step.valid, step.reward, step.terminated) for array in part.values())
@@ -215,7 +215,7 @@ def test_a_mask_that_allows_nothing_is_an_error_unless_nobody_is_there_to_be_all
     env = team_of(partial(Stuck, a="ooT", b="ooX"))
     env.reset([0])
     assert env.step(still(env)).action_mask["a"].all()
-    assert env.step(still(env)).over.all()
+    assert env.step(still(env)).ended.all()
     env = team_of(partial(Stuck, a="ooT", b="ooo"), 2)
     env.reset([0, 0])
     env.step(still(env))
@@ -418,7 +418,7 @@ def test_a_lost_worker_cuts_everybodys_life_and_nobody_learns_from_it():
     with pytest.warns(RuntimeWarning, match="SIGKILL"):
         lost = env.step({"a": np.zeros(2, int), "b": np.array([KILLS, 0])})  # in env 0, where a is dead already
     env.close()
-    assert lost.over.tolist() == lost.lost.tolist() == [True, False]
+    assert lost.ended.tolist() == lost.lost.tolist() == [True, False]
     assert lost.valid["a"].tolist() == [False, False]
     assert lost.valid["b"].tolist() == [False, True]
     assert lost.truncated["a"].tolist() == [False, False]

@@ -24,7 +24,7 @@ from agilerl_like import (
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_eval_env
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.elo_evaluator import FIRST_RATING, RERATING_GAMES, EloEvaluator, fit_ratings, group_sides
+from agilerl_like.training.elo_evaluator import INITIAL_RATING, RERATING_GAMES, EloEvaluator, fit_ratings, group_sides
 from agilerl_like.training.evaluator import Opponent
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
@@ -100,15 +100,15 @@ def test_every_group_is_fielded_alone_and_all_but_it():
     ],
 )
 def test_a_game_is_played_from_both_sides(mine, theirs, score):
-    judge = contest(4, Opponent(skilled(9, *theirs), FIRST_RATING, 0))
-    scores, steps = judge._games(skilled(1, *mine), judge.opponent_pool[0].player, [1, 2, 3, 4, 5])
+    judge = contest(4, Opponent(skilled(9, *theirs), INITIAL_RATING, 0))
+    scores, steps = judge._play_games(skilled(1, *mine), judge.opponent_pool[0].player, [1, 2, 3, 4, 5])
     assert scores.tolist() == [[score] * 5]
     assert steps.tolist() == [2 * 5 * 4]
 
 
 def test_opponents_are_the_newest_and_some_drawn_from_the_others():
     judge = contest(2, *(Opponent(None, 1000.0 + i, i) for i in range(8)))
-    drawn = [[rival.generation for rival in judge._drawn(1, generation)] for generation in range(20)]
+    drawn = [[rival.generation for rival in judge._sample_opponents(1, generation)] for generation in range(20)]
     assert all(first == 7 and len(set(others)) == 2 for first, *others in drawn)
     assert {other for _, *others in drawn for other in others} == set(range(7))
 
@@ -150,10 +150,10 @@ def trained(processes=1, *, pop=True, generations=4, steps=512, episodes=4, per_
 def test_a_population_that_learns_beats_its_founders_and_goes_on_as_if_it_had_never_stopped(tmp_path):
     whole, fitness = trained(run_dir=tmp_path / "whole")
     founder = team(seed=2)
-    judge = contest(4, Opponent(founder, FIRST_RATING, 0))
-    scores, _ = judge._games(whole.best, founder, list(range(20)))
+    judge = contest(4, Opponent(founder, INITIAL_RATING, 0))
+    scores, _ = judge._play_games(whole.best, founder, list(range(20)))
     assert scores.mean() >= 0.8
-    assert max(fitness) > FIRST_RATING + 100
+    assert max(fitness) > INITIAL_RATING + 100
     trained(generations=2, run_dir=tmp_path / "half")
     resumed, again = trained(pop=False, resume=tmp_path / "half")
     assert again == fitness

@@ -19,7 +19,7 @@ from agilerl_like.agilerl.algorithms.core.base import (
     wrapped,
 )
 from agilerl_like.algorithms import ippo
-from agilerl_like.algorithms.agent_groups import Spaces, group_of, keys_of
+from agilerl_like.algorithms.agent_groups import Spaces, agent_ids_of, group_of
 from agilerl_like.algorithms.evaluation import EpisodeCallback
 from agilerl_like.hpo import HyperparameterConfig
 
@@ -71,7 +71,7 @@ class IPPO(EvolvableAlgorithm, ippo.IPPO):
         **more: Any,
     ) -> None:
         refuse_networks(actor_networks=actor_networks, critic_networks=critic_networks)
-        ids = tuple(agent_ids if agent_ids is not None else keys_of(observation_spaces))
+        ids = tuple(agent_ids if agent_ids is not None else agent_ids_of(observation_spaces))
         batch_size = fitting_batch(batch_size, learn_step, num_envs)
         super().__init__(
             observation_spaces,

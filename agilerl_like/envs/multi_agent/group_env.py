@@ -23,40 +23,42 @@ from agilerl_like.envs.vec_adapter import Transition
 from agilerl_like.errors import ConfigurationError
 
 Rewards = Literal["individual", "sum", "mean"]
-NAME = "agent_id"
+AGENT_ID = "agent_id"
 
 
 class AgentGroup:
     """One group's agents in every env, flattened to rows `[N A, …]` and back.
 
-    With `identified` each row says whose it is, one-hot, behind what the agent observes; agents that are alone in their
+    With `agent_id_one_hot` each row says whose it is, one-hot, behind what the agent observes; agents that are alone in their
     group need no name.
     """
 
     def __init__(
-        self, agent_ids: Sequence[str], observation_space: gym.Space, action_space: gym.Space, *, identified: bool
+        self, agent_ids: Sequence[str], observation_space: gym.Space, action_space: gym.Space, *, agent_id_one_hot: bool
     ) -> None:
         self.agent_ids = tuple(agent_ids)
         self.single_action_space = action_space
         self.encoding = ObservationEncoder(observation_space)
         """What an agent observes, without its name."""
-        self._names = np.eye(len(self.agent_ids), dtype=np.float32) if identified and len(self.agent_ids) > 1 else None
+        self._one_hot = (
+            np.eye(len(self.agent_ids), dtype=np.float32) if agent_id_one_hot and len(self.agent_ids) > 1 else None
+        )
         self.single_observation_space = (
-            observation_space if self._names is None else _with_name(observation_space, len(self._names))
+            observation_space if self._one_hot is None else _space_with_agent_id(observation_space, len(self._one_hot))
         )
         """What a row holds."""
 
-    def rows(self, by_agent: Mapping[str, Tree]) -> Tree:
+    def to_rows(self, by_agent: Mapping[str, Tree]) -> Tree:
         """What each agent has `[N, …]`, as rows `[N A, …]`."""
         each = [by_agent[agent] for agent in self.agent_ids]
         return tree_map(lambda *parts: np.stack(parts, 1).reshape(-1, *parts[0].shape[1:]), *each)
 
-    def observations(self, by_agent: Mapping[str, Tree]) -> Tree:
+    def observation_rows(self, by_agent: Mapping[str, Tree]) -> Tree:
         """What each agent observes `[N, …]`, as rows `[N A, …]`, each with its agent's name if that is wanted."""
-        seen = self.rows(by_agent)
-        if self._names is None:
+        seen = self.to_rows(by_agent)
+        if self._one_hot is None:
             return seen
-        return self._named(seen, np.tile(self._names, (_count(seen) // len(self._names), 1)))
+        return self._with_agent_id(seen, np.tile(self._one_hot, (_num_rows(seen) // len(self._one_hot), 1)))
 
     def as_batch(self, agent: str, observation: Tree) -> Tree:
         """What an agent observes in each env `[N, …]`, or in one, which is then a batch of one.
@@ -69,24 +71,24 @@ class AgentGroup:
         except ConfigurationError as error:
             raise ConfigurationError(f"agent {agent!r}: {error}") from error
 
-    def of(self, agent: str, observations: Tree) -> Tree:
+    def rows_of_agent(self, agent: str, observations: Tree) -> Tree:
         """What one agent observes `[N, …]`, as its rows."""
-        if self._names is None:
+        if self._one_hot is None:
             return observations
-        name = self._names[self.agent_ids.index(agent)]
-        return self._named(observations, np.tile(name, (_count(observations), 1)))
+        name = self._one_hot[self.agent_ids.index(agent)]
+        return self._with_agent_id(observations, np.tile(name, (_num_rows(observations), 1)))
 
-    def _named(self, seen: Tree, names: np.ndarray) -> Tree:
+    def _with_agent_id(self, seen: Tree, names: np.ndarray) -> Tree:
         if isinstance(self.single_observation_space, Box):
             return np.concatenate([seen, names], axis=1, dtype=np.float32)
-        return {**(seen if isinstance(seen, Mapping) else {OBSERVATION: seen}), NAME: names}
+        return {**(seen if isinstance(seen, Mapping) else {OBSERVATION: seen}), AGENT_ID: names}
 
-    def by_agent(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+    def split_by_agent(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Rows `[N A, …]` as what each agent has, `[N, …]`."""
         by_env = rows.reshape(-1, len(self.agent_ids), *rows.shape[1:])
         return {agent: by_env[:, place] for place, agent in enumerate(self.agent_ids)}
 
-    def masks(self, masks: Mapping[str, np.ndarray | None]) -> np.ndarray | None:
+    def mask_rows(self, masks: Mapping[str, np.ndarray | None]) -> np.ndarray | None:
         """The action masks as rows; where only some agents have one, the others may do everything."""
         given = [masks[agent] for agent in self.agent_ids]
         known = [mask for mask in given if mask is not None]
@@ -95,35 +97,35 @@ class AgentGroup:
         everything = np.ones_like(known[0])
         return np.stack([everything if mask is None else mask for mask in given], 1).reshape(-1, everything.shape[-1])
 
-    def transition(self, step: MultiAgentTransition) -> Transition:
+    def row_transition(self, step: MultiAgentTransition) -> Transition:
         """What a step did to the rows.
 
         Who sits out is truncated though no episode may have ended, and its last observation counts all the same: what
         becomes of it must not depend on whether one has ended elsewhere.
         """
-        obs = self.observations(step.obs)
+        obs = self.observation_rows(step.obs)
         nobody_was_cut = step.next_obs is step.obs and not any(step.truncated[agent].any() for agent in self.agent_ids)
         return Transition(
             obs,
-            *(self.rows(getattr(step, field)) for field in ("reward", "terminated", "truncated")),
-            next_obs=obs if nobody_was_cut else self.observations(step.next_obs),
-            valid=self.rows(step.valid),
-            action_mask=self.masks(step.action_mask),
+            *(self.to_rows(getattr(step, field)) for field in ("reward", "terminated", "truncated")),
+            next_obs=obs if nobody_was_cut else self.observation_rows(step.next_obs),
+            valid=self.to_rows(step.valid),
+            action_mask=self.mask_rows(step.action_mask),
         )
 
 
-def _with_name(space: gym.Space, agents: int) -> gym.Space:
+def _space_with_agent_id(space: gym.Space, agents: int) -> gym.Space:
     """A space that also says whose observation it is."""
     if isinstance(space, Box) and len(space.shape) == 1:
         low, high = (np.append(side, np.full(agents, end)) for side, end in ((space.low, 0), (space.high, 1)))
         return Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
     parts = dict(space.spaces) if isinstance(space, Dict) else {OBSERVATION: space}
-    if NAME in parts:
-        raise ConfigurationError(f"agent_id_one_hot=True would hide {NAME!r} of {space}; allowed is False")
-    return Dict({**parts, NAME: Box(0.0, 1.0, (agents,), np.float32)})
+    if AGENT_ID in parts:
+        raise ConfigurationError(f"agent_id_one_hot=True would hide {AGENT_ID!r} of {space}; allowed is False")
+    return Dict({**parts, AGENT_ID: Box(0.0, 1.0, (agents,), np.float32)})
 
 
-def _count(tree: Tree) -> int:
+def _num_rows(tree: Tree) -> int:
     """How many rows there are."""
     while not isinstance(tree, np.ndarray):
         tree = next(iter(tree.values() if isinstance(tree, Mapping) else tree))
@@ -161,40 +163,40 @@ class MultiAgentStepSync:
         """Each group's own env."""
         self.episodes: list[EpisodeTracker] = []
         """What teams earned, part by part."""
-        self._said: dict[int, dict[str, np.ndarray]] = {}
-        self._outcomes: dict[int, MultiAgentTransition] = {}
-        self._waiting: dict[int, int] = {}
-        self._first: Tree = None
+        self._actions: dict[int, dict[str, np.ndarray]] = {}
+        self._transitions: dict[int, MultiAgentTransition] = {}
+        self._unread: dict[int, int] = {}
+        self._first_obs: Tree = None
 
     def reset(self, seeds: Sequence[int] | None) -> Mapping[str, Tree]:
         """The first observations of all agents; the seeds are those of the group that asks first."""
         if seeds is not None:
-            self._first = self.env.reset(seeds)
-            self._said, self._outcomes, self._waiting = {}, {}, {}
+            self._first_obs = self.env.reset(seeds)
+            self._actions, self._transitions, self._unread = {}, {}, {}
             widths = [columns.stop - columns.start for columns in self.env.columns]
             self.episodes = [
                 EpisodeTracker(self.env.num_envs // sum(widths) * width, NumpyBackend()) for width in widths
             ]
-        return self._first
+        return self._first_obs
 
     def step_async(self, part: int, actions: Mapping[str, np.ndarray]) -> None:
         """Hear what one group does; the step begins with the last one."""
-        said = self._said.setdefault(part, {})
+        said = self._actions.setdefault(part, {})
         said |= actions
         if len(said) == len(self.env.agent_ids):
-            self.env.step_async(part, self._said.pop(part))
+            self.env.step_async(part, self._actions.pop(part))
 
     def step_wait(self, part: int) -> MultiAgentTransition:
         """What the step of one part did; every group asks once."""
-        if part not in self._outcomes:
+        if part not in self._transitions:
             step = self.env.step_wait(part)
             together = np.sum([*step.reward.values()], axis=0)
-            self.episodes[part].update(together, step.over)
-            self._outcomes[part], self._waiting[part] = self._shared(step, together), len(self.groups)
-        self._waiting[part] -= 1
-        return self._outcomes[part] if self._waiting[part] else self._outcomes.pop(part)
+            self.episodes[part].update(together, step.ended)
+            self._transitions[part], self._unread[part] = self._with_shared_rewards(step, together), len(self.groups)
+        self._unread[part] -= 1
+        return self._transitions[part] if self._unread[part] else self._transitions.pop(part)
 
-    def _shared(self, step: MultiAgentTransition, together: np.ndarray) -> MultiAgentTransition:
+    def _with_shared_rewards(self, step: MultiAgentTransition, together: np.ndarray) -> MultiAgentTransition:
         if self._rewards == "individual":
             return step
         if self._rewards == "mean":
@@ -215,7 +217,7 @@ class GroupEnv:
         self.num_envs = step_sync.env.num_envs * self.agents
         self.single_observation_space: gym.Space = rows.single_observation_space
         self.single_action_space: gym.Space = rows.single_action_space
-        self.arrays: ArrayBackend = NumpyBackend()
+        self.array_backend: ArrayBackend = NumpyBackend()
         self.action_mask: Array | None = None
         self.env: Any = step_sync.env.env
 
@@ -231,16 +233,18 @@ class GroupEnv:
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Begin new episodes, if seeds are given; return what the group's agents see."""
         first = self.step_sync.reset(seeds)
-        self.action_mask = self._group.masks(self.step_sync.env.action_mask)
-        return self._group.observations(first)
+        self.action_mask = self._group.mask_rows(self.step_sync.env.action_mask)
+        return self._group.observation_rows(first)
 
     def step_async(self, part: int, actions: Any) -> None:
         """Say what the agents of one part's rows do."""
-        self.step_sync.step_async(part, self._group.by_agent(np.asarray(self.arrays.actions(actions))))
+        self.step_sync.step_async(
+            part, self._group.split_by_agent(np.asarray(self.array_backend.to_env_actions(actions)))
+        )
 
     def step_wait(self, part: int) -> Transition:
         """What came of it."""
-        return self._group.transition(self.step_sync.step_wait(part))
+        return self._group.row_transition(self.step_sync.step_wait(part))
 
     def check(self) -> None:
         """Nothing is left to be checked."""

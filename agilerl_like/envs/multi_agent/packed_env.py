@@ -32,13 +32,13 @@ class PackedSpace(Box):
     """Rows of bytes, in each of which one sample of every one of `spaces` lies, by name."""
 
     def __init__(self, spaces: Iterable[tuple[str, gym.Space]]) -> None:
-        self.tree = Dict(list(spaces))
-        self.row = _row_of(self.tree)
-        super().__init__(0, 255, (self.row.itemsize,), np.uint8)
+        self.dict_space = Dict(list(spaces))
+        self.row_dtype = _row_dtype(self.dict_space)
+        super().__init__(0, 255, (self.row_dtype.itemsize,), np.uint8)
 
     def read(self, rows: np.ndarray) -> Tree:
         """What rows `[…, bytes]` hold, as a tree of arrays `[…, *shape]` that are views of them."""
-        return _branches(rows.view(self.row)[..., 0], self.tree)
+        return _field_views(rows.view(self.row_dtype)[..., 0], self.dict_space)
 
     def pack(self, values: Mapping[str, Any], count: int) -> np.ndarray:
         """Put arrays `[count, *shape]`, one for each name, into rows `[count, bytes]`.
@@ -47,37 +47,37 @@ class PackedSpace(Box):
             ConfigurationError: a name that is missing or unknown, another shape, or numbers that do not fit.
         """
         for name in values:
-            if name not in self.tree.spaces:
-                raise unknown_name("actions", name, self.tree.spaces)
-        rows = np.zeros((count, self.row.itemsize), np.uint8)
+            if name not in self.dict_space.spaces:
+                raise unknown_name("actions", name, self.dict_space.spaces)
+        rows = np.zeros((count, self.row_dtype.itemsize), np.uint8)
         for name, places in self.read(rows).items():
             if name not in values:
                 raise ConfigurationError(f"actions has nothing for agent {name!r}; allowed is one array for each agent")
-            fault = _write(places, values[name]) or _outside(places, self.tree[name])
+            fault = _write(places, values[name]) or _out_of_range(places, self.dict_space[name])
             if fault:
                 raise ConfigurationError(f"actions[{name!r}] {fault}")
         return rows
 
     def sample(self, mask: Any = None, probability: Any = None) -> np.ndarray:
         """One random sample of each space; masks are not known here."""
-        row = np.zeros(self.row.itemsize, np.uint8)
-        _write(self.read(row), self.tree.sample())
+        row = np.zeros(self.row_dtype.itemsize, np.uint8)
+        _write(self.read(row), self.dict_space.sample())
         return row
 
     def seed(self, seed: Any = None) -> Any:
-        return self.tree.seed(seed)
+        return self.dict_space.seed(seed)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PackedSpace) and (self.tree, self.row) == (
-            other.tree,
-            other.row,
+        return isinstance(other, PackedSpace) and (self.dict_space, self.row_dtype) == (
+            other.dict_space,
+            other.row_dtype,
         )  # trees know no order
 
     def __hash__(self) -> int:
-        return hash((*self.tree.spaces, self.shape))
+        return hash((*self.dict_space.spaces, self.shape))
 
     def __repr__(self) -> str:
-        return f"Packed({', '.join(f'{name}: {space}' for name, space in self.tree.spaces.items())})"
+        return f"Packed({', '.join(f'{name}: {space}' for name, space in self.dict_space.spaces.items())})"
 
 
 class StepResult(NamedTuple):
@@ -89,7 +89,7 @@ class StepResult(NamedTuple):
     valid: np.ndarray  # [A, N] bool
 
 
-def step_result(last: Tree, acted: np.ndarray, lost: np.ndarray) -> StepResult:
+def read_step_result(last: Tree, acted: np.ndarray, lost: np.ndarray) -> StepResult:
     """Read what rows say of the agents that acted in them `[N, A]`.
 
     In `lost` envs `[N]` nobody knows what the actions did, so their lives are cut and the step is not valid.
@@ -128,21 +128,21 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         observed = [(agent, _space(env, "observation_space", agent)) for agent in self.agents]
         actions = [(agent, _space(env, "action_space", agent)) for agent in self.agents]
         self.action_space = PackedSpace(actions)
-        self.observation_space = PackedSpace(_parts(observed, actions, state_space if with_state else None))
+        self.observation_space = PackedSpace(_row_spaces(observed, actions, state_space if with_state else None))
         self.with_state = with_state
-        self._wrapped = {agent for agent, space in observed if _has_mask(space)}
-        self._row, self._places = self._open(self.observation_space)
-        self._given, self._actions = self._open(self.action_space)
-        self._blank, unseen = self._open(self.observation_space)
-        _write(unseen["obs"], _blank(self.observation_space.tree["obs"]))
-        self._masks: Mapping[str, np.ndarray] = self._places.get("mask", {})
-        self._dead: set[str] = set()
+        self._masked_in_obs = {agent for agent, space in observed if _observes_mask(space)}
+        self._row, self._fields = self._empty_row(self.observation_space)
+        self._action_row, self._actions = self._empty_row(self.action_space)
+        self._blank, unseen = self._empty_row(self.observation_space)
+        _write(unseen["obs"], _blank(self.observation_space.dict_space["obs"]))
+        self._masks: Mapping[str, np.ndarray] = self._fields.get("mask", {})
+        self._ended_agents: set[str] = set()
         self._acting: tuple[str, ...] = ()
 
     @staticmethod
-    def _open(space: PackedSpace) -> tuple[np.ndarray, Tree]:
+    def _empty_row(space: PackedSpace) -> tuple[np.ndarray, Tree]:
         """An empty row, and where its parts lie in it."""
-        row = np.zeros(space.row.itemsize, np.uint8)
+        row = np.zeros(space.row_dtype.itemsize, np.uint8)
         return row, space.read(row)
 
     def reset(
@@ -151,15 +151,15 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         """Begin an episode."""
         observations, infos = self.env.reset(seed=seed, options=options)
         self._row[:] = self._blank
-        self._dead.clear()
-        self._acting = self._living()
+        self._ended_agents.clear()
+        self._acting = self._active_agents()
         if not self._acting:
             raise EnvStepError(f"{self.env} began an episode without agents")
-        return self._seen(observations, infos, ())
+        return self._build_observation(observations, infos, ())
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Let every agent act that can; the reward is the sum of theirs."""
-        self._given[:] = action
+        self._action_row[:] = action
         acted = self._acting
         actions = {agent: self._actions[agent].copy()[()] for agent in acted}
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
@@ -167,28 +167,28 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
             if agent not in rewards:
                 raise EnvStepError(f"{self.env} gave no reward to agent {agent!r}, which acted")
             if terminations.get(agent) or truncations.get(agent):
-                self._dead.add(agent)
-        self._acting = self._living()
-        left = {agent for agent in acted if agent not in self._acting and agent not in self._dead}
-        places, agents = self._places, self.agents
-        earned = [self._reward(agent, rewards[agent]) if agent in acted else 0.0 for agent in agents]
+                self._ended_agents.add(agent)
+        self._acting = self._active_agents()
+        left = {agent for agent in acted if agent not in self._acting and agent not in self._ended_agents}
+        places, agents = self._fields, self.agents
+        earned = [self._checked_reward(agent, rewards[agent]) if agent in acted else 0.0 for agent in agents]
         places["reward"][...] = earned
         places["terminated"][...] = [agent in acted and bool(terminations.get(agent)) for agent in agents]
         places["truncated"][...] = [
             agent in acted and (agent in left or bool(truncations.get(agent))) for agent in agents
         ]
-        row, info = self._seen(observations, infos, acted)
+        row, info = self._build_observation(observations, infos, acted)
         return row, float(sum(earned)), not self._acting, False, info
 
     def sample_legal(self) -> np.ndarray:
         """Return a row of random actions that the env allows its agents now."""
-        masked = dict(zip(self.agents, self._places["masked"].tolist(), strict=True))
+        masked = dict(zip(self.agents, self._fields["masked"].tolist(), strict=True))
         sampled = {
             agent: sample_masked(space, self._masks[agent] if masked[agent] else None)
-            for agent, space in cast(PackedSpace, self.action_space).tree.spaces.items()
+            for agent, space in cast(PackedSpace, self.action_space).dict_space.spaces.items()
         }
         _write(self._actions, sampled)
-        return self._given.copy()
+        return self._action_row.copy()
 
     def state(self) -> np.ndarray:
         """What a critic may see that sees everything."""
@@ -200,53 +200,53 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
     def close(self) -> None:
         self.env.close()
 
-    def _reward(self, agent: str, reward: Any) -> Any:
+    def _checked_reward(self, agent: str, reward: Any) -> Any:
         check_reward(f"{self.env}: the reward of agent {agent!r}", reward)
         return reward
 
-    def _living(self) -> tuple[str, ...]:
+    def _active_agents(self) -> tuple[str, ...]:
         """Who is to act next; who is dead stays so until the episode's end."""
         there = set(self.env.agents)
         if strangers := there.difference(self.agents):
             raise EnvStepError(f"{self.env} has agents {sorted(map(str, strangers))} outside {list(self.agents)}")
-        return tuple(agent for agent in self.agents if agent in there and agent not in self._dead)
+        return tuple(agent for agent in self.agents if agent in there and agent not in self._ended_agents)
 
-    def _seen(
+    def _build_observation(
         self, observations: Mapping[str, Any], infos: Mapping[str, Any], acted: Sequence[str]
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Complete the row, and return a copy of it with what infos say beside masks."""
-        places, acting = self._places, self._acting
+        places, acting = self._fields, self._acting
         for place in self._masks.values():
             place[...] = True
         masked = []
         for agent in self.agents:
             mask = None
             if agent in acting or (agent in acted and agent in observations):
-                mask = self._observe(agent, observations)
+                mask = self._write_observation(agent, observations)
                 if mask is None:
                     mask = (infos.get(agent) or {}).get(MASK)
-            masked.append(mask is not None and agent in acting and self._hide(agent, mask))
+            masked.append(mask is not None and agent in acting and self._write_mask(agent, mask))
         places["masked"][...] = masked
         places["acting"][...] = [agent in acting for agent in self.agents]
         if self.with_state:
             self._check("state()", _write(places["state"], self.state()))
-        return self._row.copy(), _other_infos(infos)
+        return self._row.copy(), _infos_without_masks(infos)
 
-    def _observe(self, agent: str, observations: Mapping[str, Any]) -> Any:
+    def _write_observation(self, agent: str, observations: Mapping[str, Any]) -> Any:
         """Write down what an agent observed, and return the mask that came with it."""
         if agent not in observations:
             raise EnvStepError(f"{self.env} gave no observation to agent {agent!r}, which is to act")
         observation, mask = observations[agent], None
-        if agent in self._wrapped:
+        if agent in self._masked_in_obs:
             if not isinstance(observation, Mapping) or MASK not in observation:
                 raise EnvStepError(f"{self.env}: the observation of agent {agent!r} has no {MASK}")
             mask = observation[MASK]
             rest = {key: part for key, part in observation.items() if key != MASK}
             observation = rest[OBSERVATION] if rest.keys() == {OBSERVATION} else rest
-        self._check(f"the observation of agent {agent!r}", _write(self._places["obs"][agent], observation))
+        self._check(f"the observation of agent {agent!r}", _write(self._fields["obs"][agent], observation))
         return mask
 
-    def _hide(self, agent: str, mask: Any) -> bool:
+    def _write_mask(self, agent: str, mask: Any) -> bool:
         """Write down what an agent may not do, and say whether its actions can be masked at all."""
         if agent not in self._masks:
             return False
@@ -276,13 +276,13 @@ def _space(env: Any, kind: str, agent: str) -> gym.Space:
     return space
 
 
-def _parts(
+def _row_spaces(
     observed: Sequence[tuple[str, gym.Space]], actions: Sequence[tuple[str, gym.Space]], state: gym.Space | None
 ) -> Iterable[tuple[str, gym.Space]]:
     """What a team's row holds."""
     flags = Box(0, 1, (len(observed),), _FLAG)
     yield "obs", Dict([(agent, _without_mask(space)) for agent, space in observed])
-    masks = [(agent, Box(0, 1, (flatdim(space),), _FLAG)) for agent, space in actions if _can_be_masked(space)]
+    masks = [(agent, Box(0, 1, (flatdim(space),), _FLAG)) for agent, space in actions if _supports_mask(space)]
     if masks:
         yield "mask", Dict(masks)
     yield "reward", Box(-np.inf, np.inf, (len(observed),), np.float64)
@@ -292,23 +292,23 @@ def _parts(
         yield "state", state
 
 
-def _can_be_masked(space: gym.Space) -> bool:
+def _supports_mask(space: gym.Space) -> bool:
     return isinstance(space, (Discrete, MultiDiscrete, MultiBinary))
 
 
-def _has_mask(space: gym.Space) -> bool:
+def _observes_mask(space: gym.Space) -> bool:
     return isinstance(space, Dict) and MASK in space.spaces and len(space.spaces) > 1
 
 
 def _without_mask(space: gym.Space) -> gym.Space:
     """What a network sees of an observation that may come with a mask."""
-    if not isinstance(space, Dict) or not _has_mask(space):
+    if not isinstance(space, Dict) or not _observes_mask(space):
         return space
     rest = {key: part for key, part in space.spaces.items() if key != MASK}
     return rest[OBSERVATION] if rest.keys() == {OBSERVATION} else Dict(rest)
 
 
-def _other_infos(infos: Mapping[str, Any]) -> dict[str, Any]:
+def _infos_without_masks(infos: Mapping[str, Any]) -> dict[str, Any]:
     """What there is to tell beside masks; agents without news are left out, for to merge infos takes time."""
     told = {}
     for key, info in infos.items():
@@ -319,25 +319,25 @@ def _other_infos(infos: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-def _row_of(space: gym.Space) -> np.dtype:
+def _row_dtype(space: gym.Space) -> np.dtype:
     """How a sample lies in memory."""
     if isinstance(space, Dict):
-        return np.dtype([(key, _row_of(part)) for key, part in space.spaces.items()], align=True)
+        return np.dtype([(key, _row_dtype(part)) for key, part in space.spaces.items()], align=True)
     if isinstance(space, Tuple):
-        return np.dtype([(str(place), _row_of(part)) for place, part in enumerate(space.spaces)], align=True)
+        return np.dtype([(str(place), _row_dtype(part)) for place, part in enumerate(space.spaces)], align=True)
     return np.dtype((space.dtype, space.shape or ()))
 
 
-def _branches(records: np.ndarray, space: gym.Space) -> Tree:
+def _field_views(records: np.ndarray, space: gym.Space) -> Tree:
     """The parts of numpy's records as a tree of views."""
     if isinstance(space, Dict):
-        return {key: _branches(records[key], part) for key, part in space.spaces.items()}
+        return {key: _field_views(records[key], part) for key, part in space.spaces.items()}
     if isinstance(space, Tuple):
-        return tuple(_branches(records[str(place)], part) for place, part in enumerate(space.spaces))
+        return tuple(_field_views(records[str(place)], part) for place, part in enumerate(space.spaces))
     return records
 
 
-def _outside(given: Tree, space: gym.Space) -> str:
+def _out_of_range(given: Tree, space: gym.Space) -> str:
     """Say which category is none of its space's, or nothing."""
     if not isinstance(space, (Discrete, MultiDiscrete)):
         return ""

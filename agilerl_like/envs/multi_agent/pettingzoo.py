@@ -26,7 +26,13 @@ from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.envs.factory import VecEnvConfig, with_num_envs
 from agilerl_like.envs.import_paths import import_module_named
 from agilerl_like.envs.install_hints import install_hint, missing_module_name
-from agilerl_like.envs.multi_agent.packed_env import MASK, STATE_SPACE, PackedMultiAgentEnv, PackedSpace, step_result
+from agilerl_like.envs.multi_agent.packed_env import (
+    MASK,
+    STATE_SPACE,
+    PackedMultiAgentEnv,
+    PackedSpace,
+    read_step_result,
+)
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT
 from agilerl_like.envs.wrapper_specs import refuse_shared_envs
@@ -45,7 +51,7 @@ MultiAgentBackend = Literal["auto", "sync", "workers"]
 MultiAgentSource = str | Callable[..., Any]
 MultiAgentWrapper = str | Mapping[str, Any] | Callable[[Any], Any]
 
-_MAKER, _REWRAPPER = f"{__name__}:make_packed_env", f"{__name__}:add_wrapper"
+_MAKER, _WRAPPER = f"{__name__}:make_packed_env", f"{__name__}:add_wrapper"
 
 
 def make_multi_agent_vect_envs(
@@ -88,13 +94,13 @@ def make_multi_agent_vect_envs(
         backend = named
     if backend not in get_args(MultiAgentBackend):
         raise unknown_name("backend", backend, get_args(MultiAgentBackend))
-    return MultiAgentVectorEnv.made(
+    return MultiAgentVectorEnv.from_config(
         multi_agent_env_config(
-            env if isinstance(env, str) else _path_of(env),
+            env if isinstance(env, str) else _import_path_of(env),
             num_envs,
             backend=backend,
-            extra_wrappers=_each(extra_wrappers),
-            training_wrappers=_each(training_wrappers),
+            extra_wrappers=_as_tuple(extra_wrappers),
+            training_wrappers=_as_tuple(training_wrappers),
             num_workers=num_workers,
             step_timeout=step_timeout,
             with_state=with_state,
@@ -124,7 +130,7 @@ def multi_agent_env_config(
         env_kwargs=made_by,
         num_workers=num_workers,
         step_timeout=step_timeout,
-        training_wrappers=tuple({"name": _REWRAPPER, "wrapper": wrapper} for wrapper in training_wrappers),
+        training_wrappers=tuple({"name": _WRAPPER, "wrapper": wrapper} for wrapper in training_wrappers),
     )
 
 
@@ -137,11 +143,11 @@ def multi_agent_with_num_envs(
         ConfigurationError: nothing tells how the env was made.
     """
     if with_state is None or with_state == env.with_state:
-        return MultiAgentVectorEnv(_alike(lambda: with_num_envs(env.vector, num_envs)))
+        return MultiAgentVectorEnv(_check_equal_spaces(lambda: with_num_envs(env.vector, num_envs)))
     recipe = env.recipe
     kwargs = {**recipe.env_kwargs, "with_state": with_state}
     asked = cast(Any, env.vector).choice.asked
-    return MultiAgentVectorEnv.made(replace(recipe, num_envs=num_envs, backend=asked, env_kwargs=kwargs))
+    return MultiAgentVectorEnv.from_config(replace(recipe, num_envs=num_envs, backend=asked, env_kwargs=kwargs))
 
 
 def make_multi_agent_eval_env(env: MultiAgentVectorEnv, num_envs: int) -> MultiAgentVectorEnv:
@@ -149,7 +155,7 @@ def make_multi_agent_eval_env(env: MultiAgentVectorEnv, num_envs: int) -> MultiA
 
     While it stands still nobody in it acts, no step is valid and nothing ends.
     """
-    return MultiAgentVectorEnv(_alike(lambda: make_eval_env(env.vector, num_envs)))
+    return MultiAgentVectorEnv(_check_equal_spaces(lambda: make_eval_env(env.vector, num_envs)))
 
 
 class MultiAgentVectorEnv:
@@ -166,26 +172,26 @@ class MultiAgentVectorEnv:
             refuse_shared_envs([cast(PackedMultiAgentEnv, team.unwrapped).env for team in vector.envs], f"env={vector}")
         self.vector = vector
         """The same as an env of gymnasium, whose observations and actions are rows of bytes."""
-        self.observation_rows, self.action_rows = observed, acted
+        self.packed_observations, self.packed_actions = observed, acted
         self.num_envs: int = vector.num_envs
-        self.single_observation_spaces: dict[str, gym.Space] = dict(cast(Any, observed.tree["obs"]).spaces)
-        self.single_action_spaces: dict[str, gym.Space] = dict(acted.tree.spaces)
+        self.single_observation_spaces: dict[str, gym.Space] = dict(cast(Any, observed.dict_space["obs"]).spaces)
+        self.single_action_spaces: dict[str, gym.Space] = dict(acted.dict_space.spaces)
         self.possible_agents: tuple[str, ...] = tuple(self.single_observation_spaces)
         self.agent_ids = self.possible_agents
         self.state_space: gym.Space | None = vector.metadata[STATE_SPACE]
         """What `state` returns for one env; None if the world has no such thing."""
-        self.with_state: bool = "state" in observed.tree.spaces
+        self.with_state: bool = "state" in observed.dict_space.spaces
         """Whether every step says it."""
         self._acting: np.ndarray = np.zeros((0, 0), np.bool_)
 
     @classmethod
-    def made(cls, recipe: VecEnvConfig) -> MultiAgentVectorEnv:
+    def from_config(cls, recipe: VecEnvConfig) -> MultiAgentVectorEnv:
         """Make one as another one was made.
 
         Raises:
             ConfigurationError: as `make_multi_agent_vect_envs`.
         """
-        return cls(_alike(recipe.make))
+        return cls(_check_equal_spaces(recipe.make))
 
     @property
     def recipe(self) -> VecEnvConfig:
@@ -214,7 +220,7 @@ class MultiAgentVectorEnv:
         what the world tells, merged as gymnasium merges infos.
         """
         rows, infos = self.vector.reset(seed=cast(Any, seed), options=options)
-        return self._told(self.observation_rows.read(rows), infos)
+        return self._unpack(self.packed_observations.read(rows), infos)
 
     def step(
         self, actions: Mapping[str, Any]
@@ -224,19 +230,19 @@ class MultiAgentVectorEnv:
         Where an episode has ended the observations are the first of the next one, `infos["final_obs"]` are the true
         last ones, by agent [N, …], and `infos["_final_obs"]` [N] says where that is.
         """
-        rows, _, terminated, truncated, infos = self.vector.step(self.action_rows.pack(actions, self.num_envs))
-        seen, over = self.observation_rows.read(rows), terminated | truncated
+        rows, _, terminated, truncated, infos = self.vector.step(self.packed_actions.pack(actions, self.num_envs))
+        seen, over = self.packed_observations.read(rows), terminated | truncated
         last = seen
         if over.any():
             rows = rows.copy()
             rows[over] = np.stack(infos["final_obs"][over].tolist())
-            last = self.observation_rows.read(rows)
+            last = self.packed_observations.read(rows)
             infos["final_obs"] = copied(last["obs"])
         lost = infos.get("worker_lost", np.zeros(self.num_envs, np.bool_))
         reward, terminated, truncated, _ = (
-            dict(zip(self.agent_ids, part, strict=True)) for part in step_result(last, self._acting, lost)
+            dict(zip(self.agent_ids, part, strict=True)) for part in read_step_result(last, self._acting, lost)
         )
-        observations, infos = self._told(seen, infos)
+        observations, infos = self._unpack(seen, infos)
         return observations, reward, terminated, truncated, infos
 
     def state(self) -> np.ndarray:
@@ -257,7 +263,7 @@ class MultiAgentVectorEnv:
         """Close every env, and end the processes that they live in."""
         self.vector.close()
 
-    def _told(self, seen: Tree, infos: dict[str, Any]) -> tuple[dict[str, Tree], dict[str, Any]]:
+    def _unpack(self, seen: Tree, infos: dict[str, Any]) -> tuple[dict[str, Tree], dict[str, Any]]:
         self._acting = np.array(seen["acting"])
         for column, agent in enumerate(self.agent_ids):
             told = infos.setdefault(agent, {})
@@ -287,15 +293,15 @@ def make_packed_env(
         ConfigurationError: as `make_multi_agent_vect_envs`.
     """
     _check_source(source)
-    made = _called(_factory(source), source, env_kwargs or {})
+    made = _call_factory(_factory(source), source, env_kwargs or {})
     if isinstance(made, AECEnv):
-        made = _in_parallel(made)
+        made = _to_parallel(made)
     if type(made) is aec_to_parallel_wrapper:
-        made.aec_env = _lean(made.aec_env)
+        made.aec_env = _strip_checks(made.aec_env)
     if not all(callable(getattr(made, name, None)) for name in ("reset", "step", "observation_space", "action_space")):
         raise ConfigurationError(f"env={source!r} returned {made!r}; allowed are PettingZoo's parallel and AEC envs")
     for wrapper in extra_wrappers:
-        made = _around(made, wrapper, "extra_wrappers")
+        made = _apply_wrapper(made, wrapper, "extra_wrappers")
     return PackedMultiAgentEnv(made, with_state=with_state)
 
 
@@ -315,7 +321,7 @@ def is_multi_agent(source: str) -> bool:
     factory = _imported("env", source)
     if isinstance(factory, type):
         return issubclass(factory, (ParallelEnv, AECEnv))
-    made = _called(factory, source, {})
+    made = _call_factory(factory, source, {})
     if callable(close := getattr(made, "close", None)):
         close()
     return isinstance(made, (ParallelEnv, AECEnv))
@@ -327,7 +333,7 @@ def add_wrapper(team: PackedMultiAgentEnv, wrapper: MultiAgentWrapper) -> Packed
     Raises:
         ConfigurationError: it is no wrapper, or does not suit the env.
     """
-    return PackedMultiAgentEnv(_around(team.env, wrapper, "training_wrappers"), with_state=team.with_state)
+    return PackedMultiAgentEnv(_apply_wrapper(team.env, wrapper, "training_wrappers"), with_state=team.with_state)
 
 
 def single_env_vector(env: ParallelEnv) -> MultiAgentVectorEnv:
@@ -364,10 +370,10 @@ def _factory(source: MultiAgentSource) -> Callable[..., Any]:
     ids = getattr(pettingzoo, "parallel_registry", {})  # PettingZoo has had one since 1.26
     if source not in ids:
         raise unknown_name("env", source, ids)
-    return partial(_registered, source)
+    return partial(_make_registered, source)
 
 
-def _registered(source: str, **kwargs: Any) -> Any:
+def _make_registered(source: str, **kwargs: Any) -> Any:
     """Make an env of PettingZoo's registry, whose error for a missing package is no ImportError."""
     try:
         return pettingzoo.make("parallel", source, **kwargs)
@@ -377,7 +383,7 @@ def _registered(source: str, **kwargs: Any) -> Any:
         raise
 
 
-def _called(factory: Callable[..., Any], source: MultiAgentSource, kwargs: Mapping[str, Any]) -> Any:
+def _call_factory(factory: Callable[..., Any], source: MultiAgentSource, kwargs: Mapping[str, Any]) -> Any:
     try:
         return factory(**kwargs)
     except ImportError as fault:
@@ -393,7 +399,7 @@ def _called(factory: Callable[..., Any], source: MultiAgentSource, kwargs: Mappi
         ) from fault
 
 
-def _in_parallel(env: AECEnv) -> ParallelEnv:
+def _to_parallel(env: AECEnv) -> ParallelEnv:
     if not env.metadata.get("is_parallelizable", False):
         raise ConfigurationError(
             f"env={env} is an AEC env whose agents take turns; allowed are those that say "
@@ -402,7 +408,7 @@ def _in_parallel(env: AECEnv) -> ParallelEnv:
     return aec_to_parallel(env)
 
 
-def _lean(env: AECEnv) -> AECEnv:
+def _strip_checks(env: AECEnv) -> AECEnv:
     """Spare an AEC env what costs most of a step's time in its conversion, and serves nobody here.
 
     That is the wrappers that look for mistakes which cannot be made: nobody steps before a reset, and `Packed.pack`
@@ -426,12 +432,12 @@ def _imported(field: str, path: str) -> Callable[..., Any]:
     raise unknown_name(f"{field} (in {module_name})", names[0], [one for one in dir(module) if one[0] != "_"])
 
 
-def _each(wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper]) -> tuple[MultiAgentWrapper, ...]:
+def _as_tuple(wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper]) -> tuple[MultiAgentWrapper, ...]:
     one = isinstance(wrappers, (str, Mapping)) or callable(wrappers)
     return (cast(MultiAgentWrapper, wrappers),) if one else tuple(cast(Iterable[MultiAgentWrapper], wrappers))
 
 
-def _around(env: Any, wrapper: MultiAgentWrapper, field: str) -> Any:
+def _apply_wrapper(env: Any, wrapper: MultiAgentWrapper, field: str) -> Any:
     kwargs: dict[str, Any] = {}
     wrap = wrapper
     if isinstance(wrap, Mapping):
@@ -449,7 +455,7 @@ def _around(env: Any, wrapper: MultiAgentWrapper, field: str) -> Any:
         raise ConfigurationError(f"{field}: {wrapper!r} cannot go around {env}: {fault}") from fault
 
 
-def _path_of(factory: Callable[..., Any]) -> MultiAgentSource:
+def _import_path_of(factory: Callable[..., Any]) -> MultiAgentSource:
     """The import path of a module's `parallel_env`, which is no function that knows where it stands; else itself."""
     homes = [
         name
@@ -459,7 +465,7 @@ def _path_of(factory: Callable[..., Any]) -> MultiAgentSource:
     return f"{min(homes, key=len)}:parallel_env" if homes else factory
 
 
-def _alike(make: Callable[[], VectorEnv]) -> VectorEnv:
+def _check_equal_spaces(make: Callable[[], VectorEnv]) -> VectorEnv:
     try:
         return make()
     except RuntimeError as fault:

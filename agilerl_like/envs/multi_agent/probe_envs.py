@@ -31,10 +31,10 @@ Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool],
 class AgentRole:
     """The world that one agent lives in, and when it is there to live."""
 
-    world: Callable[[], gym.Env]
-    away: frozenset[int] = frozenset()
+    env_fn: Callable[[], gym.Env]
+    absent_steps: frozenset[int] = frozenset()
     """In which of the team's steps it is not there; its world stands still meanwhile."""
-    observes_mask: bool = False
+    mask_in_obs: bool = False
     """Whether its action mask comes with its observation, and not as info."""
 
 
@@ -47,10 +47,10 @@ class MultiAgentProbeEnv(ParallelEnv[str, Any, Any]):
         self.possible_agents = list(roles)
         self.agents = []
         self._roles = roles
-        self._worlds = {agent: role.world() for agent, role in roles.items()}
+        self._envs = {agent: role.env_fn() for agent, role in roles.items()}
         # worlds share their spaces with their copies, but what is drawn here must not depend on what is drawn there
-        self._actions = {agent: deepcopy(world.action_space) for agent, world in self._worlds.items()}
-        self._observations = {agent: self._space(agent) for agent in roles}
+        self._actions = {agent: deepcopy(env_fn.action_space) for agent, env_fn in self._envs.items()}
+        self._observations = {agent: self._observation_space(agent) for agent in roles}
         self.state_space = Box(0, np.inf, (1 + len(roles),))
 
     def observation_space(self, agent: str) -> gym.Space:
@@ -65,26 +65,26 @@ class MultiAgentProbeEnv(ParallelEnv[str, Any, Any]):
         """Begin the episode of every agent's world, each with a seed of its own."""
         count = len(self.possible_agents)
         seeds = [None] * count if seed is None else np.random.SeedSequence(seed).generate_state(count).tolist()
-        self._tick = 0
+        self._step_count = 0
         self._ended: set[str] = set()
         self._last = {
-            agent: self._seen(agent, *self._worlds[agent].reset(seed=one))
+            agent: self._observation(agent, *self._envs[agent].reset(seed=one))
             for agent, one in zip(self.possible_agents, seeds, strict=True)
         }
-        self.agents = self._there()
+        self.agents = self._present_agents()
         return {agent: self._last[agent][0] for agent in self.agents}, {a: self._last[a][1] for a in self.agents}
 
     def step(self, actions: dict[str, Any]) -> Step:
         """Let everybody who is there take an action, and show newcomers where they are."""
         rewards, terminations, truncations = {}, {}, {}
         for agent in self.agents:
-            seen, reward, terminations[agent], truncations[agent], info = self._worlds[agent].step(actions[agent])
+            seen, reward, terminations[agent], truncations[agent], info = self._envs[agent].step(actions[agent])
             rewards[agent] = float(reward)
-            self._last[agent] = self._seen(agent, seen, info)
+            self._last[agent] = self._observation(agent, seen, info)
             if terminations[agent] or truncations[agent]:
                 self._ended.add(agent)
-        self._tick += 1
-        self.agents = self._there()
+        self._step_count += 1
+        self.agents = self._present_agents()
         for agent in self.agents:  # newcomers have nothing behind them
             rewards.setdefault(agent, 0.0)
             terminations.setdefault(agent, False)
@@ -95,21 +95,23 @@ class MultiAgentProbeEnv(ParallelEnv[str, Any, Any]):
     def state(self) -> np.ndarray:
         """How many steps the episode has, and who is there."""
         there = [float(agent in self.agents) for agent in self.possible_agents]
-        return np.array([self._tick, *there], dtype=np.float32)
+        return np.array([self._step_count, *there], dtype=np.float32)
 
-    def _there(self) -> list[str]:
+    def _present_agents(self) -> list[str]:
         return [
-            agent for agent, role in self._roles.items() if agent not in self._ended and self._tick not in role.away
+            agent
+            for agent, role in self._roles.items()
+            if agent not in self._ended and self._step_count not in role.absent_steps
         ]
 
-    def _space(self, agent: str) -> gym.Space:
-        space, acts = deepcopy(self._worlds[agent].observation_space), self._actions[agent]
-        if not self._roles[agent].observes_mask or not isinstance(acts, Discrete):
+    def _observation_space(self, agent: str) -> gym.Space:
+        space, acts = deepcopy(self._envs[agent].observation_space), self._actions[agent]
+        if not self._roles[agent].mask_in_obs or not isinstance(acts, Discrete):
             return space
         return Dict({OBSERVATION: space, MASK: Box(0, 1, (int(acts.n),), np.int8)})
 
-    def _seen(self, agent: str, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        if not self._roles[agent].observes_mask:
+    def _observation(self, agent: str, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if not self._roles[agent].mask_in_obs:
             return observation, info
         return {OBSERVATION: observation, MASK: info[MASK].astype(np.int8)}, {}
 
@@ -130,127 +132,131 @@ class MultiAgentProbe:
         return MultiAgentProbeEnv(self.roles)
 
     @property
-    def sits_out(self) -> bool:
+    def has_returning_agents(self) -> bool:
         """Whether somebody leaves and comes back, which PettingZoo's own test of its API takes for a mistake."""
-        return any(role.away and 0 not in role.away for role in self.roles.values())
+        return any(role.absent_steps and 0 not in role.absent_steps for role in self.roles.values())
 
 
-def _pay_by_row(rewards: tuple[float, ...], which: int, _place: int, _action: Any) -> float:
+def _reward_by_row(rewards: tuple[float, ...], which: int, _place: int, _action: Any) -> float:
     return rewards[which]
 
 
-def _pay_by_place(rewards: tuple[float, ...], _which: int, place: int, _action: Any) -> float:
+def _reward_by_step(rewards: tuple[float, ...], _which: int, place: int, _action: Any) -> float:
     return rewards[place]
 
 
-def _seeing(*rows: tuple[Observation, ...], pay: Callable[..., float], **more: Any) -> AgentRole:
+def _scripted_role(*rows: tuple[Observation, ...], pay: Callable[..., float], **more: Any) -> AgentRole:
     """A role in which there is nothing to choose."""
     return AgentRole(partial(ScriptedEnv, rows, Discrete(1), pay, **more))
 
 
-def _team(speaker: AgentRole, listener: AgentRole, other_listener: AgentRole | None = None) -> Mapping[str, AgentRole]:
+def _roles(speaker: AgentRole, listener: AgentRole, other_listener: AgentRole | None = None) -> Mapping[str, AgentRole]:
     return {"speaker_0": speaker, "listener_0": listener, "listener_1": other_listener or listener}
 
 
-def _known(speaker: Answers, listener: Answers, other_listener: Answers | None = None) -> Mapping[str, Answers]:
+def _answers(speaker: Answers, listener: Answers, other_listener: Answers | None = None) -> Mapping[str, Answers]:
     others = listener if other_listener is None else other_listener
     return {"speaker_0": speaker, "listener_0": listener, "listener_1": others}
 
 
-def _of_probes(name: str, speaker: str, listener: str, question: str, steps: int, **more: Any) -> MultiAgentProbe:
+def _from_single_agent_probes(
+    name: str, speaker: str, listener: str, question: str, steps: int, **more: Any
+) -> MultiAgentProbe:
     """A team whose agents live in worlds of `PROBES`; `more` is said of the listeners' roles."""
     one, other = PROBES[speaker], PROBES[listener]
-    roles = _team(AgentRole(one.make), AgentRole(other.make, **more))
-    return MultiAgentProbe(name, roles, question, one.gamma, _known(one.expectations, other.expectations), steps)
+    roles = _roles(AgentRole(one.make), AgentRole(other.make, **more))
+    return MultiAgentProbe(name, roles, question, one.gamma, _answers(one.expectations, other.expectations), steps)
 
 
-_HERE, _LONG = ((0.0,),), 0.9
+_CONSTANT, _HIGH_GAMMA = ((0.0,),), 0.9
 _HALVES = tuple((place / 4, 0.0) for place in range(6))
 _LISTENERS = Box(-1.0, 2.0, (2,))
-_BRIEF = _seeing(((1.0,), (2.0,), (3.0,)), pay=partial(_pay_by_place, (0.0, 1.0)))
-_ENDLESS = _seeing(_HERE * 5, pay=partial(_pay_by_row, (0.1,)), truncates=True)
+_SHORT_EPISODE = _scripted_role(((1.0,), (2.0,), (3.0,)), pay=partial(_reward_by_step, (0.0, 1.0)))
+_ENDLESS = _scripted_role(_CONSTANT * 5, pay=partial(_reward_by_row, (0.1,)), truncates=True)
 
 _ALL = (
     MultiAgentProbe(
         # V = 1 and V = -2: one reward and the end. Rewards that are summed, or land with another agent, give others.
         "OwnReward",
-        _team(
-            _seeing(((0.0,), (0.0,)), pay=partial(_pay_by_row, (1.0,))),
-            _seeing(((0.0,), (0.0,)), pay=partial(_pay_by_row, (-2.0,))),
+        _roles(
+            _scripted_role(((0.0,), (0.0,)), pay=partial(_reward_by_row, (1.0,))),
+            _scripted_role(((0.0,), (0.0,)), pay=partial(_reward_by_row, (-2.0,))),
         ),
         "does each group's critic learn its own agents' reward?",
         gamma=0.5,
-        answers=_known((ExpectedValue((0.0,), 1.0),), (ExpectedValue((0.0,), -2.0),)),
+        answers=_answers((ExpectedValue((0.0,), 1.0),), (ExpectedValue((0.0,), -2.0),)),
         steps=4_000,
     ),
     MultiAgentProbe(
         # V(o) = o for the speaker and -2 o for listeners, whose observations are drawn apart.
         "OwnObservation",
-        _team(
+        _roles(
             AgentRole(PROBES["ObservationReward"].make),
-            _seeing(((-1.0,), (-1.0,)), ((1.0,), (1.0,)), pay=partial(_pay_by_row, (2.0, -2.0))),
+            _scripted_role(((-1.0,), (-1.0,)), ((1.0,), (1.0,)), pay=partial(_reward_by_row, (2.0, -2.0))),
         ),
         "does each agent's value come from its own observation, and no team-mate's?",
         gamma=0.5,
-        answers=_known(PROBES["ObservationReward"].values, (ExpectedValue((-1.0,), 2.0), ExpectedValue((1.0,), -2.0))),
+        answers=_answers(
+            PROBES["ObservationReward"].values, (ExpectedValue((-1.0,), 2.0), ExpectedValue((1.0,), -2.0))
+        ),
         steps=6_000,
     ),
     MultiAgentProbe(
         # V(1) = 1 and V(0) = gamma = 0.5 for the speaker, four times that for listeners.
         "DiscountedReward",
-        _team(
+        _roles(
             AgentRole(PROBES["DiscountedReward"].make),
-            _seeing(((0.0,), (1.0,), (2.0,)), pay=partial(_pay_by_place, (0.0, 4.0))),
+            _scripted_role(((0.0,), (1.0,), (2.0,)), pay=partial(_reward_by_step, (0.0, 4.0))),
         ),
         "is a later reward discounted once, for each agent, and does the episode end for all of them?",
         gamma=0.5,
-        answers=_known(PROBES["DiscountedReward"].values, (ExpectedValue((0.0,), 2.0), ExpectedValue((1.0,), 4.0))),
+        answers=_answers(PROBES["DiscountedReward"].values, (ExpectedValue((0.0,), 2.0), ExpectedValue((1.0,), 4.0))),
         steps=8_000,
     ),
-    _of_probes(
+    _from_single_agent_probes(
         "ActionByObservation",
         "ActionByObservation",
         "ContinuousByObservation",
         "do policies of unlike groups, of choices and of numbers, each look at their own observation?",
         steps=20_000,
     ),
-    _of_probes(
+    _from_single_agent_probes(
         "SeveralChoices",
         "MultiDiscreteByObservation",
         "MultiBinaryByObservation",
         "are several choices at once made each for itself, in groups of unlike choices?",
         steps=8_000,
     ),
-    _of_probes(
+    _from_single_agent_probes(
         "SightAndTouch",
         "ImagePosition",
         "SightAndTouch",
         "do groups see, one of them an image and the other one an image and a number?",
         steps=9_000,
     ),
-    _of_probes(
+    _from_single_agent_probes(
         "ActionMask",
         "ActionMask",
         "ActionMask",
         "do masks hold, in acting and in learning, whether they come as info or with the observation?",
         steps=8_000,
-        observes_mask=True,
+        mask_in_obs=True,
     ),
     MultiAgentProbe(
         # The speaker dies in its first step: V = 1, and 1 / (1 - gamma) = 10 if its end is missed. One listener lives
         # for five steps and is paid 1 at last: V = gamma^4 … 1. The other one earns 0.2 for ever, seen through a limit
         # of two steps of its own: V = 0.2 / (1 - gamma) = 2, and less if its limit is taken for an end.
         "EarlyDeath",
-        _team(
+        _roles(
             AgentRole(PROBES["ConstantReward"].make),
-            _seeing(_HALVES, pay=partial(_pay_by_place, (0.0, 0.0, 0.0, 0.0, 1.0)), space=_LISTENERS),
-            _seeing(((0.0, 1.0),) * 3, pay=partial(_pay_by_row, (0.2,)), space=_LISTENERS, truncates=True),
+            _scripted_role(_HALVES, pay=partial(_reward_by_step, (0.0, 0.0, 0.0, 0.0, 1.0)), space=_LISTENERS),
+            _scripted_role(((0.0, 1.0),) * 3, pay=partial(_reward_by_row, (0.2,)), space=_LISTENERS, truncates=True),
         ),
         "does an agent's end cut its own life, and nobody else's?",
-        gamma=_LONG,
-        answers=_known(
+        gamma=_HIGH_GAMMA,
+        answers=_answers(
             (ExpectedValue((0.0,), 1.0),),
-            tuple(ExpectedValue(obs, _LONG ** (4 - place)) for place, obs in enumerate(_HALVES[:-1])),
+            tuple(ExpectedValue(obs, _HIGH_GAMMA ** (4 - place)) for place, obs in enumerate(_HALVES[:-1])),
             (ExpectedValue((0.0, 1.0), 2.0),),
         ),
         steps=20_000,
@@ -259,28 +265,28 @@ _ALL = (
         # A listener's life is two steps, the second of which is paid: V = gamma, 1. One of them begins it two steps
         # late, while the speaker earns -1 for ever, seen through a limit of four steps: V = -2.
         "LateAppearance",
-        _team(
-            _seeing(_HERE * 5, pay=partial(_pay_by_row, (-1.0,)), truncates=True),
-            _BRIEF,
-            replace(_BRIEF, away=frozenset({0, 1})),
+        _roles(
+            _scripted_role(_CONSTANT * 5, pay=partial(_reward_by_row, (-1.0,)), truncates=True),
+            _SHORT_EPISODE,
+            replace(_SHORT_EPISODE, absent_steps=frozenset({0, 1})),
         ),
         "does an agent that comes later begin where it begins?",
         gamma=0.5,
-        answers=_known((ExpectedValue((0.0,), -2.0),), (ExpectedValue((1.0,), 0.5), ExpectedValue((2.0,), 1.0))),
+        answers=_answers((ExpectedValue((0.0,), -2.0),), (ExpectedValue((1.0,), 0.5), ExpectedValue((2.0,), 1.0))),
         steps=10_000,
     ),
     MultiAgentProbe(
         # Listeners earn 0.1 for ever, seen through a limit of four steps of their own: V = 0.1 / (1 - gamma) = 1. After
         # one or two of them they sit out for a while; who takes that for an end gets 0.3.
         "SittingOut",
-        _team(
-            _seeing(_HERE * 7, pay=partial(_pay_by_row, (-0.1,)), truncates=True),
-            replace(_ENDLESS, away=frozenset({1, 2})),
-            replace(_ENDLESS, away=frozenset({2, 3})),
+        _roles(
+            _scripted_role(_CONSTANT * 7, pay=partial(_reward_by_row, (-0.1,)), truncates=True),
+            replace(_ENDLESS, absent_steps=frozenset({1, 2})),
+            replace(_ENDLESS, absent_steps=frozenset({2, 3})),
         ),
         "is an agent that sits out cut off from what it does when it is back, but not from its worth?",
-        gamma=_LONG,
-        answers=_known((ExpectedValue((0.0,), -1.0),), (ExpectedValue((0.0,), 1.0),)),
+        gamma=_HIGH_GAMMA,
+        answers=_answers((ExpectedValue((0.0,), -1.0),), (ExpectedValue((0.0,), 1.0),)),
         steps=24_000,
     ),
 )

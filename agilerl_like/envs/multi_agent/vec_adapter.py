@@ -15,7 +15,7 @@ import numpy as np
 
 from agilerl_like.envs.action_masks import ActionMasks
 from agilerl_like.envs.array_backend import NumpyBackend
-from agilerl_like.envs.multi_agent.packed_env import MASK, step_result
+from agilerl_like.envs.multi_agent.packed_env import MASK, read_step_result
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, copied
 from agilerl_like.envs.pytree import Tree
 from agilerl_like.envs.vec_adapter import Transition, VecEnvAdapter, check_finite_array
@@ -44,16 +44,16 @@ class MultiAgentTransition(NamedTuple):
     valid: dict[str, np.ndarray]  # [N] bool
     action_mask: dict[str, np.ndarray | None]
     acting: dict[str, np.ndarray]  # [N] bool: who is there to act on obs, so the next step's `valid`
-    over: np.ndarray  # [N] bool: the episode has ended, and the next has begun
+    ended: np.ndarray  # [N] bool: the episode has ended, and the next has begun
     state: np.ndarray | None  # [N, …], goes with obs; None unless made with_state
     next_state: np.ndarray | None  # [N, …], goes with next_obs
 
     @property
     def lost(self) -> np.ndarray:
         """Envs whose episode was lost with its worker process, [N] bool."""
-        return self.over & ~np.any([*self.valid.values()], axis=0)
+        return self.ended & ~np.any([*self.valid.values()], axis=0)
 
-    def of(self, agent: str) -> Transition:
+    def for_agent(self, agent: str) -> Transition:
         """What the step did to one agent, as if it were alone."""
         fields = (getattr(self, field) for field in Transition._fields)
         return Transition(*(field[agent] for field in fields))
@@ -70,55 +70,55 @@ class MultiAgentVecEnvAdapter:
         self.agent_ids = env.agent_ids
         self.single_observation_spaces: dict[str, gym.Space] = env.single_observation_spaces
         self.single_action_spaces: dict[str, gym.Space] = env.single_action_spaces
-        self.arrays = NumpyBackend()
+        self.array_backend = NumpyBackend()
         """The kind of arrays in MultiAgentTransitions."""
         self.action_mask: dict[str, np.ndarray | None] = {}
         """What goes with the observations of the last `reset` or `step`; `acting` and `state` likewise."""
         self.acting: dict[str, np.ndarray] = {}
         self.state: np.ndarray | None = None
-        self._steps = VecEnvAdapter(env.vector)
+        self._adapter = VecEnvAdapter(env.vector)
         self._masks = {agent: ActionMasks(space) for agent, space in self.single_action_spaces.items()}
         self._acting = np.zeros((self.num_envs, len(self.agent_ids)), np.bool_)
-        self._every = np.arange(self.num_envs)
+        self._all_rows = np.arange(self.num_envs)
         self.set_num_members(1)
 
     def set_num_members(self, num_members: int) -> None:
         """Have the rows cut into parts that take as much of each of so many equal blocks; comes before `reset`."""
-        self._steps.set_num_members(num_members)
+        self._adapter.set_num_members(num_members)
         by_block = np.arange(self.num_envs).reshape(num_members, -1)
         self._rows = [by_block[:, columns].ravel() for columns in self.columns]
 
     @property
     def columns(self) -> tuple[slice, ...]:
         """Which envs of each block belong to a part, as `set_num_members` has cut them; its rows are those block by block."""
-        return self._steps.columns
+        return self._adapter.columns
 
     def reset(self, seeds: int | Sequence[int] | None = None) -> dict[str, Tree]:
         """Begin a new episode in every env and return the first observations by agent [N, …].
 
         `seeds` is one for each env, or one for all (which is counted up from env to env).
         """
-        seen = self.env.observation_rows.read(self._steps.reset(seeds))
+        seen = self.env.packed_observations.read(self._adapter.reset(seeds))
         self._acting = np.array(seen["acting"])
-        self._remember(*self._turn(seen, self._every))
+        self._set_current(*self._observation_extras(seen, self._all_rows))
         return copied(seen["obs"])
 
     def step(self, actions: Mapping[str, Any]) -> MultiAgentTransition:
         """Take every agent's actions [N, …]; those of agents that are not there are ignored."""
-        step = self._steps.step(self._packed(actions, self.num_envs))
-        return self._translated(step, slice(None))
+        step = self._adapter.step(self._pack(actions, self.num_envs))
+        return self._translate(step, slice(None))
 
     def step_async(self, part: int, actions: Mapping[str, Any]) -> None:
         """Let the rows of one part begin to step; nothing else may be asked of them before `step_wait`."""
-        self._steps.step_async(part, self._packed(actions, len(self._rows[part])))
+        self._adapter.step_async(part, self._pack(actions, len(self._rows[part])))
 
     def step_wait(self, part: int) -> MultiAgentTransition:
         """Return what the step of one part did, in the order of its rows."""
-        return self._translated(self._steps.step_wait(part), self._rows[part])
+        return self._translate(self._adapter.step_wait(part), self._rows[part])
 
     def last_info(self, row: int, *, ended: bool) -> dict[str, Any]:
         """The info that one env gave in the last step, by agent; `ended` tells whether it ended the episode."""
-        return self._steps.last_info(row, ended=ended)
+        return self._adapter.last_info(row, ended=ended)
 
     def close(self) -> None:
         """Close the wrapped env."""
@@ -127,18 +127,20 @@ class MultiAgentVecEnvAdapter:
     def __repr__(self) -> str:
         return f"TeamTransitionEnv({self.env})"
 
-    def _packed(self, actions: Mapping[str, Any], count: int) -> np.ndarray:
-        return self.env.action_rows.pack({agent: self.arrays.actions(given) for agent, given in actions.items()}, count)
+    def _pack(self, actions: Mapping[str, Any], count: int) -> np.ndarray:
+        return self.env.packed_actions.pack(
+            {agent: self.array_backend.to_env_actions(given) for agent, given in actions.items()}, count
+        )
 
-    def _translated(self, step: Transition, rows: np.ndarray | slice) -> MultiAgentTransition:
-        read = self.env.observation_rows.read
+    def _translate(self, step: Transition, rows: np.ndarray | slice) -> MultiAgentTransition:
+        read = self.env.packed_observations.read
         seen = read(step.obs)
         last = seen if step.next_obs is step.obs else read(step.next_obs)
-        came = step_result(last, self._acting[rows], ~step.valid)
+        came = read_step_result(last, self._acting[rows], ~step.valid)
         self._acting[rows] = seen["acting"]
-        mask, acting, state = self._turn(seen, self._every[rows])
+        mask, acting, state = self._observation_extras(seen, self._all_rows[rows])
         if isinstance(rows, slice):
-            self._remember(mask, acting, state)
+            self._set_current(mask, acting, state)
         obs = copied(seen["obs"])
         reward, terminated, truncated, valid = (dict(zip(self.agent_ids, part, strict=True)) for part in came)
         return MultiAgentTransition(
@@ -150,12 +152,12 @@ class MultiAgentVecEnvAdapter:
             valid=valid,
             action_mask=mask,
             acting=acting,
-            over=step.ended,
+            ended=step.ended,
             state=state,
-            next_state=state if last is seen else _state(last),
+            next_state=state if last is seen else _state_of(last),
         )
 
-    def _turn(
+    def _observation_extras(
         self, seen: Tree, rows: np.ndarray
     ) -> tuple[dict[str, np.ndarray | None], dict[str, np.ndarray], np.ndarray | None]:
         """What goes with the observations of some envs: masks, who is to act, and the state."""
@@ -170,9 +172,9 @@ class MultiAgentVecEnvAdapter:
                 masks[agent] = self._masks[agent].read(info, rows, ignored=~acting[agent])
             except EnvStepError as fault:
                 raise EnvStepError(f"agent {agent!r}, {fault}") from fault
-        return masks, acting, _state(seen)
+        return masks, acting, _state_of(seen)
 
-    def _remember(
+    def _set_current(
         self, mask: dict[str, np.ndarray | None], acting: dict[str, np.ndarray], state: np.ndarray | None
     ) -> None:
         self.action_mask, self.acting, self.state = mask, acting, state
@@ -186,5 +188,5 @@ def check_finite_multi_agent(transition: MultiAgentTransition) -> None:
         check_finite_array("last observation", transition.next_obs)
 
 
-def _state(seen: Tree) -> np.ndarray | None:
+def _state_of(seen: Tree) -> np.ndarray | None:
     return np.ascontiguousarray(seen["state"]) if "state" in seen else None

@@ -50,7 +50,7 @@ class RepeatActions(ParallelEnvWrapper):
 
     def __init__(self, env: Any, times: int) -> None:
         super().__init__(env)
-        self._times = _count("times", times)
+        self._times = _check_count("times", times)
 
     def step(self, actions: Mapping[str, Any]) -> Step:
         """Take actions; what is seen is what there was after the last of them."""
@@ -76,10 +76,10 @@ class SmallImages(ParallelEnvWrapper):
 
     def __init__(self, env: Any, shrink: int = 2, gray: bool = True) -> None:
         super().__init__(env)
-        self._shrink, self._gray = _count("shrink", shrink), gray
-        self._spaces = {agent: self._small(agent) for agent in env.possible_agents}
+        self._shrink, self._gray = _check_count("shrink", shrink), gray
+        self._spaces = {agent: self._small_space(agent) for agent in env.possible_agents}
 
-    def _small(self, agent: str) -> Box:
+    def _small_space(self, agent: str) -> Box:
         space = self.env.observation_space(agent)
         if not isinstance(space, Box) or space.dtype != np.uint8 or len(space.shape) != 3:
             raise ConfigurationError(f"observation_space({agent!r})={space}; allowed are images of bytes, [H, W, C]")
@@ -104,10 +104,10 @@ class SmallImages(ParallelEnvWrapper):
         return self._shrunk(observations), *rest
 
     def _shrunk(self, observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {agent: shrunk(image, self._shrink, gray=self._gray) for agent, image in observations.items()}
+        return {agent: shrink_image(image, self._shrink, gray=self._gray) for agent, image in observations.items()}
 
 
-def shrunk(image: np.ndarray, by: int, *, gray: bool) -> np.ndarray:
+def shrink_image(image: np.ndarray, by: int, *, gray: bool) -> np.ndarray:
     """An image [H, W, C] with one pixel for `by` times `by`, their mean rounded, [C or 1, H / by, W / by]."""
     height, width, channels = image.shape[0] // by, image.shape[1] // by, image.shape[2]
     whole = image[: height * by, : width * by]
@@ -130,11 +130,11 @@ class StackImages(ParallelEnvWrapper):
 
     def __init__(self, env: Any, images: int = 2) -> None:
         super().__init__(env)
-        self._images = _count("images", images)
-        self._spaces = {agent: self._long(agent) for agent in env.possible_agents}
-        self._seen: dict[str, deque[np.ndarray]] = {}
+        self._images = _check_count("images", images)
+        self._spaces = {agent: self._stacked_space(agent) for agent in env.possible_agents}
+        self._frames: dict[str, deque[np.ndarray]] = {}
 
-    def _long(self, agent: str) -> Box:
+    def _stacked_space(self, agent: str) -> Box:
         space = self.env.observation_space(agent)
         if not isinstance(space, Box) or len(space.shape) != 3:
             raise ConfigurationError(f"observation_space({agent!r})={space}; allowed are images, [C, H, W]")
@@ -147,7 +147,7 @@ class StackImages(ParallelEnvWrapper):
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], Any]:
         """Begin an episode, of which nothing was seen."""
-        self._seen.clear()
+        self._frames.clear()
         observations, infos = self.env.reset(seed=seed, options=options)
         return self._stacked(observations), infos
 
@@ -158,12 +158,12 @@ class StackImages(ParallelEnvWrapper):
 
     def _stacked(self, observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         for agent, image in observations.items():
-            seen = self._seen.setdefault(agent, deque([image] * self._images, self._images))
+            seen = self._frames.setdefault(agent, deque([image] * self._images, self._images))
             seen.append(image)
-        return {agent: np.concatenate(self._seen[agent]) for agent in observations}
+        return {agent: np.concatenate(self._frames[agent]) for agent in observations}
 
 
-def _count(name: str, value: Any) -> int:
+def _check_count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigurationError(f"{name}={value!r} must be a whole number from 1")
     return value
