@@ -56,12 +56,12 @@ class Cohort:
         for places in self.stacks:
             its_specs = [specs[i] for i in places]
             if build is None or len(set(its_specs)) == 1:
-                cover = networks[places[0]]
+                padded = networks[places[0]]
             else:
                 with skip_init():
-                    cover = build(places[0], NetworkSpec.padded_union(its_specs))
-                cover.shrink_([networks[i] for i in places])
-            stacked.append(([networks[i] for i in places], cover))
+                    padded = build(places[0], NetworkSpec.padded_union(its_specs))
+                padded.shrink_([networks[i] for i in places])
+            stacked.append(([networks[i] for i in places], padded))
         self.ensemble = Ensemble.of(stacked, optimizers[0].epsilon)
         order = [place for places in self.stacks for place in places]
         self._row = {place: row for row, place in enumerate(order)}

@@ -38,15 +38,15 @@ class Ensemble:
     def of(cls, stacked: Sequence[tuple[Sequence[ActorCritic], ActorCritic]], epsilon: float) -> Ensemble:
         """Lay networks out in rows, stack by stack, each with its cover; the moments are still 0."""
         critic_at = max(
-            slot.stop for _, cover in stacked for slot in layout(cover) if slot.name.startswith("actor.")
+            slot.stop for _, padded in stacked for slot in layout(padded) if slot.name.startswith("actor.")
         )  # a shared encoder is the actor's
-        layouts = [layout(cover, {"critic": critic_at}) for _, cover in stacked]
+        layouts = [layout(padded, {"critic": critic_at}) for _, padded in stacked]
         count = sum(len(networks) for networks, _ in stacked)
         like = next(stacked[0][0][0].parameters())
         flat, parts, start = like.new_zeros(count, max(slots[-1].stop for slots in layouts)), [], 0
-        for (networks, cover), slots in zip(stacked, layouts, strict=True):
+        for (networks, padded), slots in zip(stacked, layouts, strict=True):
             rows = slice(start, start + len(networks))
-            parts.append(Part(rows, ParamStack.of(networks, cover, flat=flat[rows], slots=slots)))
+            parts.append(Part(rows, ParamStack.of(networks, padded, flat=flat[rows], slots=slots)))
             start = rows.stop
         return cls(flat, Adam.fresh(flat, epsilon=epsilon), parts, critic_at)
 

@@ -61,9 +61,9 @@ def arrange(
 
     def union(places: tuple[int, ...]) -> _Union:
         specs = Counter(members[place].spec for place in places)
-        cover = NetworkSpec.padded_union([*specs]) if len(specs) > 1 else members[places[0]].spec
-        work = sum(count * spec.multiply_adds(cover, inputs, num_outputs) for spec, count in specs.items())
-        stored = len(places) * cover.multiply_adds(cover, inputs, num_outputs)
+        padded = NetworkSpec.padded_union([*specs]) if len(specs) > 1 else members[places[0]].spec
+        work = sum(count * spec.multiply_adds(padded, inputs, num_outputs) for spec, count in specs.items())
+        stored = len(places) * padded.multiply_adds(padded, inputs, num_outputs)
         return _Union(places, fixed + batch_size * work + STORED_WORK * stored)
 
     def stack_key(one: _Union) -> Hashable:

@@ -199,7 +199,7 @@ class Spec:
         """The smallest spec in which all these, of equal structure, have room."""
         raise NotImplementedError
 
-    def multiply_adds(self, cover: Any, inputs: Any, num_outputs: int) -> int:
+    def multiply_adds(self, padded: Any, inputs: Any, num_outputs: int) -> int:
         """Multiplications that one sample takes in a stack of this cover; `inputs` as in the module's constructor."""
         raise NotImplementedError
 
@@ -275,7 +275,7 @@ class EvolvableModule(Layer, Generic[SpecT]):
 
         return y.detach(), pull
 
-    def name_in_padded(self, cover: EvolvableModule) -> dict[str, str]:
+    def name_in_padded(self, padded: EvolvableModule) -> dict[str, str]:
         """Where its layers stand in a module built from a covering spec, for those that stand elsewhere there."""
         return {}
 

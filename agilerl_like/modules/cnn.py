@@ -240,9 +240,9 @@ class CNNSpec(ImageSpec):
             max_channel_size=max(spec.max_channel_size for spec in specs),
         )
 
-    def multiply_adds(self, cover: CNNSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> int:
+    def multiply_adds(self, padded: CNNSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> int:
         shape = as_image_leaf(inputs).shape
-        channels, geometries = (shape[0], *cover.channel_size), cover.geometries(len(shape) - 1)
+        channels, geometries = (shape[0], *padded.channel_size), padded.geometries(len(shape) - 1)
         sizes = output_sizes(geometries, shape[1:])
         layers = zip(pairwise(channels), geometries, sizes, strict=True)
         convolutions = sum(i * o * prod(geometry.kernel) * prod(size) for (i, o), geometry, size in layers)

@@ -19,9 +19,9 @@ from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences
 class HistoryLSTMSpec(LSTMSpec):
     """The architecture of an `EvolvableHistoryLSTM`: that of a memory."""
 
-    def multiply_adds(self, cover: LSTMSpec, inputs: Sequence[int], num_outputs: int) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # built for a window
+    def multiply_adds(self, padded: LSTMSpec, inputs: Sequence[int], num_outputs: int) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # built for a window
         time, features = inputs
-        return time * super().multiply_adds(cover, features, num_outputs)
+        return time * super().multiply_adds(padded, features, num_outputs)
 
 
 class EvolvableHistoryLSTM(EvolvableLSTM):

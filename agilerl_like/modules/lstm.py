@@ -114,11 +114,11 @@ class LSTMSpec(Spec):
         names = ("hidden_state_size", "num_layers", "max_hidden_state_size", "max_layers")
         return specs[0].evolve(**{name: max(getattr(spec, name) for spec in specs) for name in names})
 
-    def multiply_adds(self, cover: LSTMSpec, inputs: int, num_outputs: int) -> int:
+    def multiply_adds(self, padded: LSTMSpec, inputs: int, num_outputs: int) -> int:
         """Of one step; members that lack a layer compute it all the same."""
-        units, gates = cover.hidden_state_size, CELLS[self.cell].GATES
+        units, gates = padded.hidden_state_size, CELLS[self.cell].GATES
         later = gates * 2 * units * units + units * units
-        return gates * units * (inputs + units) + (cover.num_layers - 1) * later
+        return gates * units * (inputs + units) + (padded.num_layers - 1) * later
 
     # -- in words
 

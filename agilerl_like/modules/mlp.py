@@ -220,9 +220,9 @@ class MLPSpec(Spec):
         """Whether the layer's input passes it by."""
         return layer >= len(self.hidden_size) or self._fades_from(layer) == SKIP
 
-    def multiply_adds(self, cover: MLPSpec, inputs: Any, num_outputs: int) -> int:
+    def multiply_adds(self, padded: MLPSpec, inputs: Any, num_outputs: int) -> int:
         """It has its own number of layers, each as wide as the cover's."""
-        sizes = (num_floats(inputs), *cover.hidden_size[: len(self.hidden_size)], num_outputs)
+        sizes = (num_floats(inputs), *padded.hidden_size[: len(self.hidden_size)], num_outputs)
         return sum(i * o for i, o in pairwise(sizes))
 
 
@@ -328,9 +328,9 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
     def _pairs(self) -> list[tuple[Linear, Activation]]:
         return [*zip(cast(Iterable[Linear], self.linears), cast(Iterable[Activation], self.activations), strict=True)]
 
-    def name_in_padded(self, cover: EvolvableModule) -> dict[str, str]:
+    def name_in_padded(self, padded: EvolvableModule) -> dict[str, str]:
         """The output layer is the last one here and there."""
-        here, there = len(self.linears) - 1, len(cast(EvolvableMLP, cover).linears) - 1
+        here, there = len(self.linears) - 1, len(cast(EvolvableMLP, padded).linears) - 1
         return {f"{kind}.{here}": f"{kind}.{there}" for kind in ("linears", "norms", "activations")}
 
     def shrink_(self, members: Sequence[EvolvableModule]) -> None:

@@ -242,13 +242,13 @@ class MultiInputSpec(Spec):
             fading=next((spec.fading for spec in specs if spec.fading), ""),
         )
 
-    def multiply_adds(self, cover: MultiInputSpec, inputs: Sequence[Leaf], num_outputs: int) -> int:
-        leaves, covers = {leaf.name: leaf for leaf in inputs}, dict(cover.extractors)
+    def multiply_adds(self, padded: MultiInputSpec, inputs: Sequence[Leaf], num_outputs: int) -> int:
+        leaves, covers = {leaf.name: leaf for leaf in inputs}, dict(padded.extractors)
         extracted = sum(
-            spec.multiply_adds(covers[name], _read_by(spec, leaves.pop(name)), cover.latent_dim)
+            spec.multiply_adds(covers[name], _read_by(spec, leaves.pop(name)), padded.latent_dim)
             for name, spec in self.extractors
         )
-        fused = sum(_width(spec, cover.latent_dim) for spec in covers.values())
+        fused = sum(_width(spec, padded.latent_dim) for spec in covers.values())
         fused += sum(leaf.size for leaf in leaves.values())
         return extracted + fused * num_outputs
 

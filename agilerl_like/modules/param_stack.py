@@ -188,9 +188,9 @@ class MemberLayout(NamedTuple):
     buffers: dict[str, TensorPlacement]
 
     @classmethod
-    def of(cls, member: Walk, cover: Mapping[str, nn.Module]) -> MemberLayout:
+    def of(cls, member: Walk, padded: Mapping[str, nn.Module]) -> MemberLayout:
         """Find the place of a member among the cover's submodules."""
-        names = names_in_padded(member.modules, cover)
+        names = names_in_padded(member.modules, padded)
 
         def home(name: str, tensor: Tensor) -> TensorPlacement:
             owner, dot, attribute = name.rpartition(".")
@@ -206,42 +206,42 @@ class MemberLayout(NamedTuple):
 class ParamStack(Generic[ModuleT]):
     """Modules as one: `module` computes all of them, `flat` `[P, N]` holds all their parameters.
 
-    `cover` is a module like the members in which each of them has room; its own numbers play no part.
+    `padded` is a module like the members in which each of them has room; its own numbers play no part.
     """
 
     def __init__(
         self,
-        cover: ModuleT,
+        padded: ModuleT,
         member_layouts: Sequence[MemberLayout],
         flat: Tensor,
         buffers: dict[str, Tensor],
         slots: tuple[ParamSlot, ...],
     ) -> None:
-        self.cover, self.member_layouts, self.flat, self.buffers, self.slots = (
-            cover,
+        self.padded, self.member_layouts, self.flat, self.buffers, self.slots = (
+            padded,
             list(member_layouts),
             flat,
             buffers,
             slots,
         )
         self._places: dict[int, Tensor] = {}
-        parts, own = views(flat, slots), walk(cover)
+        parts, own = views(flat, slots), walk(padded)
         body: dict[int, Tensor] = {id(tensor): nn.Parameter(parts[name]) for name, tensor in own.parameters.items()}
         body |= {id(tensor): buffers[name] for name, tensor in own.buffers.items()}
-        self.module = rebuild_with(cover, lambda tensor: body[id(tensor)])
+        self.module = rebuild_with(padded, lambda tensor: body[id(tensor)])
 
     @classmethod
     def of(
         cls,
         modules: Sequence[ModuleT],
-        cover: ModuleT | None = None,
+        padded: ModuleT | None = None,
         *,
         flat: Tensor | None = None,
         slots: tuple[ParamSlot, ...] = (),
     ) -> ParamStack[ModuleT]:
         """ParamStack modules, and re-point their tensors to rows of the stack; equal ones need no cover."""
-        cover, members = modules[0] if cover is None else cover, [walk(module) for module in modules]
-        there, numbers, slots = walk(cover), next(iter(members[0].parameters.values())), slots or layout(cover)
+        padded, members = modules[0] if padded is None else padded, [walk(module) for module in modules]
+        there, numbers, slots = walk(padded), next(iter(members[0].parameters.values())), slots or layout(padded)
         flat = numbers.new_zeros(len(modules), slots[-1].stop) if flat is None else flat
         buffers = {  # as precise as the members' numbers, which the cover's need not be; counters stay counters
             name: (numbers if buffer.is_floating_point() else buffer).new_zeros(len(modules), *buffer.shape)
@@ -252,7 +252,7 @@ class ParamStack(Generic[ModuleT]):
             kind: MemberLayout.of(member, there.modules)
             for kind, member in dict(zip(kinds, members, strict=True)).items()
         }
-        stack = cls(cover, [found[kind] for kind in kinds], flat, buffers, slots)
+        stack = cls(padded, [found[kind] for kind in kinds], flat, buffers, slots)
         for row, member in enumerate(members):
             stack._move_in(row, member)
         stack.set_members()
@@ -297,7 +297,7 @@ class ParamStack(Generic[ModuleT]):
         member_layouts = [self.member_layouts[row] for row in rows.tolist()]
         buffers = {name: buffer[rows] for name, buffer in self.buffers.items()}
         part = ParamStack(
-            self.cover, member_layouts, self.flat.index_select(0, rows) if flat is None else flat, buffers, self.slots
+            self.padded, member_layouts, self.flat.index_select(0, rows) if flat is None else flat, buffers, self.slots
         )
         part.module.train(self.module.training)
         part.set_members()
@@ -310,7 +310,7 @@ class ParamStack(Generic[ModuleT]):
             buffer[rows] = stack.buffers[name]
 
 
-def names_in_padded(member: Mapping[str, nn.Module], cover: Mapping[str, nn.Module]) -> dict[str, str]:
+def names_in_padded(member: Mapping[str, nn.Module], padded: Mapping[str, nn.Module]) -> dict[str, str]:
     """The name of each of a member's submodules among those of the cover."""
     names: dict[str, str] = {}
     elsewhere: dict[str, str] = {}
@@ -318,7 +318,7 @@ def names_in_padded(member: Mapping[str, nn.Module], cover: Mapping[str, nn.Modu
         names[name] = elsewhere.get(name, name)
         if isinstance(module, EvolvableModule):
             prefix = f"{name}." if name else ""
-            name_in_padded = module.name_in_padded(cast(EvolvableModule, cover[name]))
+            name_in_padded = module.name_in_padded(cast(EvolvableModule, padded[name]))
             elsewhere |= {prefix + here: prefix + there for here, there in name_in_padded.items()}
     return names
 

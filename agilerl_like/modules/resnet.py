@@ -130,9 +130,9 @@ class ResNetSpec(ImageSpec):
             max_channel_size=max(spec.max_channel_size for spec in specs),
         )
 
-    def multiply_adds(self, cover: ResNetSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> int:
+    def multiply_adds(self, padded: ResNetSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> int:
         first, *size = as_image_leaf(inputs).shape
-        geometry, width = self.geometry(len(size), self.stride_size), cover.channel_size
+        geometry, width = self.geometry(len(size), self.stride_size), padded.channel_size
         columns = first + 2 * self.num_blocks * self.scale_factor * width
         return prod(geometry.output_size(0, size)) * width * (columns * prod(geometry.kernel) + num_outputs)
 

@@ -109,10 +109,10 @@ class SimBaSpec(Spec):
         names = ("hidden_size", "num_blocks", "max_blocks", "max_mlp_nodes")
         return specs[0].evolve(**{name: max(getattr(spec, name) for spec in specs) for name in names})
 
-    def multiply_adds(self, cover: SimBaSpec, inputs: Any, num_outputs: int) -> int:
+    def multiply_adds(self, padded: SimBaSpec, inputs: Any, num_outputs: int) -> int:
         """Members that lack a block compute it all the same."""
-        width = cover.hidden_size
-        return width * (num_floats(inputs) + 2 * cover.num_blocks * self.scale_factor * width + num_outputs)
+        width = padded.hidden_size
+        return width * (num_floats(inputs) + 2 * padded.num_blocks * self.scale_factor * width + num_outputs)
 
     @property
     def activation_names(self) -> tuple[str, ...]:

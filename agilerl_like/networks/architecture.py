@@ -186,13 +186,13 @@ class NetworkSpec(Spec):
             **parts, latent_dim=widest, max_latent_dim=max(widest, *(spec.max_latent_dim for spec in specs))
         )
 
-    def multiply_adds(self, cover: NetworkSpec, inputs: Any, num_outputs: int) -> int:
+    def multiply_adds(self, padded: NetworkSpec, inputs: Any, num_outputs: int) -> int:
         """Of an actor."""
-        said = head_input_size(cover)
+        said = head_input_size(padded)
         return (
-            self.encoder.multiply_adds(cover.encoder, inputs, cover.latent_dim)
-            + cast(Spec, self.memory).multiply_adds(cover.memory, cover.latent_dim, said)
-            + cast(Spec, self.head).multiply_adds(cover.head, said, num_outputs)
+            self.encoder.multiply_adds(padded.encoder, inputs, padded.latent_dim)
+            + cast(Spec, self.memory).multiply_adds(padded.memory, padded.latent_dim, said)
+            + cast(Spec, self.head).multiply_adds(padded.head, said, num_outputs)
         )
 
     def value_head(self) -> MLPSpec | Absent:

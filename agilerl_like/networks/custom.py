@@ -161,7 +161,7 @@ class CustomSpec(Spec):
     def padded_union(cls, specs: Sequence[CustomSpec]) -> CustomSpec:
         return specs[0]
 
-    def multiply_adds(self, cover: CustomSpec, inputs: Any, num_outputs: int) -> int:
+    def multiply_adds(self, padded: CustomSpec, inputs: Any, num_outputs: int) -> int:
         """About as many as the actor has weights."""
         return sum(parameter.numel() for parameter in self.actor.build().parameters())
 

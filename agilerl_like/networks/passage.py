@@ -26,7 +26,7 @@ class Absent(Spec):
     def padded_union(cls, specs: Sequence[Any]) -> Absent:
         return cls()
 
-    def multiply_adds(self, cover: Any, inputs: Any, num_outputs: int) -> int:
+    def multiply_adds(self, padded: Any, inputs: Any, num_outputs: int) -> int:
         return 0
 
     def describe(self) -> str:

@@ -297,9 +297,9 @@ def test_what_does_not_fit_the_image_is_named(changes, message):
 
 
 def test_multiplications_are_counted_at_every_place():
-    spec, cover = CNNSpec((4, 5), stride_size=(1, 2), **SMALL), CNNSpec((6, 7), stride_size=(1, 2), **SMALL)
+    spec, padded = CNNSpec((4, 5), stride_size=(1, 2), **SMALL), CNNSpec((6, 7), stride_size=(1, 2), **SMALL)
     # 9x8 -> 7x6 -> 3x2
-    assert spec.multiply_adds(cover, SHAPE, 3) == 3 * 6 * 9 * 42 + 6 * 7 * 9 * 6 + 7 * 6 * 3
+    assert spec.multiply_adds(padded, SHAPE, 3) == 3 * 6 * 9 * 42 + 6 * 7 * 9 * 6 + 7 * 6 * 3
 
 
 # -- mutations
@@ -433,8 +433,8 @@ def stacked(specs, batch):
         y = member(x[i])
         alone.append(y)
         gradients.append(torch.autograd.grad(y.square().sum(), list(member.parameters())))
-    cover = EvolvableCNN(CNNSpec.padded_union(specs), SHAPE, 3).double()
-    return members, x, torch.stack(alone), gradients, ParamStack.of(members, cover)
+    padded = EvolvableCNN(CNNSpec.padded_union(specs), SHAPE, 3).double()
+    return members, x, torch.stack(alone), gradients, ParamStack.of(members, padded)
 
 
 PLAIN = CNNSpec((4, 6), stride_size=(1, 2), padding=(1, 0), **SMALL)

@@ -28,9 +28,9 @@ def stack_of(sizes, activation):
         for parameter in member.parameters():
             torch.nn.init.normal_(parameter, std=0.5, generator=torch.Generator().manual_seed(seed))
         members.append(member)
-    cover = EvolvableMLP(MLPSpec.padded_union(specs), INPUTS, OUTPUTS)
-    cover.shrink_(members)
-    return members, ParamStack.of(members, cover)
+    padded = EvolvableMLP(MLPSpec.padded_union(specs), INPUTS, OUTPUTS)
+    padded.shrink_(members)
+    return members, ParamStack.of(members, padded)
 
 
 def drawn(*shape, seed):
@@ -161,9 +161,9 @@ def test_a_layer_that_some_lack_is_stored_as_wide_as_its_owners_need():
 def test_so_it_is_where_autograd_finds_the_way_back(changes):
     specs = [MLPSpec(hidden_size=its, min_mlp_nodes=2, **changes) for its in SIZES["one has a layer more"]]
     members = [EvolvableMLP(its, INPUTS, OUTPUTS).double() for its in specs]
-    cover = EvolvableMLP(MLPSpec.padded_union(specs), INPUTS, OUTPUTS)
-    cover.shrink_(members)
-    stack = ParamStack.of(members, cover)
+    padded = EvolvableMLP(MLPSpec.padded_union(specs), INPUTS, OUTPUTS)
+    padded.shrink_(members)
+    stack = ParamStack.of(members, padded)
     assert stack.module.linear(1).weight.shape == (3, 5, 5)
     x, gradient = (drawn(3, 6, size, seed=1) for size in (INPUTS, OUTPUTS))
     for found, its in zip(there_and_back(stack, x, gradient), by_autograd(members, stack, x, gradient), strict=True):

@@ -273,9 +273,9 @@ def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
         for units, layers in shapes
     ]
     members = [made(spec, seed=seed) for seed, spec in enumerate(specs)]
-    cover = EvolvableLSTM(LSTMSpec.padded_union(specs), 3).double()
-    x, starts, state = sequences(cover, (len(members),))
-    slope = normal(len(members), 4, 7, cover.num_outputs, seed=9)
+    padded = EvolvableLSTM(LSTMSpec.padded_union(specs), 3).double()
+    x, starts, state = sequences(padded, (len(members),))
+    slope = normal(len(members), 4, 7, padded.num_outputs, seed=9)
     for row, member in enumerate(members):  # missing vectors and units remember nothing, and nobody reads them
         vectors, units = member.state_shape
         state[row, :, vectors:] = 0.0
@@ -288,7 +288,7 @@ def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
         return Course.of(members[i], its, slope[i, ..., :units])
 
     alone = [by_itself(i) for i in range(len(members))]
-    stack = ParamStack.of(members, cover)
+    stack = ParamStack.of(members, padded)
     together = Course.of(stack.module, Sequences(x, starts, state), slope)
     flat = torch.cat([part.reshape(len(members), -1) for part in together.of_parameters.values()], 1)
     for row, (member, its) in enumerate(zip(members, alone, strict=True)):

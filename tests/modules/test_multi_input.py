@@ -340,10 +340,10 @@ def stacked(specs):
 @pytest.mark.parametrize("specs", list(cases()))
 def test_each_row_is_its_member_alone(specs):
     assert len({spec.stack_key() for spec in specs}) == 1
-    members, cover = stacked(specs)
+    members, padded = stacked(specs)
     x = rows(3, 6)
     alone = torch.stack([member(x[i]) for i, member in enumerate(members)])
-    stack = ParamStack.of(members, cover)
+    stack = ParamStack.of(members, padded)
     torch.testing.assert_close(stack.module(x), alone, rtol=0, atol=1e-10)
 
 
@@ -361,13 +361,13 @@ def test_members_may_have_unequal_numbers_of_outputs():
 
 @pytest.mark.parametrize("specs", list(cases()))
 def test_gradients_are_each_members_own_and_what_is_not_there_stays_zero(specs):
-    members, cover = stacked(specs)
+    members, padded = stacked(specs)
     x = rows(3, 6)
     upstream = torch.randn(3, 6, OUTPUTS, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     alone = [
         torch.autograd.grad(member(x[i]), list(member.parameters()), upstream[i]) for i, member in enumerate(members)
     ]
-    stack = ParamStack.of(members, cover)
+    stack = ParamStack.of(members, padded)
     y, pull = stack.module.pullback(x, to_input=False)
     assert not y.requires_grad
     found = [torch.zeros_like(parameter) for parameter in stack.module.parameters()]

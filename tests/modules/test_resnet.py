@@ -174,9 +174,9 @@ def test_a_wrong_config_is_told_what_is_wrong(config, message):
 
 
 def test_multiplications_are_counted_at_every_place():
-    spec, cover = ResNetSpec(4, stride_size=2, num_blocks=2, **SMALL), ResNetSpec(6, stride_size=2, **SMALL)
+    spec, padded = ResNetSpec(4, stride_size=2, num_blocks=2, **SMALL), ResNetSpec(6, stride_size=2, **SMALL)
     # 7x6 -> 4x3; two blocks of 6 to 12 and 12 to 6 channels
-    assert spec.multiply_adds(cover, SHAPE, 3) == 12 * (9 * (3 * 6 + 2 * 2 * 6 * 12) + 6 * 3)
+    assert spec.multiply_adds(padded, SHAPE, 3) == 12 * (9 * (3 * 6 + 2 * 2 * 6 * 12) + 6 * 3)
 
 
 # -- mutations

@@ -313,6 +313,6 @@ def test_it_says_what_its_maps_read():
 
 
 def test_work_is_counted_by_hand():
-    cover = SimBaSpec(**{**SMALL, "hidden_size": 10}, num_blocks=3)
+    padded = SimBaSpec(**{**SMALL, "hidden_size": 10}, num_blocks=3)
     # 4 x 10 inputs, 3 blocks of 10 x 20 and 20 x 10, 10 x 5 outputs
-    assert SimBaSpec(**SMALL).multiply_adds(cover, 4, 5) == 40 + 3 * 400 + 50
+    assert SimBaSpec(**SMALL).multiply_adds(padded, 4, 5) == 40 + 3 * 400 + 50
