@@ -12,11 +12,12 @@ import pytest
 
 from agilerl_like import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.ppo_config import PPOConfig
-from agilerl_like.config import KINDS, Config, Draft, MultiAgentAlgorithmConfig, MultiAgentConfig, build, load
+from agilerl_like.config import Config, Draft, MultiAgentAlgorithmConfig, MultiAgentConfig, build, load
 from agilerl_like.envs.factory import VecEnvConfig
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.registry import registered
 
 STEADY = "environment: {id: 'steady_teams:Steady', num_envs: 2, backend: sync}\nalgorithm: {name: IPPO}\n"
 WIDE = "network: {latent_dim: 16, encoder_config: {hidden_size: [16]}, groups: {speaker: {latent_dim: 32}}}\n"
@@ -45,7 +46,7 @@ class TestReading:
         assert type(read(STEADY)) is MultiAgentConfig
         assert type(read("environment: {id: CartPole-v1}")) is Config
         assert type(read("environment: {id: 'steady_teams:Steady'}", "--algorithm.name", "IPPO")) is MultiAgentConfig
-        assert {name: kind.kind for name, kind in KINDS.items()} == {"PPO": Config.kind, "IPPO": IPPO}
+        assert {name: kind.kind for name, kind in registered("config").items()} == {"PPO": Config.kind, "IPPO": IPPO}
 
     def test_defaults_are_those_of_what_is_configured(self, read):
         config = read("environment: {id: a}\nalgorithm: {name: IPPO}")
@@ -64,7 +65,9 @@ class TestReading:
 
     def test_every_setting_says_what_it_means(self):
         for section in (
-            kind.model_fields[name].annotation for kind in KINDS.values() for name in ("environment", "network")
+            kind.model_fields[name].annotation
+            for kind in registered("config").values()
+            for name in ("environment", "network")
         ):
             assert [name for name, info in section.model_fields.items() if not info.description] == []
 

@@ -8,7 +8,6 @@ from agilerl_like.config.changes import check_changes
 from agilerl_like.config.draft import Draft, load
 from agilerl_like.config.model import Config, Contradictions, Setup, build
 from agilerl_like.config.multi_agent import (
-    KINDS,
     MultiAgentAlgorithmConfig,
     MultiAgentConfig,
     MultiAgentEnvironmentConfig,
@@ -30,7 +29,6 @@ from agilerl_like.config.sections import (
 from agilerl_like.config.trust import TRUST, check_trust, foreign_paths, notes_of_trust
 
 __all__ = [
-    "KINDS",
     "TRUST",
     "AlgorithmConfig",
     "Config",
@@ -38,6 +36,10 @@ __all__ = [
     "Draft",
     "EnvironmentConfig",
     "MLPConfig",
+    "MultiAgentAlgorithmConfig",
+    "MultiAgentConfig",
+    "MultiAgentEnvironmentConfig",
+    "MultiAgentNetworkConfig",
     "MutationConfig",
     "NetworkConfig",
     "PopulationConfig",
@@ -46,10 +48,6 @@ __all__ = [
     "Section",
     "SelectionConfig",
     "Setup",
-    "MultiAgentAlgorithmConfig",
-    "MultiAgentConfig",
-    "MultiAgentEnvironmentConfig",
-    "MultiAgentNetworkConfig",
     "TrainingConfig",
     "build",
     "check_changes",

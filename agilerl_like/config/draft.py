@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from agilerl_like.config import notation
 from agilerl_like.config.model import Config
-from agilerl_like.config.multi_agent import KINDS
 from agilerl_like.config.notation import Place, Written
 from agilerl_like.config.problems import Problem, Wording
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.registry import registered
 
 
 def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
@@ -82,7 +82,7 @@ class Draft:
     def kind(self) -> type[Config]:
         """What kind of configuration this is; an agent's, if that is not to be told."""
         named = reduce(_entry, ("algorithm", "name"), self.data)
-        return next((kind for name, kind in KINDS.items() if name == named), Config)
+        return registered("config").get(named, Config) if isinstance(named, str) else Config
 
     def judge(self) -> Config:
         """Return the configuration, or raise ConfigurationError with every problem."""

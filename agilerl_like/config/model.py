@@ -37,6 +37,7 @@ from agilerl_like.envs.factory import ENV
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutations, Selection
 from agilerl_like.plain_yaml import to_yaml
+from agilerl_like.registry import register
 from agilerl_like.room import check_room
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.training.env_setup import AgentStage, Stage
@@ -55,6 +56,7 @@ class Contradictions(ConfigurationError):
         self.problems = problems
 
 
+@register("config", PPO.algo)
 class Config(Section):
     """Everything about a run. A file need only say what differs from the defaults."""
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from agilerl_like.config.model import Config, Contradictions
-from agilerl_like.config.multi_agent import KINDS
 from agilerl_like.config.notation import Place
 from agilerl_like.config.sections import MutationConfig, RangeConfig, strategy_fields
 from agilerl_like.errors import ConfigurationError, foreign_setting, renamed, unknown_name
@@ -47,8 +46,8 @@ class Wording:
         if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             return str(self._unknown_key(f"{'.'.join(loc[:-1]) or 'config'} key", loc))
         if found["type"] == "literal_error":
-            allowed = KINDS if loc == ("algorithm", "name") else re.findall(r"'([^']*)'", found["ctx"]["expected"])
-            return str(unknown_name(name, value, allowed))
+            is_algorithm, choices = loc == ("algorithm", "name"), re.findall(r"'([^']*)'", found["ctx"]["expected"])
+            return str(unknown_name(name, value, registered("config") if is_algorithm else choices))
         if found["type"] == "missing":
             return f"{name} is missing"
         return f"{name}={value!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
