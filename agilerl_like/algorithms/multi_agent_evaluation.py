@@ -114,7 +114,7 @@ class GroupActor:
 
     def observe(self, observations: Mapping[str, Any], masks: Mapping[str, Any]) -> None:
         """See what is there now."""
-        self._seen, self._masks = self._rows.observations(observations), self._rows.masks(masks)
+        self._seen, self._masks = self._rows.observation_rows(observations), self._rows.mask_rows(masks)
 
     def act(self) -> dict[str, np.ndarray]:
         """What each agent does, `[N, …]`."""
@@ -122,7 +122,7 @@ class GroupActor:
         encoded = torch.from_numpy(learner.encoding.encode(self._seen)).to(learner.device)
         mask = None if self._masks is None else torch.from_numpy(self._masks).to(learner.device)
         actions, self._state = self._brain.policy(encoded, mask, self._state)
-        return self._rows.by_agent(actions if isinstance(actions, np.ndarray) else actions.cpu().numpy())
+        return self._rows.split_by_agent(actions if isinstance(actions, np.ndarray) else actions.cpu().numpy())
 
 
 def _round(

@@ -85,7 +85,7 @@ def experiences_of_group(
         return rows.to_rows({agent: np.atleast_1d(np.asarray(part)) for agent, part in by_agent.items()})
 
     def observations(by_agent: Mapping[str, Any]) -> Any:
-        return rows.observations({agent: rows.as_batch(agent, by_agent[agent]) for agent in rows.agent_ids})
+        return rows.observation_rows({agent: rows.as_batch(agent, by_agent[agent]) for agent in rows.agent_ids})
 
     actions, log_probs, rewards, dones, values = (over_time(name, arrays) for name in NAMES[1:6])
     next_state, next_done = observations(tables["next_state"]), arrays(tables["next_done"])

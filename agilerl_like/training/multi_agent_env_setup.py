@@ -36,7 +36,7 @@ class MultiAgentEnvSetup(Stage):
 
     @classmethod
     def remade(cls, recipe: VecEnvConfig) -> MultiAgentEnvSetup:
-        return cls(MultiAgentVectorEnv.made(recipe))
+        return cls(MultiAgentVectorEnv.from_config(recipe))
 
     @property
     def vector(self) -> gymnasium.vector.VectorEnv:
