@@ -15,7 +15,7 @@ from agilerl_like.envs import VecEnvAdapter, VecEnvConfig, flat_size
 from agilerl_like.hpo import next_generation
 from agilerl_like.reporting import GenerationRecord, Reporter
 from agilerl_like.training import train_on_policy
-from agilerl_like.training.collector import Clock, Collector
+from agilerl_like.training.collector import Collector, PhaseTimer
 from benchmarks import measurement as m
 
 World = str | Callable[..., Any] | VecEnvConfig
@@ -105,7 +105,7 @@ def collecting(population: Population, env_name: World) -> Iterator[Collector]:
     """Give a population its envs, reset, for as long as the `with` block lasts."""
     env = make_envs(env_name, m.ENVS_PER_MEMBER * len(population))
     try:
-        collector = Collector(population, VecEnvAdapter(env), Clock(("env", "act", "learn")))
+        collector = Collector(population, VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
         collector.reset(range(len(collector.population)))
         yield collector
     finally:
@@ -116,7 +116,7 @@ def train(collector: Collector, steps_per_member: int) -> float:
     """Train without evolution; return the seconds it took."""
     start, ticks = time.perf_counter(), steps_per_member // m.ENVS_PER_MEMBER
     while ticks > 0:
-        ticks -= collector.collect(min(ticks, collector.ticks_until_due))
+        ticks -= collector.collect(min(ticks, collector.vector_steps_until_update))
         collector.learn()
     if torch.cuda.is_available():
         torch.cuda.synchronize()

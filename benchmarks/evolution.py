@@ -26,7 +26,7 @@ from agilerl_like.envs import evaluation_env
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.reporting import GenerationRecord, Reporter, Reporters, fittest
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.env_setup import AgentStage
+from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.session import evolve_on_policy
 from agilerl_like.training.training_config import Places
 from benchmarks.tables import ROOT, machine, replace_section, versions
@@ -93,7 +93,11 @@ def measure(name: str, seed: int, threads: int) -> Result:
     milestone = Milestone(world.milestone)
     start = time.perf_counter()
     outcome = evolve_on_policy(
-        AgentStage(setup.env), setup.population, setup.plan(), places=Places(), reporters=Reporters([milestone])
+        SingleAgentEnvSetup(setup.env),
+        setup.population,
+        setup.plan(),
+        places=Places(),
+        reporters=Reporters([milestone]),
     )
     seconds = time.perf_counter() - start
     best = outcome.population.best

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from agilerl_like import PPO
 from agilerl_like.envs import VecEnvAdapter
-from agilerl_like.training.collector import Clock, Collector
+from agilerl_like.training.collector import Collector, PhaseTimer
 from benchmarks.agilerl_like_setup import settings, train
 from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, ratios, values
 from benchmarks.measurement import ENVS_PER_MEMBER, UPDATE_STEPS
@@ -130,7 +130,7 @@ def measure(case: Case, threads: int, seed: int) -> Result:
     spaces = env.single_observation_space, env.single_action_space
     population = PPO.population(case.members, *spaces, device=device, **settings(seed=seed, **FORMS[case.form]))
     with closing(env):
-        collector = Collector(population, VecEnvAdapter(env), Clock(("env", "act", "learn")))
+        collector = Collector(population, VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
         collector.reset(range(len(collector.population)))
         train(collector, 2 * UPDATE_STEPS)
         seconds = train(collector, case.steps_per_member)

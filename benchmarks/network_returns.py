@@ -21,7 +21,7 @@ from agilerl_like.config import build, load
 from agilerl_like.envs import VecEnvAdapter, evaluation_env
 from agilerl_like.reporting import Reporters
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.env_setup import AgentStage
+from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.session import evolve_on_policy
 from agilerl_like.training.training_config import Places
 from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, values
@@ -101,7 +101,7 @@ def learn(lesson: Lesson, seed: int, threads: int) -> Learned:
     setup = build(config)
     start = perf_counter()
     outcome = evolve_on_policy(
-        AgentStage(setup.env), setup.population, setup.plan(), places=Places(), reporters=Reporters([])
+        SingleAgentEnvSetup(setup.env), setup.population, setup.plan(), places=Places(), reporters=Reporters([])
     )
     seconds, best = perf_counter() - start, outcome.population.best
     with closing(evaluation_env(setup.env, EPISODES)) as env:

@@ -22,7 +22,7 @@ from agilerl_like.config import Config, load
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probe_envs import PROBES, ExpectedValue
 from agilerl_like.training.probe import Answer, ProbeRecord
-from agilerl_like.training.training_config import Schedule
+from agilerl_like.training.training_config import TrainingArguments
 
 SOON_OVER = """
 environment:
@@ -119,7 +119,7 @@ class TestTrain:
         page = capsys.readouterr().out
         names = {"seed", "environment.id", "environment.num-envs", "network.head-config.hidden-size", "mutation.rl-hp"}
         names |= {f"algorithm.{field.name}" for field in fields(PPOConfig)}
-        names |= {f"training.{field.name}" for field in fields(Schedule)}
+        names |= {f"training.{field.name}" for field in fields(TrainingArguments)}
         names |= {"run.threads", "selection.fraction", "population.size", "print-config"}
         assert [name for name in names if f"--{name.replace('_', '-')} " not in page] == []
         assert "Adam's learning rate (value). (default: 0.0001)" in page

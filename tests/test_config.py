@@ -19,8 +19,8 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, RLParameter, TournamentSelection, TruncationSelection
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.plain_yaml import Dumper
-from agilerl_like.training.collector import Clock
-from agilerl_like.training.training_config import Schedule
+from agilerl_like.training.collector import PhaseTimer
+from agilerl_like.training.training_config import TrainingArguments
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*/*.yaml"))
 CARTPOLE = "environment: {id: CartPole-v1}\n"
@@ -97,7 +97,7 @@ class TestDefaults:
 
     def test_are_those_of_what_is_configured(self):
         assert self.config.algorithm.settings() == asdict(PPOConfig())
-        assert asdict(self.config.training) == asdict(Schedule())
+        assert asdict(self.config.training) == asdict(TrainingArguments())
         assert self.config.selection.strategy == TournamentSelection()
         assert self.config.mutation is not None
         assert self.config.mutation.mutations == Mutations()
@@ -397,7 +397,7 @@ class TestBuilding:
         more = "training: {max_steps: 999}\nselection: {tournament_size: 1}"
         setup = build(read(self.text + more, "--population.sample-hyperparameters", "false"))
         setup.env.close()
-        assert (setup.env.num_envs, setup.schedule.max_steps) == (3, 999)
+        assert (setup.env.num_envs, setup.training_args.max_steps) == (3, 999)
         assert setup.selection == TournamentSelection(1)
         assert setup.mutations == Mutations()
         assert setup.settings["algorithm"]["lr"] == 0.002
@@ -517,9 +517,9 @@ class TestShippedFiles:
         if find_spec(extra) is None:
             pytest.skip(f"{extra} is in an extra that is not installed")
         setup = build(load(path, ["--population.size", "2"]))
-        training = setup.stage.for_training(2, 1)
-        collector = setup.stage.collector(
-            setup.population, setup.stage.stepped(training), Clock(("env", "act", "learn"))
+        training = setup.env_setup.make_training_env(2, 1)
+        collector = setup.env_setup.collector(
+            setup.population, setup.env_setup.stepped(training), PhaseTimer(("env", "act", "learn"))
         )
         collector.reset(range(2))
         assert collector.collect(3) == 3

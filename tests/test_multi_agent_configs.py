@@ -212,7 +212,7 @@ class TestBuilding:
     def test_teams_may_be_rated(self, read):
         setup = build(read(STEADY + "training: {fitness: rating}"))
         setup.env.close()
-        assert setup.schedule.fitness == "rating"
+        assert setup.training_args.fitness == "rating"
 
     def test_a_minibatch_may_be_as_large_as_the_rollout_of_a_group(self, read):
         """Two listeners have two samples a step; a speaker alone has one."""
@@ -229,8 +229,8 @@ class TestBuilding:
 @pytest.mark.skipif(find_spec("mpe2") is None, reason="pygame is in the extra multi-agent")
 def test_in_the_shipped_pong_the_ball_is_seen_to_fly():
     path = Path(__file__).parents[1] / "configs" / "ippo" / "cooperative_pong.yaml"
-    stage = load(path, ["--environment.backend", "sync"]).stage(num_envs=1)
-    with closing(stage.env) as env:
+    env_setup = load(path, ["--environment.backend", "sync"]).env_setup(num_envs=1)
+    with closing(env_setup.env) as env:
         images = [env.reset(seed=1)[0]["paddle_0"][0]]
         for _ in range(3):
             images.append(env.step(dict.fromkeys(env.agent_ids, np.zeros(1, np.int64)))[0]["paddle_0"][0])

@@ -326,9 +326,11 @@ class Agent(EvolvableAlgorithm):
         found = self.encoding.encode(batch)
         # an array without rows may have any strides, and bytes with such are no numbers to torch
         rows = torch.from_numpy(found) if found.size else torch.empty(found.shape, dtype=self.encoding.dtype)
-        finite = torch.isfinite(self.encoding.numbers(rows)).all(-1)
+        finite = torch.isfinite(self.encoding.float_columns(rows)).all(-1)
         if not bool(finite.all()):
-            raise ConfigurationError(f"observation={self.encoding.numbers(rows)[~finite][0].tolist()} is not finite")
+            raise ConfigurationError(
+                f"observation={self.encoding.float_columns(rows)[~finite][0].tolist()} is not finite"
+            )
         return rows.to(self.device), single
 
     # -- genome and mutation
@@ -465,7 +467,7 @@ class Agent(EvolvableAlgorithm):
         max_steps: int | None = None,
         *,
         with_infos: bool = False,
-        asked_to_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never,
     ) -> Episodes:
         """Play one episode for each seed, without exploration."""
         training = self.training
@@ -480,7 +482,7 @@ class Agent(EvolvableAlgorithm):
                 initial_hidden_state=self.initial_hidden_state,
                 max_steps=max_steps,
                 with_infos=with_infos,
-                asked_to_stop=asked_to_stop,
+                should_stop=should_stop,
             )
         finally:
             self.set_training_mode(training)

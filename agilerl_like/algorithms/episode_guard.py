@@ -34,11 +34,11 @@ def never() -> bool:
 class EpisodeGuard:
     """Guards one round, in which `members` share the rows of `env` in equal blocks.
 
-    `is_cut` says whether episodes are cut after a number of steps; `asked_to_stop` is asked at every step.
+    `is_cut` says whether episodes are cut after a number of steps; `should_stop` is asked at every step.
     """
 
-    def __init__(self, env: Any, members: int, *, is_cut: bool, asked_to_stop: Callable[[], bool]) -> None:
-        self._env, self._members, self._is_cut, self._asked_to_stop = env, members, is_cut, asked_to_stop
+    def __init__(self, env: Any, members: int, *, is_cut: bool, should_stop: Callable[[], bool]) -> None:
+        self._env, self._members, self._is_cut, self._asked_to_stop = env, members, is_cut, should_stop
         self._sum: Any = 0.0
         self._steps = 0
 
@@ -49,7 +49,7 @@ class EpisodeGuard:
             EnvStepError: an array of numpy holds NaN or infinity; those of torch are checked by `goes_on`.
         """
         for name, tree in arrays.items():
-            if isinstance(self._env.arrays, NumpyBackend):
+            if isinstance(self._env.array_backend, NumpyBackend):
                 check_finite_array(name, tree, self._called)
             else:
                 tree_map(self._add, tree)

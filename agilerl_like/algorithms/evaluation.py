@@ -131,7 +131,7 @@ def evaluate(
     initial_hidden_state: Tensor,
     max_steps: int | None = None,
     with_infos: bool = False,
-    asked_to_stop: Callable[[], bool] = never,
+    should_stop: Callable[[], bool] = never,
 ) -> Episodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's rows.
 
@@ -139,7 +139,7 @@ def evaluate(
     every member plays the same instances on the same seeds.
 
     `nothing` `[M, K, H]`, on the policy's device, is what is remembered when an episode begins. `max_steps` cuts an
-    episode that is longer. `with_infos` keeps the info of each episode's last step. `asked_to_stop` is asked at every
+    episode that is longer. `with_infos` keeps the info of each episode's last step. `should_stop` is asked at every
     step.
 
     Raises:
@@ -151,7 +151,7 @@ def evaluate(
     beginning = initial_hidden_state.expand(env.num_envs, *initial_hidden_state.shape)
 
     def play(some: Sequence[int]) -> Played:
-        guard = EpisodeGuard(env, members, is_cut=max_steps is not None, asked_to_stop=asked_to_stop)
+        guard = EpisodeGuard(env, members, is_cut=max_steps is not None, should_stop=should_stop)
         return _round(policy, env, some, members, encoding, beginning, max_steps, with_infos, guard)
 
     return Episodes(*in_rounds(play, seeds, envs))
@@ -200,10 +200,10 @@ def _round(
     envs = env.num_envs // members
     observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
     guard.check(observation=observations)
-    arrays, device = env.arrays, state.device
+    arrays, device = env.array_backend, state.device
     encode = arrays.make_encode_fn(encoding)
     look_every = 1 if isinstance(arrays, NumpyBackend) else TENSOR_STEPS
-    playing = arrays.of(np.tile(np.arange(envs) < len(seeds), members))
+    playing = arrays.from_numpy(np.tile(np.arange(envs) < len(seeds), members))
     returns, lengths, lost = (arrays.zeros(env.num_envs, dtype=dtype) for dtype in (np.float64, np.int64, np.bool_))
     infos = LastInfos(env, arrays.to_numpy) if with_infos else NoInfos()
     for step in count(1):

@@ -20,7 +20,7 @@ from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
 from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations, Offspring
+from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, Offspring
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.registry import register, registered
 from agilerl_like.seeding import fresh_seed
@@ -192,7 +192,7 @@ class EvolvableAlgorithm(ABC):
         seeds: list[int],
         max_steps: int | None = None,
         *,
-        asked_to_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never,
     ) -> Episodes:
         """Play one episode for each seed, without exploration."""
 
@@ -259,12 +259,12 @@ class EvolvableAlgorithm(ABC):
         return tuple(self._hooks)
 
     def mutate(
-        self: AlgorithmT, mutations: Mutations, rng: np.random.Generator, *, pre_training: bool = False
+        self: AlgorithmT, mutations: Explorer, rng: np.random.Generator, *, pre_training: bool = False
     ) -> AlgorithmT:
         """Draw a mutation and carry it out on this agent itself; return it."""
         self.finish_blend()
-        genome, changes = mutations.draw(
-            self.genome, self.hp_config, rng, repair=self.repair, pre_training=pre_training
+        genome, changes = mutations.propose(
+            self.genome, History(), rng, hp_config=self.hp_config, repair=self.repair, pre_training=pre_training
         )
         self.apply_genome(genome, changes)
         return self

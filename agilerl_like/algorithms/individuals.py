@@ -146,7 +146,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         seeds: Sequence[int],
         max_steps: int | None = None,
         *,
-        asked_to_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never,
     ) -> Episodes:
         """Play one episode for each seed and each member, without exploration."""
 
@@ -197,7 +197,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
                     [agent.genome for agent in self.agents],
                     [agent.index for agent in self.agents],
                     [agent.hp_config for agent in self.agents],
-                    mutations=mutations,
+                    explorer=mutations,
                     seed=self.seed,
                     repair=self.repair,
                 )

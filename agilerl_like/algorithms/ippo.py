@@ -450,7 +450,7 @@ class IPPO(EvolvableAlgorithm):
         max_steps: int | None = None,
         *,
         with_infos: bool = False,
-        asked_to_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never,
     ) -> MultiAgentEpisodes:
         """Play one episode for each seed, without exploration."""
         with eval_mode(self):
@@ -461,7 +461,7 @@ class IPPO(EvolvableAlgorithm):
                 members=1,
                 max_steps=max_steps,
                 with_infos=with_infos,
-                asked_to_stop=asked_to_stop,
+                should_stop=should_stop,
             )
 
     def run_episodes(
@@ -470,9 +470,9 @@ class IPPO(EvolvableAlgorithm):
         seeds: list[int],
         max_steps: int | None = None,
         *,
-        asked_to_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never,
     ) -> Episodes:
-        return self.run_team_episodes(env, seeds, max_steps, asked_to_stop=asked_to_stop).team_return
+        return self.run_team_episodes(env, seeds, max_steps, should_stop=should_stop).team_return
 
     # -- copies
 
@@ -688,11 +688,11 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
         seeds: Sequence[int],
         max_steps: int | None = None,
         *,
-        asked_to_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never,
     ) -> Episodes:
         with eval_mode(self):
             return evaluate_multi_agent(
-                self.group_policies, env, seeds, members=len(self), max_steps=max_steps, asked_to_stop=asked_to_stop
+                self.group_policies, env, seeds, members=len(self), max_steps=max_steps, should_stop=should_stop
             ).team_return
 
     def _policy(self, learners: Population) -> Policy:

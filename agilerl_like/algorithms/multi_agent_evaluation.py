@@ -77,12 +77,12 @@ def evaluate_multi_agent(
     members: int,
     max_steps: int | None = None,
     with_infos: bool = False,
-    asked_to_stop: Callable[[], bool] = never,
+    should_stop: Callable[[], bool] = never,
 ) -> MultiAgentEpisodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's.
 
     `group_policies` are those of each group. In an env of counted episodes a copy stands still after its end; what any other
-    does then is ignored. `with_infos` keeps the info of each episode's last step. `asked_to_stop` is asked at every
+    does then is ignored. `with_infos` keeps the info of each episode's last step. `should_stop` is asked at every
     step.
 
     Raises:
@@ -94,7 +94,7 @@ def evaluate_multi_agent(
     table = {group: GroupActor(brain) for group, brain in group_policies.items()}
 
     def play(some: Sequence[int]) -> Played:
-        guard = EpisodeGuard(env, members, is_cut=max_steps is not None, asked_to_stop=asked_to_stop)
+        guard = EpisodeGuard(env, members, is_cut=max_steps is not None, should_stop=should_stop)
         return _round(table, env, some, members, max_steps, LastInfos(env) if with_infos else NoInfos(), guard)
 
     returns, lengths, lost, infos = in_rounds(play, seeds, envs)

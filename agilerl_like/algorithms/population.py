@@ -150,7 +150,7 @@ class Population(BasePopulation[Agent]):
         seeds: Sequence[int],
         max_steps: int | None = None,
         *,
-        asked_to_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never,
     ) -> Episodes:
         """Play one episode for each seed and each member, without exploration.
 
@@ -174,7 +174,7 @@ class Population(BasePopulation[Agent]):
                 encoding=self.agents[0].encoding,
                 initial_hidden_state=self.initial_hidden_state,
                 max_steps=max_steps,
-                asked_to_stop=asked_to_stop,
+                should_stop=should_stop,
             )
         finally:
             self.set_training_mode(training)

@@ -49,16 +49,16 @@ def evaluate(
     seed = fresh_seed() if seed is None else checked_seed(seed)
     agent = _saved(run)
     config = _config_of(run, env, agent.algo, trust=trust)
-    stage = config.stage(num_envs=1)
-    with contextlib.closing(stage.env):
-        spaces = tuple(map(_as_one, config.spaces(stage.env)))
+    env_setup = config.env_setup(num_envs=1)
+    with contextlib.closing(env_setup.env):
+        spaces = tuple(map(_as_one, config.spaces(env_setup.env)))
         if spaces != (agent.observation_space, agent.action_space):
             raise ConfigurationError(
                 f"env={config.environment.id!r} has {spaces[0]} and {spaces[1]}; "
                 f"the agent was made for {agent.observation_space} and {agent.action_space}"
             )
-        with contextlib.closing(stage.for_trials(min(episodes, EVALUATION_ENVS))) as trials:
-            env_and_seeds = stage.stepped(trials), integers(episodes, seed, Purpose.CONFIRMATION_ENVS)
+        with contextlib.closing(env_setup.make_eval_env(min(episodes, EVALUATION_ENVS))) as eval_setup:
+            env_and_seeds = env_setup.adapt(eval_setup), integers(episodes, seed, Purpose.CONFIRMATION_ENVS)
             by_agent = agent.run_team_episodes(*env_and_seeds) if isinstance(agent, IPPO) else None
             played = agent.run_episodes(*env_and_seeds) if by_agent is None else by_agent.team_return
     scores = played.returns[0]

@@ -40,11 +40,11 @@ from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, sync_folder
-from agilerl_like.training.checkpoint_manager import Finished
-from agilerl_like.training.loop import Outcome
+from agilerl_like.training.checkpoint_manager import RunFinished
+from agilerl_like.training.loop import RunResult
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter, FolderTaken, check_free
-from agilerl_like.training.session import evolve_on_policy, joined
-from agilerl_like.training.training_config import Places
+from agilerl_like.training.session import distributed_session, evolve_on_policy
+from agilerl_like.training.training_config import OutputPaths
 
 BEYOND = {"max_steps": "a larger --training.max-steps", "target": "a higher --training.target, or none"}
 """What lets a run go on that has reached a limit."""
@@ -146,7 +146,7 @@ def _launched(config: Config) -> contextlib.AbstractContextManager[ProcessGroup]
     """The processes that somebody started together with this one; mostly there are none."""
     torch.set_num_threads(config.run.threads)
     cpu = config.run.torch_device.type == "cpu" or not torch.cuda.is_available()
-    return joined(cpu=cpu) if is_launched() else contextlib.nullcontext(SingleProcess())
+    return distributed_session(cpu=cpu) if is_launched() else contextlib.nullcontext(SingleProcess())
 
 
 def _conduct(config: Config, process_group: ProcessGroup, find_folder: Callable[[], Path], *, resume: bool) -> int:
@@ -164,16 +164,16 @@ def _conduct(config: Config, process_group: ProcessGroup, find_folder: Callable[
         stack.callback(_remove_if_empty, run_dir)
         try:
             outcome = evolve_on_policy(
-                setup.stage,
+                setup.env_setup,
                 setup.population,
                 setup.plan(name="" if run_dir is None else run_dir.name, resume=command),
-                places=Places(run_dir=run_dir, overwrite=config.run.overwrite),
+                output_paths=OutputPaths(run_dir=run_dir, overwrite=config.run.overwrite),
                 reporters=Reporters([] if run_dir is None else _sinks(config, run_dir)),
                 process_group=process_group,
                 processes=config.run.processes,
                 resume=resume,
             )
-        except Finished as end:
+        except RunFinished as end:
             write_line(f"{end}; to go on it needs {' and '.join(map(BEYOND.__getitem__, end.limits))}")
             return ExitCode.DONE
         except (EnvStepError, PopulationDivergedError) as error:
@@ -245,7 +245,7 @@ def _draw(run_dir: Path) -> None:
         write_error(error, ExitCode.DONE)
 
 
-def _exit_code(outcome: Outcome) -> int:
+def _exit_code(outcome: RunResult) -> int:
     if outcome.summary.reason == "interrupted":
         return 128 + outcome.signal
     return ExitCode.DISK if outcome.unsaved else ExitCode.DONE

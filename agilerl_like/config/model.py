@@ -40,9 +40,9 @@ from agilerl_like.plain_yaml import to_yaml
 from agilerl_like.registry import register
 from agilerl_like.room import check_room
 from agilerl_like.seeding import fresh_seed
-from agilerl_like.training.env_setup import AgentStage, Stage
-from agilerl_like.training.session import STILL, Plan, check_processes
-from agilerl_like.training.training_config import Schedule
+from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
+from agilerl_like.training.session import NO_MUTATION, RunPlan, check_processes
+from agilerl_like.training.training_config import TrainingArguments
 
 ANYTHING = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 """What is seen and done while no env is there."""
@@ -62,7 +62,7 @@ class Config(Section):
 
     kind: ClassVar[type[PPO] | type[IPPO]] = PPO
     """What is trained."""
-    world: ClassVar[type[Stage]] = AgentStage
+    world: ClassVar[type[EnvSetup]] = SingleAgentEnvSetup
     """Where it acts."""
     judged_by: ClassVar[tuple[str, ...]] = ("return",)
     """What its fitness may be."""
@@ -149,10 +149,10 @@ class Config(Section):
             "seed": self.seed,
         }
 
-    def stage(self, num_envs: int | None = None) -> Stage:
+    def env_setup(self, num_envs: int | None = None) -> EnvSetup:
         """Make the env that is configured, perhaps with another number of copies."""
         recipe = self.environment.recipe
-        return self.world.remade(recipe if num_envs is None else replace(recipe, num_envs=num_envs))
+        return self.world.from_config(recipe if num_envs is None else replace(recipe, num_envs=num_envs))
 
     @staticmethod
     def spaces(env: Any) -> tuple[Any, Any]:
@@ -180,9 +180,9 @@ class Config(Section):
 class Setup(NamedTuple):
     """What a configuration describes."""
 
-    stage: Stage
+    env_setup: EnvSetup
     population: BasePopulation
-    schedule: Schedule
+    training_args: TrainingArguments
     selection: Selection | None
     mutations: Mutations | None
     settings: Mapping[str, Any]
@@ -190,11 +190,11 @@ class Setup(NamedTuple):
     @property
     def env(self) -> Any:
         """The env on the stage."""
-        return self.stage.env
+        return self.env_setup.env
 
-    def plan(self, *, name: str = "", resume: str = "") -> Plan:
+    def plan(self, *, name: str = "", resume: str = "") -> RunPlan:
         """What to do with them."""
-        return Plan(self.schedule, self.selection, self.mutations or STILL, name, self.settings, resume)
+        return RunPlan(self.training_args, self.selection, self.mutations or NO_MUTATION, name, self.settings, resume)
 
 
 def build(config: Config, device: torch.device | None = None) -> Setup:
@@ -209,26 +209,26 @@ def build(config: Config, device: torch.device | None = None) -> Setup:
     config = config.seeded()
     device = _usable(config.run.torch_device if device is None else device)
     try:
-        stage = config.stage()
+        env_setup = config.env_setup()
     except ConfigurationError as error:
         raise ConfigurationError(f"environment: {error}") from error
     try:
         start = config.population
         population = config.kind.population(
             start.size,
-            *config.spaces(stage.env),
+            *config.spaces(env_setup.env),
             sample_hyperparameters=start.sample_hyperparameters,
             device=device,
             **config.agent_arguments(),
         )
         if config.mutation is None:
-            return Setup(stage, population, config.training, None, None, config.to_json())
+            return Setup(env_setup, population, config.training, None, None, config.to_json())
         mutations = config.mutation.mutations
         if start.pre_training_mutation:
             population.mutate(mutations, pre_training=True)
-        return Setup(stage, population, config.training, config.selection.strategy, mutations, config.to_json())
+        return Setup(env_setup, population, config.training, config.selection.strategy, mutations, config.to_json())
     except BaseException:
-        stage.env.close()
+        env_setup.env.close()
         raise
 
 

@@ -23,7 +23,7 @@ from agilerl_like.envs.multi_agent.group_env import Rewards
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, multi_agent_env_config
 from agilerl_like.networks.architecture import PARTS, inherits_encoder_config
 from agilerl_like.registry import register
-from agilerl_like.training.env_setup import Stage
+from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.training_config import Fitness
 
@@ -118,7 +118,7 @@ class MultiAgentConfig(Config):
     """Everything about a run of teams. A file need only say what differs from the defaults."""
 
     kind: ClassVar[type[PPO] | type[IPPO]] = IPPO
-    world: ClassVar[type[Stage]] = MultiAgentEnvSetup
+    world: ClassVar[type[EnvSetup]] = MultiAgentEnvSetup
     judged_by: ClassVar[tuple[str, ...]] = get_args(Fitness)
 
     environment: MultiAgentEnvironmentConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen

@@ -32,7 +32,7 @@ from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder, split_recurrent
 from agilerl_like.registry import registered
-from agilerl_like.training.training_config import Schedule
+from agilerl_like.training.training_config import TrainingArguments
 
 AUTO = "auto"
 """The name of whichever device this machine has."""
@@ -305,7 +305,7 @@ class MutationConfig(Section):
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class TrainingConfig(Schedule):
+class TrainingConfig(TrainingArguments):
     """How long a run trains, and when it looks. Steps are env steps of one member."""
 
 

@@ -181,8 +181,8 @@ class MultiProcess(ProcessGroup):
 
     def team(self, shards: Sequence[Shard]) -> Team:
         mine = SOLO
-        for slot in sorted({share.slots for share in shards if share.parts > 1}):
-            ranks = [rank for rank, share in enumerate(shards) if share.slots == slot]
+        for slot in sorted({shard.slots for shard in shards if shard.parts > 1}):
+            ranks = [rank for rank, shard in enumerate(shards) if shard.slots == slot]
             group = dist.new_group(ranks)  # all processes must take part in making it, in the same order
             if self.rank in ranks:
                 mine = ReplicaGroup(group, shards[self.rank], self._transport_device, self._diagnosed)
@@ -248,11 +248,11 @@ class ReplicaGroup(Team):
     def __init__(
         self,
         group: Any,
-        share: Shard,
+        shard: Shard,
         transport_device: torch.device,
         diagnosed: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self.part, self.parts, self._group, self._transport_device = share.part, share.parts, group, transport_device
+        self.part, self.parts, self._group, self._transport_device = shard.part, shard.parts, group, transport_device
         self._diagnosed = diagnosed
 
     def sum_(self, x: Tensor) -> Tensor:

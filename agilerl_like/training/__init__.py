@@ -12,7 +12,7 @@ from agilerl_like.lazy import lazily
 if TYPE_CHECKING:
     from agilerl_like.training.multi_agent import train_multi_agent_on_policy
     from agilerl_like.training.on_policy import train_on_policy
-    from agilerl_like.training.training_config import Schedule
+    from agilerl_like.training.training_config import TrainingArguments
 
 __all__ = ["Schedule", "train_multi_agent_on_policy", "train_on_policy"]
 

@@ -15,7 +15,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.records import BestRecord, BirthRecord, MemberRecord, births_from_json
 from agilerl_like.storage.validation import as_record, short
-from agilerl_like.training.evaluator import Judgement
+from agilerl_like.training.evaluator import EvalResult
 
 CONFIRMING_EPISODES = 20
 """Fresh episodes that a candidate plays, or as many as an evaluation has if these are more."""
@@ -60,7 +60,7 @@ def unconfirmed(member: MemberRecord, generation: int) -> BestRecord:
     return BestRecord(**_fields(member), generation=generation)
 
 
-def confirmed(member: MemberRecord, generation: int, fresh: Judgement) -> BestRecord:
+def confirmed(member: MemberRecord, generation: int, fresh: EvalResult) -> BestRecord:
     """Return the record of a member whose fitness is its result on fresh episodes."""
     (fitness,), (spread,), (error,) = fresh.fitness, fresh.spread, fresh.errors
     return replace(

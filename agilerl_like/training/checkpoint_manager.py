@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from agilerl_like.algorithms.individuals import BEST, BasePopulation, population_documents
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError
+from agilerl_like.hpo.history import History
 from agilerl_like.reporting.records import BirthRecord, births_from_json
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.storage import safe_folder
@@ -22,14 +23,14 @@ from agilerl_like.storage.checkpoint_folder import Checkpoint, Checkpoints
 from agilerl_like.storage.validation import Flag, Natural, Seconds, Text, as_record, short
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.evaluator import Opponent
-from agilerl_like.training.sharding import Members
-from agilerl_like.training.training_config import Places
+from agilerl_like.training.sharding import ShardedPopulation
+from agilerl_like.training.training_config import OutputPaths
 
 CHECKPOINTS = "checkpoints"
 IDENTITY = "identity"
 """The document of a checkpoint that says what the run was begun with (`description.identity_of`)."""
 INTERRUPTED = "interrupted"
-PATIENCE = 3
+MAX_FAILED_SAVES = 3
 """Saves that may fail one after the other before a run stops."""
 
 
@@ -66,7 +67,7 @@ class Progress:
         return as_record(cls, data, where)
 
 
-class Account(NamedTuple):
+class RunState(NamedTuple):
     """What a run is besides its members."""
 
     progress: Progress
@@ -77,9 +78,11 @@ class Account(NamedTuple):
     """The last of each member, slot by slot."""
     opponent_pool: Sequence[Opponent] = ()
     """Those who are gone, whom the members are still measured against."""
+    history: History = History()
+    """What each member trained with in each generation."""
 
 
-class Finished(Exception):
+class RunFinished(Exception):
     """There is nothing to go on with: the run that was to be resumed has ended. It brings its members."""
 
     def __init__(self, message: str, population: BasePopulation, limits: Sequence[str]) -> None:
@@ -88,19 +91,19 @@ class Finished(Exception):
         self.population, self.limits = population, tuple(limits)
 
 
-def newest_of(places: Places, warn: Callable[[str], None]) -> Checkpoint | None:
+def newest_checkpoint(output_paths: OutputPaths, warn: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint of a run that can be trusted; None if there is none yet, or nobody reads here.
 
     Raises:
         CheckpointError: there are some, but none is whole; or it was not a run that wrote them.
     """
-    checkpoint = None if places.run_dir is None else Checkpoints(places.run_dir / CHECKPOINTS).newest(warn)
+    checkpoint = None if output_paths.run_dir is None else Checkpoints(output_paths.run_dir / CHECKPOINTS).newest(warn)
     if checkpoint is not None:
         _check_run(checkpoint)
     return checkpoint
 
 
-RUN_KEYS = {"progress", "births", "fitness", "rivals", "best"}
+RUN_KEYS = {"progress", "births", "fitness", "rivals", "best"}  # and "history", which earlier versions did not write
 
 
 def _check_run(checkpoint: Checkpoint) -> None:
@@ -109,10 +112,11 @@ def _check_run(checkpoint: Checkpoint) -> None:
     The digest of a checkpoint shows that nothing was damaged, and not that a run wrote it.
     """
     run, where = checkpoint.documents.get("run"), f"path={str(checkpoint.path / 'run.json')!r}: run"
-    if not isinstance(run, dict) or set(run) != RUN_KEYS:
+    if not isinstance(run, dict) or set(run) - {"history"} != RUN_KEYS:
         raise CheckpointError(f"{where}={short(run)} is not the state of a run; it has {', '.join(sorted(RUN_KEYS))}")
     progress = Progress.from_json(run["progress"], f"{where}.progress")
     births = births_from_json(run["births"], f"{where}.births")
+    History.from_json(run.get("history", []), f"{where}.history")
     best = BestAgent.from_json(run["best"], None, f"{where}.best")
     if progress.generation != checkpoint.generation:
         raise CheckpointError(
@@ -144,7 +148,7 @@ def _check_scores(run: Mapping[str, Any], checkpoint: Checkpoint, where: str) ->
             raise CheckpointError(f"path={str(checkpoint.path)!r} has no {name}.json and {name}.safetensors")
 
 
-def population_of(checkpoint: Checkpoint, kind: type[BasePopulation], like: BasePopulation | None) -> BasePopulation:
+def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: BasePopulation | None) -> BasePopulation:
     """The population of a checkpoint, on the device and with the networks of the user's own that `like` has."""
     first = None if like is None else like[0]
     population = kind.from_documents(
@@ -160,7 +164,7 @@ def population_of(checkpoint: Checkpoint, kind: type[BasePopulation], like: Base
     return population
 
 
-def identity_in(checkpoint: Checkpoint) -> dict[str, Any]:
+def load_identity(checkpoint: Checkpoint) -> dict[str, Any]:
     """What the run was begun with; nothing, if an earlier version has written it.
 
     Raises:
@@ -172,32 +176,32 @@ def identity_in(checkpoint: Checkpoint) -> dict[str, Any]:
     return identity
 
 
-def rivals_of(checkpoint: Checkpoint) -> list[SerializedAgent]:
+def load_opponents(checkpoint: Checkpoint) -> list[SerializedAgent]:
     """Those who are gone, whom the members are still measured against."""
     names = [f"rival-{i:03d}" for i in range(len(checkpoint.documents["run"]["rivals"]))]
     return [SerializedAgent(checkpoint.documents.get(name), checkpoint.tensors.get(name, {})) for name in names]
 
 
-class Archive:
-    """Writes what `places` asks for."""
+class CheckpointManager:
+    """Writes what `output_paths` asks for."""
 
     def __init__(
         self,
-        places: Places,
-        members: Members,
+        output_paths: OutputPaths,
+        members: ShardedPopulation,
         reporters: Reporters,
         resume: str = "",
         identity: Mapping[str, Any] | None = None,
     ) -> None:
         """Write for members to places; `resume` is what to type to go on from there, `identity` what the run keeps."""
         self.identity = dict(identity or {})
-        self.places, self.members, self.reporters, self.resume = places, members, reporters, resume
-        self.checkpoints = None if places.run_dir is None else Checkpoints(places.run_dir / CHECKPOINTS)
+        self.output_paths, self.members, self.reporters, self.resume = output_paths, members, reporters, resume
+        self.checkpoints = None if output_paths.run_dir is None else Checkpoints(output_paths.run_dir / CHECKPOINTS)
         self.saves = 0
         self.failures = 0
         """Saves that failed since the last one of which everything was written."""
 
-    def save(self, account: Account, *, last: bool = False) -> None:
+    def save(self, run_state: RunState, *, last: bool = False) -> None:
         """Write the best agent ever, what else was asked for, and a checkpoint, unless the generation was broken off.
 
         The population is written by itself when this is the last time, and wherever AgileRL's argument asks for it.
@@ -205,36 +209,39 @@ class Archive:
         The checkpoint comes last, and only if nothing failed: a run that is found to have ended has left everything.
         """
         process_group = self.members.process_group
-        serialized_agents, best = self.members.serialized_agents(), self._bring(account.best)
+        serialized_agents, best = self.members.serialized_agents(), self._gather_best(run_state.best)
         if process_group.is_main:
             self.reporters.sync()
-            done = all(map(self._is_written, self._jobs(account, serialized_agents, best, last=last)))
+            done = all(map(self._is_written, self._write_jobs(run_state, serialized_agents, best, last=last)))
             self.failures = 0 if done else self.failures + 1
         self.failures = process_group.broadcast(self.failures)
-        if not self.failures and account.progress.outcome != INTERRUPTED:
-            process_group.monitor.record_checkpoint(account.progress.generation, self.resume)
+        if not self.failures and run_state.progress.outcome != INTERRUPTED:
+            process_group.monitor.record_checkpoint(run_state.progress.generation, self.resume)
 
-    def _jobs(
-        self, account: Account, serialized_agents: Sequence[SerializedAgent], best: SerializedAgent, *, last: bool
+    def _write_jobs(
+        self, run_state: RunState, serialized_agents: Sequence[SerializedAgent], best: SerializedAgent, *, last: bool
     ) -> Iterator[Callable[[], Path]]:
-        documents, tensors = population_documents(serialized_agents, account.fitness, best)
-        progress = account.progress
-        for path in self.places.populations(progress.ticks * self.members.first.num_envs, last=last):
+        documents, tensors = population_documents(serialized_agents, run_state.fitness, best)
+        progress = run_state.progress
+        for path in self.output_paths.populations(progress.ticks * self.members.first.num_envs, last=last):
             yield lambda path=path: safe_folder.write_folder(path, "population", documents, tensors)
-        for path in self.places.champions():
+        for path in self.output_paths.best_agent_paths():
             yield lambda path=path: safe_folder.write_folder(
                 path, "agent", {"agent": best.document}, {"agent": best.tensors}
             )
         checkpoints = self.checkpoints
         if checkpoints is not None and progress.outcome != INTERRUPTED:
-            births = [birth.to_json() for birth in account.births]
-            opponent_pool = {f"rival-{i:03d}": one.player.to_documents() for i, one in enumerate(account.opponent_pool)}
+            births = [birth.to_json() for birth in run_state.births]
+            opponent_pool = {
+                f"rival-{i:03d}": one.player.to_documents() for i, one in enumerate(run_state.opponent_pool)
+            }
             run = {
                 "progress": asdict(progress),
                 "births": births,
-                "fitness": list(account.fitness),
-                "rivals": [[rival.rating, rival.generation] for rival in account.opponent_pool],
-                "best": account.best.to_json(),
+                "fitness": list(run_state.fitness),
+                "rivals": [[rival.rating, rival.generation] for rival in run_state.opponent_pool],
+                "best": run_state.best.to_json(),
+                "history": run_state.history.to_json(),
             }
             documents |= {
                 IDENTITY: self.identity,
@@ -242,13 +249,13 @@ class Archive:
                 **{name: its for name, (its, _) in opponent_pool.items()},
             }
             tensors |= {name: its for name, (_, its) in opponent_pool.items()}
-            yield lambda: self._write_checkpoint(checkpoints, account, documents, tensors)
+            yield lambda: self._write_checkpoint(checkpoints, run_state, documents, tensors)
 
     def _write_checkpoint(
-        self, checkpoints: Checkpoints, account: Account, documents: dict[str, Any], tensors: dict[str, Any]
+        self, checkpoints: Checkpoints, run_state: RunState, documents: dict[str, Any], tensors: dict[str, Any]
     ) -> Path:
-        score = account.best.record.fitness
-        written = checkpoints.write(account.progress.generation, documents, tensors, score=score)
+        score = run_state.best.record.fitness
+        written = checkpoints.write(run_state.progress.generation, documents, tensors, score=score)
         checkpoints.mark()
         checkpoints.warn_if_tight(self.reporters.warning)
         return written
@@ -262,7 +269,7 @@ class Archive:
         self.saves += 1
         return True
 
-    def _bring(self, best: BestAgent) -> SerializedAgent:
+    def _gather_best(self, best: BestAgent) -> SerializedAgent:
         """The best agent, on the main process; other processes get an empty parcel."""
         agent = best.agent
         own = SerializedAgent({}, {}) if agent is None else SerializedAgent(*agent.to_documents())

@@ -35,18 +35,18 @@ from agilerl_like.networks.memory import fitted
 from agilerl_like.seeding import Purpose, integers
 
 
-class Clock:
+class PhaseTimer:
     """Seconds by part of a run."""
 
     def __init__(self, parts: tuple[str, ...]) -> None:
         self.seconds = dict.fromkeys(parts, 0.0)
 
-    def __call__(self, part: str) -> Stretch:
+    def __call__(self, part: str) -> _TimedBlock:
         """Count the time inside the `with` block towards a part."""
-        return Stretch(self.seconds, part)
+        return _TimedBlock(self.seconds, part)
 
 
-class Stretch:
+class _TimedBlock:
     """A `with` block whose time counts; one made of a generator takes three times as long, four times in every step."""
 
     __slots__ = ("_began", "_part", "_seconds")
@@ -62,7 +62,7 @@ class Stretch:
 
 
 @dataclass
-class Part:
+class EnvGroup:
     """Some envs of every member, which step together."""
 
     place: int
@@ -76,7 +76,7 @@ class Part:
 class Collector:
     """VecEnvAdapterProtocol P x E envs with a population; `reset` comes first."""
 
-    def __init__(self, population: Population, env: VecEnvAdapterProtocol, clock: Clock) -> None:
+    def __init__(self, population: Population, env: VecEnvAdapterProtocol, timer: PhaseTimer) -> None:
         members = len(population)
         if env.num_envs % members:
             raise ConfigurationError(
@@ -88,7 +88,7 @@ class Collector:
                 f"env has {env.single_observation_space} and {env.single_action_space}; "
                 f"the population was made for {first.observation_space} and {first.action_space}"
             )
-        self.population, self.env, self.clock = population, env, clock
+        self.population, self.env, self.timer = population, env, timer
         self.envs = env.num_envs // members
         """Envs of each member that are stepped here; its `num_envs` counts those that partners step, too."""
         for agent in population:
@@ -99,15 +99,15 @@ class Collector:
         self.encoding = first.encoding
         self.slots: Sequence[int] = range(members)
         """What the members are called when something is wrong with their envs."""
-        self.since = np.zeros(members, dtype=np.int64)
-        self.parts: list[Part] = []
+        self.steps_since_update = np.zeros(members, dtype=np.int64)
+        self.parts: list[EnvGroup] = []
         self.observations = torch.zeros(0)
         """What the members see now, encoded `[P, E, D]`."""
         self.mask: Tensor | None = None
         """What they may do now, `[P, E, choices]`; None if the world has no masks."""
         self.state = self._state_before = torch.zeros(0)
         """What they remember of their episodes, and what they remembered where their rollouts begin, `[P, E, …]`."""
-        self._remembers: Cohort | Apart | None = None
+        self._state_owner: Cohort | Apart | None = None
         """Whose memory that is: another one's, as soon as anybody was mutated."""
 
     def reset(self, slots: Sequence[int], *keys: int) -> None:
@@ -126,7 +126,7 @@ class Collector:
         """
         env, population = self.env, self.population
         observations, mask = env.reset(None if seeds is None else list(seeds)), env.action_mask
-        self._encode = env.arrays.make_encode_fn(self.encoding)
+        self._encode = env.array_backend.make_encode_fn(self.encoding)
         self._buffer = RolloutBuffer(
             max(2, *(_longest_rollout(agent) for agent in population)),  # one part may be a step ahead
             len(population),
@@ -136,70 +136,73 @@ class Collector:
             action_dtype=population[0].distribution.raw_dtype,
             mask_size=mask_size(env.single_action_space),
             device=population.device,
-            arrays=env.arrays,
+            arrays=env.array_backend,
             describe_row=self._called,
         )
         self.observations = self._by_member(self._encode(observations))
         self.mask = None if mask is None else self._by_member(torch.as_tensor(mask))
         self.parts = [
-            Part(
+            EnvGroup(
                 place,
                 columns,
                 self._buffer.part(columns),
-                EpisodeTracker(len(population) * (columns.stop - columns.start), env.arrays),
+                EpisodeTracker(len(population) * (columns.stop - columns.start), env.array_backend),
             )
             for place, columns in enumerate(env.columns)
         ]
         population.reset_noise()
         self.state = population.initial_hidden_state.repeat(len(population), self.envs, 1, 1, 1)
         self._state_before = self.state.clone()
-        self._remembers = None
-        self.since[:] = 0
+        self._state_owner = None
+        self.steps_since_update[:] = 0
 
     @property
-    def ticks_until_due(self) -> int:
+    def vector_steps_until_update(self) -> int:
         """VecEnvAdapterProtocol until somebody's rollout is full."""
-        left = [agent.rollout_steps - since for agent, since in zip(self.population, self.since.tolist(), strict=True)]
+        left = [
+            agent.rollout_steps - since
+            for agent, since in zip(self.population, self.steps_since_update.tolist(), strict=True)
+        ]
         return max(1, min(left))
 
-    def collect(self, ticks: int, *, asked_to_stop: Callable[[], bool] = lambda: False) -> int:
+    def collect(self, vector_steps: int, *, should_stop: Callable[[], bool] = lambda: False) -> int:
         """Take so many steps in every env, or fewer if asked to stop; return how many were taken."""
-        return collect([self], ticks, asked_to_stop)
+        return collect([self], vector_steps, should_stop)
 
     def tick(self) -> None:
         """Take one step in every env."""
         self.collect(1)
 
-    def arrive(self, taken: int) -> None:
+    def wait_for_envs(self, taken: int) -> None:
         """Wait for every part, after so many steps."""
         for part in self.parts:
             self._receive(part)
-        self.since += taken
+        self.steps_since_update += taken
 
     def step(self) -> None:
         """Let each part take its next step, once it has arrived from its last."""
-        population, clock = self.population, self.clock
+        population, timer = self.population, self.timer
         noise = population.next_noise(population[0].num_envs)[:, self.columns]  # [P, E, …]
         here = self._buffer.begin()
         for part in self.parts:
             self._receive(part)
-            with clock("act"):
+            with timer("act"):
                 raw, state = population.act(self.observations, self.state, self.mask, noise)
                 self.state = self._with(part, self.state, self._of(part, state))
                 seen, raw, mask = (self._of(part, whole) for whole in (self.observations, raw, self.mask))
                 part.buffer.put_actions(here, seen, raw, mask)
-                actions = self.env.arrays.actions(population.to_env(raw))
-            with clock("env"):
+                actions = self.env.array_backend.to_env_actions(population.to_env(raw))
+            with timer("env"):
                 self.env.step_async(part.place, actions)
             part.under_way = here
 
-    def _receive(self, part: Part) -> None:
+    def _receive(self, part: EnvGroup) -> None:
         """Wait for a part that is under way, and store what it did."""
         if part.under_way is None:
             return
-        with self.clock("env"):
+        with self.timer("env"):
             transition = self.env.step_wait(part.place)
-        with self.clock("act"):
+        with self.timer("act"):
             part.buffer.put_outcome(part.under_way, transition)
             part.episodes.update(transition.reward, transition.ended)  # 0 where not valid
             self.observations = self._with(part, self.observations, self._by_member(self._encode(transition.obs)))
@@ -211,11 +214,11 @@ class Collector:
                 self._of(part, self.state).mul_(goes_on.unsqueeze(-1).unsqueeze(-1))
         part.under_way = None
 
-    def _of(self, part: Part, whole: Any) -> Any:
+    def _of(self, part: EnvGroup, whole: Any) -> Any:
         """A part's share of `[P, E, …]`."""
         return whole if whole is None or len(self.parts) == 1 else whole[:, part.columns]
 
-    def _with(self, part: Part, whole: Tensor | None, share: Tensor) -> Tensor:
+    def _with(self, part: EnvGroup, whole: Tensor | None, share: Tensor) -> Tensor:
         """Put a part's share in its place in `[P, E, …]`; where there was nothing, all is True."""
         if len(self.parts) == 1:
             return share
@@ -228,41 +231,41 @@ class Collector:
         """Let everybody learn whose rollout is full."""
         needed = [agent.rollout_steps for agent in self.population]
         if self.state.numel():  # one that became shorter begins where nobody knows what was remembered
-            self._begin_rollouts(place for place, steps in enumerate(needed) if self.since[place] > steps)
-        due = [place for place, steps in enumerate(needed) if self.since[place] >= steps]
+            self._begin_rollouts(place for place, steps in enumerate(needed) if self.steps_since_update[place] > steps)
+        due = [place for place, steps in enumerate(needed) if self.steps_since_update[place] >= steps]
         if not due:
             return {}
-        with self.clock("learn"):
+        with self.timer("learn"):
             self.env.check()
             reports = self.population.learn(due, self._window)
         self._begin_rollouts(due)
         return reports
 
-    def welcome(self, place: int) -> None:
+    def reset_member(self, place: int) -> None:
         """A newcomer lives here: what was seen and remembered is not its own."""
-        self.carry_memories()
+        self.resize_hidden_states()
         self.state[place] = 0.0
         self._begin_rollouts([place])
 
-    def carry_memories(self) -> None:
+    def resize_hidden_states(self) -> None:
         """Let everybody remember what they did before they were mutated, in the units that they have now."""
         cohort = self.population.cohort
-        if cohort is self._remembers:
+        if cohort is self._state_owner:
             return
         both = torch.stack([self.state, self._state_before], 1)  # [P, 2, E, M, K, H]
         carried = [
             fitted(agent.carry_state(its), cohort.state_shape) for agent, its in zip(self.population, both, strict=True)
         ]
         self.state, self._state_before = torch.stack(carried, 1).unbind(0)
-        self._remembers = cohort
+        self._state_owner = cohort
 
     def _begin_rollouts(self, places: Iterable[int]) -> None:
         """What some members learn from next begins here."""
         for place in places:
-            self.since[place] = 0
+            self.steps_since_update[place] = 0
             self._state_before[place] = self.state[place]
 
-    def take_scores(self) -> list[float]:
+    def pop_scores(self) -> list[float]:
         """Mean return of each member's training episodes that ended since the last call; nan if none did."""
         return mean_returns((part.episodes for part in self.parts), len(self.population), self.population.team)
 
@@ -288,17 +291,17 @@ def mean_returns(parts: Iterable[EpisodeTracker], members: int, team: Team) -> l
     return [total / count if count else math.nan for total, count in zip(returns, counts, strict=True)]
 
 
-def collect(collectors: Sequence[Collector], ticks: int, asked_to_stop: Callable[[], bool]) -> int:
+def collect(collectors: Sequence[Collector], vector_steps: int, should_stop: Callable[[], bool]) -> int:
     """Let collectors that step together take so many steps, or fewer if asked to stop; return how many were taken."""
     for collector in collectors:
-        collector.carry_memories()
+        collector.resize_hidden_states()
     taken = 0
-    while taken < ticks and not (taken and asked_to_stop()):
+    while taken < vector_steps and not (taken and should_stop()):
         for collector in collectors:
             collector.step()
         taken += 1
     for collector in collectors:
-        collector.arrive(taken)
+        collector.wait_for_envs(taken)
     return taken
 
 

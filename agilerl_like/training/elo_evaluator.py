@@ -25,8 +25,8 @@ from agilerl_like.algorithms.multi_agent_evaluation import eval_mode, evaluate_m
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, generator, integers
-from agilerl_like.training.evaluator import Evaluate, Judge, Judgement, Opponent, PoolUpdate
-from agilerl_like.training.sharding import Members
+from agilerl_like.training.evaluator import EvalResult, EvaluateLocally, Evaluator, Opponent, PoolUpdate
+from agilerl_like.training.sharding import ShardedPopulation
 
 INITIAL_RATING = 1000.0
 """What the first opponent has by definition: the first of the founders, as it was before it had learned anything."""
@@ -40,13 +40,15 @@ SCALE = 400.0 / math.log(10.0)
 """A difference in rating by which the odds are e to one."""
 
 
-class EloEvaluator(Judge):
+class EloEvaluator(Evaluator):
     """Judges teams by ratings."""
 
     env: MultiAgentVecEnvAdapter
 
-    def begin(self, members: Members) -> None:
-        first = members.broadcast_agents(0, [members.here()[0].clone()] if 0 in members.here() else [None])[0]
+    def init_opponent_pool(self, members: ShardedPopulation) -> None:
+        first = members.broadcast_agents(
+            0, [members.local_members()[0].clone()] if 0 in members.local_members() else [None]
+        )[0]
         groups = cast(IPPO, first).groups
         if len(groups) < 2:
             raise ConfigurationError(
@@ -55,35 +57,37 @@ class EloEvaluator(Judge):
             )
         self.opponent_pool = [Opponent(first, INITIAL_RATING, 0)]
 
-    def judge(
+    def evaluate(
         self,
         players: EvolvableAlgorithm | BasePopulation,
         seeds: Sequence[int],
         generation: int,
         *,
-        asked_to_stop: Callable[[], bool] = never,
-    ) -> Judgement:
+        should_stop: Callable[[], bool] = never,
+    ) -> EvalResult:
         home = cast(MultiAgentPopulation | IPPO, players)
         opponent_pool = self._sample_opponents(home.seed, generation)
-        games = [self._play_games(home, cast(IPPO, rival.player), seeds, asked_to_stop) for rival in opponent_pool]
+        games = [self._play_games(home, cast(IPPO, rival.player), seeds, should_stop) for rival in opponent_pool]
         scores = np.stack([score.mean(axis=1) for score, _ in games], axis=1)  # [P, opponents]
         ratings, errors = fit_ratings(scores, len(seeds), [rival.rating for rival in opponent_pool])
         steps = np.sum([steps for _, steps in games], axis=0)
         sides = len(group_sides(opponent_pool[0].player.groups))
         played = len(opponent_pool) * sides * len(seeds)
-        return Judgement(ratings.tolist(), errors.tolist(), errors.tolist(), played, steps.tolist())
+        return EvalResult(ratings.tolist(), errors.tolist(), errors.tolist(), played, steps.tolist())
 
-    def update_opponent_pool(self, members: Members, slot: int, generation: int, evaluate: Evaluate) -> PoolUpdate:
+    def update_opponent_pool(
+        self, members: ShardedPopulation, slot: int, generation: int, evaluate: EvaluateLocally
+    ) -> PoolUpdate:
         seeds = integers(RERATING_GAMES, members.first.seed, Purpose.POOL_UPDATE, generation)
-        holder = members.holder(slot)
-        best = members.here().get(slot) if holder == members.process_group.rank else None
-        own, signal = evaluate(lambda asked: best and self.judge(best, seeds, generation, asked_to_stop=asked))
+        owner_rank = members.owner_rank(slot)
+        best = members.local_members().get(slot) if owner_rank == members.process_group.rank else None
+        own, signal = evaluate(lambda asked: best and self.evaluate(best, seeds, generation, should_stop=asked))
         if signal:
             return PoolUpdate(0, signal)
         rating, steps = members.process_group.all_gather(None if own is None else [own.fitness[0], own.steps[0]])[
-            holder
+            owner_rank
         ]
-        champion = members.broadcast_agents(holder, [None if best is None else best.clone()])[0]
+        champion = members.broadcast_agents(owner_rank, [None if best is None else best.clone()])[0]
         self.opponent_pool.append(Opponent(champion, rating, generation))
         if len(self.opponent_pool) > POOL_SIZE:  # the first and the last stay
             forgotten = generator(members.first.seed, Purpose.OPPONENTS_PER_GENERATION, generation, 1).integers(
@@ -108,7 +112,7 @@ class EloEvaluator(Judge):
         home: MultiAgentPopulation | IPPO,
         visitor: IPPO,
         seeds: Sequence[int],
-        asked_to_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores `[P, K]` of all members on each seed (1 won, 0.5 drawn, 0 lost), and the env steps they took `[P]`."""
         members = len(home) if isinstance(home, MultiAgentPopulation) else 1
@@ -125,7 +129,7 @@ class EloEvaluator(Judge):
                     seeds,
                     members=members,
                     max_steps=self.max_steps,
-                    asked_to_stop=asked_to_stop,
+                    should_stop=should_stop,
                 )
                 for agent, returns in games.returns.items():
                     earned = mine if group_of[agent] in side else theirs

@@ -22,12 +22,12 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.envs.vec_env_checks import check_vector_env
 from agilerl_like.envs.wrapper_specs import changes_reward
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.training.collector import Clock, Collector
-from agilerl_like.training.evaluator import Judge
+from agilerl_like.training.evaluator import Evaluator
+from agilerl_like.training.make_collector import Collector, PhaseTimer
 from agilerl_like.training.training_config import Fitness
 
 
-class Stage(ABC):
+class EnvSetup(ABC):
     """A kind of env, of which one is there."""
 
     population: ClassVar[type[BasePopulation]]
@@ -36,7 +36,7 @@ class Stage(ABC):
 
     @classmethod
     @abstractmethod
-    def remade(cls, recipe: VecEnvConfig) -> Stage:
+    def from_config(cls, recipe: VecEnvConfig) -> EnvSetup:
         """The stage of an env that is made here as another one was made elsewhere."""
 
     @property
@@ -45,10 +45,10 @@ class Stage(ABC):
         """The env as gymnasium sees it."""
 
     @abstractmethod
-    def for_training(self, members: int, parts: int, part: int = 0) -> Any:
+    def make_training_env(self, members: int, parts: int, part: int = 0) -> Any:
         """As many copies for each of so many members as `env` has, or one part of those; it may be `env` itself."""
 
-    def episodes(self, count: int) -> int:
+    def num_eval_episodes(self, count: int) -> int:
         """Return how many episodes a test of `count` has: those that give every instance of the env as many."""
         return count
 
@@ -59,15 +59,15 @@ class Stage(ABC):
         return (*found, *_changed_rewards(getattr(self.vector, "recipe", None)))
 
     @abstractmethod
-    def for_trials(self, num_envs: int) -> Any:
+    def make_eval_env(self, num_envs: int) -> Any:
         """A fresh env for counted episodes."""
 
     @abstractmethod
-    def stepped(self, env: Any) -> Any:
+    def adapt(self, env: Any) -> Any:
         """An env of this kind as a population steps it."""
 
     @abstractmethod
-    def judge(self, fitness: Fitness, env: Any, max_steps: int | None) -> Judge:
+    def make_evaluator(self, fitness: Fitness, env: Any, max_steps: int | None) -> Evaluator:
         """Who judges what acts in such an env of counted episodes.
 
         Raises:
@@ -75,11 +75,11 @@ class Stage(ABC):
         """
 
     @abstractmethod
-    def collector(self, population: Any, env: Any, clock: Clock) -> Any:
+    def make_collector(self, population: Any, env: Any, timer: PhaseTimer) -> Any:
         """What lets a population step through such an env."""
 
 
-class AgentStage(Stage):
+class SingleAgentEnvSetup(EnvSetup):
     """Envs of gymnasium, for agents by themselves."""
 
     population: ClassVar[type[BasePopulation]] = Population
@@ -100,11 +100,11 @@ class AgentStage(Stage):
         return self.env
 
     @classmethod
-    def remade(cls, recipe: VecEnvConfig) -> AgentStage:
+    def from_config(cls, recipe: VecEnvConfig) -> SingleAgentEnvSetup:
         return cls(recipe.make())
 
-    def for_training(self, members: int, parts: int, part: int = 0) -> gymnasium.vector.VectorEnv:
-        envs = share_of(self.env.num_envs, parts)
+    def make_training_env(self, members: int, parts: int, part: int = 0) -> gymnasium.vector.VectorEnv:
+        envs = divide_envs(self.env.num_envs, parts)
         if members == parts == 1 and not is_native_cartpole(self.env):
             return self.env
         try:
@@ -114,22 +114,22 @@ class AgentStage(Stage):
                 raise
             return self.env
 
-    def episodes(self, count: int) -> int:
+    def num_eval_episodes(self, count: int) -> int:
         return round_up_to_sets(count, num_distinct_envs(self.env))
 
-    def for_trials(self, num_envs: int) -> gymnasium.vector.VectorEnv:
+    def make_eval_env(self, num_envs: int) -> gymnasium.vector.VectorEnv:
         return make_eval_env(self.env, num_envs)
 
-    def stepped(self, env: gymnasium.vector.VectorEnv) -> VecEnvAdapter:
+    def adapt(self, env: gymnasium.vector.VectorEnv) -> VecEnvAdapter:
         return VecEnvAdapter(env)
 
-    def judge(self, fitness: Fitness, env: VecEnvAdapter, max_steps: int | None) -> Judge:
+    def make_evaluator(self, fitness: Fitness, env: VecEnvAdapter, max_steps: int | None) -> Evaluator:
         if fitness != "return":
             raise ConfigurationError(f"fitness={fitness!r} is for teams; allowed is 'return'")
-        return Judge(env, max_steps)
+        return Evaluator(env, max_steps)
 
-    def collector(self, population: Any, env: VecEnvAdapter, clock: Clock) -> Collector:
-        return Collector(population, env, clock)
+    def make_collector(self, population: Any, env: VecEnvAdapter, timer: PhaseTimer) -> Collector:
+        return Collector(population, env, timer)
 
 
 def _changed_rewards(recipe: Any) -> Iterator[Finding]:
@@ -149,7 +149,7 @@ def _id_of(env: Any) -> str:
     return repr(env) if isinstance(env, str) else "id" if spec is None else repr(spec.id)
 
 
-def share_of(envs: int, parts: int) -> int:
+def divide_envs(envs: int, parts: int) -> int:
     """Envs of each member that one of so many processes steps."""
     own, rest = divmod(envs, parts)
     if rest:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.individuals import BasePopulation
-from agilerl_like.training.sharding import Members
+from agilerl_like.training.sharding import ShardedPopulation
 
 
-class Judgement(NamedTuple):
+class EvalResult(NamedTuple):
     """What became of P members in a test."""
 
     fitness: list[float]
@@ -45,14 +45,14 @@ class PoolUpdate(NamedTuple):
     """What stopped them, so that nobody was crowned: SIGINT or SIGTERM, 0 if nothing did."""
 
 
-Evaluate = Callable[[Callable[[Callable[[], bool]], Judgement | None]], tuple[Judgement | None, int]]
+EvaluateLocally = Callable[[Callable[[Callable[[], bool]], EvalResult | None]], tuple[EvalResult | None, int]]
 """Calls a function that evaluates on this process until it is asked to stop.
 
 It returns None and the signal if a signal stopped the evaluation of any process.
 """
 
 
-class Judge:
+class Evaluator:
     """Judges members by what they earn: fitness is the mean return."""
 
     def __init__(self, env: Any, max_steps: int | None) -> None:
@@ -60,17 +60,17 @@ class Judge:
         self.opponent_pool: list[Opponent] = []
         """Who is remembered; every process has them all."""
 
-    def judge(
+    def evaluate(
         self,
         players: EvolvableAlgorithm | BasePopulation,
         seeds: Sequence[int],
         generation: int,
         *,
-        asked_to_stop: Callable[[], bool] = never,
-    ) -> Judgement:
+        should_stop: Callable[[], bool] = never,
+    ) -> EvalResult:
         """Test members, or one; raises EvaluationStopped if it was asked to stop."""
-        played = players.run_episodes(self.env, list(seeds), self.max_steps, asked_to_stop=asked_to_stop)
-        return Judgement(
+        played = players.run_episodes(self.env, list(seeds), self.max_steps, should_stop=should_stop)
+        return EvalResult(
             played.means.tolist(),
             played.returns.std(axis=1).tolist(),
             played.standard_errors.tolist(),
@@ -78,10 +78,12 @@ class Judge:
             played.lengths.sum(axis=1).tolist(),
         )
 
-    def begin(self, members: Members) -> None:
+    def init_opponent_pool(self, members: ShardedPopulation) -> None:
         """See those who begin a run; all processes take part."""
         return
 
-    def update_opponent_pool(self, members: Members, slot: int, generation: int, evaluate: Evaluate) -> PoolUpdate:
+    def update_opponent_pool(
+        self, members: ShardedPopulation, slot: int, generation: int, evaluate: EvaluateLocally
+    ) -> PoolUpdate:
         """See who was the best of a generation; all processes take part. Games, if any, are played by `evaluate`."""
         return PoolUpdate(0, 0)

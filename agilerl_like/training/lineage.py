@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.hpo import Offspring
 from agilerl_like.reporting.records import NO_PARENT, BirthRecord
-from agilerl_like.training.sharding import Card
+from agilerl_like.training.sharding import MemberInfo
 
 
-class Chronicle:
+class Lineage:
     """The births that led to the living; those of lines that died out are on the disk alone (`lineage.jsonl`)."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ def initial_member(slot: int, agent: EvolvableAlgorithm) -> BirthRecord:
     )
 
 
-def record_of(birth: Offspring, parent: Card, reason: str = "") -> BirthRecord:
+def offspring_record(birth: Offspring, parent: MemberInfo, reason: str = "") -> BirthRecord:
     """The record of a birth that was carried out; `parent` is as it was before."""
     before = parent.genome
     return BirthRecord(

@@ -25,7 +25,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.individuals import BasePopulation, replace_diverged, sortable_fitness
 from agilerl_like.distributed.process_group import SerializedAgent
 from agilerl_like.distributed.signals import StopRequests
-from agilerl_like.hpo import Mutations, Offspring, Selection, next_generation
+from agilerl_like.hpo import Explorer, History, Offspring, PopulationView, Selection, Trial, next_generation
 from agilerl_like.learning.update import Report
 from agilerl_like.reporting.records import (
     BestRecord,
@@ -45,19 +45,25 @@ from agilerl_like.training.best_agent import (
     surpasses,
     unconfirmed,
 )
-from agilerl_like.training.checkpoint_manager import INTERRUPTED, PATIENCE, Account, Archive, Progress
-from agilerl_like.training.collector import Clock
-from agilerl_like.training.env_setup import Stage
-from agilerl_like.training.evaluator import Judge, Judgement, Opponent
-from agilerl_like.training.lineage import Chronicle, initial_member, record_of
-from agilerl_like.training.sharding import Card, Members
-from agilerl_like.training.training_config import Schedule
+from agilerl_like.training.checkpoint_manager import (
+    INTERRUPTED,
+    MAX_FAILED_SAVES,
+    CheckpointManager,
+    Progress,
+    RunState,
+)
+from agilerl_like.training.collector import PhaseTimer
+from agilerl_like.training.env_setup import EnvSetup
+from agilerl_like.training.evaluator import EvalResult, Evaluator, Opponent
+from agilerl_like.training.lineage import Lineage, initial_member, offspring_record
+from agilerl_like.training.sharding import MemberInfo, ShardedPopulation
+from agilerl_like.training.training_config import TrainingArguments
 
 UNFINISHED = (INTERRUPTED, "disk full")
-PARTS = ("env", "act", "learn", "evaluate", "evolve", "report")
+TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
 
 
-class Outcome(NamedTuple):
+class RunResult(NamedTuple):
     """How a run ended."""
 
     population: BasePopulation
@@ -69,39 +75,46 @@ class Outcome(NamedTuple):
     """How many of the last saves failed: 0 if everything that was asked for is on the disk."""
 
 
-class Run:
+class TrainingLoop:
     """One run from its first step, or from a checkpoint, to its summary."""
 
     def __init__(
         self,
-        members: Members,
-        stage: Stage,
+        members: ShardedPopulation,
+        env_setup: EnvSetup,
         env: Any,
-        judge: Judge,
+        evaluator: Evaluator,
         *,
-        schedule: Schedule,
+        training_args: TrainingArguments,
         selection: Selection | None,
-        mutations: Mutations,
-        archive: Archive,
+        mutations: Explorer,
+        checkpoint_manager: CheckpointManager,
         reporters: Reporters,
     ) -> None:
-        self.members, self.judge, self.schedule = members, judge, schedule
-        self.selection, self.mutations, self.archive, self.reporters = selection, mutations, archive, reporters
-        self.clock = Clock(PARTS)
-        self.collector = stage.collector(members.population, env, self.clock)
-        self.chronicle = Chronicle()
+        self.members, self.evaluator, self.training_args = members, evaluator, training_args
+        self.selection, self.mutations, self.checkpoint_manager, self.reporters = (
+            selection,
+            mutations,
+            checkpoint_manager,
+            reporters,
+        )
+        self.timer = PhaseTimer(TIMED_PHASES)
+        self.collector = env_setup.collector(members.population, env, self.timer)
+        self.lineage = Lineage()
         self.best: BestAgent | None = None
         """None before the first evaluation."""
-        self.uids = members.tell([agent.index for agent in members.population], encode=int, decode=int)
+        self.uids = members.all_gather_by_slot([agent.index for agent in members.population], encode=int, decode=int)
         """Who lives in each slot."""
         self.progress = Progress(next_uid=1 + max(self.uids))
         self.fitness: list[float] = []
         """The last of each member, slot by slot; empty before the first."""
+        self.history = History()
+        """What each member trained with in each generation, for selection and exploration."""
         self.reports: dict[int, list[Report]] = {}
         """Of this generation's updates, by slot."""
-        self.mended: list[BirthRecord] = []
+        self.replacements: list[BirthRecord] = []
         """Births of this generation on this process, in the place of members that were not finite any more."""
-        self.lost: set[int] = set()
+        self.unreplaced: set[int] = set()
         """Slots of those that were not finite and that nobody here could replace."""
         self.started = self._began = perf_counter()
         self._steps_before = 0
@@ -117,18 +130,21 @@ class Run:
         return self.progress.ticks * self.members.first.num_envs
 
     def restore(
-        self, memory: Mapping[str, Any], best: EvolvableAlgorithm | None, opponent_pool: Sequence[SerializedAgent]
+        self, saved_run: Mapping[str, Any], best: EvolvableAlgorithm | None, opponent_pool: Sequence[SerializedAgent]
     ) -> None:
         """Continue from what `Archive` wrote; the main process has the best agent and the rivals, too."""
-        self.progress, self.fitness = Progress.from_json(memory["progress"]), list(memory["fitness"])
+        self.progress, self.fitness = Progress.from_json(saved_run["progress"]), list(saved_run["fitness"])
         self.progress.outcome = ""
-        self.clock.seconds.update(self.progress.seconds_by_part)
-        self.chronicle.add(map(BirthRecord.from_json, memory["births"]), self.uids)
-        self.population.fitness = [self.fitness[slot] for slot in self.members.share.slots]
-        self.best = BestAgent.from_json(memory["best"], best)
-        told = memory["rivals"]
-        players = self.members.spread(0, [*map(self.members.unpack, opponent_pool)] or [None] * len(told))
-        self.judge.opponent_pool = [Opponent(player, *facts) for player, facts in zip(players, told, strict=True)]
+        self.history = History.from_json(saved_run.get("history", []))
+        self.timer.seconds.update(self.progress.seconds_by_part)
+        self.lineage.add(map(BirthRecord.from_json, saved_run["births"]), self.uids)
+        self.population.fitness = [self.fitness[slot] for slot in self.members.shard.slots]
+        self.best = BestAgent.from_json(saved_run["best"], best)
+        told = saved_run["rivals"]
+        players = self.members.broadcast_agents(
+            0, [*map(self.members.deserialize, opponent_pool)] or [None] * len(told)
+        )
+        self.evaluator.opponent_pool = [Opponent(player, *facts) for player, facts in zip(players, told, strict=True)]
         self.started -= self.progress.seconds
 
     def advance_rng(self) -> None:
@@ -138,55 +154,55 @@ class Run:
         for agent in self.population:
             agent.advance_rng()
 
-    def go(self, stop_requests: StopRequests) -> Outcome:
+    def run(self, stop_requests: StopRequests) -> RunResult:
         """Run generations until the budget is spent, the target reached or somebody interrupts."""
         interrupted = 0
         if self.progress.generation == 0:
-            self._warn_of_idle()
-            self._found()
+            self._warn_if_no_update()
+            self._record_initial_members()
         elif not self.progress.evolved:  # the run had ended, and has a larger budget or another target now
-            self._begin_episodes()
-            interrupted = self._succeed(stop_requests)
+            self._reset_envs()
+            interrupted = self._advance_generation(stop_requests)
             self.progress.saved_at = self.steps
-        self._begin_episodes()
+        self._reset_envs()
         self.reporters.progress(self.steps * self.members.size)
         while not interrupted:
             self._train(stop_requests)
-            interrupted = self._meet(stop_requests)
-            records, stopped = self._judge(StopRequests() if interrupted else stop_requests)
+            interrupted = self._sync(stop_requests)
+            records, stopped = self._evaluate(StopRequests() if interrupted else stop_requests)
             interrupted = interrupted or stopped
             best = self.best
             if best is None or not stopped:
-                best, stopped = self._best(fittest(records), stop_requests, interrupted=bool(interrupted))
+                best, stopped = self._update_best(fittest(records), stop_requests, interrupted=bool(interrupted))
                 self.best, interrupted = best, interrupted or stopped
             self._report(records, best.record)
             self.progress.outcome = self._reason_to_stop(bool(interrupted), best.record)
             if self.progress.outcome:
                 break
-            interrupted = self._succeed(stop_requests)
+            interrupted = self._advance_generation(stop_requests)
             if not interrupted:
                 self._checkpoint()
         self._save(last=True)
         best = self._known_best()
         summary = self._summary(best)
         self.reporters.finish(summary)
-        population = self.members.everybody()
+        population = self.members.gather_all()
         population.fitness = list(self.fitness)
-        population.best_of_run = self.members.spread(best.rank, [best.agent])[0]
-        return Outcome(population, list(self.fitness), summary, interrupted, self.archive.failures)
+        population.best_of_run = self.members.broadcast_agents(best.rank, [best.agent])[0]
+        return RunResult(population, list(self.fitness), summary, interrupted, self.checkpoint_manager.failures)
 
-    def _begin_episodes(self) -> None:
+    def _reset_envs(self) -> None:
         keys = [self.progress.generation, self.progress.restorations]
         while keys and not keys[-1]:
             del keys[-1]
-        self.collector.reset(self.members.share.slots, *keys)
+        self.collector.reset(self.members.shard.slots, *keys)
 
     # -- a generation
 
-    def _warn_of_idle(self) -> None:
+    def _warn_if_no_update(self) -> None:
         """Say so if a generation is shorter than somebody's rollout."""
-        name = "evo_steps" if self.schedule.evo_steps <= self.schedule.max_steps else "max_steps"
-        steps, envs = getattr(self.schedule, name), self.members.first.num_envs
+        name = "evo_steps" if self.training_args.evo_steps <= self.training_args.max_steps else "max_steps"
+        steps, envs = getattr(self.training_args, name), self.members.first.num_envs
         slow = max(self.population, key=lambda agent: agent.learn_step)
         if -(-steps // envs) < -(-slow.learn_step // envs):
             self.reporters.warning(
@@ -194,166 +210,186 @@ class Run:
                 "after generations in which it has learned nothing"
             )
 
-    def _found(self) -> None:
-        self.judge.begin(self.members)
-        own = [initial_member(slot, agent) for slot, agent in self.members.here().items()]
-        self._tell(self.members.tell(own, encode=BirthRecord.to_json, decode=BirthRecord.from_json))
+    def _record_initial_members(self) -> None:
+        self.evaluator.begin(self.members)
+        own = [initial_member(slot, agent) for slot, agent in self.members.local_members().items()]
+        self._record_offspring(
+            self.members.all_gather_by_slot(own, encode=BirthRecord.to_json, decode=BirthRecord.from_json)
+        )
 
     def _train(self, stop_requests: StopRequests) -> None:
         progress, collector = self.progress, self.collector
         self._began, self._steps_before = perf_counter(), self.steps
         progress.generation += 1
         progress.evolved = False
-        self.reports = {slot: [] for slot in self.members.share.slots}
-        self.mended, self.lost = [], set()
+        self.reports = {slot: [] for slot in self.members.shard.slots}
+        self.replacements, self.unreplaced = [], set()
         envs = self.members.first.num_envs
-        last = progress.ticks + max(1, min(-(-self.schedule.evo_steps // envs), self._ticks_left()))
+        last = progress.ticks + max(1, min(-(-self.training_args.evo_steps // envs), self._vector_steps_left()))
         while progress.ticks < last and not stop_requests.asked:
-            ticks = min(collector.ticks_until_due, last - progress.ticks)
-            progress.ticks += collector.collect(ticks, asked_to_stop=lambda: stop_requests.asked)
+            vector_steps = min(collector.vector_steps_until_update, last - progress.ticks)
+            progress.ticks += collector.collect(vector_steps, should_stop=lambda: stop_requests.asked)
             reports = collector.learn()
             for place, report in reports.items():
-                self.reports[self.members.share.slots[place]].append(report)
+                self.reports[self.members.shard.slots[place]].append(report)
             if reports:
-                self._mend(dict(reports))
-                with self.clock("report"):
+                self._replace_diverged(dict(reports))
+                with self.timer("report"):
                     self.reporters.progress(self.steps * self.members.size)
         for agent in self.population:
             agent.steps.append(agent.steps[-1] + self.steps - self._steps_before)  # of all its runs
 
-    def _ticks_left(self) -> int:
-        return self.schedule.ticks(self.members.first.num_envs) - self.progress.ticks
+    def _vector_steps_left(self) -> int:
+        return self.training_args.ticks(self.members.first.num_envs) - self.progress.ticks
 
-    def _mend(self, reports: Mapping[int, Report]) -> None:
+    def _replace_diverged(self, reports: Mapping[int, Report]) -> None:
         """Replace those that are not finite any more at once, by the best that is here."""
-        slots, size = self.members.share.slots, self.members.size
-        sick = [place for place, report in reports.items() if not bool(report.healthy[0])]
-        if len(sick) == len(slots) < size:  # another process has healthy ones: they have children at the births
-            for place in sick:
+        slots, size = self.members.shard.slots, self.members.size
+        diverged = [place for place, report in reports.items() if not bool(report.healthy[0])]
+        if len(diverged) == len(slots) < size:  # another process has healthy ones: they have children at the births
+            for place in diverged:
                 self.population[place].reinitialize()
-            self.lost |= {slots[place] for place in sick}
+            self.unreplaced |= {slots[place] for place in diverged}
             return
-        first = self.progress.next_uid + size * len(self.mended)  # nobody else's, on whichever process
-        for place, parent_place in replace_diverged(self.population, sick, [first + slots[place] for place in sick]):
-            heir, parent = self.population[place], self.population[parent_place]
-            self.collector.welcome(place)
+        first = self.progress.next_uid + size * len(self.replacements)  # nobody else's, on whichever process
+        for place, parent_place in replace_diverged(
+            self.population, diverged, [first + slots[place] for place in diverged]
+        ):
+            replacement, parent = self.population[place], self.population[parent_place]
+            self.collector.reset_member(place)
             self.reports[slots[place]].clear()
             birth = Offspring(
-                self.progress.generation, slots[place], heir.index, parent.index, slots[parent_place], heir.genome
+                self.progress.generation,
+                slots[place],
+                replacement.index,
+                parent.index,
+                slots[parent_place],
+                replacement.genome,
             )
-            self.mended.append(record_of(birth, Card.of(parent), "replaced: loss or weights are not finite"))
+            self.replacements.append(
+                offspring_record(birth, MemberInfo.of(parent), "replaced: loss or weights are not finite")
+            )
 
-    def _meet(self, stop_requests: StopRequests) -> int:
+    def _sync(self, stop_requests: StopRequests) -> int:
         """Wait for the other processes and tell who was replaced; return the signal that interrupts the run, if any."""
-        own = {"signal": stop_requests.signal, "mended": [birth.to_json() for birth in self.mended]}
+        own = {"signal": stop_requests.signal, "mended": [birth.to_json() for birth in self.replacements]}
         told = self.members.process_group.all_gather(own)
         births = [BirthRecord.from_json(birth) for one in told for birth in one["mended"]]
-        self._tell(births)
+        self._record_offspring(births)
         self.progress.next_uid = max(self.progress.next_uid, *(birth.uid + 1 for birth in births), 0)
         return max(one["signal"] for one in told)
 
-    def _judge(self, stop_requests: StopRequests) -> tuple[list[MemberRecord], int]:
-        """Evaluate all members and return their records, and the signal that stopped the evaluation, 0 if none did."""
+    def _evaluate(self, stop_requests: StopRequests) -> tuple[list[MemberRecord], int]:
+        """EvaluateLocally all members and return their records, and the signal that stopped the evaluation, 0 if none did."""
         progress, members = self.progress, self.members
-        with self.clock("evaluate"):
-            seeds = integers(self.schedule.eval_loop, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation)
-            judgement, stopped = self._unless_stopped(
-                stop_requests,
-                lambda asked: self.judge.judge(self.population, seeds, progress.generation, asked_to_stop=asked),
+        with self.timer("evaluate"):
+            seeds = integers(
+                self.training_args.eval_loop, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation
             )
-            judgement = judgement or _unfinished(self.population)
+            result, stopped = self._evaluate_until_stopped(
+                stop_requests,
+                lambda asked: self.evaluator.evaluator(self.population, seeds, progress.generation, should_stop=asked),
+            )
+            result = result or _unfinished_result(self.population)
             own = [
-                score if agent.is_finite and slot not in self.lost else math.nan
-                for (slot, agent), score in zip(members.here().items(), judgement.fitness, strict=True)
+                score if agent.is_finite and slot not in self.unreplaced else math.nan
+                for (slot, agent), score in zip(members.local_members().items(), result.fitness, strict=True)
             ]
             self.population.fitness = own
-            training = self.collector.take_scores()
+            training = self.collector.pop_scores()
             for agent, score, training_score in zip(self.population, own, training, strict=True):
                 agent.fitness.append(score)
                 agent.scores.append(training_score)
-        records = members.tell(self._records(judgement), encode=asdict, decode=lambda data: MemberRecord(**data))
+        records = members.all_gather_by_slot(
+            self._records(result), encode=asdict, decode=lambda data: MemberRecord(**data)
+        )
+        before = self.fitness or [math.nan] * len(records)
+        self.history = self.history.extended(
+            _trial(record, progress.generation, score, self.steps - self._steps_before)
+            for record, score in zip(records, before, strict=True)
+        )
         self.fitness = [record.fitness for record in records]
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
         return records, stopped
 
-    def _unless_stopped(
-        self, stop_requests: StopRequests, evaluate: Callable[[Callable[[], bool]], Judgement | None]
-    ) -> tuple[Judgement | None, int]:
-        """Evaluate on this process; if a signal stops any process, return None and the signal."""
-        judgement, signal = None, 0
+    def _evaluate_until_stopped(
+        self, stop_requests: StopRequests, evaluate: Callable[[Callable[[], bool]], EvalResult | None]
+    ) -> tuple[EvalResult | None, int]:
+        """EvaluateLocally on this process; if a signal stops any process, return None and the signal."""
+        result, signal = None, 0
         try:
-            judgement = evaluate(lambda: stop_requests.asked)
+            result = evaluate(lambda: stop_requests.asked)
         except EvaluationStopped:
             signal = stop_requests.signal
         signal = max(self.members.process_group.all_gather(signal))
-        return None if signal else judgement, signal
+        return None if signal else result, signal
 
-    def _best(
+    def _update_best(
         self, candidate: MemberRecord, stop_requests: StopRequests, *, interrupted: bool
     ) -> tuple[BestAgent, int]:
         """The best agent so far: the fittest member of this generation if fresh episodes confirm it, else as before.
 
         A run that was interrupted ends without playing them. Also returns the signal that stopped them, 0 if none did.
         """
-        best, target, stopped = self.best, self.schedule.target, 0
+        best, target, stopped = self.best, self.training_args.target, 0
         if best is not None and not may_surpass(candidate, best.record, target):
             return best, stopped
         found = unconfirmed(candidate, self.progress.generation)
         if not interrupted and math.isfinite(candidate.fitness):
-            fresh, stopped = self._fresh_evaluation(candidate.slot, stop_requests)
+            fresh, stopped = self._confirm(candidate.slot, stop_requests)
             found = found if fresh is None else confirmed(candidate, self.progress.generation, fresh)
         if best is not None and not surpasses(found, best.record, target):
             return best, stopped
-        holder, agent = self.members.holder(candidate.slot), None
-        if holder == self.members.process_group.rank:
-            agent = self.members.here()[candidate.slot].clone()
+        owner_rank, agent = self.members.owner_rank(candidate.slot), None
+        if owner_rank == self.members.process_group.rank:
+            agent = self.members.local_members()[candidate.slot].clone()
             agent.fitness[-1] = found.fitness
-        return BestAgent(found, self.chronicle.ancestry(candidate.uid), holder, agent), stopped
+        return BestAgent(found, self.lineage.ancestry(candidate.uid), owner_rank, agent), stopped
 
-    def _fresh_evaluation(self, slot: int, stop_requests: StopRequests) -> tuple[Judgement | None, int]:
+    def _confirm(self, slot: int, stop_requests: StopRequests) -> tuple[EvalResult | None, int]:
         """Play a member on episodes that it was not chosen by; all processes learn the result, or what stopped it."""
         members, generation = self.members, self.progress.generation
-        player = members.here().get(slot)
-        with self.clock("evaluate"):
-            episodes = max(self.schedule.eval_loop, CONFIRMING_EPISODES)
+        player = members.local_members().get(slot)
+        with self.timer("evaluate"):
+            episodes = max(self.training_args.eval_loop, CONFIRMING_EPISODES)
             seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, generation)
-            own, stopped = self._unless_stopped(
+            own, stopped = self._evaluate_until_stopped(
                 stop_requests,
-                lambda asked: player and self.judge.judge(player, seeds, generation, asked_to_stop=asked),
+                lambda asked: player and self.evaluator.evaluator(player, seeds, generation, should_stop=asked),
             )
             found = next(filter(None, members.process_group.all_gather(None if own is None else list(own))), None)
         if found is None:
             return None, stopped
-        fresh = Judgement(*found)
+        fresh = EvalResult(*found)
         self.progress.evaluation_steps += sum(fresh.steps)
         return fresh, stopped
 
     def _reason_to_stop(self, interrupted: bool, best: BestRecord) -> str:
         if interrupted:
             return INTERRUPTED
-        if self.schedule.target is not None and best.is_confirmed and best.fitness >= self.schedule.target:
+        if self.training_args.target is not None and best.is_confirmed and best.fitness >= self.training_args.target:
             return "target reached"
-        if self.archive.failures >= PATIENCE:
+        if self.checkpoint_manager.failures >= MAX_FAILED_SAVES:
             return "disk full"
-        return "budget spent" if self._ticks_left() <= 0 else ""
+        return "budget spent" if self._vector_steps_left() <= 0 else ""
 
-    def _succeed(self, stop_requests: StopRequests) -> int:
+    def _advance_generation(self, stop_requests: StopRequests) -> int:
         """Crown the best member, and have the next generation born; a signal that stops the crowning is returned."""
-        stopped = self._crown(stop_requests)
+        stopped = self._update_opponents(stop_requests)
         if stopped:
             self.progress.outcome = INTERRUPTED
         else:
             self._evolve()
         return stopped
 
-    def _crown(self, stop_requests: StopRequests) -> int:
+    def _update_opponents(self, stop_requests: StopRequests) -> int:
         """Let the judge remember the best member; return the signal that stopped its games, 0 if none did."""
         slot = max(range(self.members.size), key=lambda slot: (sortable_fitness(self.fitness[slot]), -slot))
         if not math.isfinite(self.fitness[slot]):
             return 0
-        with self.clock("evaluate"):
-            evaluate = partial(self._unless_stopped, stop_requests)
-            steps, stopped = self.judge.update_opponent_pool(self.members, slot, self.progress.generation, evaluate)
+        with self.timer("evaluate"):
+            evaluate = partial(self._evaluate_until_stopped, stop_requests)
+            steps, stopped = self.evaluator.update_opponent_pool(self.members, slot, self.progress.generation, evaluate)
         self.progress.evaluation_steps += steps
         return stopped
 
@@ -362,52 +398,61 @@ class Run:
         if self.selection is None:
             return
         members, fitness = self.members, self.fitness
-        with self.clock("evolve"):
+        with self.timer("evolve"):
             for agent in self.population:
                 agent.finish_blend()
-            cards = members.cards()
+            member_infos = members.member_infos()
             births = members.evolve(
                 next_generation(
-                    [card.genome for card in cards],
-                    fitness,
-                    [card.uid for card in cards],
-                    [card.hp_config for card in cards],
+                    PopulationView(
+                        np.array(fitness),
+                        [card.uid for card in member_infos],
+                        [card.genome for card in member_infos],
+                        self.progress.generation,
+                        self.history,
+                    ),
+                    [card.hp_config for card in member_infos],
                     selection=self.selection,
-                    mutations=self.mutations,
+                    explorer=self.mutations,
                     seed=members.first.seed,
-                    generation=self.progress.generation,
                     next_uid=self.progress.next_uid,
                     repair=self.population.repair,
                 )
             )
             self.progress.next_uid = max(self.progress.next_uid, *(birth.uid + 1 for birth in births))
-            for place, slot in enumerate(members.share.slots):
+            for place, slot in enumerate(members.shard.slots):
                 if not births[slot].survives:
-                    self.collector.welcome(place)
+                    self.collector.reset_member(place)
         self.fitness = [fitness[birth.parent_slot] for birth in births]
-        self.population.fitness = [self.fitness[slot] for slot in members.share.slots]
+        self.population.fitness = [self.fitness[slot] for slot in members.shard.slots]
         reasons = ["" if math.isfinite(score) else f"replaced: fitness is {score}" for score in fitness]
-        self._tell(
-            [record_of(birth, cards[birth.parent_slot], reason) for birth, reason in zip(births, reasons, strict=True)]
+        self._record_offspring(
+            [
+                offspring_record(birth, member_infos[birth.parent_slot], reason)
+                for birth, reason in zip(births, reasons, strict=True)
+            ]
         )
 
     def _checkpoint(self) -> None:
         """Begin all episodes anew where a checkpoint is due, and write it; or where the tests were their end."""
         progress = self.progress
-        if self.steps - progress.saved_at >= self.schedule.checkpoint_every:
+        if self.steps - progress.saved_at >= self.training_args.checkpoint_every:
             progress.saved_at = self.steps
             self._save(last=False)
-            self.members.deal_again()
-            self._begin_episodes()
-        elif self.judge.env.env is self.collector.env.env:  # there is no second one
-            self._begin_episodes()
+            self.members.rebalance()
+            self._reset_envs()
+        elif self.evaluator.env.env is self.collector.env.env:  # there is no second one
+            self._reset_envs()
 
     def _save(self, *, last: bool) -> None:
-        with self.clock("report"):
+        with self.timer("report"):
             self.progress.seconds = self._seconds()
-            self.progress.seconds_by_part = dict(self.clock.seconds)
-            best, births = self._known_best(), self.chronicle.births
-            self.archive.save(Account(self.progress, best, births, self.fitness, self.judge.opponent_pool), last=last)
+            self.progress.seconds_by_part = dict(self.timer.seconds)
+            best, births = self._known_best(), self.lineage.births
+            self.checkpoint_manager.save(
+                RunState(self.progress, best, births, self.fitness, self.evaluator.opponent_pool, self.history),
+                last=last,
+            )
 
     def _known_best(self) -> BestAgent:
         if self.best is None:
@@ -419,23 +464,23 @@ class Run:
 
     # -- records
 
-    def _tell(self, births: Sequence[BirthRecord]) -> None:
+    def _record_offspring(self, births: Sequence[BirthRecord]) -> None:
         for birth in births:
             self.uids[birth.slot] = birth.uid
-        self.chronicle.add(births, self.uids)
-        with self.clock("report"):
+        self.lineage.add(births, self.uids)
+        with self.timer("report"):
             self.reporters.births(tuple(births))
 
-    def _records(self, judgement: Judgement) -> list[MemberRecord]:
+    def _records(self, result: EvalResult) -> list[MemberRecord]:
         return [
             MemberRecord(
                 slot=slot,
                 uid=agent.index,
-                parent_uid=self.chronicle.parent(agent.index),
+                parent_uid=self.lineage.parent(agent.index),
                 env_steps=self.steps,
                 fitness=agent.fitness[-1],
                 fitness_std=spread,
-                episodes=judgement.episodes,
+                episodes=result.episodes,
                 evaluation_steps=steps,
                 train_return=agent.scores[-1],
                 hyperparameters=agent.hyperparameters,
@@ -446,26 +491,26 @@ class Run:
                 losses=_means(self.reports[slot]),
             )
             for (slot, agent), spread, steps in zip(
-                self.members.here().items(), judgement.spread, judgement.steps, strict=True
+                self.members.local_members().items(), result.spread, result.steps, strict=True
             )
         ]
 
     def _report(self, records: Sequence[MemberRecord], best: BestRecord) -> None:
         progress, members = self.progress, len(records)
         seconds = self._seconds()
-        with self.clock("report"):
+        with self.timer("report"):
             self.reporters.generation(
                 GenerationRecord(
                     generation=progress.generation,
                     env_steps=self.steps * members,
                     evaluation_steps=progress.evaluation_steps,
-                    max_env_steps=self.schedule.max_steps * members,
+                    max_env_steps=self.training_args.max_steps * members,
                     seconds=seconds,
                     steps_per_second=(self.steps - self._steps_before) * members / (perf_counter() - self._began),
-                    seconds_by_part=dict(self.clock.seconds),
+                    seconds_by_part=dict(self.timer.seconds),
                     members=tuple(records),
                     best=best,
-                    target=self.schedule.target,
+                    target=self.training_args.target,
                 )
             )
 
@@ -478,18 +523,33 @@ class Run:
             env_steps=self.steps * self.members.size,
             evaluation_steps=self.progress.evaluation_steps,
             seconds=self._seconds(),
-            seconds_by_part=dict(self.clock.seconds),
-            saved_to=self.archive.places.shown if self.archive.saves else None,
-            resume=self.archive.resume if reason in UNFINISHED else "",
+            seconds_by_part=dict(self.timer.seconds),
+            saved_to=self.checkpoint_manager.output_paths.display_path if self.checkpoint_manager.saves else None,
+            resume=self.checkpoint_manager.resume if reason in UNFINISHED else "",
         )
 
 
-def _unfinished(population: BasePopulation) -> Judgement:
+def _unfinished_result(population: BasePopulation) -> EvalResult:
     """Return the judgement of an evaluation that did not end: the last fitness of each member, nan if it has none."""
     members = len(population)
     unknown = [math.nan] * members
     last = [agent.fitness[-1] if agent.fitness else math.nan for agent in population]
-    return Judgement(last, unknown, unknown, 0, [0] * members)
+    return EvalResult(last, unknown, unknown, 0, [0] * members)
+
+
+def _trial(record: MemberRecord, generation: int, fitness_before: float, env_steps: int) -> Trial:
+    """Return what the history keeps of one member's generation."""
+    return Trial(
+        generation=generation,
+        uid=record.uid,
+        parent_uid=record.parent_uid,
+        hyperparameters=record.hyperparameters,
+        architecture=record.architecture,
+        mutation=record.mutation,
+        fitness_before=fitness_before,
+        fitness=record.fitness,
+        env_steps=env_steps,
+    )
 
 
 def _means(reports: list[Report]) -> dict[str, float]:

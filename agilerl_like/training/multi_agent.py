@@ -32,5 +32,5 @@ def train_multi_agent_on_policy(
         EnvStepError: the world broke a promise, for example by returning NaN.
         PopulationDivergedError: no team is left whose loss, weights and fitness are finite.
     """
-    trials = None if eval_env is None else MultiAgentEnvSetup(eval_env)
-    return train_on_policy(MultiAgentEnvSetup(env), env_name, algo, pop, eval_env=trials, **options)
+    eval_setup = None if eval_env is None else MultiAgentEnvSetup(eval_env)
+    return train_on_policy(MultiAgentEnvSetup(env), env_name, algo, pop, eval_env=eval_setup, **options)

@@ -14,17 +14,17 @@ from agilerl_like.envs.multi_agent.group_env import MultiAgentStepSync
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.learning.update import Report
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.collector import Clock, Collector, collect, mean_returns
+from agilerl_like.training.collector import Collector, PhaseTimer, collect, mean_returns
 
 
 class MultiAgentCollector:
     """Steps P x E envs with a population of teams; `reset` comes first."""
 
-    def __init__(self, teams: MultiAgentPopulation, env: MultiAgentVecEnvAdapter, clock: Clock) -> None:
+    def __init__(self, teams: MultiAgentPopulation, env: MultiAgentVecEnvAdapter, timer: PhaseTimer) -> None:
         self.teams, self.env = teams, env
         self.step_sync = MultiAgentStepSync(env, teams[0].agent_groups, teams[0].rewards)
         self.groups = {
-            group: Collector(learners, self.step_sync.groups[group], clock)
+            group: Collector(learners, self.step_sync.groups[group], timer)
             for group, learners in teams.by_group.items()
         }
         self.envs = env.num_envs // len(teams)
@@ -47,25 +47,25 @@ class MultiAgentCollector:
             seeds = None
 
     @property
-    def ticks_until_due(self) -> int:
+    def vector_steps_until_update(self) -> int:
         """Steps until somebody's rollout is full."""
-        return min(collector.ticks_until_due for collector in self.groups.values())
+        return min(collector.vector_steps_until_update for collector in self.groups.values())
 
-    def collect(self, ticks: int, *, asked_to_stop: Callable[[], bool] = lambda: False) -> int:
+    def collect(self, vector_steps: int, *, should_stop: Callable[[], bool] = lambda: False) -> int:
         """Take so many steps in every env, or fewer if asked to stop; return how many were taken."""
-        return collect(list(self.groups.values()), ticks, asked_to_stop)
+        return collect(list(self.groups.values()), vector_steps, should_stop)
 
     def learn(self) -> Mapping[int, Report]:
         """Let every team learn whose rollouts are full; a report is the mean of its groups'."""
         found = [collector.learn() for collector in self.groups.values()]
         return {place: _joined([reports[place] for reports in found if place in reports]) for place in found[0]}
 
-    def welcome(self, place: int) -> None:
+    def reset_member(self, place: int) -> None:
         """A newcomer lives here."""
         for collector in self.groups.values():
-            collector.welcome(place)
+            collector.reset_member(place)
 
-    def take_scores(self) -> list[float]:
+    def pop_scores(self) -> list[float]:
         """What a team's agents earned together, on average, in training episodes that ended since the last call."""
         return mean_returns(self.step_sync.episodes, len(self.teams), self.teams.team)
 

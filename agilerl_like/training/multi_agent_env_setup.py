@@ -16,15 +16,15 @@ from agilerl_like.envs.multi_agent.pettingzoo import (
 )
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.training.collector import Clock
 from agilerl_like.training.elo_evaluator import EloEvaluator
-from agilerl_like.training.env_setup import Stage, share_of
-from agilerl_like.training.evaluator import Judge
+from agilerl_like.training.env_setup import EnvSetup, divide_envs
+from agilerl_like.training.evaluator import Evaluator
+from agilerl_like.training.make_collector import PhaseTimer
 from agilerl_like.training.multi_agent_collector import MultiAgentCollector
 from agilerl_like.training.training_config import Fitness
 
 
-class MultiAgentEnvSetup(Stage):
+class MultiAgentEnvSetup(EnvSetup):
     """Envs of PettingZoo, for teams."""
 
     population: ClassVar[type[BasePopulation]] = MultiAgentPopulation
@@ -35,25 +35,25 @@ class MultiAgentEnvSetup(Stage):
         self.env = env
 
     @classmethod
-    def remade(cls, recipe: VecEnvConfig) -> MultiAgentEnvSetup:
+    def from_config(cls, recipe: VecEnvConfig) -> MultiAgentEnvSetup:
         return cls(MultiAgentVectorEnv.from_config(recipe))
 
     @property
     def vector(self) -> gymnasium.vector.VectorEnv:
         return self.env.vector
 
-    def for_training(self, members: int, parts: int, part: int = 0) -> MultiAgentVectorEnv:
-        envs = share_of(self.env.num_envs, parts)
+    def make_training_env(self, members: int, parts: int, part: int = 0) -> MultiAgentVectorEnv:
+        envs = divide_envs(self.env.num_envs, parts)
         return self.env if members == parts == 1 else multi_agent_with_num_envs(self.env, envs * members)
 
-    def for_trials(self, num_envs: int) -> MultiAgentVectorEnv:
+    def make_eval_env(self, num_envs: int) -> MultiAgentVectorEnv:
         return make_multi_agent_eval_env(self.env, num_envs)
 
-    def stepped(self, env: MultiAgentVectorEnv) -> MultiAgentVecEnvAdapter:
+    def adapt(self, env: MultiAgentVectorEnv) -> MultiAgentVecEnvAdapter:
         return MultiAgentVecEnvAdapter(env)
 
-    def judge(self, fitness: Fitness, env: MultiAgentVecEnvAdapter, max_steps: int | None) -> Judge:
-        return (EloEvaluator if fitness == "rating" else Judge)(env, max_steps)
+    def make_evaluator(self, fitness: Fitness, env: MultiAgentVecEnvAdapter, max_steps: int | None) -> Evaluator:
+        return (EloEvaluator if fitness == "rating" else Evaluator)(env, max_steps)
 
-    def collector(self, population: Any, env: MultiAgentVecEnvAdapter, clock: Clock) -> MultiAgentCollector:
-        return MultiAgentCollector(population, env, clock)
+    def make_collector(self, population: Any, env: MultiAgentVecEnvAdapter, timer: PhaseTimer) -> MultiAgentCollector:
+        return MultiAgentCollector(population, env, timer)

@@ -13,7 +13,7 @@ from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MultiAgentProbe
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
-from agilerl_like.training.collector import Clock
+from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_collector import MultiAgentCollector
 from agilerl_like.training.probe import EXPLORING, NUM_ENVS, SETTINGS, ProbeRecord, ask
 
@@ -26,7 +26,7 @@ def solve_multi_agent(probe: MultiAgentProbe, *, seed: int = 0, **settings: Any)
         given = {**SETTINGS, **(EXPLORING if choices else {}), "gamma": probe.gamma, **settings}
         team = IPPO(env.single_observation_spaces, env.single_action_spaces, num_envs=NUM_ENVS, seed=seed, **given)
         collector = MultiAgentCollector(
-            MultiAgentPopulation([team]), MultiAgentVecEnvAdapter(env), Clock(("env", "act", "learn"))
+            MultiAgentPopulation([team]), MultiAgentVecEnvAdapter(env), PhaseTimer(("env", "act", "learn"))
         )
         collector.reset([0])
         rounds = -(-probe.steps // NUM_ENVS)

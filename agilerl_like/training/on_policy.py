@@ -23,16 +23,16 @@ from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.tensorboard import TensorBoardReporter
 from agilerl_like.reporting.wandb import WandbReporter
-from agilerl_like.training.checkpoint_manager import Finished
-from agilerl_like.training.env_setup import AgentStage, Stage
+from agilerl_like.training.checkpoint_manager import RunFinished
+from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter
 from agilerl_like.training.run_settings import settings_of
-from agilerl_like.training.session import STILL, Plan, evolve_on_policy
-from agilerl_like.training.training_config import Fitness, Places, Schedule
+from agilerl_like.training.session import NO_MUTATION, RunPlan, evolve_on_policy
+from agilerl_like.training.training_config import Fitness, OutputPaths, TrainingArguments
 
 
 def train_on_policy(
-    env: gymnasium.vector.VectorEnv | Stage,
+    env: gymnasium.vector.VectorEnv | EnvSetup,
     env_name: str | None = None,
     algo: str | None = None,
     pop: BasePopulation | Iterable[EvolvableAlgorithm] | EvolvableAlgorithm | None = None,
@@ -40,12 +40,12 @@ def train_on_policy(
     init_hp: Mapping[str, Any] | None = None,
     mut_p: Mapping[str, Any] | None = None,
     swap_channels: bool = False,
-    max_steps: int = Schedule.max_steps,
-    evo_steps: int = Schedule.evo_steps,
-    eval_steps: int | None = Schedule.eval_steps,
-    eval_loop: int = Schedule.eval_loop,
-    target: float | None = Schedule.target,
-    fitness: Fitness = Schedule.fitness,
+    max_steps: int = TrainingArguments.max_steps,
+    evo_steps: int = TrainingArguments.evo_steps,
+    eval_steps: int | None = TrainingArguments.eval_steps,
+    eval_loop: int = TrainingArguments.eval_loop,
+    target: float | None = TrainingArguments.target,
+    fitness: Fitness = TrainingArguments.fitness,
     selection_strategy: Selection | None = None,
     tournament: Selection | None = None,
     mutation: Mutations | None = None,
@@ -60,7 +60,7 @@ def train_on_policy(
     verbose: bool = True,
     accelerator: Any = None,
     wandb_kwargs: Mapping[str, Any] | None = None,
-    eval_env: gymnasium.vector.VectorEnv | Stage | None = None,
+    eval_env: gymnasium.vector.VectorEnv | EnvSetup | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
@@ -125,19 +125,21 @@ def train_on_policy(
         raise ConfigurationError(
             "wandb_api_key is not taken: set the environment variable WANDB_API_KEY, or type `wandb login`"
         )
-    stage, trials = (one if one is None or isinstance(one, Stage) else AgentStage(one) for one in (env, eval_env))
-    if stage is None:
+    env_setup, eval_setup = (
+        one if one is None or isinstance(one, EnvSetup) else SingleAgentEnvSetup(one) for one in (env, eval_env)
+    )
+    if env_setup is None:
         raise ConfigurationError("env is missing: pass make_vect_envs(…)")
     agents = [pop] if isinstance(pop, EvolvableAlgorithm) else pop
-    population = agents if agents is None or isinstance(agents, BasePopulation) else stage.population(agents)
-    if population is not None and not isinstance(population, stage.population):
+    population = agents if agents is None or isinstance(agents, BasePopulation) else env_setup.population(agents)
+    if population is not None and not isinstance(population, env_setup.population):
         raise ConfigurationError(
-            f"pop={type(population).__name__} of {population[0].algo} cannot act in {env_name_of(stage.vector)}; "
-            f"allowed are {stage.population.__name__}"
+            f"pop={type(population).__name__} of {population[0].algo} cannot act in {env_name_of(env_setup.vector)}; "
+            f"allowed are {env_setup.population.__name__}"
         )
     if swap_channels:
         for agent in cast(Population, population or ()):
-            agent.set_image_layout(stage.vector.single_observation_space, swap_channels=True)
+            agent.set_image_layout(env_setup.vector.single_observation_space, swap_channels=True)
     if run_dir is not None and resume is not None and Path(run_dir) != Path(resume):
         raise ConfigurationError(
             f"resume={str(resume)!r} and run_dir={str(run_dir)!r} are two folders; pass one of them"
@@ -146,24 +148,27 @@ def train_on_policy(
         raise ConfigurationError(f"overwrite=True would remove the run of resume={str(resume)!r}; pass one of them")
     folder = run_dir if resume is None else resume
     run_dir = None if folder is None else Path(folder)
-    name = env_name or env_name_of(stage.vector)
-    schedule = Schedule(max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint)
+    name = env_name or env_name_of(env_setup.vector)
+    training_args = TrainingArguments(max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint)
     chosen = selection_strategy or tournament
     sinks: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
     if run_dir is not None:
         sinks += [CsvReporter(run_dir), LineageReporter(run_dir)]
         if population is not None:
             sinks.insert(
-                0, _config_reporter(run_dir, stage, population, schedule, chosen, mutation or STILL, processes)
+                0,
+                _config_reporter(
+                    run_dir, env_setup, population, training_args, chosen, mutation or NO_MUTATION, processes
+                ),
             )
     if tensorboard:
         sinks.append(TensorBoardReporter(Path(tensorboard_log_dir or (run_dir or Path("runs") / name) / "tensorboard")))
     if wb:
         sinks.append(WandbReporter(**(wandb_kwargs or {})))
-    plan = Plan(
-        schedule,
+    plan = RunPlan(
+        training_args,
         chosen,
-        mutation or STILL,
+        mutation or NO_MUTATION,
         name=name,
         settings={"algo": algo or "", "init_hp": dict(init_hp or INIT_HP or {}), "mut_p": dict(mut_p or MUT_P or {})},
         resume="" if run_dir is None else f"train_on_policy(…, resume={str(run_dir)!r})",
@@ -171,7 +176,7 @@ def train_on_policy(
     if checkpoint is not None and run_dir is None and checkpoint_path is None:
         label = algo or ("" if population is None else population[0].algo)
         checkpoint_path = f"{name}-EvoHPO-{label}-{datetime.now():%Y%m%d-%H%M%S}"  # as AgileRL has it
-    places = Places(
+    output_paths = OutputPaths(
         run_dir,
         None if checkpoint_path is None else Path(checkpoint_path),
         overwrite_checkpoints,
@@ -180,32 +185,32 @@ def train_on_policy(
     )
     try:
         outcome = evolve_on_policy(
-            stage,
+            env_setup,
             population,
             plan,
-            places=places,
+            output_paths=output_paths,
             reporters=Reporters(sinks),
-            trials=trials,
+            eval_setup=eval_setup,
             process_group=process_group_of(accelerator),
             processes=processes,
             resume=resume is not None,
         )
-    except Finished as end:
+    except RunFinished as end:
         return end.population, list(end.population.fitness)
     return outcome.population, outcome.fitness
 
 
 def _config_reporter(
     run_dir: Path,
-    stage: Stage,
+    env_setup: EnvSetup,
     population: BasePopulation,
-    schedule: Schedule,
+    training_args: TrainingArguments,
     selection: Selection | None,
     mutations: Mutations,
     processes: int,
 ) -> ConfigReporter:
     """Write what the script asks for, as far as a configuration can say it; one that is there already stays."""
-    described = settings_of(stage, population, schedule, selection, mutations, processes=processes)
+    described = settings_of(env_setup, population, training_args, selection, mutations, processes=processes)
     again = f"train {CONFIG} does what the script has asked for, as far as a file can say it"
     notes = [f"not in this file: {note}" for note in described.notes]
     return ConfigReporter(run_dir, to_yaml(described.settings), again=again, notes=notes, replaces=False)

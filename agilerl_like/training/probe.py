@@ -22,7 +22,7 @@ from agilerl_like.envs.multi_agent.probe_envs import MultiAgentProbe
 from agilerl_like.envs.probe_envs import ExpectedAction, ExpectedValue, Observation, Probe, as_observation, describe
 from agilerl_like.envs.spaces import tree_map
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.training.collector import Clock, Collector
+from agilerl_like.training.collector import Collector, PhaseTimer
 
 NUM_ENVS = 32
 SETTINGS = {"lr": 5e-3, "learn_step": 512, "batch_size": 256}
@@ -88,15 +88,15 @@ def _needed(probe: Probe) -> dict[str, Any]:
 
 
 def _train(agent: PPO, env: VecEnvAdapter, steps: int) -> int:
-    collector = Collector(Population([agent]), env, Clock(("env", "act", "learn")))
+    collector = Collector(Population([agent]), env, PhaseTimer(("env", "act", "learn")))
     collector.reset(range(len(collector.population)))
-    ticks = -(-steps // env.num_envs)
-    for tick in range(ticks):
-        if tick == int(ticks * (1 - CALM)):
+    vector_steps = -(-steps // env.num_envs)
+    for tick in range(vector_steps):
+        if tick == int(vector_steps * (1 - CALM)):
             agent.lr /= 10
         collector.tick()
         collector.learn()
-    return ticks * env.num_envs
+    return vector_steps * env.num_envs
 
 
 def ask(agent: PPO, expectations: Iterable[ExpectedValue | ExpectedAction]) -> Iterable[Answer]:

@@ -21,8 +21,8 @@ from agilerl_like.envs.wrapper_specs import to_json as wrapper_to_json
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, Selection, TournamentSelection, TruncationSelection
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
-from agilerl_like.training.env_setup import Stage
-from agilerl_like.training.training_config import Schedule
+from agilerl_like.training.env_setup import EnvSetup
+from agilerl_like.training.training_config import TrainingArguments
 
 Place = tuple[str, ...]
 SELECTION = "selection"
@@ -33,11 +33,11 @@ ABSENT = object()
 # -- the environment
 
 
-def environment_of(stage: Stage) -> dict[str, Any]:
+def environment_of(env_setup: EnvSetup) -> dict[str, Any]:
     """The section `environment`, without what cannot be written to a file; `name` is what reports call it."""
-    section: dict[str, Any] = {"name": env_name_of(stage.vector)}
+    section: dict[str, Any] = {"name": env_name_of(env_setup.vector)}
     try:
-        recipe = env_config_of(stage.vector)
+        recipe = env_config_of(env_setup.vector)
     except ConfigurationError:  # nothing tells how it was made
         return section
     for key, describe in _facts_of(recipe).items():
@@ -104,7 +104,10 @@ def selection_name(selection: Selection | None) -> str:
 
 
 def identity_of(
-    stage: Stage, population: BasePopulation | None, schedule: Schedule, selection: Selection | None
+    env_setup: EnvSetup,
+    population: BasePopulation | None,
+    training_args: TrainingArguments,
+    selection: Selection | None,
 ) -> dict[str, Any]:
     """What a run keeps for its whole life, and its selection, which may change; of members nothing, if none are given.
 
@@ -116,9 +119,9 @@ def identity_of(
     elif population is not None and population[0].custom_networks is not None:  # which no document describes
         del members["network"]
     return {
-        "environment": environment_of(stage),
+        "environment": environment_of(env_setup),
         **members,
-        "training": {"fitness": schedule.fitness, "eval_steps": schedule.eval_steps},
+        "training": {"fitness": training_args.fitness, "eval_steps": training_args.eval_steps},
         SELECTION: selection_name(selection),
     }
 
@@ -195,17 +198,17 @@ class Description:
 
 
 def settings_of(
-    stage: Stage,
+    env_setup: EnvSetup,
     population: BasePopulation,
-    schedule: Schedule,
+    training_args: TrainingArguments,
     selection: Selection | None,
     mutations: Mutations,
     *,
     processes: int,
 ) -> Description:
     """Describe a run that a script asks for."""
-    members, environment, notes = _members_of(population), environment_of(stage), []
-    vector = stage.vector
+    members, environment, notes = _members_of(population), environment_of(env_setup), []
+    vector = env_setup.vector
     name = environment.pop("name")
     if {"id", "kwargs", "wrappers"} - environment.keys():
         environment = {}
@@ -236,7 +239,7 @@ def settings_of(
         "network": network,
         **choice,
         "mutation": None if selection is None else _mutation_of(mutations),
-        "training": asdict(schedule),
+        "training": asdict(training_args),
         "run": {"processes": processes},
         "seed": population[0].seed,
     }

@@ -34,27 +34,27 @@ from agilerl_like.room import check_room
 from agilerl_like.storage.run_lock import RunLock
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.checkpoint_manager import (
-    Archive,
-    Finished,
+    CheckpointManager,
     Progress,
-    identity_in,
-    newest_of,
-    population_of,
-    rivals_of,
+    RunFinished,
+    load_identity,
+    load_opponents,
+    load_population,
+    newest_checkpoint,
 )
-from agilerl_like.training.env_setup import Stage, share_of
-from agilerl_like.training.loop import Outcome, Run
+from agilerl_like.training.env_setup import EnvSetup, divide_envs
+from agilerl_like.training.loop import RunResult, TrainingLoop
 from agilerl_like.training.run_folder import check_free, check_links, check_own, claim
 from agilerl_like.training.run_settings import SELECTION, check_identity, identity_of, selection_name
-from agilerl_like.training.sharding import Members, Unsent
-from agilerl_like.training.training_config import Places, Schedule
+from agilerl_like.training.sharding import LocalState, ShardedPopulation
+from agilerl_like.training.training_config import OutputPaths, TrainingArguments
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What is to be done, whichever process does it: everything about a run but its envs, members and reports."""
 
-    schedule: Schedule
+    training_args: TrainingArguments
     selection: Selection | None
     mutations: Mutations
     name: str = ""
@@ -68,32 +68,32 @@ class Plan:
             check_activation("activation_selection", activation)
 
 
-PROCESS = 2**26
+PROCESS_BYTES = 2**26
 """Bytes that a process takes at least: torch alone is more."""
 
-STILL = Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0)
+NO_MUTATION = Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0)
 """Children as their parents are."""
 
 
-class Fallen(PopulationDivergedError):
+class RetryFromCheckpoint(PopulationDivergedError):
     """Nobody is healthy any more, but the run has a checkpoint of its own to go back to."""
 
 
 def evolve_on_policy(
-    stage: Stage,
+    env_setup: EnvSetup,
     population: BasePopulation | None,
-    plan: Plan,
+    plan: RunPlan,
     *,
-    places: Places,
+    output_paths: OutputPaths,
     reporters: Reporters,
-    trials: Stage | None = None,
+    eval_setup: EnvSetup | None = None,
     process_group: ProcessGroup | None = None,
     processes: int = 1,
     resume: bool = False,
-) -> Outcome:
+) -> RunResult:
     """Do what `train_on_policy` describes; the arguments are checked before anything is trained.
 
-    `stage` is where members train, and `trials` where they are tested: a stage like it, if left out.
+    `env_setup` is where members train, and `eval_setup` where they are tested: a stage like it, if left out.
     `process_group` are processes that somebody else started, of which this is one; `processes` says how many to start here.
     With `resume` the main process reads the newest checkpoint in the run's folder, and begins anew if there is none.
 
@@ -101,13 +101,15 @@ def evolve_on_policy(
         Finished: there is nothing to go on with.
     """
     if process_group is not None and not process_group.is_main:
-        places, reporters = Places(), Reporters()
-    if places.run_dir is not None and not resume:
-        check_free(places.run_dir, overwrite=places.overwrite)
-    check_stage(stage, reporters)
-    part = Part(process_group or SingleProcess(), stage, trials, population, plan, places, reporters)
+        output_paths, reporters = OutputPaths(), Reporters()
+    if output_paths.run_dir is not None and not resume:
+        check_free(output_paths.run_dir, overwrite=output_paths.overwrite)
+    check_env_setup(env_setup, reporters)
+    process_run = ProcessRun(
+        process_group or SingleProcess(), env_setup, eval_setup, population, plan, output_paths, reporters
+    )
     if processes == 1:
-        return part.play(resume=resume)
+        return process_run.run(resume=resume)
     if not isinstance(processes, int) or processes < 1 or (process_group is not None and process_group.size > 1):
         allowed = (
             "whole numbers from 1"
@@ -115,32 +117,35 @@ def evolve_on_policy(
             else f"1, for this is one of {process_group.size} processes already"
         )
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
-    check_processes(processes, None if population is None else len(population), stage.env.num_envs)
+    check_processes(processes, None if population is None else len(population), env_setup.env.num_envs)
     cpu = population is None or population.device.type == "cpu"
-    job = Job(
+    job = WorkerJob(
         plan,
-        type(stage),
-        env_config_of(stage.vector),
-        None if trials is None else env_config_of(trials.vector),
+        type(env_setup),
+        env_config_of(env_setup.vector),
+        None if eval_setup is None else env_config_of(eval_setup.vector),
         cpu,
-        Unsent.of(population),
+        LocalState.of(population),
     )
-    with launched(processes, assist, (job,)) as workers, joined(cpu=cpu, workers=workers) as process_group:
-        return replace(part, process_group=process_group).play(resume=resume)
+    with (
+        launched(processes, worker_main, (job,)) as workers,
+        distributed_session(cpu=cpu, workers=workers) as process_group,
+    ):
+        return replace(process_run, process_group=process_group).run(resume=resume)
 
 
-def check_stage(stage: Stage, reporters: Reporters) -> None:
+def check_env_setup(env_setup: EnvSetup, reporters: Reporters) -> None:
     """Look at the env briefly before anything is trained in it, and report warnings.
 
     Raises:
         ConfigurationError: the env breaks its contract; all errors are in the message.
     """
-    findings = stage.check()
+    findings = env_setup.check()
     for finding in findings:
         if finding.severity == "warning":
-            reporters.warning(f"env {env_name_of(stage.vector)}: {finding.problem}; {finding.advice}")
+            reporters.warning(f"env {env_name_of(env_setup.vector)}: {finding.problem}; {finding.advice}")
     if errors := [f"{finding.problem}; {finding.advice}" for finding in findings if finding.severity == "error"]:
-        raise ConfigurationError(f"env {env_name_of(stage.vector)} cannot be trained in: {'. '.join(errors)}")
+        raise ConfigurationError(f"env {env_name_of(env_setup.vector)} cannot be trained in: {'. '.join(errors)}")
 
 
 def check_processes(processes: int, members: int | None, num_envs: int) -> None:
@@ -148,110 +153,116 @@ def check_processes(processes: int, members: int | None, num_envs: int) -> None:
 
     `num_envs` are the envs of each member; None members: as many as a checkpoint says.
     """
-    check_room(f"processes={processes}", processes, PROCESS, "processes")
+    check_room(f"processes={processes}", processes, PROCESS_BYTES, "processes")
     if members is not None and processes > 1:
         try:
-            share_of(num_envs, max(share.parts for share in shard_members([None] * members, processes)))
+            divide_envs(num_envs, max(shard.parts for shard in shard_members([None] * members, processes)))
         except ConfigurationError as error:
             raise ConfigurationError(f"processes={processes}: {error}") from error
 
 
 @dataclass(frozen=True)
-class Part:
+class ProcessRun:
     """One process's part in a run; only the main process writes and reports."""
 
     process_group: ProcessGroup
-    stage: Stage
-    trials: Stage | None
+    env_setup: EnvSetup
+    eval_setup: EnvSetup | None
     population: BasePopulation | None
-    plan: Plan
-    places: Places = field(default_factory=Places)
+    plan: RunPlan
+    output_paths: OutputPaths = field(default_factory=OutputPaths)
     reporters: Reporters = field(default_factory=Reporters)
-    unsent: Unsent | None = None
+    local_state: LocalState | None = None
 
-    def play(self, *, resume: bool = False) -> Outcome:
+    def run(self, *, resume: bool = False) -> RunResult:
         """Play it, and if nobody is healthy any more, once again from the newest checkpoint."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.process_group)
             stack.callback(self.reporters.close)
-            if self.places.run_dir is not None:
-                stack.enter_context(RunLock(self.places.run_dir))
+            if self.output_paths.run_dir is not None:
+                stack.enter_context(RunLock(self.output_paths.run_dir))
             try:
-                return self._live(resume=resume)
-            except Fallen as end:  # all processes alike have come to this
-                return self._live(resume=True, lost=end)
+                return self._run_once(resume=resume)
+            except RetryFromCheckpoint as end:  # all processes alike have come to this
+                return self._run_once(resume=True, diverged=end)
 
-    def _live(self, *, resume: bool, lost: Fallen | None = None) -> Outcome:
-        """One life of a run; `lost` is how the one before it ended."""
-        stage, population, plan, places = self.stage, self.population, self.plan, self.places
-        schedule = plan.schedule
+    def _run_once(self, *, resume: bool, diverged: RetryFromCheckpoint | None = None) -> RunResult:
+        """One life of a run; `diverged` is how the one before it ended."""
+        env_setup, population, plan, output_paths = self.env_setup, self.population, self.plan, self.output_paths
+        training_args = plan.training_args
         with contextlib.ExitStack() as stack:
-            checkpoint = newest_of(places, self.reporters.warning) if resume else None
-            memory = self.process_group.broadcast(None if checkpoint is None else checkpoint.documents["run"])
-            if lost is not None:
-                if memory is None:
-                    raise lost
-                generation = memory["progress"]["generation"]
+            checkpoint = newest_checkpoint(output_paths, self.reporters.warning) if resume else None
+            saved_run = self.process_group.broadcast(None if checkpoint is None else checkpoint.documents["run"])
+            if diverged is not None:
+                if saved_run is None:
+                    raise diverged
+                generation = saved_run["progress"]["generation"]
                 self.reporters.warning(
-                    f"{lost}. The run goes back, once, to its checkpoint of generation {generation}, "
+                    f"{diverged}. The run goes back, once, to its checkpoint of generation {generation}, "
                     "and on with other noise"
                 )
-            identity = identity_of(stage, population, schedule, plan.selection) if self.process_group.is_main else {}
+            identity = (
+                identity_of(env_setup, population, training_args, plan.selection) if self.process_group.is_main else {}
+            )
             if checkpoint is not None:
-                begun_with = identity_in(checkpoint)
-                if lost is None:
+                begun_with = load_identity(checkpoint)
+                if diverged is None:
                     drawn = population is not None and population[0].seed_is_drawn
-                    check_identity(begun_with, identity, str(places.shown), seed_is_drawn=drawn)
+                    check_identity(begun_with, identity, str(output_paths.display_path), seed_is_drawn=drawn)
                     self._warn_of_another_selection(begun_with)
                 identity = {**begun_with, SELECTION: selection_name(plan.selection)}
-                population = population_of(checkpoint, stage.population, population)
-            elif resume and places.run_dir is not None and (places.run_dir / METRICS).is_file():
-                self.reporters.warning(f"{places.shown} has no checkpoint yet: the run begins again")
+                population = load_population(checkpoint, env_setup.population, population)
+            elif resume and output_paths.run_dir is not None and (output_paths.run_dir / METRICS).is_file():
+                self.reporters.warning(f"{output_paths.display_path} has no checkpoint yet: the run begins again")
             if self.process_group.is_main and population is None:
                 raise ConfigurationError(
-                    f"pop is missing, and there is no checkpoint in {places.run_dir} to go on from"
+                    f"pop is missing, and there is no checkpoint in {output_paths.run_dir} to go on from"
                 )
             best = None if population is None else population.best_of_run
-            unsent = self.unsent or Unsent.of(population)
-            members = Members.of(self.process_group, stage.population, population, unsent)
-            if memory is not None and (limits := reached(memory, schedule, members)):
-                outcome, everybody = memory["progress"]["outcome"], members.everybody()
-                everybody.best_of_run = members.spread(0, [best])[0]
-                raise Finished(f"{places.run_dir} has ended: {outcome}", everybody, limits)
+            local_state = self.local_state or LocalState.of(population)
+            members = ShardedPopulation.of(self.process_group, env_setup.population, population, local_state)
+            if saved_run is not None and (limits := limits_reached(saved_run, training_args, members)):
+                outcome, gathered = saved_run["progress"]["outcome"], members.everybody()
+                gathered.best_of_run = members.broadcast_agents(0, [best])[0]
+                raise RunFinished(f"{output_paths.run_dir} has ended: {outcome}", gathered, limits)
             if plan.selection is not None:
                 plan.selection.validate(members.size)
-            local, its_envs = len(members.population), members.first.num_envs
-            training_env = stage.for_training(local, members.share.parts, members.share.part)
-            if training_env is not stage.env:
+            local, num_envs = len(members.population), members.first.num_envs
+            training_env = env_setup.make_training_env(local, members.shard.parts, members.shard.part)
+            if training_env is not env_setup.env:
                 stack.callback(training_env.close)
-            make_eval_env = self._trial_env(stack, local)
-            run = Run(
+            make_eval_env = self._eval_env(stack, local)
+            run = TrainingLoop(
                 members,
-                stage,
-                stage.stepped(training_env),
-                stage.judge(schedule.fitness, stage.stepped(make_eval_env), schedule.eval_steps),
-                schedule=schedule,
+                env_setup,
+                env_setup.adapt(training_env),
+                env_setup.make_evaluator(
+                    training_args.fitness, env_setup.adapt(make_eval_env), training_args.eval_steps
+                ),
+                training_args=training_args,
                 selection=plan.selection,
                 mutations=plan.mutations,
-                archive=Archive(places, members, self.reporters, plan.resume, identity),
+                checkpoint_manager=CheckpointManager(output_paths, members, self.reporters, plan.resume, identity),
                 reporters=self.reporters,
             )
-            if memory is not None:
-                check_envs(members.first.num_envs, its_envs)
-                run.restore(memory, best, [] if checkpoint is None else rivals_of(checkpoint))
-                if lost is not None:
+            if saved_run is not None:
+                check_num_envs(members.first.num_envs, num_envs)
+                run.restore(saved_run, best, [] if checkpoint is None else load_opponents(checkpoint))
+                if diverged is not None:
                     run.advance_rng()
-            if places.run_dir is not None:
-                check_links(places.run_dir)
-            if places.run_dir is not None and memory is None:
-                check_own(places.run_dir) if resume else claim(places.run_dir, overwrite=places.overwrite)
-            self.reporters.start(_record(plan, stage, training_env, members, places))
+            if output_paths.run_dir is not None:
+                check_links(output_paths.run_dir)
+            if output_paths.run_dir is not None and saved_run is None:
+                check_own(output_paths.run_dir) if resume else claim(
+                    output_paths.run_dir, overwrite=output_paths.overwrite
+                )
+            self.reporters.start(_record(plan, env_setup, training_env, members, output_paths))
             with StopRequests(self.process_group.monitor) as stop_requests:
                 try:
                     return run.go(stop_requests)
                 except PopulationDivergedError as end:
-                    if lost is None and (memory is not None or run.progress.saved_at):
-                        raise Fallen(str(end)) from end
+                    if diverged is None and (saved_run is not None or run.progress.saved_at):
+                        raise RetryFromCheckpoint(str(end)) from end
                     raise
 
     def _warn_of_another_selection(self, begun_with: Mapping[str, Any]) -> None:
@@ -263,15 +274,15 @@ class Part:
                 "own needs that script: train_on_policy(…, selection_strategy=…, resume=…)"
             )
 
-    def _trial_env(self, stack: contextlib.ExitStack, members: int) -> Any:
+    def _eval_env(self, stack: contextlib.ExitStack, members: int) -> Any:
         """Where members are tested: made for them, unless only the one env exists that was given for it."""
-        trials = self.trials or self.stage
-        episodes = members * trials.episodes(self.plan.schedule.eval_loop)
+        eval_setup = self.eval_setup or self.env_setup
+        num_eval_episodes = members * eval_setup.num_eval_episodes(self.plan.training_args.eval_loop)
         try:
-            env = trials.for_trials(episodes)
+            env = eval_setup.make_eval_env(num_eval_episodes)
         except ConfigurationError as fault:
-            env = trials.env
-            if self.trials is None:
+            env = eval_setup.env
+            if self.eval_setup is None:
                 raise
             if env.num_envs % members:
                 raise ConfigurationError(
@@ -283,55 +294,59 @@ class Part:
         return env
 
 
-def _record(plan: Plan, stage: Stage, training_env: Any, members: Members, places: Places) -> RunRecord:
+def _record(
+    plan: RunPlan, env_setup: EnvSetup, training_env: Any, members: ShardedPopulation, output_paths: OutputPaths
+) -> RunRecord:
     return RunRecord(
-        name=plan.name or env_name_of(stage.vector),
-        env=env_name_of(stage.vector),
+        name=plan.name or env_name_of(env_setup.vector),
+        env=env_name_of(env_setup.vector),
         algorithm=members.first.algo,
         population_size=members.size,
         num_envs=members.first.num_envs,
         seed=members.first.seed,
-        max_env_steps=plan.schedule.max_steps * members.size,
-        target=plan.schedule.target,
+        max_env_steps=plan.training_args.max_steps * members.size,
+        target=plan.training_args.target,
         backend=describe_backend(getattr(training_env, "vector", training_env)),
-        run_dir=places.run_dir,
+        run_dir=output_paths.run_dir,
         processes=members.process_group.size,
         settings=plan.settings,
     )
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkerJob:
     """What a process must know that was started to take part in a run: the members are sent to it later."""
 
-    plan: Plan
-    stage: type[Stage]
+    plan: RunPlan
+    env_setup: type[EnvSetup]
     recipe: VecEnvConfig
-    trials: VecEnvConfig | None
+    eval_setup: VecEnvConfig | None
     cpu: bool
-    unsent: Unsent
+    local_state: LocalState
 
 
-def assist(rank: int, job: Job) -> None:
+def worker_main(rank: int, job: WorkerJob) -> None:
     """Take part in a run that another process started this one for."""
     with contextlib.ExitStack() as stack:
-        process_group = stack.enter_context(joined(cpu=job.cpu))
-        stage = job.stage.remade(job.recipe)
-        stack.callback(stage.env.close)
-        trials = None if job.trials is None else job.stage.remade(job.trials)
-        if trials is not None:
-            stack.callback(trials.env.close)
-        Part(process_group, stage, trials, None, job.plan, unsent=job.unsent).play()
+        process_group = stack.enter_context(distributed_session(cpu=job.cpu))
+        env_setup = job.env_setup.from_config(job.recipe)
+        stack.callback(env_setup.env.close)
+        eval_setup = None if job.eval_setup is None else job.env_setup.from_config(job.eval_setup)
+        if eval_setup is not None:
+            stack.callback(eval_setup.env.close)
+        ProcessRun(process_group, env_setup, eval_setup, None, job.plan, local_state=job.local_state).run()
 
 
-def reached(memory: Mapping[str, Any], schedule: Schedule, members: Members) -> list[str]:
+def limits_reached(
+    saved_run: Mapping[str, Any], training_args: TrainingArguments, members: ShardedPopulation
+) -> list[str]:
     """The settings of a schedule that keep a run that has ended from continuing; none if it can, or has not ended.
 
-    `memory` is the run's document in its newest checkpoint.
+    `saved_run` is the run's document in its newest checkpoint.
     """
-    progress, best = Progress.from_json(memory["progress"]), BestAgent.from_json(memory["best"], None).record
-    is_spent = schedule.ticks(members.first.num_envs) <= progress.ticks
-    is_good_enough = schedule.target is not None and best.is_confirmed and best.fitness >= schedule.target
+    progress, best = Progress.from_json(saved_run["progress"]), BestAgent.from_json(saved_run["best"], None).record
+    is_spent = training_args.ticks(members.first.num_envs) <= progress.ticks
+    is_good_enough = training_args.target is not None and best.is_confirmed and best.fitness >= training_args.target
     return [
         name
         for name, is_reached in (("max_steps", is_spent), ("target", is_good_enough))
@@ -339,7 +354,7 @@ def reached(memory: Mapping[str, Any], schedule: Schedule, members: Members) -> 
     ]
 
 
-def check_envs(num_envs: int, its_own: int) -> None:
+def check_num_envs(num_envs: int, its_own: int) -> None:
     """Raise ConfigurationError unless a run that goes on has as many envs as before: by their steps it counts."""
     if num_envs != its_own:
         raise ConfigurationError(
@@ -348,7 +363,7 @@ def check_envs(num_envs: int, its_own: int) -> None:
 
 
 @contextlib.contextmanager
-def joined(*, cpu: bool, workers: WorkerProcesses | None = None) -> Iterator[ProcessGroup]:
+def distributed_session(*, cpu: bool, workers: WorkerProcesses | None = None) -> Iterator[ProcessGroup]:
     """Meet the processes that were started together with this one, and part from them.
 
     `workers` are those that this process started itself: if one ends before all have met, so do the others.

@@ -29,7 +29,7 @@ from agilerl_like.networks.custom import CustomSpec
 T = TypeVar("T")
 
 
-class Card(NamedTuple):
+class MemberInfo(NamedTuple):
     """What evolution must know of a member; all processes know it of all."""
 
     uid: int
@@ -38,24 +38,24 @@ class Card(NamedTuple):
     hp_config: HyperparameterConfig
 
     @classmethod
-    def of(cls, agent: EvolvableAlgorithm) -> Card:
+    def of(cls, agent: EvolvableAlgorithm) -> MemberInfo:
         """The card of a member as it is now."""
         return cls(agent.index, agent.fitness[-1] if agent.fitness else math.nan, agent.genome, agent.hp_config)
 
 
-class Unsent(NamedTuple):
+class LocalState(NamedTuple):
     """What members have that cannot be sent: functions, and the code of networks of the user's own."""
 
     hooks: tuple[Callable[[Any], None], ...]
     networks: CustomSpec | None
 
     @classmethod
-    def of(cls, population: BasePopulation | None) -> Unsent:
+    def of(cls, population: BasePopulation | None) -> LocalState:
         """What the members of a population have of it: all the same."""
         first = None if population is None else population[0]
         return cls((), None) if first is None else cls(first.mutation_hooks, first.custom_networks)
 
-    def complete(self, serialized: SerializedAgent, device: torch.device) -> EvolvableAlgorithm:
+    def deserialize(self, serialized: SerializedAgent, device: torch.device) -> EvolvableAlgorithm:
         """The agent that a parcel was made of, with it."""
         kind = EvolvableAlgorithm.class_by_name(serialized.document["algorithm"], "parcel")
         agent = kind.from_documents(
@@ -66,19 +66,19 @@ class Unsent(NamedTuple):
         return agent
 
 
-class Members:
-    """All members of a run; `population` are those that this process has, in the slots of its `share`."""
+class ShardedPopulation:
+    """All members of a run; `population` are those that this process has, in the slots of its `shard`."""
 
     def __init__(
-        self, process_group: ProcessGroup, shards: Sequence[Shard], population: BasePopulation, unsent: Unsent
+        self, process_group: ProcessGroup, shards: Sequence[Shard], population: BasePopulation, local_state: LocalState
     ) -> None:
-        self.process_group, self.shards, self.population, self._unsent = (
+        self.process_group, self.shards, self.population, self._local_state = (
             process_group,
             tuple(shards),
             population,
-            unsent,
+            local_state,
         )
-        self.size = 1 + max(slot for share in self.shards for slot in share.slots)
+        self.size = 1 + max(slot for shard in self.shards for slot in shard.slots)
         population.join(process_group.team(self.shards))
 
     @classmethod
@@ -87,17 +87,17 @@ class Members:
         process_group: ProcessGroup,
         kind: type[BasePopulation],
         population: BasePopulation | None,
-        unsent: Unsent,
-    ) -> Members:
+        local_state: LocalState,
+    ) -> ShardedPopulation:
         """Deal out the main process's population, as its agents are now.
 
-        `unsent` is what each process must have by itself.
+        `local_state` is what each process must have by itself.
 
         Raises:
             ConfigurationError: the main process has no population.
         """
         if process_group.size == 1 and population is not None:
-            return cls(process_group, shard_members([None] * len(population), 1), population, unsent)
+            return cls(process_group, shard_members([None] * len(population), 1), population, local_state)
         agents = [] if population is None else list(population)
         serialized_agents = (
             [SerializedAgent(*agent.to_documents()) for agent in agents] if process_group.is_main else []
@@ -106,15 +106,22 @@ class Members:
         device = process_group.broadcast("" if population is None else population.device.type)
         shards = shard_members(kinds, process_group.size)
         at_first = [Shard(tuple(range(len(kinds)))), *(Shard(()) for _ in shards[1:])]
-        arrived = process_group.send_recv(plan_transfers(_needs(shards), at_first), serialized_agents.__getitem__)
+        arrived = process_group.send_recv(
+            plan_transfers(_needed_by_rank(shards), at_first), serialized_agents.__getitem__
+        )
         own = [
             arrived[slot] if slot in arrived else serialized_agents[slot] for slot in shards[process_group.rank].slots
         ]
         its_device = process_group.device(torch.device(device))
-        return cls(process_group, shards, kind([unsent.complete(serialized, its_device) for serialized in own]), unsent)
+        return cls(
+            process_group,
+            shards,
+            kind([local_state.deserialize(serialized, its_device) for serialized in own]),
+            local_state,
+        )
 
     @property
-    def share(self) -> Shard:
+    def shard(self) -> Shard:
         """What this process has."""
         return self.shards[self.process_group.rank]
 
@@ -123,36 +130,42 @@ class Members:
         """One that is here; all have the same kind, spaces and run seed."""
         return self.population[0]
 
-    def here(self) -> dict[int, EvolvableAlgorithm]:
+    def local_members(self) -> dict[int, EvolvableAlgorithm]:
         """The members that are here, by slot."""
-        return dict(zip(self.share.slots, self.population, strict=True))
+        return dict(zip(self.shard.slots, self.population, strict=True))
 
     # -- what all know
 
-    def tell(self, own: Iterable[T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> list[T]:
+    def all_gather_by_slot(
+        self, own: Iterable[T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]
+    ) -> list[T]:
         """What is to be said of the members, slot by slot; each process says it of its own."""
-        told = self.process_group.all_gather_dict(
-            dict(zip(self.share.slots, own, strict=True)), encode=encode, decode=decode
+        gathered = self.process_group.all_gather_dict(
+            dict(zip(self.shard.slots, own, strict=True)), encode=encode, decode=decode
         )
-        return [told[slot] for slot in range(self.size)]
+        return [gathered[slot] for slot in range(self.size)]
 
-    def cards(self) -> list[Card]:
+    def member_infos(self) -> list[MemberInfo]:
         """What evolution must know, slot by slot."""
-        return self.tell(map(Card.of, self.population), encode=self._card_to_json, decode=self._card_from_json)
+        return self.all_gather_by_slot(
+            map(MemberInfo.of, self.population), encode=self._info_to_json, decode=self._info_from_json
+        )
 
-    def _card_to_json(self, card: Card) -> Any:
-        return [card.uid, card.fitness, self.first.genome_to_json(card.genome), card.hp_config.to_json()]
+    def _info_to_json(self, info: MemberInfo) -> Any:
+        return [info.uid, info.fitness, self.first.genome_to_json(info.genome), info.hp_config.to_json()]
 
-    def _card_from_json(self, data: Any) -> Card:
+    def _info_from_json(self, data: Any) -> MemberInfo:
         uid, fitness, genome, hp_config = data
-        return Card(uid, fitness, self.first.genome_from_json(genome), HyperparameterConfig.from_json(hp_config))
+        return MemberInfo(uid, fitness, self.first.genome_from_json(genome), HyperparameterConfig.from_json(hp_config))
 
     # -- births
 
     def evolve(self, births: Sequence[Offspring]) -> list[Offspring]:
         """Carry out births, one a slot; return them with what was really done."""
-        parents = self.here() | self.fetch((births[slot].parent_slot, rank) for slot, rank in _needs(self.shards))
-        done = self.population.evolve([births[slot] for slot in self.share.slots], parents)
+        parents = self.local_members() | self.fetch(
+            (births[slot].parent_slot, rank) for slot, rank in _needed_by_rank(self.shards)
+        )
+        done = self.population.evolve([births[slot] for slot in self.shard.slots], parents)
 
         def encode(birth: Offspring) -> Any:
             mutations = [change.to_json() for change in birth.mutations]
@@ -163,18 +176,18 @@ class Members:
             its_genome = self.first.genome_from_json(genome)
             return replace(births[slot], genome=its_genome, mutations=tuple(map(Mutation.from_json, mutations)))
 
-        return self.tell(done, encode=encode, decode=decode)
+        return self.all_gather_by_slot(done, encode=encode, decode=decode)
 
     def fetch(self, wanted: Iterable[tuple[int, int]]) -> dict[int, EvolvableAlgorithm]:
         """Let members travel; `wanted` names (slot, rank) for all processes alike. Returns those that came here."""
-        arrived = self.process_group.send_recv(plan_transfers(wanted, self.shards), self.pack)
-        return {slot: self.unpack(serialized) for slot, serialized in arrived.items()}
+        arrived = self.process_group.send_recv(plan_transfers(wanted, self.shards), self.serialize)
+        return {slot: self.deserialize(serialized) for slot, serialized in arrived.items()}
 
-    def holder(self, slot: int) -> int:
+    def owner_rank(self, slot: int) -> int:
         """The first process that has a member."""
-        return next(rank for rank, share in enumerate(self.shards) if slot in share.slots)
+        return next(rank for rank, shard in enumerate(self.shards) if slot in shard.slots)
 
-    def spread(self, source: int, agents: Sequence[EvolvableAlgorithm | None]) -> list[EvolvableAlgorithm]:
+    def broadcast_agents(self, source: int, agents: Sequence[EvolvableAlgorithm | None]) -> list[EvolvableAlgorithm]:
         """What one process has, on every process; the others say nothing but how many these are."""
         transfers = [
             Transfer(i, source, rank)
@@ -182,54 +195,60 @@ class Members:
             for rank in range(self.process_group.size)
             if rank != source
         ]
-        arrived = self.process_group.send_recv(transfers, lambda i: SerializedAgent(*_known(agents[i]).to_documents()))
-        return [self.unpack(arrived[i]) if i in arrived else _known(agent) for i, agent in enumerate(agents)]
+        arrived = self.process_group.send_recv(
+            transfers, lambda i: SerializedAgent(*_require_agent(agents[i]).to_documents())
+        )
+        return [
+            self.deserialize(arrived[i]) if i in arrived else _require_agent(agent) for i, agent in enumerate(agents)
+        ]
 
-    def deal_again(self) -> None:
+    def rebalance(self) -> None:
         """Let alike members meet; to be done where nobody has an episode to lose."""
-        kinds = self.tell([agent.architecture.to_config() for agent in self.population], encode=dict, decode=dict)
+        kinds = self.all_gather_by_slot(
+            [agent.architecture.to_config() for agent in self.population], encode=dict, decode=dict
+        )
         after = shard_members(kinds, self.process_group.size)
         if after == self.shards:
             return
-        fitness = self.tell(self.population.fitness, encode=float, decode=float)
-        agents = self.here() | self.fetch(_needs(after))
+        fitness = self.all_gather_by_slot(self.population.fitness, encode=float, decode=float)
+        agents = self.local_members() | self.fetch(_needed_by_rank(after))
         self.shards = after
         self.population.reset_noise()  # everybody draws anew after this, whether or not they have moved
-        self.population.set_members([agents[slot] for slot in self.share.slots])
-        self.population.fitness = [fitness[slot] for slot in self.share.slots]
+        self.population.set_members([agents[slot] for slot in self.shard.slots])
+        self.population.fitness = [fitness[slot] for slot in self.shard.slots]
 
     # -- all of them in one place
 
     def serialized_agents(self) -> list[SerializedAgent]:
         """Every member, on the main process; others get nothing."""
         arrived = self.process_group.send_recv(
-            plan_transfers(((slot, 0) for slot in range(self.size)), self.shards), self.pack
+            plan_transfers(((slot, 0) for slot in range(self.size)), self.shards), self.serialize
         )
-        own = {slot: self.pack(slot) for slot in self.share.slots} if self.process_group.is_main else {}
+        own = {slot: self.serialize(slot) for slot in self.shard.slots} if self.process_group.is_main else {}
         return [serialized for _, serialized in sorted((own | arrived).items())]
 
-    def everybody(self) -> BasePopulation:
+    def gather_all(self) -> BasePopulation:
         """Every member, on every process."""
         if self.process_group.size == 1:
             return self.population
         everywhere = [(slot, rank) for slot in range(self.size) for rank in range(self.process_group.size)]
-        agents = self.here() | self.fetch(everywhere)
+        agents = self.local_members() | self.fetch(everywhere)
         return type(self.population)([agents[slot] for slot in range(self.size)])
 
-    def pack(self, slot: int) -> SerializedAgent:
+    def serialize(self, slot: int) -> SerializedAgent:
         """A member that is here, ready to travel."""
-        return SerializedAgent(*self.here()[slot].to_documents())
+        return SerializedAgent(*self.local_members()[slot].to_documents())
 
-    def unpack(self, serialized: SerializedAgent) -> EvolvableAlgorithm:
+    def deserialize(self, serialized: SerializedAgent) -> EvolvableAlgorithm:
         """A member that has arrived."""
-        return self._unsent.complete(serialized, self.first.device)
+        return self._local_state.deserialize(serialized, self.first.device)
 
 
-def _known(agent: EvolvableAlgorithm | None) -> EvolvableAlgorithm:
+def _require_agent(agent: EvolvableAlgorithm | None) -> EvolvableAlgorithm:
     if agent is None:
         raise RuntimeError("an agent is elsewhere")
     return agent
 
 
-def _needs(shards: Sequence[Shard]) -> list[tuple[int, int]]:
-    return [(slot, rank) for rank, share in enumerate(shards) for slot in share.slots]
+def _needed_by_rank(shards: Sequence[Shard]) -> list[tuple[int, int]]:
+    return [(slot, rank) for rank, shard in enumerate(shards) for slot in shard.slots]

@@ -13,7 +13,7 @@ Fitness = Literal["return", "rating"]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TrainingArguments:
     """How long a run trains, and when it looks. Steps are env steps of one member."""
 
     max_steps: int = 1_000_000
@@ -54,7 +54,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Places:
+class OutputPaths:
     """Where a run writes; None: not at all. Paths are made absolute, for environments may change the working folder."""
 
     run_dir: Path | None = None
@@ -67,20 +67,20 @@ class Places:
     """Where the best agent of the run is saved as well."""
     overwrite: bool = False
     """Remove the files of an earlier run in `run_dir` first."""
-    begun_in: Path = field(default_factory=Path.cwd)
+    cwd: Path = field(default_factory=Path.cwd)
     """The working directory in which relative paths were given."""
 
     def __post_init__(self) -> None:
         for name in ("run_dir", "checkpoint_path", "elite_path"):
             path = getattr(self, name)
             if path is not None:
-                object.__setattr__(self, name, self.begun_in / path)
+                object.__setattr__(self, name, self.cwd / path)
 
     @property
-    def shown(self) -> Path | None:
+    def display_path(self) -> Path | None:
         """The one place that a person is told of."""
         path = self.run_dir or self.checkpoint_path or self.elite_path
-        return path.relative_to(self.begun_in) if path and path.is_relative_to(self.begun_in) else path
+        return path.relative_to(self.cwd) if path and path.is_relative_to(self.cwd) else path
 
     def populations(self, steps: int, *, last: bool) -> list[Path]:
         """Where the population is written after so many env steps of each member."""
@@ -90,7 +90,7 @@ class Places:
             paths.append(self.checkpoint_path.with_name(self.checkpoint_path.name + suffix))
         return paths
 
-    def champions(self) -> list[Path]:
+    def best_agent_paths(self) -> list[Path]:
         """Where the best agent of the run is written."""
         paths = [] if self.run_dir is None else [self.run_dir / "best"]
         return paths if self.elite_path is None else [*paths, self.elite_path]

@@ -188,5 +188,5 @@ def test_an_evaluation_can_be_stopped_at_every_step():
     env, population = spoiling("nothing")
     asked = iter([False, False, True])
     with pytest.raises(EvaluationStopped):
-        population.run_episodes(VecEnvAdapter(env), [1, 2], asked_to_stop=lambda: next(asked))
+        population.run_episodes(VecEnvAdapter(env), [1, 2], should_stop=lambda: next(asked))
     assert [one.unwrapped.steps for one in env.envs] == [2] * 4

@@ -13,7 +13,7 @@ from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Offspring
-from agilerl_like.training.collector import Clock
+from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_collector import MultiAgentCollector
 from agilerl_like.training.multi_agent_probe import solve_multi_agent
 
@@ -122,7 +122,7 @@ def test_a_team_is_saved_and_goes_on_to_the_same_bits(tmp_path):
 
     def lived(teams):
         env = make_multi_agent_vect_envs(probe.make, 4, backend="sync")
-        collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), Clock(("env", "act", "learn")))
+        collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
         collector.reset(range(len(teams)))
         for _ in range(40):
             collector.collect(1)

@@ -16,7 +16,7 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.learning.apart import Apart
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.collector import Clock, Collector
+from agilerl_like.training.collector import Collector, PhaseTimer
 
 ENVS = 3  # odd, so that nobody's rows begin where memory is aligned
 NET = {"encoder_config": {"hidden_size": [24, 20]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
@@ -124,7 +124,7 @@ def make_offspring(population, collector, uids):
     population.evolve(births)
     for birth in births:
         if not birth.survives:
-            collector.welcome(birth.slot)
+            collector.reset_member(birth.slot)
 
 
 def lives(world, seed, places, *, ticks=70, births=None, **settings):
@@ -132,7 +132,7 @@ def lives(world, seed, places, *, ticks=70, births=None, **settings):
     everybody = members_of(world, seed, **settings)
     population = Watched([everybody[place] for place in places])
     env = make_vect_envs(world.env, ENVS * len(places), backend="sync")
-    collector = Collector(population, VecEnvAdapter(env), Clock(("act", "env", "learn")))
+    collector = Collector(population, VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
     collector.begin(s for place in places for s in integers(ENVS, seed, Purpose.TRAINING_ENVS, place))
     reports = [[] for _ in places]
     for tick in range(ticks):

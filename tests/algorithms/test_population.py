@@ -20,7 +20,7 @@ from agilerl_like.algorithms.individuals import replace_diverged
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.collector import Clock, Collector
+from agilerl_like.training.collector import Collector, PhaseTimer
 
 BOX = gymnasium.make("CartPole-v1").observation_space
 TWO = gymnasium.spaces.Discrete(2)
@@ -44,7 +44,7 @@ def population_of(size=3, **kwargs):
 
 def train(population, ticks=40):
     env = make_vect_envs("CartPole-v1", num_envs=2 * len(population), backend="sync")
-    collector = Collector(population, VecEnvAdapter(env), Clock(("act", "env", "learn")))
+    collector = Collector(population, VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
     collector.reset(range(len(population)))
     for _ in range(ticks):
         collector.tick()
@@ -113,7 +113,7 @@ def test_a_member_does_what_it_would_do_alone():
     for place in range(3):
         lone = Population([population_of(3)[place]])
         env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
-        collector = Collector(lone, VecEnvAdapter(env), Clock(("act", "env", "learn")))
+        collector = Collector(lone, VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
         collector.begin(integers(2, 0, Purpose.TRAINING_ENVS, place))
         for _ in range(40):
             collector.tick()
@@ -160,7 +160,7 @@ def test_unequal_members_with_other_settings_than_the_first_share_a_stack(name):
     assert [len(stack) for stack in together.cohort.stacks] == [1, 2]
     for place in (1, 2):
         env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
-        alone = Collector(Population([agent(place)]), VecEnvAdapter(env), Clock(("act", "env", "learn")))
+        alone = Collector(Population([agent(place)]), VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
         alone.begin(integers(2, 0, Purpose.TRAINING_ENVS, place))
         for _ in range(40):
             alone.tick()

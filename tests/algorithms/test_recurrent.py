@@ -17,7 +17,7 @@ from agilerl_like.learning.sequences import Cut
 from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.networks.memory import Course
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.collector import Clock, Collector
+from agilerl_like.training.collector import Collector, PhaseTimer
 
 ENVS, STEPS = 4, 12
 MODES = {mode.name: mode for mode in AutoresetMode}
@@ -47,7 +47,7 @@ def population_of(size=2, **kwargs):
 
 
 def collector_of(population, env):
-    collector = Collector(population, VecEnvAdapter(env), Clock(("act", "env", "learn")))
+    collector = Collector(population, VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
     collector.reset(range(len(collector.population)))
     return collector
 
@@ -216,7 +216,7 @@ def test_a_newcomer_begins_with_nothing_and_the_others_keep_what_they_have():
     kept = collector.state.clone(), collector._state_before.clone()
     wider = born(population, 1, 0, 7, change("memory.add_layer", layer=1), change("memory.add_node", nodes=16))
     population.evolve([born(population, 0, 0, 0), wider, born(population, 2, 2, 2)])
-    collector.welcome(1)
+    collector.reset_member(1)
     for state, before in zip((collector.state, collector._state_before), kept, strict=True):
         assert state.shape[-2:] == (4, 32)
         assert not state[1].any()
@@ -553,7 +553,7 @@ def test_members_of_different_kinds_live_together_as_each_alone(kinds):
     collectors = [collector_of(together, sync())]
     for place in (0, 1):
         env = sync(1)
-        alone = Collector(Population([agent(place)]), VecEnvAdapter(env), Clock(("act", "env", "learn")))
+        alone = Collector(Population([agent(place)]), VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
         alone.begin(integers(ENVS, together.seed, Purpose.TRAINING_ENVS, place))
         collectors.append(alone)
     for collector in collectors:

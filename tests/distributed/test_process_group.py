@@ -68,10 +68,10 @@ def lived(processes, *, size=4, generations=4, run_dir=None, resume=None, hook=N
 def test_members_are_dealt_evenly_and_like_to_like():
     wide, deep = {"hidden_size": [64]}, {"hidden_size": [8, 8]}
     shards = shard_members([wide, deep, wide, deep, wide], 2)
-    assert [len(share.slots) for share in shards] == [2, 3]
-    assert sorted(slot for share in shards for slot in share.slots) == [0, 1, 2, 3, 4]
+    assert [len(shard.slots) for shard in shards] == [2, 3]
+    assert sorted(slot for shard in shards for slot in shard.slots) == [0, 1, 2, 3, 4]
     assert shards[0].slots == (0, 2)  # alike; the ones that are left must share a process with the fifth
-    assert all(share.parts == 1 for share in shards)
+    assert all(shard.parts == 1 for shard in shards)
 
 
 def test_more_processes_than_members_share_the_envs_of_some():

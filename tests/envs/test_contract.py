@@ -11,7 +11,7 @@ from agilerl_like import PPO, train_on_policy
 from agilerl_like.envs import VecEnvAdapter, make_multi_agent_vect_envs, make_vect_envs
 from agilerl_like.envs.envpool import validate_actions
 from agilerl_like.errors import ConfigurationError, EnvStepError
-from agilerl_like.training.env_setup import AgentStage
+from agilerl_like.training.env_setup import SingleAgentEnvSetup
 
 ROWS = 3
 
@@ -120,7 +120,7 @@ class Duck:
         return np.zeros((ROWS, 2), np.float32), {}
 
 
-@pytest.mark.parametrize("user", [AgentStage, VecEnvAdapter])
+@pytest.mark.parametrize("user", [SingleAgentEnvSetup, VecEnvAdapter])
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [

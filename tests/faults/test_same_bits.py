@@ -16,7 +16,7 @@ from agilerl_like import IPPO, Population, make_multi_agent_vect_envs, make_vect
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_eval_env
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.reporting import Reporter
-from agilerl_like.training.collector import Clock
+from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_collector import MultiAgentCollector
 
 HERE = Path(__file__).parent
@@ -106,7 +106,7 @@ def test_a_teams_bits_do_not_depend_on_the_teams_beside_it():
         spaces = env.single_observation_spaces, env.single_action_spaces
         settings = {"net_config": SMALL, **SETTINGS, "learn_step": 64, "batch_size": 32}
         teams = IPPO.population(size, *spaces, num_envs=ENVS, seed=4, per_member=True, **settings)
-        collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), Clock(("env", "act", "learn")))
+        collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
         collector.reset(range(size))
         for _ in range(48):
             collector.collect(1)

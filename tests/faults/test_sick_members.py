@@ -44,7 +44,7 @@ from agilerl_like.learning.update import Update
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.reporting import Reporter
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.collector import Clock, Collector
+from agilerl_like.training.collector import Collector, PhaseTimer
 
 
 def nan_weight(agent):
@@ -303,7 +303,7 @@ def test_looking_for_the_sick_costs_next_to_nothing():
     env = make_vect_envs("CartPole-v1", num_envs=envs * MEMBERS, backend="sync")
     size = {"num_envs": envs, "learn_step": envs * steps, "batch_size": 128, "update_epochs": 4}
     population = population_for(env, **size, hp_config=None)
-    collector = Collector(population, VecEnvAdapter(env), Clock(("env", "act", "learn")))
+    collector = Collector(population, VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
     collector.reset(range(MEMBERS))
     collector.collect(steps)
     env.close()

@@ -41,8 +41,8 @@ def test_records_and_configuration_are_on_the_disk_before_a_checkpoint_has_its_n
         settings = {"learn_step": 32, "batch_size": 16, "net_config": SMALL, "num_envs": 2, "seed": 0}
         pop = PPO.population(2, env.single_observation_space, env.single_action_space, **settings)
         disk = Disk(monkeypatch)
-        schedule = {"max_steps": 96, "evo_steps": 32, "checkpoint": 32, "eval_loop": 1, "eval_steps": 20}
-        train_on_policy(env, pop=pop, run_dir=run, verbose=False, **schedule)
+        training_args = {"max_steps": 96, "evo_steps": 32, "checkpoint": 32, "eval_loop": 1, "eval_steps": 20}
+        train_on_policy(env, pop=pop, run_dir=run, verbose=False, **training_args)
     assert [path.name for path, _, _ in disk.cuts] == ["gen-000001", "gen-000002", "gen-000003"]
     for generation, (path, contents, names) in enumerate(disk.cuts, 1):
         assert "runs" in names[tmp_path]

@@ -14,7 +14,7 @@ from agilerl_like.envs import VecEnvAdapter, make_multi_agent_vect_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.reporting import Reporter
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.env_setup import AgentStage
+from agilerl_like.training.env_setup import SingleAgentEnvSetup
 
 TINY = {
     "net_config": {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8},
@@ -141,10 +141,10 @@ def test_a_single_agents_test_counts_whole_sets():
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_each_process_of_a_member_trains_in_its_own_instances(kind):
-    stage = AgentStage(kind([partial(Fixed, float(pays)) for pays in range(4)]))
+    env_setup = SingleAgentEnvSetup(kind([partial(Fixed, float(pays)) for pays in range(4)]))
     for part, pays in ((0, (0.0, 1.0)), (1, (2.0, 3.0))):
-        env = stage.for_training(1, 2, part)
+        env = env_setup.make_training_env(1, 2, part)
         assert isinstance(env, (SyncVectorEnv, AsyncVectorEnv))
         assert env.call("pays") == pays
         env.close()
-    stage.env.close()
+    env_setup.env.close()

@@ -3,7 +3,7 @@
 import math
 
 from agilerl_like.reporting.records import NO_PARENT, BirthRecord
-from agilerl_like.training.lineage import Chronicle
+from agilerl_like.training.lineage import Lineage
 
 
 def birth(uid, parent_uid, generation, *, survives=False, kind="none"):
@@ -23,7 +23,7 @@ def birth(uid, parent_uid, generation, *, survives=False, kind="none"):
 
 
 def test_ancestry_is_the_line_of_births_and_dead_lines_are_forgotten():
-    chronicle = Chronicle()
+    chronicle = Lineage()
     chronicle.add((birth(0, NO_PARENT, 0), birth(1, NO_PARENT, 0)), living=[0, 1])
     chronicle.add((birth(0, 0, 1, survives=True), birth(2, 0, 1)), living=[0, 2])  # 1 died childless
     chronicle.add((birth(3, 2, 2), birth(2, 2, 2, survives=True, kind="rl_hp")), living=[3, 2])
@@ -36,7 +36,7 @@ def test_ancestry_is_the_line_of_births_and_dead_lines_are_forgotten():
 
 def test_memory_of_births_stays_small_however_long_a_run_is():
     """Always two children of the first member: after a thousand generations one line of births is left."""
-    chronicle = Chronicle()
+    chronicle = Lineage()
     chronicle.add((birth(0, NO_PARENT, 0), birth(1, NO_PARENT, 0)), living=[0, 1])
     for generation in range(1, 1001):
         chronicle.add(

@@ -8,7 +8,7 @@ from tensor_worlds import Beads, InHalves
 
 from agilerl_like import PPO, Mutations, TournamentSelection, train_on_policy
 from agilerl_like.envs import VecEnvAdapter
-from agilerl_like.training.collector import Clock, Collector
+from agilerl_like.training.collector import Collector, PhaseTimer
 
 MEMBERS, ENVS, STEPS = 3, 5, 32
 WORLDS = {
@@ -34,7 +34,7 @@ def population_of(env):
 
 
 def collector_of(env):
-    collector = Collector(population_of(env), VecEnvAdapter(env), Clock(("act", "env", "learn")))
+    collector = Collector(population_of(env), VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
     collector.reset(range(len(collector.population)))
     return collector
 
@@ -53,7 +53,7 @@ def test_a_rollout_in_parts_is_the_rollout_of_the_whole(world):
                 assert all(torch.equal(*pair) for pair in zip(mine, other, strict=True))
             else:
                 assert mine is other is None or torch.equal(mine, other), name
-        assert parted.take_scores() == whole.take_scores()
+        assert parted.pop_scores() == whole.pop_scores()
 
 
 def test_one_part_steps_while_the_other_is_thought_about():
@@ -68,10 +68,10 @@ def test_a_wish_to_stop_is_heard_after_any_step_and_leaves_nothing_under_way():
     env = InHalves(MEMBERS * ENVS)
     collector = collector_of(env)
     asked = iter([False, False, True])
-    assert collector.collect(STEPS, asked_to_stop=lambda: next(asked)) == 3
+    assert collector.collect(STEPS, should_stop=lambda: next(asked)) == 3
     assert env.sent == [None, None]
-    assert collector.since.tolist() == [3] * MEMBERS
-    assert collector.ticks_until_due == STEPS - 3
+    assert collector.steps_since_update.tolist() == [3] * MEMBERS
+    assert collector.vector_steps_until_update == STEPS - 3
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS.keys())
@@ -95,7 +95,7 @@ def test_parts_that_cut_members_unlike_step_together():
             super().set_num_members(1)  # the first half of all rows: of three members one and a half
 
         def step(self, actions):
-            for part, rows in enumerate(self.parts):
+            for part, rows in enumerate(self.env_groups):
                 self.step_async(part, actions[rows])
             obs, reward, terminated, truncated, infos = zip(*(self.step_wait(part) for part in (0, 1)), strict=True)
             info = {key: self.together([info[key] for info in infos]) for key in infos[0]}

@@ -9,8 +9,8 @@ import pytest
 from agilerl_like import PPO, make_vect_envs, train_on_policy
 from agilerl_like.errors import CheckpointError
 from agilerl_like.storage import safe_folder
-from agilerl_like.training.checkpoint_manager import newest_of
-from agilerl_like.training.training_config import Places
+from agilerl_like.training.checkpoint_manager import newest_checkpoint
+from agilerl_like.training.training_config import OutputPaths
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def forged(original, folder, change):
     documents = json.loads(json.dumps(dict(documents)))
     change(documents["run"], documents)
     safe_folder.write_folder(path, "checkpoint", documents, {name: dict(named) for name, named in tensors.items()})
-    return Places(run_dir=folder)
+    return OutputPaths(run_dir=folder)
 
 
 def refuse(text):
@@ -42,13 +42,13 @@ def refuse(text):
 
 
 def test_what_was_not_forged_is_read(original, tmp_path):
-    assert newest_of(forged(original, tmp_path / "run", lambda run, documents: None), refuse) is not None
+    assert newest_checkpoint(forged(original, tmp_path / "run", lambda run, documents: None), refuse) is not None
 
 
 def test_a_milestone_without_meaning_is_a_damage_like_any_other(original, tmp_path):
     places = forged(original, tmp_path / "run", lambda run, documents: documents["milestone"].update(score=math.nan))
     warnings = []
-    checkpoint = newest_of(places, warnings.append)
+    checkpoint = newest_checkpoint(places, warnings.append)
     assert checkpoint is not None
     assert checkpoint.generation == 1
     assert "milestone.json': score=nan: Input should be a finite number; the run goes on from gen-000001" in warnings[0]
@@ -102,4 +102,4 @@ EACH_OTHER = [{**BIRTH, "uid": 0, "parent_uid": 1}, {**BIRTH, "uid": 1, "parent_
 )
 def test_what_has_no_meaning_is_refused_by_name(original, tmp_path, change, said):
     with pytest.raises(CheckpointError, match=said):
-        newest_of(forged(original, tmp_path / "run", change), refuse)
+        newest_checkpoint(forged(original, tmp_path / "run", change), refuse)

@@ -23,8 +23,8 @@ def script(env="CartPole-v1", **options):
     with contextlib.closing(make_vect_envs(env, num_envs=2, backend="sync")) as envs:
         settings = {"learn_step": 32, "batch_size": 16, "net_config": SMALL, "num_envs": 2, "seed": 0}
         pop = PPO.population(2, envs.single_observation_space, envs.single_action_space, **settings)
-        schedule = {"max_steps": 64, "evo_steps": 32, "checkpoint": 32, "eval_loop": 1, "eval_steps": 20}
-        return train_on_policy(envs, pop=pop, verbose=False, **{**schedule, **options})
+        training_args = {"max_steps": 64, "evo_steps": 32, "checkpoint": 32, "eval_loop": 1, "eval_steps": 20}
+        return train_on_policy(envs, pop=pop, verbose=False, **{**training_args, **options})
 
 
 def contents(folder):

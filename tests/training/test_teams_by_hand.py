@@ -10,7 +10,7 @@ from agilerl_like import IPPO, ConfigurationError, MultiAgentPopulation, make_mu
 from agilerl_like.envs.multi_agent.group_env import AgentGroup, MultiAgentStepSync
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
-from agilerl_like.training.collector import Clock
+from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_collector import MultiAgentCollector
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
@@ -242,7 +242,7 @@ def test_twins_that_see_the_same_do_different_things_only_if_they_know_who_they_
     env = make_multi_agent_vect_envs(Roles, 8, backend="sync")
     team = team_of(env, agent_id_one_hot=named, lr=1e-2, learn_step=64)
     collector = MultiAgentCollector(
-        MultiAgentPopulation([team]), MultiAgentVecEnvAdapter(env), Clock(("env", "act", "learn"))
+        MultiAgentPopulation([team]), MultiAgentVecEnvAdapter(env), PhaseTimer(("env", "act", "learn"))
     )
     collector.reset([0])
     for _ in range(200):

@@ -16,7 +16,7 @@ from agilerl_like import PPO, Mutations, TournamentSelection, make_vect_envs, tr
 from agilerl_like.envs import VecEnvAdapter
 from agilerl_like.errors import EnvStepError
 from agilerl_like.training.best_agent import CONFIRMING_EPISODES
-from agilerl_like.training.collector import Clock, Collector
+from agilerl_like.training.collector import Collector, PhaseTimer
 
 MEMBERS, ENVS, STEPS = 2, 4, 32
 ASKING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "unique_dim")
@@ -67,7 +67,7 @@ def population_of(env, **settings):
 
 
 def collector_of(env, **settings):
-    collector = Collector(population_of(env, **settings), VecEnvAdapter(env), Clock(("act", "env", "learn")))
+    collector = Collector(population_of(env, **settings), VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
     collector.reset(range(len(collector.population)))
     return collector
 
@@ -129,10 +129,10 @@ def test_tensors_and_numpy_give_the_same_rollouts(world):
     resets_at_once = world.get("mode") is not AutoresetMode.NEXT_STEP
     assert (len(ours.last_observations.time) > 0) == resets_at_once
     assert (ours.masks is not None) == world.get("masks", False)
-    scores = [collector.take_scores() for collector in collectors]
+    scores = [collector.pop_scores() for collector in collectors]
     assert scores[0] == scores[1]
     assert np.isfinite(scores).all()
-    assert np.isnan(collectors[0].take_scores()).all()  # nothing ended since
+    assert np.isnan(collectors[0].pop_scores()).all()  # nothing ended since
 
 
 def test_last_observations_are_those_of_the_episodes_that_were_cut():
