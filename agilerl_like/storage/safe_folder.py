@@ -33,19 +33,13 @@ import torch
 from torch import Tensor
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.registry import registered
 from agilerl_like.storage.durable_io import REGULAR, make_folder, sync_folder
 
 T = TypeVar("T")
 
 SCHEMA = "agilerl-like/1"
 MANIFEST = "manifest.json"
-
-READERS = {
-    "agent": "PPO.load (IPPO.load, if it is a team)",
-    "population": "Population.load (MultiAgentPopulation.load, if it is multi-agent)",
-    "checkpoint": "train_on_policy(…, resume=…) of its run, PPO.load (its best agent) and Population.load",
-}
-"""Who reads which kind of folder."""
 
 MAX_JSON_BYTES = 8 * 2**20
 MAX_JSON_COMMAS = 500_000
@@ -510,12 +504,26 @@ def _files(path: Path, kind: str) -> list[StoredFile]:
         )
     if manifest.get("kind") != kind:
         found = manifest.get("kind")
-        hint = next((f", which {reader} reads" for name, reader in READERS.items() if name == found), "")
+        hint = _loader_hint(found)
         raise CheckpointError(f"path={str(path)!r} holds kind={found!r:.100}{hint}; what is wanted is {kind!r}")
     files = manifest.get("files")
     if not isinstance(files, dict):
         raise CheckpointError(f"path={str(path)!r} has a manifest without files")
     return [_file(path, name, facts) for name, facts in files.items()]
+
+
+def _loader_hint(kind: Any) -> str:
+    """The functions that read a kind of folder, as the end of an error; empty for an unknown kind."""
+    agent = " or ".join(f"{algorithm}.load" for algorithm in registered("algorithm"))
+    match kind:
+        case "agent":
+            return f", which {agent} reads"
+        case "population":
+            return ", which Population.load (MultiAgentPopulation.load, if it is multi-agent) reads"
+        case "checkpoint":
+            return f", which train_on_policy(…, resume=…) of its run, {agent} (its best agent) and Population.load read"
+        case _:
+            return ""
 
 
 def _file(folder: Path, name: str, facts: Any) -> StoredFile:
