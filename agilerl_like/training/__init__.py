@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agilerl_like.training.on_policy import train_on_policy
     from agilerl_like.training.training_config import TrainingArguments
 
-__all__ = ["Schedule", "train_multi_agent_on_policy", "train_on_policy"]
+__all__ = ["TrainingArguments", "train_multi_agent_on_policy", "train_on_policy"]
 
 _HOMES = ("training_config", "on_policy", "multi_agent")  # where these names live, the lightest first
 

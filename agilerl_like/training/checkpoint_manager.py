@@ -209,7 +209,7 @@ class CheckpointManager:
         The checkpoint comes last, and only if nothing failed: a run that is found to have ended has left everything.
         """
         process_group = self.members.process_group
-        serialized_agents, best = self.members.serialized_agents(), self._gather_best(run_state.best)
+        serialized_agents, best = self.members.gather_to_main(), self._gather_best(run_state.best)
         if process_group.is_main:
             self.reporters.sync()
             done = all(map(self._is_written, self._write_jobs(run_state, serialized_agents, best, last=last)))

@@ -90,9 +90,7 @@ class EloEvaluator(Evaluator):
         champion = members.broadcast_agents(owner_rank, [None if best is None else best.clone()])[0]
         self.opponent_pool.append(Opponent(champion, rating, generation))
         if len(self.opponent_pool) > POOL_SIZE:  # the first and the last stay
-            forgotten = generator(members.first.seed, Purpose.OPPONENTS_PER_GENERATION, generation, 1).integers(
-                1, POOL_SIZE
-            )
+            forgotten = generator(members.first.seed, Purpose.OPPONENTS, generation, 1).integers(1, POOL_SIZE)
             del self.opponent_pool[int(forgotten)]
         return PoolUpdate(steps, 0)
 
@@ -101,9 +99,7 @@ class EloEvaluator(Evaluator):
         *older, newest = self.opponent_pool
         count = min(OPPONENTS_PER_GENERATION - 1, len(older))
         places = (
-            generator(seed, Purpose.OPPONENTS_PER_GENERATION, generation).choice(len(older), count, replace=False)
-            if count
-            else ()
+            generator(seed, Purpose.OPPONENTS, generation).choice(len(older), count, replace=False) if count else ()
         )
         return [newest, *(older[int(place)] for place in sorted(places))]
 

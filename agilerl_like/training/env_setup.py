@@ -22,8 +22,8 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.envs.vec_env_checks import check_vector_env
 from agilerl_like.envs.wrapper_specs import changes_reward
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.evaluator import Evaluator
-from agilerl_like.training.make_collector import Collector, PhaseTimer
 from agilerl_like.training.training_config import Fitness
 
 
@@ -41,7 +41,7 @@ class EnvSetup(ABC):
 
     @property
     @abstractmethod
-    def vector(self) -> gymnasium.vector.VectorEnv:
+    def vec_env(self) -> gymnasium.vector.VectorEnv:
         """The env as gymnasium sees it."""
 
     @abstractmethod
@@ -54,9 +54,9 @@ class EnvSetup(ABC):
 
     def check(self) -> tuple[Finding, ...]:
         """Return what a brief check (see `check_env`) finds in a fresh env of this kind, if one can be made here."""
-        make = single_env_fn_of(self.vector)
+        make = single_env_fn_of(self.vec_env)
         found = () if make is None else check_env(make, steps=BRIEF_STEPS, replayed=BRIEF_REPLAYED).findings
-        return (*found, *_changed_rewards(getattr(self.vector, "recipe", None)))
+        return (*found, *_changed_rewards(getattr(self.vec_env, "recipe", None)))
 
     @abstractmethod
     def make_eval_env(self, num_envs: int) -> Any:
@@ -96,7 +96,7 @@ class SingleAgentEnvSetup(EnvSetup):
         self.env = env
 
     @property
-    def vector(self) -> gymnasium.vector.VectorEnv:
+    def vec_env(self) -> gymnasium.vector.VectorEnv:
         return self.env
 
     @classmethod

@@ -99,7 +99,7 @@ class TrainingLoop:
             reporters,
         )
         self.timer = PhaseTimer(TIMED_PHASES)
-        self.collector = env_setup.collector(members.population, env, self.timer)
+        self.collector = env_setup.make_collector(members.population, env, self.timer)
         self.lineage = Lineage()
         self.best: BestAgent | None = None
         """None before the first evaluation."""
@@ -211,7 +211,7 @@ class TrainingLoop:
             )
 
     def _record_initial_members(self) -> None:
-        self.evaluator.begin(self.members)
+        self.evaluator.init_opponent_pool(self.members)
         own = [initial_member(slot, agent) for slot, agent in self.members.local_members().items()]
         self._record_offspring(
             self.members.all_gather_by_slot(own, encode=BirthRecord.to_json, decode=BirthRecord.from_json)
@@ -240,7 +240,7 @@ class TrainingLoop:
             agent.steps.append(agent.steps[-1] + self.steps - self._steps_before)  # of all its runs
 
     def _vector_steps_left(self) -> int:
-        return self.training_args.ticks(self.members.first.num_envs) - self.progress.ticks
+        return self.training_args.vector_steps(self.members.first.num_envs) - self.progress.ticks
 
     def _replace_diverged(self, reports: Mapping[int, Report]) -> None:
         """Replace those that are not finite any more at once, by the best that is here."""
@@ -288,7 +288,7 @@ class TrainingLoop:
             )
             result, stopped = self._evaluate_until_stopped(
                 stop_requests,
-                lambda asked: self.evaluator.evaluator(self.population, seeds, progress.generation, should_stop=asked),
+                lambda asked: self.evaluator.evaluate(self.population, seeds, progress.generation, should_stop=asked),
             )
             result = result or _unfinished_result(self.population)
             own = [
@@ -355,7 +355,7 @@ class TrainingLoop:
             seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, generation)
             own, stopped = self._evaluate_until_stopped(
                 stop_requests,
-                lambda asked: player and self.evaluator.evaluator(player, seeds, generation, should_stop=asked),
+                lambda asked: player and self.evaluator.evaluate(player, seeds, generation, should_stop=asked),
             )
             found = next(filter(None, members.process_group.all_gather(None if own is None else list(own))), None)
         if found is None:

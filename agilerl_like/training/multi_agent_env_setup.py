@@ -16,10 +16,10 @@ from agilerl_like.envs.multi_agent.pettingzoo import (
 )
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.elo_evaluator import EloEvaluator
 from agilerl_like.training.env_setup import EnvSetup, divide_envs
 from agilerl_like.training.evaluator import Evaluator
-from agilerl_like.training.make_collector import PhaseTimer
 from agilerl_like.training.multi_agent_collector import MultiAgentCollector
 from agilerl_like.training.training_config import Fitness
 
@@ -39,7 +39,7 @@ class MultiAgentEnvSetup(EnvSetup):
         return cls(MultiAgentVectorEnv.from_config(recipe))
 
     @property
-    def vector(self) -> gymnasium.vector.VectorEnv:
+    def vec_env(self) -> gymnasium.vector.VectorEnv:
         return self.env.vector
 
     def make_training_env(self, members: int, parts: int, part: int = 0) -> MultiAgentVectorEnv:

@@ -16,7 +16,7 @@ from agilerl_like.algorithms.population import Population
 from agilerl_like.distributed.process_group import process_group_of
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Mutations, Selection
+from agilerl_like.hpo import Explorer, Selection
 from agilerl_like.plain_yaml import to_yaml
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
@@ -48,7 +48,7 @@ def train_on_policy(
     fitness: Fitness = TrainingArguments.fitness,
     selection_strategy: Selection | None = None,
     tournament: Selection | None = None,
-    mutation: Mutations | None = None,
+    mutation: Explorer | None = None,
     checkpoint: int | None = None,
     checkpoint_path: str | os.PathLike[str] | None = None,
     overwrite_checkpoints: bool = False,
@@ -134,12 +134,12 @@ def train_on_policy(
     population = agents if agents is None or isinstance(agents, BasePopulation) else env_setup.population(agents)
     if population is not None and not isinstance(population, env_setup.population):
         raise ConfigurationError(
-            f"pop={type(population).__name__} of {population[0].algo} cannot act in {env_name_of(env_setup.vector)}; "
+            f"pop={type(population).__name__} of {population[0].algo} cannot act in {env_name_of(env_setup.vec_env)}; "
             f"allowed are {env_setup.population.__name__}"
         )
     if swap_channels:
         for agent in cast(Population, population or ()):
-            agent.set_image_layout(env_setup.vector.single_observation_space, swap_channels=True)
+            agent.set_image_layout(env_setup.vec_env.single_observation_space, swap_channels=True)
     if run_dir is not None and resume is not None and Path(run_dir) != Path(resume):
         raise ConfigurationError(
             f"resume={str(resume)!r} and run_dir={str(run_dir)!r} are two folders; pass one of them"
@@ -148,7 +148,7 @@ def train_on_policy(
         raise ConfigurationError(f"overwrite=True would remove the run of resume={str(resume)!r}; pass one of them")
     folder = run_dir if resume is None else resume
     run_dir = None if folder is None else Path(folder)
-    name = env_name or env_name_of(env_setup.vector)
+    name = env_name or env_name_of(env_setup.vec_env)
     training_args = TrainingArguments(max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint)
     chosen = selection_strategy or tournament
     sinks: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
@@ -206,7 +206,7 @@ def _config_reporter(
     population: BasePopulation,
     training_args: TrainingArguments,
     selection: Selection | None,
-    mutations: Mutations,
+    mutations: Explorer,
     processes: int,
 ) -> ConfigReporter:
     """Write what the script asks for, as far as a configuration can say it; one that is there already stays."""

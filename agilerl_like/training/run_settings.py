@@ -19,7 +19,7 @@ from agilerl_like.envs.factory import VecEnvConfig, env_config_of
 from agilerl_like.envs.import_paths import import_path, plain
 from agilerl_like.envs.wrapper_specs import to_json as wrapper_to_json
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Mutations, Selection, TournamentSelection, TruncationSelection
+from agilerl_like.hpo import Explorer, Mutations, Selection, TournamentSelection, TruncationSelection
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.training_config import TrainingArguments
@@ -35,9 +35,9 @@ ABSENT = object()
 
 def environment_of(env_setup: EnvSetup) -> dict[str, Any]:
     """The section `environment`, without what cannot be written to a file; `name` is what reports call it."""
-    section: dict[str, Any] = {"name": env_name_of(env_setup.vector)}
+    section: dict[str, Any] = {"name": env_name_of(env_setup.vec_env)}
     try:
-        recipe = env_config_of(env_setup.vector)
+        recipe = env_config_of(env_setup.vec_env)
     except ConfigurationError:  # nothing tells how it was made
         return section
     for key, describe in _facts_of(recipe).items():
@@ -202,13 +202,13 @@ def settings_of(
     population: BasePopulation,
     training_args: TrainingArguments,
     selection: Selection | None,
-    mutations: Mutations,
+    mutations: Explorer,
     *,
     processes: int,
 ) -> Description:
     """Describe a run that a script asks for."""
     members, environment, notes = _members_of(population), environment_of(env_setup), []
-    vector = env_setup.vector
+    vector = env_setup.vec_env
     name = environment.pop("name")
     if {"id", "kwargs", "wrappers"} - environment.keys():
         environment = {}
@@ -231,6 +231,8 @@ def settings_of(
     elif isinstance(population[0].architecture, MultiAgentSpec):
         network = {"groups": network}
     choice, selection_notes = _selection_of(selection)
+    if selection is not None and not isinstance(mutations, Mutations):
+        notes.append(f"mutation: by {type(mutations).__name__}, which no configuration can name")
     settings = {
         "environment": environment,
         "algorithm": algorithm,
@@ -238,7 +240,7 @@ def settings_of(
         "hyperparameters": members["hyperparameters"],
         "network": network,
         **choice,
-        "mutation": None if selection is None else _mutation_of(mutations),
+        "mutation": _mutation_of(mutations) if selection is not None and isinstance(mutations, Mutations) else None,
         "training": asdict(training_args),
         "run": {"processes": processes},
         "seed": population[0].seed,

@@ -25,7 +25,7 @@ from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
-from agilerl_like.hpo import Mutations, Selection
+from agilerl_like.hpo import Explorer, Mutations, Selection
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import RunRecord
@@ -56,7 +56,7 @@ class RunPlan:
 
     training_args: TrainingArguments
     selection: Selection | None
-    mutations: Mutations
+    mutations: Explorer
     name: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     resume: str = ""
@@ -64,7 +64,7 @@ class RunPlan:
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is made."""
-        for activation in self.mutations.activation_selection:
+        for activation in self.mutations.activation_selection if isinstance(self.mutations, Mutations) else ():
             check_activation("activation_selection", activation)
 
 
@@ -122,8 +122,8 @@ def evolve_on_policy(
     job = WorkerJob(
         plan,
         type(env_setup),
-        env_config_of(env_setup.vector),
-        None if eval_setup is None else env_config_of(eval_setup.vector),
+        env_config_of(env_setup.vec_env),
+        None if eval_setup is None else env_config_of(eval_setup.vec_env),
         cpu,
         LocalState.of(population),
     )
@@ -143,9 +143,9 @@ def check_env_setup(env_setup: EnvSetup, reporters: Reporters) -> None:
     findings = env_setup.check()
     for finding in findings:
         if finding.severity == "warning":
-            reporters.warning(f"env {env_name_of(env_setup.vector)}: {finding.problem}; {finding.advice}")
+            reporters.warning(f"env {env_name_of(env_setup.vec_env)}: {finding.problem}; {finding.advice}")
     if errors := [f"{finding.problem}; {finding.advice}" for finding in findings if finding.severity == "error"]:
-        raise ConfigurationError(f"env {env_name_of(env_setup.vector)} cannot be trained in: {'. '.join(errors)}")
+        raise ConfigurationError(f"env {env_name_of(env_setup.vec_env)} cannot be trained in: {'. '.join(errors)}")
 
 
 def check_processes(processes: int, members: int | None, num_envs: int) -> None:
@@ -222,7 +222,7 @@ class ProcessRun:
             local_state = self.local_state or LocalState.of(population)
             members = ShardedPopulation.of(self.process_group, env_setup.population, population, local_state)
             if saved_run is not None and (limits := limits_reached(saved_run, training_args, members)):
-                outcome, gathered = saved_run["progress"]["outcome"], members.everybody()
+                outcome, gathered = saved_run["progress"]["outcome"], members.gather_all()
                 gathered.best_of_run = members.broadcast_agents(0, [best])[0]
                 raise RunFinished(f"{output_paths.run_dir} has ended: {outcome}", gathered, limits)
             if plan.selection is not None:
@@ -259,7 +259,7 @@ class ProcessRun:
             self.reporters.start(_record(plan, env_setup, training_env, members, output_paths))
             with StopRequests(self.process_group.monitor) as stop_requests:
                 try:
-                    return run.go(stop_requests)
+                    return run.run(stop_requests)
                 except PopulationDivergedError as end:
                     if diverged is None and (saved_run is not None or run.progress.saved_at):
                         raise RetryFromCheckpoint(str(end)) from end
@@ -298,8 +298,8 @@ def _record(
     plan: RunPlan, env_setup: EnvSetup, training_env: Any, members: ShardedPopulation, output_paths: OutputPaths
 ) -> RunRecord:
     return RunRecord(
-        name=plan.name or env_name_of(env_setup.vector),
-        env=env_name_of(env_setup.vector),
+        name=plan.name or env_name_of(env_setup.vec_env),
+        env=env_name_of(env_setup.vec_env),
         algorithm=members.first.algo,
         population_size=members.size,
         num_envs=members.first.num_envs,
@@ -345,7 +345,7 @@ def limits_reached(
     `saved_run` is the run's document in its newest checkpoint.
     """
     progress, best = Progress.from_json(saved_run["progress"]), BestAgent.from_json(saved_run["best"], None).record
-    is_spent = training_args.ticks(members.first.num_envs) <= progress.ticks
+    is_spent = training_args.vector_steps(members.first.num_envs) <= progress.ticks
     is_good_enough = training_args.target is not None and best.is_confirmed and best.fitness >= training_args.target
     return [
         name

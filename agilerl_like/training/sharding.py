@@ -219,7 +219,7 @@ class ShardedPopulation:
 
     # -- all of them in one place
 
-    def serialized_agents(self) -> list[SerializedAgent]:
+    def gather_to_main(self) -> list[SerializedAgent]:
         """Every member, on the main process; others get nothing."""
         arrived = self.process_group.send_recv(
             plan_transfers(((slot, 0) for slot in range(self.size)), self.shards), self.serialize

@@ -48,7 +48,7 @@ class TrainingArguments:
         """Env steps of each member between checkpoints."""
         return self.checkpoint or max(-(-self.max_steps // 10), 5 * self.evo_steps)
 
-    def ticks(self, num_envs: int) -> int:
+    def vector_steps(self, num_envs: int) -> int:
         """Steps of each env in the whole run, of so many for each member."""
         return self.max_steps // num_envs
 
