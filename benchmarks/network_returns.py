@@ -23,7 +23,7 @@ from agilerl_like.reporting import Reporters
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.session import evolve_on_policy
-from agilerl_like.training.training_config import Places
+from agilerl_like.training.training_config import OutputPaths
 from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, values
 from benchmarks.tables import ROOT, Goal, markdown
 from benchmarks.venvs import interpreter, is_ready
@@ -101,7 +101,11 @@ def learn(lesson: Lesson, seed: int, threads: int) -> Learned:
     setup = build(config)
     start = perf_counter()
     outcome = evolve_on_policy(
-        SingleAgentEnvSetup(setup.env), setup.population, setup.plan(), places=Places(), reporters=Reporters([])
+        SingleAgentEnvSetup(setup.env),
+        setup.population,
+        setup.plan(),
+        output_paths=OutputPaths(),
+        reporters=Reporters([]),
     )
     seconds, best = perf_counter() - start, outcome.population.best
     with closing(evaluation_env(setup.env, EPISODES)) as env:
