@@ -21,7 +21,7 @@ class ActionMasks:
 
     def __init__(self, space: Space) -> None:
         self.space, self.size = space, mask_size(space)
-        self.arrays: ArrayBackend = NumpyBackend()
+        self.array_backend: ArrayBackend = NumpyBackend()
         self._seen = False
         self._choices = mask_slices(space)
         self._stuck: Array | None = None  # rows that once had no choice; tensors only
@@ -45,14 +45,14 @@ class ActionMasks:
                 f"info['action_mask'] has shape {tuple(mask.shape)}; allowed for {self.space} in {len(rows)} envs is "
                 f"{(len(rows), self.size)}"
             )
-        for free in (None if present is None else ~self.arrays.to_bool(present, copy=False), ignored):
+        for free in (None if present is None else ~self.array_backend.to_bool(present, copy=False), ignored):
             mask = mask if free is None else mask | free[:, None]
         self._look_for_stuck(mask, rows)
         return mask
 
     def free(self, rows: int) -> Array:
         """Return a mask that allows everything."""
-        return ~self.arrays.zeros(rows, self.size, dtype=np.bool_)
+        return ~self.array_backend.zeros(rows, self.size, dtype=np.bool_)
 
     def check(self) -> None:
         """Raise EnvStepError if tensors allowed nothing somewhere since the beginning; waits for the device."""
@@ -62,7 +62,7 @@ class ActionMasks:
 
     def _as_flags(self, given: Any) -> Array:
         try:
-            return self.arrays.to_bool(given, copy=True)
+            return self.array_backend.to_bool(given, copy=True)
         except ValueError as fault:  # rows of unequal length
             raise ConfigurationError(f"info['action_mask'] has rows of unequal shape: {given!r}") from fault
 

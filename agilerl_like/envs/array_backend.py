@@ -54,7 +54,7 @@ class ArrayBackend(ABC):
         """Return what numpy holds as this kind."""
 
     @abstractmethod
-    def actions(self, given: Any) -> Any:
+    def to_env_actions(self, given: Any) -> Any:
         """Return actions as the env takes them; from a tensor to numpy this is the exchange with the host."""
 
     @abstractmethod
@@ -93,7 +93,7 @@ class NumpyBackend(ArrayBackend):
     def from_numpy(self, array: np.ndarray) -> np.ndarray:
         return array
 
-    def actions(self, given: Any) -> Any:
+    def to_env_actions(self, given: Any) -> Any:
         return given.cpu().numpy() if isinstance(given, Tensor) else given
 
     def make_encode_fn(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
@@ -137,7 +137,7 @@ class TorchBackend(ArrayBackend):
     def from_numpy(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def actions(self, given: Any) -> Tensor:
+    def to_env_actions(self, given: Any) -> Tensor:
         return torch.as_tensor(given, device=self.device)
 
     def make_encode_fn(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:

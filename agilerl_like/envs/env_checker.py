@@ -25,6 +25,7 @@ from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_s
 
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.env_errors import describe_exception
+from agilerl_like.envs.multi_agent.packed_env import PackedSpace
 from agilerl_like.envs.random_actions import MASK, sample_legal_action
 from agilerl_like.envs.spaces import ambiguous_images, check_action_space, check_observation_space, mask_size
 from agilerl_like.errors import ConfigurationError, Terminated
@@ -206,7 +207,7 @@ class _Check:
             space = getattr(self.env, name, None)
             if not isinstance(space, gym.Space):
                 raise self._break(f"{name} is {space!r:.100}", "set it to one of gymnasium.spaces")
-            if _is_packed(space):
+            if isinstance(space, PackedSpace):
                 continue
             try:
                 check(space)
@@ -226,7 +227,7 @@ class _Check:
 
     @property
     def _is_team(self) -> bool:
-        return _is_packed(self.env.observation_space)
+        return isinstance(self.env.observation_space, PackedSpace)
 
     def _play(self) -> None:
         """Step through episodes, of which the first begins from a seed."""
@@ -471,11 +472,6 @@ def _has_layer(env: Any, kind: type) -> bool:
             return True
         env = env.env
     return False
-
-
-def _is_packed(space: Any) -> bool:
-    """Whether this is the space of a team packed into one env, which checks its parts itself."""
-    return isinstance(space, Box) and hasattr(space, "tree")
 
 
 def _short(value: Any) -> str:

@@ -326,21 +326,21 @@ class ObservationEncoder:
         batches = {tuple(part.shape[:-1]) for part in parts}
         if len(batches) > 1:
             raise EnvStepError(f"the arrays of one observation have unequal leading axes: {sorted(batches)}")
-        float_columns = [part for leaf, part in zip(self.leaves, parts, strict=True) if not leaf.is_uint8]
+        floats = [part for leaf, part in zip(self.leaves, parts, strict=True) if not leaf.is_uint8]
         if self.dtype is torch.float32:
-            return xp.concatenate(float_columns, -1)
+            return xp.concatenate(floats, -1)
         images = [part for leaf, part in zip(self.leaves, parts, strict=True) if leaf.is_uint8]
-        front = [_contiguous(xp.concatenate(float_columns, -1)).view(xp.uint8)] if float_columns else []
+        front = [_contiguous(xp.concatenate(floats, -1)).view(xp.uint8)] if floats else []
         padding = [xp.zeros_like(images[0][..., :1])] * self._padding
         return xp.concatenate([*front, *images, *padding], -1)
 
     def random_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """Rows `[count, size]` of nothing seen: normal numbers, as if normalised, and bytes within their bounds."""
-        float_columns = torch.randn(count, self.num_floats, generator=generator)
+        floats = torch.randn(count, self.num_floats, generator=generator)
         if self.dtype is torch.float32:
-            return float_columns
+            return floats
         rows = torch.zeros(count, self.size, dtype=torch.uint8)
-        self.float_columns(rows).copy_(float_columns)
+        self.float_columns(rows).copy_(floats)
         for leaf in self.leaves:
             if leaf.is_uint8 and isinstance(leaf.space, Box):
                 low, high = int(leaf.space.low.min()), int(leaf.space.high.max())
@@ -371,9 +371,9 @@ class ObservationEncoder:
         return (tree_map(lambda array: array[None], tree) if single else tree), single
 
 
-def _contiguous(float_columns: Any) -> Any:
+def _contiguous(array: Any) -> Any:
     """The same numbers, rows behind each other; concatenated columns of a transposed array need not be."""
-    return np.ascontiguousarray(float_columns) if isinstance(float_columns, np.ndarray) else float_columns.contiguous()
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.contiguous()
 
 
 def channel_layout(shape: tuple[int, ...]) -> Layout:
@@ -514,8 +514,8 @@ def space_from_json(data: Mapping[str, Any]) -> Space:
 
 def _bounds_to_json(bounds: np.ndarray) -> Any:
     """Write one number if all are the same, else the flat list of all."""
-    float_columns = [("inf" if b > 0 else "-inf") if math.isinf(b) else b for b in bounds.ravel().tolist()]
-    return float_columns[0] if float_columns and len(set(float_columns)) == 1 else float_columns
+    values = [("inf" if b > 0 else "-inf") if math.isinf(b) else b for b in bounds.ravel().tolist()]
+    return values[0] if values and len(set(values)) == 1 else values
 
 
 def _bounds_from_json(bounds: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -82,7 +82,7 @@ class VecEnvAdapterProtocol(Protocol):
     num_envs: int
     single_observation_space: gym.Space
     single_action_space: gym.Space
-    arrays: ArrayBackend
+    array_backend: ArrayBackend
     action_mask: Array | None
     env: Any
 
@@ -118,7 +118,7 @@ class VecEnvAdapter:
         self.single_action_space: gym.Space = env.single_action_space
         self.autoreset_mode: AutoresetMode | None = _autoreset_mode(env)
         """None until the first reset if the env does not say."""
-        self.arrays: ArrayBackend = NumpyBackend()
+        self.array_backend: ArrayBackend = NumpyBackend()
         """The kind of arrays in Transitions, known from the first reset on."""
         self.action_mask: Array | None = None
         """What goes with the observations of the last `reset` or `step`."""
@@ -167,13 +167,13 @@ class VecEnvAdapter:
         if not isinstance(self.single_observation_space, gym.spaces.Dict):
             self._wrapped = isinstance(obs, Mapping)  # whatever the env's space says
         obs = self._policy_obs(obs)
-        self.arrays = self._masks.arrays = array_backend_of(obs)
+        self.array_backend = self._masks.array_backend = array_backend_of(obs)
         if self.autoreset_mode is None:
             self.autoreset_mode = self._guess_mode()
         obs = self._copied(obs)
         self.action_mask = self._masks.read(info, np.arange(self.num_envs))
         for group in self._groups:
-            group.ended, group.some_ended = self.arrays.zeros(len(group.rows), dtype=np.bool_), False
+            group.ended, group.some_ended = self.array_backend.zeros(len(group.rows), dtype=np.bool_), False
             group.all_valid = ~group.ended
             group.last_obs = obs if len(self._groups) == 1 else _rows(obs, group.rows)
         return obs
@@ -184,7 +184,7 @@ class VecEnvAdapter:
             self.step_async(0, actions)
             transition = self.step_wait(0)
         else:
-            actions = np.asarray(self.arrays.actions(actions))
+            actions = np.asarray(self.array_backend.to_env_actions(actions))
             check_num_actions(actions, self.num_envs)
             for place, group in enumerate(self._groups):
                 self.step_async(place, actions[group.rows])
@@ -194,7 +194,7 @@ class VecEnvAdapter:
 
     def step_async(self, group: int, actions: Any) -> None:
         """Let the rows of one part begin to step; nothing else may be asked of them before `step_wait`."""
-        actions = self.arrays.actions(actions)
+        actions = self.array_backend.to_env_actions(actions)
         if self._grouped is not None and len(self._groups) > 1:
             self._grouped.step_async(group, actions)
         else:
@@ -267,7 +267,7 @@ class VecEnvAdapter:
         return self.env.reset(seed=int(np.random.SeedSequence(each).generate_state(1)[0]))
 
     def _guess_mode(self) -> AutoresetMode:
-        if isinstance(self.arrays, NumpyBackend):
+        if isinstance(self.array_backend, NumpyBackend):
             mode, meaning = AutoresetMode.NEXT_STEP, "the step after an episode's end ignores the action and"
         else:
             mode, meaning = AutoresetMode.SAME_STEP, "the step that ends an episode"
@@ -281,7 +281,7 @@ class VecEnvAdapter:
         self, group: _EnvGroup, obs: Tree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
     ) -> Transition:
         self._info_size.check(info)
-        arrays, copy = self.arrays, not self._fresh_arrays
+        arrays, copy = self.array_backend, not self._fresh_arrays
         group.infos = info
         obs = self._copied(self._policy_obs(obs))
         reward = arrays.to_float32(reward, copy=copy)
@@ -344,11 +344,11 @@ class VecEnvAdapter:
         return obs["policy"] if self._wrapped else obs
 
     def _copied(self, obs: Tree) -> Tree:
-        return obs if self._fresh_arrays else self.arrays.copy(obs)
+        return obs if self._fresh_arrays else self.array_backend.copy(obs)
 
     def _true_next_obs(self, group: _EnvGroup, obs: Tree, ended: Array, info: dict[str, Any]) -> Tree:
         """Put the last observations of the episodes that ended in the place of the first ones of new episodes."""
-        arrays = self.arrays
+        arrays = self.array_backend
         final = info.get("final_obs", info.get("final_observation"))
         known = info.get("_final_obs", info.get("_final_observation", True))
         if final is None:
@@ -381,10 +381,10 @@ class VecEnvAdapter:
 
     def _reset_rows(self, whole: _EnvGroup, ended: Array, info: dict[str, Any]) -> tuple[Tree, Array | None]:
         mask = self._masks.read(info, whole.rows, ignored=ended)
-        obs, reset_info = self.env.reset(options={"reset_mask": self.arrays.copy(ended)})
+        obs, reset_info = self.env.reset(options={"reset_mask": self.array_backend.copy(ended)})
         fresh = self._masks.read(reset_info, whole.rows)
         if fresh is not None:  # the first ones may come with this reset
-            mask = self.arrays.where(ended, fresh, self._masks.free(self.num_envs) if mask is None else mask)
+            mask = self.array_backend.where(ended, fresh, self._masks.free(self.num_envs) if mask is None else mask)
         return self._copied(self._policy_obs(obs)), mask
 
     def _warn_once(self, text: str) -> None:

@@ -33,12 +33,12 @@ def boxes(draw) -> Box:
     dtype = np.dtype(draw(st.sampled_from(["float32", "float64", "float16", "uint8", "int64", "bool"])))
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=3, max_side=3))
     if dtype.kind == "f":
-        float_columns = st.floats(width=dtype.itemsize * 8, allow_nan=False)  # infinities included
+        elements = st.floats(width=dtype.itemsize * 8, allow_nan=False)  # infinities included
     elif dtype.kind == "b":
-        float_columns = st.booleans()
+        elements = st.booleans()
     else:
-        float_columns = st.integers(np.iinfo(dtype).min, np.iinfo(dtype).max)
-    one, other = (draw(hnp.arrays(dtype, shape, elements=float_columns)) for _ in range(2))
+        elements = st.integers(np.iinfo(dtype).min, np.iinfo(dtype).max)
+    one, other = (draw(hnp.arrays(dtype, shape, elements=elements)) for _ in range(2))
     low, high = np.asarray(np.minimum(one, other)), np.asarray(np.maximum(one, other))
     # gymnasium refuses a lower bound of +inf and an upper one of -inf
     if dtype.kind == "f":
@@ -228,12 +228,12 @@ def test_beside_an_image_of_bytes_numbers_are_four_bytes_each():
     assert rows.tolist() == [[*speed.tobytes(), 0, 51, 102, 204, 255, 0, 0, 0]]
     assert (encoding.size, encoding.dtype, encoding.num_floats) == (16, torch.uint8, 2)
     rows = torch.from_numpy(rows)
-    float_columns = encoding.float_columns(rows)
-    assert float_columns.tolist() == speed.tolist()
+    floats = encoding.float_columns(rows)
+    assert floats.tolist() == speed.tolist()
     assert encoding.normalised.tolist() == [True, True]
     eye, its_speed = encoding.leaves
     assert eye.read(rows).tolist() == [[[[0.0, *np.array([0.2, 0.4, 0.8, 1.0], np.float32).tolist()]]]]
-    float_columns += 1.0  # a view: who writes into it writes into the rows
+    floats += 1.0  # a view: who writes into it writes into the rows
     assert its_speed.read(rows).tolist() == [[1.5, 0.75]]
 
 
@@ -357,14 +357,12 @@ def test_every_array_is_read_back_from_a_row_exactly(space, seed, swapped):
         np.testing.assert_array_equal(leaf.read(rows[1]), seen[1])  # one member
         np.testing.assert_array_equal(leaf.read(rows[1, 2]), seen[1, 2])  # one observation
         assert leaf.read(rows).shape[2:] == leaf.shape
-    float_columns = [
-        leaf.read(rows).flatten(2) for leaf in encoding.leaves if not leaf.is_uint8 and leaf.kind != "image"
-    ]
+    floats = [leaf.read(rows).flatten(2) for leaf in encoding.leaves if not leaf.is_uint8 and leaf.kind != "image"]
     images = any(leaf.kind == "image" and not leaf.is_uint8 for leaf in encoding.leaves)
-    if float_columns and not images:
-        torch.testing.assert_close(encoding.float_columns(rows), torch.cat(float_columns, -1), rtol=0, atol=0)
+    if floats and not images:
+        torch.testing.assert_close(encoding.float_columns(rows), torch.cat(floats, -1), rtol=0, atol=0)
     assert encoding.normalised.shape == encoding.float_columns(rows).shape[2:]
-    device = TorchBackend(torch.device("cpu")).encoder(encoding)
+    device = TorchBackend(torch.device("cpu")).make_encode_fn(encoding)
     assert device(tree_map(torch.from_numpy, observation)).equal(rows)
     again = ObservationEncoder(space_from_json(json.loads(json.dumps(space_to_json(space)))), swap_channels=swapped)
     np.testing.assert_array_equal(again.encode(observation), rows)
@@ -396,7 +394,7 @@ def test_an_observation_outside_its_spaces_shape_is_named(observation, message):
     with pytest.raises(EnvStepError, match=message):
         encoding.encode(observation)
     with pytest.raises(EnvStepError, match=message):
-        TorchBackend(torch.device("cpu")).encoder(encoding)(tree_map(torch.from_numpy, observation))
+        TorchBackend(torch.device("cpu")).make_encode_fn(encoding)(tree_map(torch.from_numpy, observation))
 
 
 def test_a_lone_observation_of_another_shape_is_named_too():
@@ -408,9 +406,9 @@ def test_imagined_rows_are_normal_numbers_and_bytes_within_their_bounds():
     space = Dict({"a": Box(-1, 1, (20,)), "b": Box(3, 9, (5, 5, 5), np.uint8), "c": Box(0, 1, (5, 5, 1), np.bool_)})
     encoding = ObservationEncoder(space, normalize_images=False)
     rows = encoding.random_rows(500, torch.Generator().manual_seed(1))
-    float_columns, wide, flags = (leaf.read(rows) for leaf in encoding.leaves)
-    assert abs(float(float_columns.mean())) < 0.05  # 10,000 draws: five standard errors
-    assert abs(float(float_columns.std()) - 1) < 0.04
+    numbers, wide, flags = (leaf.read(rows) for leaf in encoding.leaves)
+    assert abs(float(numbers.mean())) < 0.05  # 10,000 draws: five standard errors
+    assert abs(float(numbers.std()) - 1) < 0.04
     assert wide.unique().tolist() == [3, 4, 5, 6, 7, 8, 9]
     assert flags.unique().tolist() == [0, 1]
     plain = ObservationEncoder(Box(-1, 1, (3,))).random_rows(4, torch.Generator().manual_seed(1))

@@ -294,7 +294,7 @@ def test_misuse_is_named(env_of):
     env = env_of([worlds.Frail] * 4, num_workers=2)
     with pytest.raises(gym.error.ResetNeeded):
         env.step(np.zeros(4, int))
-    with pytest.raises(ConfigurationError, match="blocks=3; allowed are the divisors of num_envs=4"):
+    with pytest.raises(ConfigurationError, match="num_members=3; allowed are the divisors of num_envs=4"):
         env.set_num_members(3)
     with pytest.raises(ConfigurationError, match="seed has 1 entries"):
         env.reset(seed=[1])
@@ -735,7 +735,7 @@ def test_a_script_without_a_main_guard_that_closes_nothing_ends_in_silence():
 
 @needs_pidfd
 def test_workers_end_by_themselves_when_their_parent_is_killed_even_if_they_hang():
-    script = run_script("env.send(0, np.ones(1, int)); env.receive(0)")  # worker 0 hangs, worker 1 waits
+    script = run_script("env.step_async(0, np.ones(1, int)); env.step_wait(0)")  # worker 0 hangs, worker 1 waits
     watched = workers_of(script)
     script.kill()
     script.communicate()
@@ -748,10 +748,10 @@ def test_workers_that_are_stopped_or_hold_the_interpreter_end_when_their_parent_
     script = run_script(
         """
         env.step(np.full(2, 2))  # both will hold the interpreter's lock in their next step
-        env.send(0, np.full(1, 2))
+        env.step_async(0, np.full(1, 2))
         os.kill(env._workers[1].process.pid, signal.SIGSTOP)
         print("ready", flush=True)
-        env.receive(0)
+        env.step_wait(0)
         """
     )
     watched = workers_of(script)
@@ -763,7 +763,7 @@ def test_workers_that_are_stopped_or_hold_the_interpreter_end_when_their_parent_
 
 @needs_pidfd
 def test_ctrl_c_is_the_parents_alone():
-    script = run_script("print('ready', flush=True); env.send(0, np.ones(1, int)); env.receive(0)")
+    script = run_script("print('ready', flush=True); env.step_async(0, np.ones(1, int)); env.step_wait(0)")
     watched = workers_of(script)
     assert script.stdout.readline() == "ready\n"
     os.killpg(script.pid, signal.SIGINT)

@@ -107,7 +107,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         There are two parts if there are two workers to share them and every member has two envs.
         """
         if num_members < 1 or self.num_envs % num_members:
-            raise ConfigurationError(f"blocks={num_members}; allowed are the divisors of num_envs={self.num_envs}")
+            raise ConfigurationError(f"num_members={num_members}; allowed are the divisors of num_envs={self.num_envs}")
         shutdown(self._workers)
         self._ready = False
         self.num_members = num_members
