@@ -1,8 +1,8 @@
-"""Randomness as an argument: every stream is derived from what it is for, so that nothing has to be saved or shared.
+"""Named random streams: each is derived from its purpose, so no generator state has to be saved or shared.
 
-A stream is named by the run's seed, a purpose and counters (generation, member, …). Two streams with different names
-are independent, and a name gives the same stream on every process, whoever asks and in whatever order. No global
-generator is read or seeded anywhere in this package.
+A stream is named by the run's seed, a purpose and counters (generation, member, …). Streams with different names are
+independent, and a name gives the same stream on every process, in whatever order streams are requested. The package
+neither reads nor seeds a global generator.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What a stream is for. The numbers are part of every run's identity: append, never renumber."""
+    """The purposes of random streams. The numbers determine every seeded result: append new ones, never renumber."""
 
     INITIAL_WEIGHTS = 0
     INITIAL_HYPERPARAMETERS = 1
@@ -43,7 +43,7 @@ def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
 
 
 def integer(seed: int, purpose: Purpose, *keys: int) -> int:
-    """Return one number in [0, 2**63) for generators that are seeded with an integer."""
+    """Return one integer in [0, 2**63), for generators that are seeded with an integer."""
     return int(seed_sequence(seed, purpose, *keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
@@ -53,5 +53,5 @@ def integers(count: int, seed: int, purpose: Purpose, *keys: int) -> list[int]:
 
 
 def fresh_seed() -> int:
-    """Return a run seed from the operating system's entropy, for runs that were given none (it is recorded)."""
+    """Return a seed from the operating system's entropy, for runs without one; the run records it."""
     return int(np.random.SeedSequence().generate_state(1, np.uint32)[0])

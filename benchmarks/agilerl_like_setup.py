@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
 from agilerl_like.algorithms.agent import Agent
 from agilerl_like.envs import VecEnvAdapter, VecEnvConfig, flat_size
-from agilerl_like.hpo import next_generation
+from agilerl_like.hpo import PopulationView, next_generation
 from agilerl_like.reporting import GenerationRecord, Reporter
 from agilerl_like.training import train_on_policy
 from agilerl_like.training.collector import Collector, PhaseTimer
@@ -152,14 +152,16 @@ def evolve(
         agent.finish_blend()
     births = population.evolve(
         next_generation(
-            [agent.genome for agent in population],
-            fitness,
-            [agent.index for agent in population],
+            PopulationView(
+                fitness,
+                [agent.index for agent in population],
+                [agent.genome for agent in population],
+                generation,
+            ),
             [agent.hp_config for agent in population],
             selection=TournamentSelection(tournament_size=2, elitism=True),
-            mutations=mutations,
+            explorer=mutations,
             seed=population.seed,
-            generation=generation,
             next_uid=next_uid,
             repair=population.repair,
         )

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from agilerl_like import HyperparameterConfig, Mutations, RLParameter
-from agilerl_like.hpo import Offspring
+from agilerl_like.hpo import History, Offspring
 from benchmarks.agilerl_like_setup import CARTPOLE, build_population, collecting, net_config, train
 from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish
 from benchmarks.measurement import UPDATE_STEPS
@@ -79,7 +79,9 @@ def measure(case: Case, threads: int, seed: int) -> Births:
             if kind == "no_mutation":
                 child = parent.clone(index=1 + birth)
             else:  # as a population does it
-                genome, changes = mutations.draw(parent.genome, parent.hp_config, rng, repair=parent.repair)
+                genome, changes = mutations.propose(
+                    parent.genome, History(), rng, hp_config=parent.hp_config, repair=parent.repair
+                )
                 child, _ = parent.make_offspring(Offspring(1, 0, 1 + birth, parent.index, 0, genome, changes))
             milliseconds = 1e3 * (time.perf_counter() - start)
             if birth >= SOME:

@@ -1,27 +1,43 @@
-"""Evolution as decisions about plain data: what may change, who is chosen, and what each child is like.
+"""Evolution as decisions about plain data: what may change, which members are selected, how their offspring differ.
 
-Nothing here touches a tensor. The result of a generation is a tuple of `Offspring` records, which other floors carry out.
+No module here touches a tensor. A generation's result is a tuple of `Offspring` records, which the algorithms apply to
+weights.
 """
 
 from agilerl_like.hpo.evolution import next_generation, pre_training_mutations
+from agilerl_like.hpo.explorer import Explorer
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.genome import Architecture, Genome, Mutation, Offspring
+from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig, RLParameter
 from agilerl_like.hpo.mutation import Mutations
-from agilerl_like.hpo.selection import Selection, TournamentSelection, TruncationSelection
+from agilerl_like.hpo.selection import (
+    PopulationView,
+    Selection,
+    SlotPlan,
+    TournamentSelection,
+    TruncationSelection,
+    ranking,
+)
 
 __all__ = [
     "Architecture",
-    "Offspring",
+    "Explorer",
     "FrozenMapping",
     "Genome",
+    "History",
     "HyperparameterConfig",
     "Mutation",
     "Mutations",
+    "Offspring",
+    "PopulationView",
     "RLParameter",
     "Selection",
+    "SlotPlan",
     "TournamentSelection",
+    "Trial",
     "TruncationSelection",
-    "pre_training_mutations",
     "next_generation",
+    "pre_training_mutations",
+    "ranking",
 ]

@@ -1,8 +1,8 @@
-"""From one generation to the next: genomes and their fitness become births.
+"""From one generation to the next: genomes and their fitness become offspring.
 
-The births depend on the run's seed, the generation, the uids and the ranks of fitness, and on nothing else: every
-process that calls this with the same numbers gets the same births, in whatever order the members are stored. Each
-child's mutation has a stream of its own, named by its uid.
+The result depends on the run's seed, the generation, the uids and what the strategies read of fitness and history, and
+on nothing else: every process computes the same offspring, in whatever order the members are stored. Each offspring's
+mutation has its own random stream, named by its uid.
 """
 
 from __future__ import annotations
@@ -10,49 +10,79 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-import numpy as np
-
-from agilerl_like.hpo.genome import Genome, Offspring
+from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
+from agilerl_like.hpo.genome import Genome, Mutation, Offspring
+from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
-from agilerl_like.hpo.mutation import Mutations, Repair, unchanged
-from agilerl_like.hpo.selection import Selection, assign_slots, ranking
+from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, check_plan, ranking
 from agilerl_like.seeding import Purpose, generator
 
 
 def next_generation(
-    genomes: Sequence[Genome],
-    fitness: Sequence[float] | np.ndarray,
-    uids: Sequence[int],
+    view: PopulationView,
     hp_configs: Sequence[HyperparameterConfig],
     *,
     selection: Selection,
-    mutations: Mutations,
+    explorer: Explorer,
     seed: int,
-    generation: int,
     next_uid: int,
     repair: Repair = unchanged,
 ) -> tuple[Offspring, ...]:
-    """Return one birth for every slot; `generation` counts from 1, and clones get uids from `next_uid` on.
+    """Return one offspring for every slot; clones get uids from `next_uid` on.
 
-    Members that are chosen keep their slots; clones take the places of the others. Survivors stay as they are, unless
-    `mutations` says otherwise of them or of the best. Raises `PopulationDivergedError` if no fitness is finite.
+    Survivors keep their slot and stay as they are, unless the explorer changes survivors or the best member too. Raises
+    `PopulationDivergedError` if no fitness is finite.
     """
-    selection.validate(len(genomes))
-    fitness = np.asarray(fitness, dtype=float)
-    parents = assign_slots(selection.parents(fitness, generator(seed, Purpose.SELECTION, generation), uids=uids))
-    elite = ranking(fitness, uids)[0]
+    selection.validate(len(view))
+    plan = selection.plan(view, generator(seed, Purpose.SELECTION, view.generation))
+    check_plan(plan, len(view), selection)
+    elite = ranking(view.fitness, view.uids)[0]
     new_uids = count(next_uid)
+    history = view.history
+    found = []
+    for slot, row in enumerate(plan):
+        parent_slot = int(row.weights_from)
+        survives = slot == parent_slot
+        uid = view.uids[slot] if survives else next(new_uids)
+        genome, changes = _inherited(view, row, repair)
+        explores = row.explore or (explorer.mutate_elite if slot == elite else explorer.mutate_survivors)
+        if explores:
+            rng = generator(seed, Purpose.MUTATION, view.generation, uid)
+            genome, more = explorer.propose(genome, history, rng, hp_config=hp_configs[parent_slot], repair=repair)
+            changes += more
+        offspring = Offspring(
+            view.generation, slot, int(uid), int(view.uids[parent_slot]), parent_slot, genome, changes
+        )
+        found.append(offspring)
+        if explores:
+            history = history.with_pending(_pending(offspring, hp_configs[parent_slot], view))
+    return tuple(found)
 
-    def make_offspring(slot: int, parent: int) -> Offspring:
-        survives = slot == parent
-        uid = uids[slot] if survives else next(new_uids)
-        genome, changes = genomes[parent], ()
-        if not survives or (mutations.mutate_elite if slot == elite else mutations.mutate_survivors):
-            rng = generator(seed, Purpose.MUTATION, generation, uid)
-            genome, changes = mutations.draw(genome, hp_configs[parent], rng, repair=repair)
-        return Offspring(generation, slot, int(uid), int(uids[parent]), parent, genome, changes)
 
-    return tuple(make_offspring(slot, parent) for slot, parent in enumerate(parents.tolist()))
+def _inherited(view: PopulationView, row: SlotPlan, repair: Repair) -> tuple[Genome, tuple[Mutation, ...]]:
+    """Return the genome that a plan's row passes on; the architecture belongs to the weights."""
+    genome = view.genomes[row.weights_from]
+    if row.hyperparameters_from == row.weights_from:
+        return genome, ()
+    donor = view.genomes[row.hyperparameters_from]
+    genome, change = with_hyperparameters(genome, donor.hyperparameters, repair, operator="copy")
+    return genome, (change,) if change.details else ()
+
+
+def _pending(offspring: Offspring, hp_config: HyperparameterConfig, view: PopulationView) -> Trial:
+    """Return the trial that an offspring is about to start."""
+    uid, parent_uid = offspring.uid, offspring.parent_uid
+    return Trial(
+        generation=offspring.generation + 1,
+        uid=uid,
+        parent_uid=view.history.parent_of(uid) if offspring.survives else parent_uid,
+        hyperparameters={name: offspring.genome.hyperparameters[name] for name in hp_config},
+        architecture=offspring.genome.architecture.describe(),
+        mutation=", ".join(change.label for change in offspring.mutations) or "None",
+        fitness_before=float(view.fitness[offspring.parent_slot]),
+        fitness=float("nan"),
+        env_steps=0,
+    )
 
 
 def pre_training_mutations(
@@ -60,15 +90,17 @@ def pre_training_mutations(
     uids: Sequence[int],
     hp_configs: Sequence[HyperparameterConfig],
     *,
-    mutations: Mutations,
+    explorer: Explorer,
     seed: int,
     repair: Repair = unchanged,
 ) -> tuple[Offspring, ...]:
-    """Return the births of generation 0, in which every member is mutated once before any training."""
+    """Return the offspring of generation 0, in which every member is changed once before any training."""
 
     def make_offspring(slot: int) -> Offspring:
         rng = generator(seed, Purpose.MUTATION, 0, uids[slot])
-        genome, changes = mutations.draw(genomes[slot], hp_configs[slot], rng, repair=repair, pre_training=True)
+        genome, changes = explorer.propose(
+            genomes[slot], History(), rng, hp_config=hp_configs[slot], repair=repair, pre_training=True
+        )
         return Offspring(0, slot, int(uids[slot]), int(uids[slot]), slot, genome, changes)
 
     return tuple(make_offspring(slot) for slot in range(len(genomes)))

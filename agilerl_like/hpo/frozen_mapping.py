@@ -1,7 +1,7 @@
-"""A dictionary that cannot change, so that members of a population can share one without sharing its fate.
+"""An immutable mapping that members of a population can share.
 
-Its names are kept in alphabetical order: two equal mappings are then read, hashed and drawn from alike. (The standard
-library's `MappingProxyType` can be neither hashed nor copied nor pickled.)
+Its names are in alphabetical order, so that equal mappings are iterated, hashed and sampled from in the same order. (The
+standard library's `MappingProxyType` can be neither hashed nor copied nor pickled.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ class FrozenMapping(Mapping[str, V_co]):
     __slots__ = ("_entries",)
 
     def __init__(self, entries: Mapping[str, V_co] | None = None) -> None:
-        """Keep the entries in alphabetical order."""
         self._entries: dict[str, Any] = {name: _frozen(value) for name, value in sorted((entries or {}).items())}
 
     def __getitem__(self, name: str) -> V_co:

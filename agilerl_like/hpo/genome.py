@@ -1,7 +1,7 @@
-"""What evolution knows of an individual: its genome, and the record of how it came to be.
+"""The data that evolution works on: a genome, a mutation, and the record of one offspring.
 
-A genome is an architecture and a set of hyperparameters, and nothing else: no weights, no history. Births are plain
-data, the same on every process; whoever owns tensors carries them out.
+A genome is an architecture and a set of hyperparameters; it has no weights and no history. Offspring are plain data,
+equal on every process; the algorithms apply them to weights.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ MutationKind: TypeAlias = Literal["none", "architecture", "parameters", "activat
 
 
 class Architecture(Protocol):
-    """What evolution asks of a description of networks: a frozen, hashable value that can name its variations."""
+    """A frozen, hashable description of networks that lists and applies its own mutations."""
 
     def operators(self, kind: OperatorKind) -> tuple[str, ...]:
-        """Return the operators that are legal now, in a fixed order; `direction` reads their names."""
+        """Return the operators that are legal now, in a fixed order; `direction` parses their names."""
         ...
 
     def mutate(
         self, operator: str, rng: np.random.Generator, *, activations: tuple[str, ...] = ()
     ) -> tuple[Architecture, dict[str, int | float | str]]:
-        """Return the changed description, and the numbers that say what was changed."""
+        """Return the changed description, and the arguments of the change (layer, nodes, …)."""
         ...
 
     def describe(self) -> str:
@@ -39,19 +39,18 @@ class Architecture(Protocol):
 
 @dataclass(frozen=True)
 class Mutation:
-    """One change, with its numbers: for hyperparameters `details` maps each name to (old, new)."""
+    """One change and its arguments; for hyperparameters `details` maps each name to (old, new)."""
 
     kind: MutationKind
     operator: str = ""
     details: Mapping[str, Any] = FrozenMapping()
 
     def __post_init__(self) -> None:
-        """Freeze the details."""
         object.__setattr__(self, "details", FrozenMapping(self.details))
 
     @property
     def label(self) -> str:
-        """What a table shows, and what AgileRL calls `mut`."""
+        """The mutation in a table; AgileRL calls it `mut`."""
         match self.kind:
             case "none":
                 return "None"
@@ -77,13 +76,12 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Genome:
-    """All that a child inherits besides weights."""
+    """All that an offspring inherits besides weights."""
 
     hyperparameters: Mapping[str, Number]
     architecture: Architecture
 
     def __post_init__(self) -> None:
-        """Freeze the hyperparameters."""
         object.__setattr__(self, "hyperparameters", FrozenMapping(self.hyperparameters))
 
     def replace(self, **changes: Any) -> Genome:
@@ -93,7 +91,7 @@ class Genome:
 
 @dataclass(frozen=True)
 class Offspring:
-    """Who lives in a slot from this generation on: a survivor, or a child of the member that was in `parent_slot`."""
+    """The member of a slot from this generation on: a survivor, or a clone of the member that was in `parent_slot`."""
 
     generation: int
     slot: int
@@ -105,13 +103,8 @@ class Offspring:
 
     @property
     def survives(self) -> bool:
-        """Whether this is the individual that was here before; even then it may have been mutated."""
+        """Whether the member was in this slot before; its genome may have changed all the same."""
         return self.uid == self.parent_uid
-
-    @property
-    def seed_key(self) -> tuple[int, int]:
-        """The keys of this birth's random streams: `seeding.generator(seed, purpose, *birth.seed_key)`."""
-        return self.generation, self.uid
 
     def to_json(self) -> dict[str, Any]:
         """Return one line of the lineage as plain data."""
@@ -129,6 +122,9 @@ class Offspring:
 
 
 def direction(operator: str) -> int:
-    """Whether an operator grows (1), shrinks (-1) or does either (0), by its verb (a part may have any name)."""
+    """Return 1 for an operator that grows the network, -1 for one that shrinks it, 0 for one that may do either.
+
+    Only the verb after the last dot counts, because the part before it may have any name.
+    """
     verb = operator.rpartition(".")[2]
     return 1 if verb.startswith("add_") else -1 if verb.startswith("remove_") else 0

@@ -1,50 +1,42 @@
-"""How a child differs from its parent: one kind of change is drawn, then its particulars.
+"""The default explorer: it draws one kind of mutation for each offspring, then the mutation's arguments.
 
-Growing and shrinking are equally likely however many ways there are to do either, else networks would drift towards the
-more numerous. Whether a network's outputs survive its change is decided by the floor that holds the weights.
+Growing and shrinking are equally likely however many operators there are for either; otherwise networks would drift
+towards the direction with more of them. The modules that hold the weights decide how outputs are preserved.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.genome import Architecture, Genome, Mutation, MutationKind, direction
-from agilerl_like.hpo.hyperparameters import HyperparameterConfig, Number
+from agilerl_like.hpo.history import History
+from agilerl_like.hpo.hyperparameters import HyperparameterConfig
 from agilerl_like.seeding import Purpose, fresh_seed, generator
-
-Repair: TypeAlias = Callable[[dict[str, Number]], Mapping[str, Number]]
-
-
-def unchanged(hyperparameters: dict[str, Number]) -> Mapping[str, Number]:
-    """Repair nothing: for agents whose hyperparameters do not depend on each other."""
-    return hyperparameters
 
 
 @dataclass(frozen=True)
-class Mutations:
-    """The relative weights of each kind of change, and how large they are.
+class Mutations(Explorer):
+    """Relative weights of each kind of mutation, and the sizes of the changes.
 
-    Most clones change hyperparameters, each of those that have a range with a chance of one half; those that change
-    nothing, or weights alone, repeat their parent's. (AgileRL's usual weights are 0.4, 0.2, 0.2, 0.0 and 0.2, under
-    which a search of few generations hardly changes any hyperparameter.)
+    By default 60 % of the clones change hyperparameters, each one with a range with probability 1/2. (AgileRL's usual
+    weights are 0.4, 0.2, 0.2, 0.0 and 0.2, with which a search of few generations hardly changes any hyperparameter.)
 
-    An architecture mutation adds or removes a layer with probability `new_layer_prob`, else nodes. Noise on weights is
+    An architecture mutation adds or removes a layer with probability `new_layer_prob`, else nodes. Parameter noise is
     scaled until the policy has moved by `mutation_kl`, the mean KL(parent || child) in nats over states of the last
-    rollout. `mutation_sd`, AgileRL's name, bounds it: the largest standard deviation of the noise, relative to that of
-    each weight matrix; where it binds, the policy moves by less. Whatever it is, every matrix keeps a cosine of 0.9
-    with its parent. `mutate_elite` and `mutate_survivors` say whether the best member, and the others that
-    keep their slots, may change too; by default only clones do. `rand_seed` is for mutation by hand alone, and drawn
-    from the operating system if left out; a run has its own. `device` and `accelerator` are accepted, as AgileRL has
-    them, and unused: nothing here touches a tensor.
+    rollout. `mutation_sd`, AgileRL's name, is an upper bound: the standard deviation of the noise relative to that of
+    each weight matrix; where it applies, the policy moves by less. Every matrix keeps a cosine of at least 0.9 with its
+    parent's. With `mutate_elite` and `mutate_survivors` the best member and the other survivors change too; by default
+    only clones do. `rand_seed` is for mutation by hand alone and drawn from the operating system if it is None; a run
+    has its own seed. `device` and `accelerator` are AgileRL's arguments and have no effect.
     """
 
     no_mutation: float = 0.1
@@ -63,7 +55,6 @@ class Mutations:
     mutation_kl: float = field(default=0.01, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse weights that are none, and lists where a value is meant."""
         object.__setattr__(self, "activation_selection", tuple(self.activation_selection))
         for kind, weight in self.weights.items():
             name = "no_mutation" if kind == "none" else kind
@@ -81,7 +72,7 @@ class Mutations:
 
     @cached_property
     def manual_rng(self) -> np.random.Generator:
-        """What mutation by hand draws from, call after call."""
+        """The random generator of mutation by hand, which continues from call to call."""
         return generator(fresh_seed() if self.rand_seed is None else self.rand_seed, Purpose.MANUAL, Purpose.MUTATION)
 
     @property
@@ -95,26 +86,27 @@ class Mutations:
             "rl_hp": self.rl_hp,
         }
 
-    def draw(
+    def propose(
         self,
         genome: Genome,
-        hp_config: HyperparameterConfig,
+        history: History,
         rng: np.random.Generator,
         *,
+        hp_config: HyperparameterConfig,
         repair: Repair = unchanged,
         pre_training: bool = False,
     ) -> tuple[Genome, tuple[Mutation, ...]]:
-        """Return a mutated genome and what was changed.
+        """Return a mutated genome and a record of the change; `history` is not used.
 
-        Before training `no_mutation` is out of the draw. `repair` mends hyperparameters that depend on one another. A
-        kind that finds nothing to change leaves the genome as it is, and says in its details what was wanted.
+        With `pre_training` the weight of `no_mutation` is 0. A kind that finds nothing to change leaves the genome as
+        it is; the record's details then hold the kind as "wanted".
         """
         weights = self.weights
         if pre_training:
             weights["none"] = 0.0
         reached = [*accumulate(weights.values())]
         kind: MutationKind = "none"
-        if reached[-1]:  # `rng.choice` with chances takes seven times as long, and draws the same
+        if reached[-1]:  # the same draw as `rng.choice` with probabilities, in a seventh of the time
             kind = list(weights)[bisect_right(reached, rng.random() * reached[-1])]
         match kind:
             case "none":
@@ -122,17 +114,17 @@ class Mutations:
             case "parameters":
                 return genome, (Mutation(kind, "noise", {"sd": self.mutation_sd, "kl": self.mutation_kl}),)
             case "rl_hp":
-                child, mutation = change_hyperparameters(genome, hp_config, rng, repair)
+                child, mutation = mutate_hyperparameters(genome, hp_config, rng, repair)
             case "architecture":
                 operator = draw_operator(genome.architecture, rng, self.new_layer_prob)
-                child, mutation = change_architecture(genome, kind, operator, rng)
+                child, mutation = mutate_architecture(genome, kind, operator, rng)
             case "activation":
                 operator = draw_one(genome.architecture.operators(kind), rng)
-                child, mutation = change_architecture(genome, kind, operator, rng, self.activation_selection)
+                child, mutation = mutate_architecture(genome, kind, operator, rng, self.activation_selection)
         return child, (Mutation("none", details={"wanted": kind}) if child == genome else mutation,)
 
     def mutation(self, population: Any, pre_training_mut: bool = False) -> Any:
-        """Return the mutated population; in a list the first agent is the elite that selection put there."""
+        """Mutate a population by hand and return it; in a list, the first agent is taken for the elite."""
         if hasattr(population, "mutate"):
             return population.mutate(self, pre_training=pre_training_mut)
         spared = 0 if self.mutate_elite or pre_training_mut else 1
@@ -141,10 +133,10 @@ class Mutations:
         return population
 
 
-def change_hyperparameters(
+def mutate_hyperparameters(
     genome: Genome, hp_config: HyperparameterConfig, rng: np.random.Generator, repair: Repair
 ) -> tuple[Genome, Mutation]:
-    """Move each hyperparameter with a chance of one half, and at least one; record every value that became another."""
+    """Move each hyperparameter with probability 1/2, and at least one; record every value that changed."""
     old = genome.hyperparameters
     moves = rng.random(len(hp_config)) < 0.5
     if len(moves) and not moves.any():
@@ -154,12 +146,10 @@ def change_hyperparameters(
         for (name, parameter), moves_now in zip(hp_config.items(), moves, strict=True)
         if moves_now
     }
-    new = repair({**old, **moved})
-    details = {name: (old[name], new[name]) for name in old if new[name] != old[name]}
-    return genome.replace(hyperparameters=new), Mutation("rl_hp", "step", details)
+    return with_hyperparameters(genome, moved, repair)
 
 
-def change_architecture(
+def mutate_architecture(
     genome: Genome,
     kind: MutationKind,
     operator: str,
@@ -174,20 +164,21 @@ def change_architecture(
 
 
 def draw_operator(architecture: Architecture, rng: np.random.Generator, new_layer_prob: float) -> str:
-    """Draw a direction and a kind; where nothing of both is legal, give up the direction first and then the kind.
+    """Draw a direction and a kind, then an operator; "" if none is legal.
 
-    What may do either is among the ways of both directions.
+    Where none is legal in the direction, the other direction is used; where none is legal of the kind, the other kind.
+    An operator that may grow or shrink counts in both directions.
     """
-    other = 1 if rng.random() < 0.5 else -1  # than the one that is wanted
+    unwanted = 1 if rng.random() < 0.5 else -1
     layers_first = rng.random() < new_layer_prob
     for kind in ("layer", "node") if layers_first else ("node", "layer"):
         legal = architecture.operators(kind)
-        wanted = tuple(operator for operator in legal if direction(operator) != other)
+        wanted = tuple(operator for operator in legal if direction(operator) != unwanted)
         if legal:
             return draw_one(wanted or legal, rng)
     return ""
 
 
 def draw_one(names: tuple[str, ...], rng: np.random.Generator) -> str:
-    """Return one of the names, each equally likely, or the empty name if there is none."""
+    """Return one of the names, each equally likely, or "" if there is none."""
     return names[rng.integers(len(names))] if names else ""

@@ -1,13 +1,12 @@
-"""Who becomes a parent: fitness goes in, indices come out.
+"""Selection: fitness goes in, a plan of parents comes out.
 
-Only ranks count, so rescaled fitness chooses alike. Everything is drawn in terms of ranks and never of slots, so the
-order in which members happen to be stored changes nothing either. A member whose fitness is not finite has no rank: it
-takes part in no tournament, is never a parent, and never survives.
+Only ranks count, so rescaling the fitness changes nothing. Random draws refer to ranks and not to slots, so the order
+in which members are stored changes nothing either. A member whose fitness is not finite has no rank: it takes part in
+no tournament, is never a parent, and never survives.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
@@ -16,20 +15,58 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
+from agilerl_like.hpo.genome import Genome
+from agilerl_like.hpo.history import History
 from agilerl_like.registry import register
 from agilerl_like.seeding import Purpose, fresh_seed, generator
 
 
+@dataclass(frozen=True, eq=False)
+class PopulationView:
+    """What a selection strategy may base its plan on; members are in the order of their slots."""
+
+    fitness: np.ndarray  # [P], nan or infinite for a member that diverged
+    uids: Sequence[int]  # [P]
+    genomes: Sequence[Genome]  # [P]
+    generation: int
+    """The generation that has just been evaluated; the first is 1."""
+    history: History = History()
+    """Trials of all generations so far, this one included."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fitness", np.asarray(self.fitness, dtype=float))
+
+    def __len__(self) -> int:
+        return len(self.fitness)
+
+
+class SlotPlan(NamedTuple):
+    """The content of one slot in the next generation; the first two are slots of this generation.
+
+    A member whose weights come from its own slot survives: it keeps its uid and is not a clone.
+    """
+
+    weights_from: int
+    """Weights, Adam moments, normalizers and architecture."""
+    hyperparameters_from: int
+    """Another slot than `weights_from` where a member takes over another one's hyperparameters (MF-PBT)."""
+    explore: bool
+    """Whether the explorer changes the genome."""
+
+
 class Selected(NamedTuple):
-    """What selection by hand returns: the best agent, and the next population; with elitism it comes first."""
+    """The result of selection by hand: the best agent, and the next population; with elitism it comes first."""
 
     elite: Any
     population: Any
 
 
 @dataclass(frozen=True)
-class Selection(ABC):
-    """A strategy; `seed` is for selection by hand alone, everything else is given its random generator."""
+class Selection:
+    """A selection strategy: a subclass overrides `parents`, or `plan` if it needs more than fitness.
+
+    `seed` is for selection by hand alone; a run passes its own random generators.
+    """
 
     seed: int | None = field(default=None, kw_only=True)
 
@@ -37,7 +74,6 @@ class Selection(ABC):
     def _manual_rng(self) -> np.random.Generator:
         return generator(fresh_seed() if self.seed is None else self.seed, Purpose.MANUAL, Purpose.SELECTION)
 
-    @abstractmethod
     def parents(
         self, fitness: np.ndarray, rng: np.random.Generator, *, uids: Sequence[int] | np.ndarray | None = None
     ) -> np.ndarray:
@@ -45,16 +81,26 @@ class Selection(ABC):
 
         Raises `PopulationDivergedError` if no fitness is finite.
         """
+        raise NotImplementedError(f"{type(self).__name__} defines neither parents() nor plan()")
+
+    def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
+        """Return a row for every slot.
+
+        By default the parents keep their slots, and clones of them, which are explored, replace the other members. All
+        random draws must come from `rng`, so that every process gets the same plan.
+        """
+        sources = assign_slots(self.parents(view.fitness, rng, uids=view.uids)).tolist()
+        return [SlotPlan(source, source, explore=source != slot) for slot, source in enumerate(sources)]
 
     def validate(self, population_size: int) -> None:
-        """Raise `ConfigurationError` if this strategy cannot serve a population of this size."""
+        """Raise `ConfigurationError` if this strategy cannot be used for a population of this size."""
         if population_size < 1:
             raise ConfigurationError(f"population_size={population_size!r} must be at least 1")
 
     def select(self, population: Any) -> Selected:
         """Return the best agent and the next population, from the last entry of each agent's `fitness`.
 
-        A list of agents gives a list of clones with new indices; only the best keeps its own, where it comes first.
+        A list of agents gives a list of clones with new indices; only the best keeps its own index, if it comes first.
         """
         agents = list(population)
         self.validate(len(agents))
@@ -65,7 +111,7 @@ class Selection(ABC):
         uids = [agent.index for agent in agents]
         parents = self.parents(fitness, self._manual_rng, uids=uids)
         best = ranking(fitness, uids)[0]
-        if hasattr(population, "reselect"):
+        if hasattr(population, "clone_selected"):
             return Selected(agents[best], population.clone_selected(parents))
         spare = range(max(uids) + 1, max(uids) + 1 + len(parents))
         if parents[0] == best:
@@ -76,11 +122,11 @@ class Selection(ABC):
 @register("selection", "tournament")
 @dataclass(frozen=True)
 class TournamentSelection(Selection):
-    """Each parent is the best of `tournament_size` members drawn at random, all different.
+    """Each parent is the best of `tournament_size` different members drawn at random.
 
-    A tournament holds at most all the healthy members, so a large one always finds the best; of size 1 it is a uniform
-    draw. With `elitism` the best member is the first parent. `population_size` is as in AgileRL; it need not be given.
-    `eval_loop` is of its older releases, where it counts the last fitnesses that are averaged; here only the last one
+    A tournament holds at most all members with a finite fitness, so a large one always finds the best; of size 1 it is
+    a uniform draw. With `elitism` the best member is the first parent. `population_size` is AgileRL's and may be left out.
+    `eval_loop` is from AgileRL's older releases, where that many last fitnesses are averaged; here only the last one
     counts.
     """
 
@@ -90,7 +136,6 @@ class TournamentSelection(Selection):
     eval_loop: InitVar[int] = 1
 
     def __post_init__(self, eval_loop: int) -> None:
-        """Refuse an empty tournament, and one of means."""
         if eval_loop != 1:
             raise ConfigurationError(
                 f"eval_loop={eval_loop!r}; allowed is 1, for the last fitness alone counts: it is a mean of as many "
@@ -102,7 +147,7 @@ class TournamentSelection(Selection):
     def parents(
         self, fitness: np.ndarray, rng: np.random.Generator, *, uids: Sequence[int] | np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the elite, if it is protected, and the winner of one tournament for every other place."""
+        """Return the elite, if it is protected, and the winners of one tournament for every other slot."""
         by_rank = ranking(fitness, uids)
         elite = by_rank[: int(self.elitism)]
         shuffled_ranks = rng.random((len(fitness) - len(elite), len(by_rank))).argsort(axis=1)
@@ -125,12 +170,11 @@ class TournamentSelection(Selection):
 @register("selection", "truncation")
 @dataclass(frozen=True)
 class TruncationSelection(Selection):
-    """The worst `fraction` is replaced by copies of members drawn from the best `fraction` (Jaderberg et al. 2017)."""
+    """Copies of members drawn from the best `fraction` replace the worst `fraction` (Jaderberg et al. 2017)."""
 
     fraction: float = 0.25
 
     def __post_init__(self) -> None:
-        """Refuse fractions that overlap."""
         if not 0 < self.fraction <= 0.5:
             raise ConfigurationError(f"fraction={self.fraction!r} must be greater than 0 and at most 0.5")
 
@@ -139,7 +183,8 @@ class TruncationSelection(Selection):
     ) -> np.ndarray:
         """Return the survivors, best first, and a draw from the top for every member that is replaced.
 
-        At least one member is replaced where there are two; all that are not healthy are, and count as the worst.
+        At least one member is replaced where there are two. Members without a finite fitness count as the worst and are
+        all replaced.
         """
         by_rank = ranking(fitness, uids)
         share = max(1, int(self.fraction * len(fitness)))
@@ -159,15 +204,28 @@ def ranking(fitness: np.ndarray, uids: Sequence[int] | np.ndarray | None = None)
 
 
 def assign_slots(parents: np.ndarray) -> np.ndarray:
-    """Return for every slot whose copy lives there: each parent keeps its own slot, further copies fill the free ones.
+    """Return the source of each slot: every parent keeps its own slot, its further copies fill the free slots.
 
-    Whoever finds its own number in its slot survives.
+    A member whose slot holds its own index survives.
     """
-    occupants = np.full(len(parents), -1)
-    occupants[parents] = parents
+    sources = np.full(len(parents), -1)
+    sources[parents] = parents
     _, first = np.unique(parents, return_index=True)
-    occupants[occupants < 0] = np.delete(parents, first)
-    return occupants
+    sources[sources < 0] = np.delete(parents, first)
+    return sources
+
+
+def check_plan(plan: Sequence[SlotPlan], population_size: int, selection: Selection) -> None:
+    """Raise `ConfigurationError` unless a plan has a row for every slot, and names slots that exist."""
+    name = type(selection).__name__
+    if len(plan) != population_size:
+        raise ConfigurationError(f"{name} planned {len(plan)} slots; the population has {population_size}")
+    for slot, row in enumerate(plan):
+        for source in (row.weights_from, row.hyperparameters_from):
+            if not 0 <= source < population_size:
+                raise ConfigurationError(
+                    f"{name} fills slot {slot} from slot {source!r}; allowed are 0 to {population_size - 1}"
+                )
 
 
 def _clones(agents: list[Any], parents: np.ndarray, indices: range) -> list[Any]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from math import nan
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import (
     Genome,
+    History,
     HyperparameterConfig,
     Mutations,
     Offspring,
+    PopulationView,
     RLParameter,
     TournamentSelection,
     TruncationSelection,
@@ -33,16 +36,18 @@ def evolve(layers: Any, fitness: list[float], **changes: Any) -> tuple[Offspring
     members = range(len(fitness))
     settings = {
         "selection": TournamentSelection(2),
-        "mutations": ALWAYS,
+        "explorer": ALWAYS,
         "seed": 1,
         "generation": 3,
+        "history": History(),
         "next_uid": 100,
         "genomes": [Genome({"lr": (1 + member) * 1e-3}, layers()) for member in members],
         "uids": [50 + member for member in members],
     }
     settings |= changes
-    genomes, uids = settings.pop("genomes"), settings.pop("uids")
-    return next_generation(genomes, fitness, uids, [CONFIG] * len(genomes), **settings)
+    genomes, uids, generation, history = (settings.pop(name) for name in ("genomes", "uids", "generation", "history"))
+    view = PopulationView(np.array(fitness), uids, genomes, generation, history)
+    return next_generation(view, [CONFIG] * len(genomes), **settings)
 
 
 def test_one_generation_worked_out_by_hand(layers) -> None:
@@ -83,7 +88,7 @@ def test_elite_and_survivors_change_only_where_that_is_asked_for(layers, fitness
     for mutate_elite in (False, True):
         for mutate_survivors in (False, True):
             mutations = Mutations(0, 1, parameters=0, mutate_elite=mutate_elite, mutate_survivors=mutate_survivors)
-            for birth in evolve(layers, fitness, seed=seed, mutations=mutations):
+            for birth in evolve(layers, fitness, seed=seed, explorer=mutations):
                 asked = mutate_elite if birth.slot == elite else mutate_survivors
                 assert bool(birth.mutations) == (asked or not birth.survives)
 
@@ -119,7 +124,7 @@ def test_the_order_of_members_changes_no_birth(layers, fitness: list[float], see
 
 def test_repair_has_the_last_word(layers) -> None:
     mutations = Mutations(0, 0, parameters=0, rl_hp=1)
-    births = evolve(layers, [1.0, 2.0, 3.0], mutations=mutations, repair=lambda values: values | {"lr": 0.5})
+    births = evolve(layers, [1.0, 2.0, 3.0], explorer=mutations, repair=lambda values: values | {"lr": 0.5})
     assert {birth.survives for birth in births} == {True, False}
     assert all(birth.survives or birth.genome.hyperparameters["lr"] == 0.5 for birth in births)
 
@@ -133,11 +138,11 @@ def test_a_population_that_cannot_go_on_is_refused(layers) -> None:
 
 def test_the_first_generation_changes_every_member_and_keeps_who_they_are(layers) -> None:
     genomes = [Genome({"lr": 1e-3}, layers())] * 4
-    births = pre_training_mutations(genomes, [0, 1, 2, 3], [CONFIG] * 4, mutations=ALWAYS, seed=5)
+    births = pre_training_mutations(genomes, [0, 1, 2, 3], [CONFIG] * 4, explorer=ALWAYS, seed=5)
     assert [(b.generation, b.slot, b.uid, b.parent_uid, b.parent_slot) for b in births] == [
         (0, slot, slot, slot, slot) for slot in range(4)
     ]
     assert all(birth.survives and birth.mutations and birth.genome != genomes[0] for birth in births)
     assert len({birth.genome for birth in births}) > 1
     # a member's draw is its own: without its neighbours it is the same
-    assert pre_training_mutations(genomes[2:3], [2], [CONFIG], mutations=ALWAYS, seed=5)[0].genome == births[2].genome
+    assert pre_training_mutations(genomes[2:3], [2], [CONFIG], explorer=ALWAYS, seed=5)[0].genome == births[2].genome

@@ -36,7 +36,7 @@ def test_a_genome_is_a_value(layers) -> None:
 def test_a_birth_is_one_line_of_the_lineage(layers) -> None:
     step = Mutation("rl_hp", "step", {"lr": (1e-3, 1.2e-3)})
     birth = Offspring(7, 2, 19, 11, 5, Genome({"lr": 1.2e-3}, layers((4, 8))), (step,))
-    assert birth.seed_key == (7, 19)
+    assert not birth.survives
     assert json.loads(json.dumps(birth.to_json())) == {
         "generation": 7,
         "slot": 2,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Mutations, RLParameter
+from agilerl_like.hpo import Genome, History, HyperparameterConfig, Mutation, Mutations, RLParameter
 from agilerl_like.hpo.mutation import draw_operator
 
 CONFIG = HyperparameterConfig(
@@ -21,7 +21,7 @@ ONLY = {"no_mutation": 0, "architecture": 0, "parameters": 0, "activation": 0, "
 
 def draws(mutations: Mutations, genome: Genome, count: int, **options) -> list[tuple[Genome, Mutation]]:
     rng = np.random.default_rng(0)
-    children = [mutations.draw(genome, CONFIG, rng, **options) for _ in range(count)]
+    children = [mutations.propose(genome, History(), rng, hp_config=CONFIG, **options) for _ in range(count)]
     return [(child, mutation) for child, (mutation,) in children]
 
 
@@ -53,7 +53,7 @@ def test_a_mutation_changes_exactly_what_it_names(layers, seed: int, nodes: list
     mutations = Mutations(no_mutation=0.1, activation=0.3, activation_selection=("ReLU", "Tanh"))
     genome = Genome(VALUES, layers(tuple(nodes)))
     for _ in range(20):
-        child, (mutation,) = mutations.draw(genome, CONFIG, rng)
+        child, (mutation,) = mutations.propose(genome, History(), rng, hp_config=CONFIG)
         old, new = genome.hyperparameters, child.hyperparameters
         changed = {name: (old[name], new[name]) for name in VALUES if old[name] != new[name]}
         assert changed == (mutation.details if mutation.kind == "rl_hp" else {})
@@ -129,7 +129,7 @@ def test_a_network_wanders_over_all_its_sizes_without_drift(layers) -> None:
     mutations = Mutations(**ONLY | {"architecture": 1, "new_layer_prob": 0.3})
     genome, visited = Genome(VALUES, layers()), Counter()
     for _ in range(6000):
-        genome, _ = mutations.draw(genome, CONFIG, rng)
+        genome, _ = mutations.propose(genome, History(), rng, hp_config=CONFIG)
         visited[len(genome.architecture.nodes)] += 1
     # one and three layers always leave by the only way, two layers leave to either side with equal chance: 1 : 2 : 1;
     # visits are correlated, so the bounds are twelve standard deviations of independent ones
@@ -144,7 +144,8 @@ def test_a_kind_with_nothing_to_change_says_what_was_wanted(layers, kind: str) -
 
     genome = Genome(VALUES, Rigid())
     mutations = Mutations(**ONLY | {kind: 1.0})
-    child, mutation = mutations.draw(genome, HyperparameterConfig(), np.random.default_rng(0))
+    rng, nothing = np.random.default_rng(0), HyperparameterConfig()
+    child, mutation = mutations.propose(genome, History(), rng, hp_config=nothing)
     assert (child, mutation) == (genome, (Mutation("none", details={"wanted": kind}),))
 
 

@@ -1,0 +1,80 @@
+"""What a run has tried: one row per member and generation, for search methods that learn from earlier results.
+
+PB2 (Parker-Holder et al. 2020), for example, fits a model of the gain in fitness to such rows. Every process of a run
+holds the same rows, and a checkpoint stores them, so a resumed search continues as if it had not been interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from agilerl_like.errors import CheckpointError
+from agilerl_like.storage.validation import Natural, Number, Score, Text, as_record, short
+
+MAX_TRIALS = 1024
+"""The oldest rows beyond this number are dropped."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One member during one generation: what it trained with, and its fitness before and after."""
+
+    generation: Natural
+    uid: Natural
+    parent_uid: Annotated[int, Field(strict=True, ge=-1, lt=2**63)]
+    """The member that this one was cloned from; -1 for an initial member."""
+    hyperparameters: Mapping[str, Number]
+    """Values of the hyperparameters that have a range."""
+    architecture: Text
+    mutation: Text
+    """Label of the last mutation, "None" without one."""
+    fitness_before: Score
+    """Fitness of the weights that the generation started from; nan in the first generation."""
+    fitness: Score
+    """Fitness at the end of this generation; nan if the member diverged, or has not been trained yet."""
+    env_steps: Natural
+    """Env steps in this generation."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that `from_json` reads."""
+        return asdict(self) | {"hyperparameters": dict(self.hyperparameters)}
+
+
+@dataclass(frozen=True)
+class History:
+    """All trials of a run, oldest first, and those that are about to start."""
+
+    trials: tuple[Trial, ...] = ()
+    pending: tuple[Trial, ...] = ()
+    """Proposals made earlier in the same generation, whose fitness is not known yet."""
+
+    def extended(self, trials: Iterable[Trial]) -> History:
+        """Return the history with a generation's trials added, and none pending."""
+        return History((*self.trials, *trials)[-MAX_TRIALS:])
+
+    def with_pending(self, trial: Trial) -> History:
+        """Return the history with one more proposal pending."""
+        return replace(self, pending=(*self.pending, trial))
+
+    def of(self, uid: int) -> tuple[Trial, ...]:
+        """Return one member's trials, oldest first."""
+        return tuple(trial for trial in self.trials if trial.uid == uid)
+
+    def parent_of(self, uid: int) -> int:
+        """Return the uid of a member's parent; -1 for an initial member."""
+        return next((trial.parent_uid for trial in reversed(self.trials) if trial.uid == uid), -1)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return plain data that `from_json` reads; pending trials are left out."""
+        return [trial.to_json() for trial in self.trials]
+
+    @classmethod
+    def from_json(cls, data: Any, where: str = "history") -> History:
+        """Read what `to_json` wrote; raise `CheckpointError` if it is of another form."""
+        if not isinstance(data, list):
+            raise CheckpointError(f"{where}={short(data)}; allowed is a list of trials")
+        return cls(tuple(as_record(Trial, trial, f"{where}.{number}") for number, trial in enumerate(data)))
