@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
@@ -153,7 +154,7 @@ def evolve(
     births = population.evolve(
         next_generation(
             PopulationView(
-                fitness,
+                np.array(fitness),
                 [agent.index for agent in population],
                 [agent.genome for agent in population],
                 generation,
