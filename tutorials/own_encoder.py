@@ -1,0 +1,38 @@
+"""An encoder of your own, named in `net_config`: an MLP that reads observations on a logarithmic scale (DreamerV3)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from agilerl_like import PPO, Mutations, TournamentSelection, make_vect_envs, register, train_on_policy
+from agilerl_like.modules.base import EvolvableModule
+from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
+from agilerl_like.networks.architecture import EncoderKind
+
+
+@dataclass(frozen=True)
+class SymlogSpec(MLPSpec):
+    """Settings and mutations of an MLP."""
+
+
+class SymlogMLP(EvolvableMLP):
+    def forward(self, x):
+        return super().forward(x.sign() * torch.log1p(x.abs()))
+
+    def layer_input(self, name, x):  # input of each layer: when units are removed, later layers are refitted to it
+        return super().layer_input(name, x.sign() * torch.log1p(x.abs()))
+
+    pullback = EvolvableModule.pullback  # gradients by autograd
+
+
+register("encoder", "symlog", EncoderKind(SymlogSpec, SymlogMLP, "vectors"))
+
+if __name__ == "__main__":
+    env = make_vect_envs("CartPole-v1", num_envs=16)
+    network = {"encoder": "symlog", "encoder_config": {"hidden_size": [64]}}
+    spaces = env.single_observation_space, env.single_action_space
+    pop = PPO.population(2, *spaces, num_envs=16, net_config=network, seed=1)
+    search = {"selection_strategy": TournamentSelection(), "mutation": Mutations(architecture=1.0, rl_hp=0)}
+    pop, _ = train_on_policy(env, pop=pop, max_steps=4_096, evo_steps=2_048, **search)
+    pop.best.save_checkpoint("symlog")
+    print(PPO.load("symlog"))
