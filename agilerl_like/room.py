@@ -6,7 +6,10 @@ nothing is refused that could have run; what is merely too much is left to the m
 
 from __future__ import annotations
 
+import ctypes
 import os
+from collections.abc import Callable
+from functools import cache
 
 import psutil
 
@@ -44,3 +47,22 @@ def cores() -> int:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     told = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, usable // int(told)) if told.isdecimal() and int(told) else usable
+
+
+def release_free_memory() -> None:
+    """Return the free pages of the C heap to the system; has no effect without glibc.
+
+    Offspring free tensors of many sizes between objects that stay, so the heap fragments and resident memory grows
+    by tens of kB per generation although no more is in use. Takes about a millisecond.
+    """
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    try:
+        return getattr(ctypes.CDLL(None), "malloc_trim", None)
+    except (OSError, TypeError):  # no C library to look into (Windows)
+        return None

@@ -36,6 +36,7 @@ from agilerl_like.reporting.records import (
     fittest,
 )
 from agilerl_like.reporting.reporter import Reporters
+from agilerl_like.room import release_free_memory
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.best_agent import (
     CONFIRMING_EPISODES,
@@ -423,6 +424,7 @@ class TrainingLoop:
             for place, slot in enumerate(members.shard.slots):
                 if not births[slot].survives:
                     self.collector.reset_member(place)
+            release_free_memory()
         self.fitness = [fitness[birth.parent_slot] for birth in births]
         self.population.fitness = [self.fitness[slot] for slot in members.shard.slots]
         reasons = ["" if math.isfinite(score) else f"replaced: fitness is {score}" for score in fitness]
