@@ -22,8 +22,8 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(variable, "64")
-# oneDNN, and torch's binding of it (the second variable), compile each convolution for its shape and cache 1,024 of them
-# by default (60 to 180 kB each), long after mutations have changed the shapes. Both read their variable at the first
+# oneDNN, and torch's binding of it (the second variable), compile each convolution for its shape and cache by default
+# 1,024 of them (60 to 180 kB each), long after mutations have changed the shapes. Both read their variable at the first
 # convolution. A population of equal CNNs uses about 30 entries; a miss costs 0.4 ms.
 
 
