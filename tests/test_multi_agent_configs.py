@@ -115,13 +115,13 @@ class TestReading:
         env = make_multi_agent_vect_envs(
             "steady_teams:Steady", 2, backend="sync", extra_wrappers=["steady_teams:Louder"], steps=2
         )
-        made = env.recipe.to_json()
+        made = env.env_config.to_json()
         env.close()
-        recipe = read(text).environment.recipe
-        assert isinstance(recipe, VecEnvConfig)
+        env_config = read(text).environment.env_config
+        assert isinstance(env_config, VecEnvConfig)
         assert {**made, "env_kwargs": {**made["env_kwargs"], "with_state": None}} == {
-            **recipe.to_json(),
-            "env_kwargs": {**recipe.to_json()["env_kwargs"], "with_state": None},
+            **env_config.to_json(),
+            "env_kwargs": {**env_config.to_json()["env_kwargs"], "with_state": None},
         }
 
 

@@ -30,10 +30,10 @@ def check(env: Positional[str], /, write: Path | None = None) -> int:
         write: Where to write a configuration to begin with.
     """
     config = _config_of(env)
-    recipe = config.environment.recipe
-    if recipe.backend in ("vector", "envpool"):
-        raise ConfigurationError(f"backend={recipe.backend!r} has no single envs to check; allowed are the others")
-    inspection = check_env(recipe.single())
+    env_config = config.environment.env_config
+    if env_config.backend in ("vector", "envpool"):
+        raise ConfigurationError(f"backend={env_config.backend!r} has no single envs to check; allowed are the others")
+    inspection = check_env(env_config.single_env_fn())
     for finding in inspection.findings:
         write_line(str(finding))
     write_line(_summary(env, inspection))

@@ -151,8 +151,8 @@ class Config(Section):
 
     def env_setup(self, num_envs: int | None = None) -> EnvSetup:
         """Make the env that is configured, perhaps with another number of copies."""
-        recipe = self.environment.recipe
-        return self.world.from_config(recipe if num_envs is None else replace(recipe, num_envs=num_envs))
+        env_config = self.environment.env_config
+        return self.world.from_config(env_config if num_envs is None else replace(env_config, num_envs=num_envs))
 
     @staticmethod
     def spaces(env: Any) -> tuple[Any, Any]:

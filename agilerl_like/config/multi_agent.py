@@ -61,7 +61,7 @@ class MultiAgentEnvironmentConfig(EnvironmentConfig):
     spaces."""
 
     @property
-    def recipe(self) -> VecEnvConfig:
+    def env_config(self) -> VecEnvConfig:
         return multi_agent_env_config(
             self.id,
             self.num_envs,

@@ -82,7 +82,7 @@ class EnvironmentConfig(Section):
     """Arguments of the env itself."""
 
     @property
-    def recipe(self) -> VecEnvConfig:
+    def env_config(self) -> VecEnvConfig:
         """How the envs are made."""
         return VecEnvConfig(
             self.id,
@@ -97,7 +97,7 @@ class EnvironmentConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> EnvironmentConfig:
-        _ = self.recipe  # nothing is imported for it
+        _ = self.env_config  # nothing is imported for it
         return self
 
     @classmethod

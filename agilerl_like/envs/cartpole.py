@@ -91,5 +91,5 @@ def with_per_env_seeds(env: VectorEnv, num_envs: int, *, training: bool = True, 
     seeded = SeededCartPole(num_envs)
     vars(seeded).update(vars(core))  # its limit, its recipe, whatever a factory has set
     made = cast(Any, with_innermost_env(wide, seeded))
-    made.choice = getattr(env, "choice", made.choice)  # why it was chosen is known of the first
+    made.backend_choice = getattr(env, "backend_choice", made.backend_choice)  # why it was chosen is known of the first
     return made

@@ -32,7 +32,7 @@ def num_distinct_envs(env: Any) -> int:
     """
     core = getattr(env, "unwrapped", env)
     known = vars(core)
-    if not isinstance(core, BUILT_FROM_ENV_FNS) or "recipe" in known:
+    if not isinstance(core, BUILT_FROM_ENV_FNS) or "env_config" in known:
         return 1
     if "instances" not in known:
         known["instances"] = 1 if _are_equal(known["env_fns"]) else core.num_envs

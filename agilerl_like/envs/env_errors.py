@@ -73,9 +73,9 @@ def env_name_of(env: Any) -> str:
     """Return the name of an environment, single or vector, for messages: its id, or its factory or class."""
     if isinstance(env, str):
         return env
-    recipe = vars(env).get("recipe") if hasattr(env, "__dict__") else None
-    if recipe is not None:
-        return env_name_of_config(recipe)
+    env_config = vars(env).get("env_config") if hasattr(env, "__dict__") else None
+    if env_config is not None:
+        return env_name_of_config(env_config)
     env_id = getattr(getattr(env, "spec", None), "id", None)
     if isinstance(env_id, str):
         return env_id
@@ -84,9 +84,9 @@ def env_name_of(env: Any) -> str:
     return env_name_of(singles[0]) if isinstance(singles, (list, tuple)) and singles else type(core).__name__
 
 
-def env_name_of_config(recipe: Any) -> str:
+def env_name_of_config(env_config: Any) -> str:
     """Return the name of the environment that a recipe makes: its id or import path, or its factory's name."""
-    source = recipe.env_kwargs.get("source", recipe.env)  # of a multi-agent environment
+    source = env_config.env_kwargs.get("source", env_config.env)  # of a multi-agent environment
     return source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
 
 

@@ -1,7 +1,7 @@
 """Many copies of a world that step together: by gymnasium's native vector env, EnvPool, one process, or many.
 
 A vector env that was made here carries its recipe, so that a population can make a wider one, and evaluation one of its
-own. Which backend was chosen is written in `env.recipe.backend`, and `describe_backend(env)` says why.
+own. Which backend was chosen is written in `env.env_config.backend`, and `describe_backend(env)` says why.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class VecEnvConfig:
             check_wrapper(wrapper)
 
     def make(self, num_envs: int | None = None, backend: Backend | None = None) -> VectorEnv:
-        """Make the vector env; it carries this recipe, with the backend that was chosen, as `.recipe`.
+        """Make the vector env; it carries this recipe, with the backend that was chosen, as `.env_config`.
 
         Raises:
             ConfigurationError: unknown id, wrapper or argument, a package that is not installed, or a backend that this
@@ -118,15 +118,15 @@ class VecEnvConfig:
         if isinstance(wanted.env, str):
             wanted = replace(wanted, env_kwargs=_with_time_limit(wanted.env_kwargs, wanted.backend))
         with env_errors(env_name_of_config(self), "construction"):
-            backend, why = wanted._choose() if wanted.backend == "auto" else (wanted.backend, "")
+            backend, reason = wanted._choose() if wanted.backend == "auto" else (wanted.backend, "")
             chosen = replace(wanted, backend=backend)
             env = cast(_ConfiguredVecEnv, chosen._build())
         if not isinstance(chosen.env, str):
             chosen = replace(chosen, env=self.env)  # an import path stays one, so that to_json can write it
-        env.recipe, env.choice = chosen, BackendChoice(wanted.backend, why)
+        env.env_config, env.backend_choice = chosen, BackendChoice(wanted.backend, reason)
         return env
 
-    def single(self) -> Callable[[], gym.Env]:
+    def single_env_fn(self) -> Callable[[], gym.Env]:
         """Return a function that makes one single env of this kind, without training wrappers.
 
         Raises:
@@ -175,10 +175,10 @@ class VecEnvConfig:
             if not self.env_kwargs and envpool.has_same_env(self.env, max_episode_steps=spec.max_episode_steps):
                 return "envpool", "it is installed and has this env"
         workers = resolve_num_workers(self.num_workers, self.num_envs)
-        pays, why = prefer_workers(
+        pays, reason = prefer_workers(
             self._single(self._picklable_source(), 1), num_envs=self.num_envs, num_workers=workers
         )
-        return ("workers" if pays else "sync"), why
+        return ("workers" if pays else "sync"), reason
 
     def _build(self) -> VectorEnv:
         if self.backend in ("sync", "async"):
@@ -294,26 +294,26 @@ def make_vect_envs(
         if backend not in ("auto", named):
             raise ConfigurationError(f"should_async_vector={should_async_vector} contradicts backend={backend!r}")
         backend = named
-    recipe = VecEnvConfig(
+    env_config = VecEnvConfig(
         env=cast(EnvSource, make_env if env_name is None else env_name),
         num_envs=num_envs,
         backend=backend,
-        wrappers=_each(wrappers),
-        training_wrappers=_each(training_wrappers),
+        wrappers=_as_tuple(wrappers),
+        training_wrappers=_as_tuple(training_wrappers),
         env_kwargs={**(env_kwargs or {}), **more_env_kwargs},
         autoreset=_autoreset(autoreset),
         num_workers=num_workers,
         step_timeout=step_timeout,
     )
-    return recipe.make()
+    return env_config.make()
 
 
 def describe_backend(env: VectorEnv) -> str:
     """Say what steps this env and why, as in "sync, because …"."""
-    recipe, choice = getattr(env, "recipe", None), getattr(env, "choice", None)
-    if not isinstance(recipe, VecEnvConfig) or not isinstance(choice, BackendChoice):
+    env_config, backend_choice = getattr(env, "env_config", None), getattr(env, "backend_choice", None)
+    if not isinstance(env_config, VecEnvConfig) or not isinstance(backend_choice, BackendChoice):
         return type(env).__name__
-    return f"{recipe.backend}, because {choice.why}" if choice.why else recipe.backend
+    return f"{env_config.backend}, because {backend_choice.reason}" if backend_choice.reason else env_config.backend
 
 
 def env_config_of(env: VectorEnv) -> VecEnvConfig:
@@ -322,13 +322,13 @@ def env_config_of(env: VectorEnv) -> VecEnvConfig:
     Raises:
         ConfigurationError: nothing tells.
     """
-    recipe = _recipe(env)
-    if recipe is None:
+    env_config = _find_env_config(env)
+    if env_config is None:
         raise ConfigurationError(
             f"env={env} cannot be made by other processes, because nothing tells how it was made; allowed are envs of "
             "make_vect_envs(…) and gymnasium.make_vec(…)"
         )
-    return recipe
+    return env_config
 
 
 def with_num_envs(
@@ -343,12 +343,12 @@ def with_num_envs(
     Raises:
         ConfigurationError: nothing tells how the env was made.
     """
-    recipe = _recipe(env)
-    if recipe is not None:
-        chosen = getattr(env, "choice", None)
-        if backend is None and recipe.backend in ("sync", "workers") and isinstance(chosen, BackendChoice):
-            backend = chosen.asked
-        return replace(recipe, training=recipe.training and training).make(num_envs, backend)
+    env_config = _find_env_config(env)
+    if env_config is not None:
+        chosen = getattr(env, "backend_choice", None)
+        if backend is None and env_config.backend in ("sync", "workers") and isinstance(chosen, BackendChoice):
+            backend = chosen.requested
+        return replace(env_config, training=env_config.training and training).make(num_envs, backend)
     if type(env) in _BUILT_FROM_ENV_FNS:  # a subclass may be made otherwise
         wide = _with_num_envs_from_fns(env, num_envs, backend, first)
         set_num_distinct_envs(wide, num_distinct_envs(env))
@@ -366,11 +366,15 @@ def single_env_fn_of(env: VectorEnv) -> Callable[[], gym.Env] | None:
     Native vector envs and EnvPool have no single envs, and envs for which workers were asked may be there because they
     end their process.
     """
-    recipe = _recipe(env)
-    if recipe is not None:
-        choice = getattr(env, "choice", None)
-        asked = choice.asked if isinstance(choice, BackendChoice) else recipe.backend
-        return recipe.single() if recipe.backend in ("sync", "workers") and asked in ("auto", "sync") else None
+    env_config = _find_env_config(env)
+    if env_config is not None:
+        backend_choice = getattr(env, "backend_choice", None)
+        requested = backend_choice.requested if isinstance(backend_choice, BackendChoice) else env_config.backend
+        return (
+            env_config.single_env_fn()
+            if env_config.backend in ("sync", "workers") and requested in ("auto", "sync")
+            else None
+        )
     if not isinstance(env, SyncVectorEnv) or type(env) not in _BUILT_FROM_ENV_FNS:
         return None
     made = env.env_fns[0]()
@@ -390,12 +394,12 @@ def evaluation_env(env: VectorEnv, num_envs: int) -> VectorEnv:
     Raises:
         ConfigurationError: as `with_num_envs`.
     """
-    recipe = _recipe(env)
-    backend: Backend | None = "sync" if recipe is not None and _shares_generator(recipe) else None
+    env_config = _find_env_config(env)
+    backend: Backend | None = "sync" if env_config is not None and _shares_generator(env_config) else None
     return with_num_envs(env, num_envs, backend=backend, training=False)
 
 
-def _each(wrappers: Wrapper | Iterable[Wrapper]) -> tuple[Wrapper, ...]:
+def _as_tuple(wrappers: Wrapper | Iterable[Wrapper]) -> tuple[Wrapper, ...]:
     return (cast(Wrapper, wrappers),) if _is_single_wrapper(wrappers) else tuple(cast(Iterable[Wrapper], wrappers))
 
 
@@ -417,15 +421,15 @@ def _autoreset(mode: AutoresetMode | str) -> AutoresetMode:
 class BackendChoice(NamedTuple):
     """What was asked for, and why "auto" became what it became."""
 
-    asked: Backend
-    why: str
+    requested: Backend
+    reason: str
 
 
 class _ConfiguredVecEnv(VectorEnv):
     """What a vector env looks like to the type checker once it carries its recipe."""
 
-    recipe: VecEnvConfig
-    choice: BackendChoice
+    env_config: VecEnvConfig
+    backend_choice: BackendChoice
 
 
 def _make_single(
@@ -591,10 +595,10 @@ def _has_native(spec: EnvSpec, kwargs: Mapping[str, Any]) -> bool:
     return True
 
 
-def _recipe(env: VectorEnv) -> VecEnvConfig | None:
+def _find_env_config(env: VectorEnv) -> VecEnvConfig | None:
     """Find out how an env was made."""
-    if isinstance(recipe := vars(env).get("recipe"), VecEnvConfig):
-        return recipe
+    if isinstance(env_config := vars(env).get("env_config"), VecEnvConfig):
+        return env_config
     if isinstance(env, VectorWrapper):
         return None  # its inner env may have a recipe, but that would leave the wrapper out
     spec = getattr(env, "spec", None)
@@ -635,9 +639,9 @@ def _with_num_envs_from_fns(env: Any, num_envs: int, backend: Backend | None, fi
     return wide
 
 
-def _shares_generator(recipe: VecEnvConfig) -> bool:
+def _shares_generator(env_config: VecEnvConfig) -> bool:
     """Say whether this is a native vector env of something that exists as a single env too."""
-    if recipe.backend != "vector" or not isinstance(recipe.env, str):
+    if env_config.backend != "vector" or not isinstance(env_config.env, str):
         return False
-    spec = gym.registry.get(recipe.env.rpartition(":")[2])  # there is none for an import path of a factory
+    spec = gym.registry.get(env_config.env.rpartition(":")[2])  # there is none for an import path of a factory
     return spec is not None and spec.entry_point is not None

@@ -36,7 +36,7 @@ class EnvSetup(ABC):
 
     @classmethod
     @abstractmethod
-    def from_config(cls, recipe: VecEnvConfig) -> EnvSetup:
+    def from_config(cls, env_config: VecEnvConfig) -> EnvSetup:
         """The stage of an env that is made here as another one was made elsewhere."""
 
     @property
@@ -56,7 +56,7 @@ class EnvSetup(ABC):
         """Return what a brief check (see `check_env`) finds in a fresh env of this kind, if one can be made here."""
         make = single_env_fn_of(self.vec_env)
         found = () if make is None else check_env(make, steps=BRIEF_STEPS, replayed=BRIEF_REPLAYED).findings
-        return (*found, *_changed_rewards(getattr(self.vec_env, "recipe", None)))
+        return (*found, *_changed_rewards(getattr(self.vec_env, "env_config", None)))
 
     @abstractmethod
     def make_eval_env(self, num_envs: int) -> Any:
@@ -100,8 +100,8 @@ class SingleAgentEnvSetup(EnvSetup):
         return self.env
 
     @classmethod
-    def from_config(cls, recipe: VecEnvConfig) -> SingleAgentEnvSetup:
-        return cls(recipe.make())
+    def from_config(cls, env_config: VecEnvConfig) -> SingleAgentEnvSetup:
+        return cls(env_config.make())
 
     def make_training_env(self, members: int, parts: int, part: int = 0) -> gymnasium.vector.VectorEnv:
         envs = divide_envs(self.env.num_envs, parts)
@@ -132,9 +132,9 @@ class SingleAgentEnvSetup(EnvSetup):
         return Collector(population, env, timer)
 
 
-def _changed_rewards(recipe: Any) -> Iterator[Finding]:
+def _changed_rewards(env_config: Any) -> Iterator[Finding]:
     """Warn of wrappers by which members would be judged by another reward than the environment's own."""
-    for wrapper in recipe.wrappers if isinstance(recipe, VecEnvConfig) else ():
+    for wrapper in env_config.wrappers if isinstance(env_config, VecEnvConfig) else ():
         if changes_reward(wrapper):
             yield Finding(
                 "warning",

@@ -9,11 +9,7 @@ import gymnasium
 from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.ippo import MultiAgentPopulation
 from agilerl_like.envs.factory import VecEnvConfig
-from agilerl_like.envs.multi_agent.pettingzoo import (
-    MultiAgentVectorEnv,
-    make_multi_agent_eval_env,
-    multi_agent_with_num_envs,
-)
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import PhaseTimer
@@ -31,12 +27,12 @@ class MultiAgentEnvSetup(EnvSetup):
 
     def __init__(self, env: MultiAgentVectorEnv) -> None:
         if not isinstance(env, MultiAgentVectorEnv):
-            raise ConfigurationError(f"env={env!r} is not an env of teams; make_multi_agent_vect_envs makes one")
+            raise ConfigurationError(f"env={env!r} is not multi-agent; make_multi_agent_vect_envs makes one")
         self.env = env
 
     @classmethod
-    def from_config(cls, recipe: VecEnvConfig) -> MultiAgentEnvSetup:
-        return cls(MultiAgentVectorEnv.from_config(recipe))
+    def from_config(cls, env_config: VecEnvConfig) -> MultiAgentEnvSetup:
+        return cls(MultiAgentVectorEnv.from_config(env_config))
 
     @property
     def vec_env(self) -> gymnasium.vector.VectorEnv:
@@ -44,10 +40,10 @@ class MultiAgentEnvSetup(EnvSetup):
 
     def make_training_env(self, members: int, parts: int, part: int = 0) -> MultiAgentVectorEnv:
         envs = divide_envs(self.env.num_envs, parts)
-        return self.env if members == parts == 1 else multi_agent_with_num_envs(self.env, envs * members)
+        return self.env if members == parts == 1 else self.env.with_num_envs(envs * members)
 
     def make_eval_env(self, num_envs: int) -> MultiAgentVectorEnv:
-        return make_multi_agent_eval_env(self.env, num_envs)
+        return self.env.eval_env(num_envs)
 
     def adapt(self, env: MultiAgentVectorEnv) -> MultiAgentVecEnvAdapter:
         return MultiAgentVecEnvAdapter(env)

@@ -37,10 +37,10 @@ def environment_of(env_setup: EnvSetup) -> dict[str, Any]:
     """The section `environment`, without what cannot be written to a file; `name` is what reports call it."""
     section: dict[str, Any] = {"name": env_name_of(env_setup.vec_env)}
     try:
-        recipe = env_config_of(env_setup.vec_env)
+        env_config = env_config_of(env_setup.vec_env)
     except ConfigurationError:  # nothing tells how it was made
         return section
-    for key, describe in _facts_of(recipe).items():
+    for key, describe in _facts_of(env_config).items():
         try:
             section[key] = describe()
         except ConfigurationError:  # a function that no import path leads to, or arguments that are no plain data
@@ -48,16 +48,16 @@ def environment_of(env_setup: EnvSetup) -> dict[str, Any]:
     return section
 
 
-def _facts_of(recipe: VecEnvConfig) -> dict[str, Callable[[], Any]]:
-    kwargs: Mapping[str, Any] = recipe.env_kwargs
-    source, wrappers = recipe.env, recipe.wrappers
+def _facts_of(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]]:
+    kwargs: Mapping[str, Any] = env_config.env_kwargs
+    source, wrappers = env_config.env, env_config.wrappers
     if "source" in kwargs and "extra_wrappers" in kwargs:  # of teams: `multi_agent_env_config`
         source, wrappers, kwargs = kwargs["source"], tuple(kwargs["extra_wrappers"]), kwargs["env_kwargs"]
     return {
         "id": lambda: source if isinstance(source, str) else import_path("env_name", source),
         "kwargs": lambda: plain("env_kwargs", dict(kwargs)),
         "wrappers": lambda: [wrapper_to_json(wrapper) for wrapper in wrappers],
-        "training_wrappers": lambda: [wrapper_to_json(wrapper) for wrapper in recipe.training_wrappers],
+        "training_wrappers": lambda: [wrapper_to_json(wrapper) for wrapper in env_config.training_wrappers],
     }
 
 
@@ -249,8 +249,8 @@ def settings_of(
 
 
 def _backend_of(vector: Any) -> str:
-    choice, recipe = getattr(vector, "choice", None), env_config_of(vector)
-    return getattr(choice, "asked", recipe.backend)
+    choice, env_config = getattr(vector, "choice", None), env_config_of(vector)
+    return getattr(choice, "asked", env_config.backend)
 
 
 def _selection_of(selection: Selection | None) -> tuple[dict[str, Any], list[str]]:

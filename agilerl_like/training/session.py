@@ -319,7 +319,7 @@ class WorkerJob:
 
     plan: RunPlan
     env_setup: type[EnvSetup]
-    recipe: VecEnvConfig
+    env_config: VecEnvConfig
     eval_setup: VecEnvConfig | None
     cpu: bool
     local_state: LocalState
@@ -329,7 +329,7 @@ def worker_main(rank: int, job: WorkerJob) -> None:
     """Take part in a run that another process started this one for."""
     with contextlib.ExitStack() as stack:
         process_group = stack.enter_context(distributed_session(cpu=job.cpu))
-        env_setup = job.env_setup.from_config(job.recipe)
+        env_setup = job.env_setup.from_config(job.env_config)
         stack.callback(env_setup.env.close)
         eval_setup = None if job.eval_setup is None else job.env_setup.from_config(job.eval_setup)
         if eval_setup is not None:

@@ -89,7 +89,7 @@ def test_a_native_cartpole_is_seeded_and_stays_what_it_is(make, limit, told):
         assert type(one) is SeededCartPole
         assert (one.num_envs, one.max_episode_steps, one.gravity) == (3, limit, getattr(env, "gravity", 9.8))
         assert describe_backend(one) == told
-        assert one.recipe.env_kwargs == seeded.recipe.env_kwargs
+        assert one.env_config.env_kwargs == seeded.env_config.env_kwargs
         speaker = VecEnvAdapter(one)
         alone = SeededCartPole(1, max_episode_steps=limit)
         np.testing.assert_array_equal(speaker.reset([8, 9, 7])[1], alone.reset(seed=[9])[0][0])

@@ -84,13 +84,13 @@ def test_it_is_widened_and_evaluated_with_a_seed_for_each_env():
     ],
 )
 def test_auto_leaves_envpool_alone_where_it_is_another_env(env_id, reason):
-    assert make_vect_envs(env_id, 2).recipe.backend == "sync", reason  # pyright: ignore[reportAttributeAccessIssue]
+    assert make_vect_envs(env_id, 2).env_config.backend == "sync", reason  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_auto_leaves_envpool_alone_where_the_time_limit_is_another(monkeypatch):
     shorter = dataclasses.replace(gym.spec("Acrobot-v1"), max_episode_steps=7)
     monkeypatch.setitem(gym.registry, "Acrobot-v1", shorter)
-    assert make_vect_envs("Acrobot-v1", 2).recipe.backend == "sync"  # pyright: ignore[reportAttributeAccessIssue]
+    assert make_vect_envs("Acrobot-v1", 2).env_config.backend == "sync"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_mistakes_are_named():

@@ -15,10 +15,8 @@ from pettingzoo.utils.wrappers import BaseParallelWrapper
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, make_vect_envs
 from agilerl_like.envs.multi_agent.pettingzoo import (
     MultiAgentVectorEnv,
-    make_multi_agent_eval_env,
     make_multi_agent_vect_envs,
     make_packed_env,
-    multi_agent_with_num_envs,
 )
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
@@ -269,23 +267,22 @@ def test_states_can_be_asked_for_in_every_backend():
 # ---- recipes
 
 
-def test_a_recipe_makes_it_again_wider_elsewhere_and_with_states():
+def test_an_env_is_remade_from_its_config_with_another_number_of_copies():
     pytest.importorskip("mpe2")
     module = pytest.importorskip("mpe2.simple_spread_v3")
     env = make_multi_agent_vect_envs(module.parallel_env, 2, backend="sync", N=2, max_cycles=7)
-    written = json.loads(json.dumps(env.recipe.to_json()))
+    written = json.loads(json.dumps(env.env_config.to_json()))
     assert written["env_kwargs"]["source"] == "mpe2.simple_spread_v3:parallel_env"
     again = MultiAgentVectorEnv(VecEnvConfig.from_json(written).make())
     same(env.reset(seed=3), again.reset(seed=3))
-    wide = multi_agent_with_num_envs(env, 5)
+    wide = env.with_num_envs(5)
     assert (wide.num_envs, wide.agent_ids, wide.with_state) == (5, ("agent_0", "agent_1"), False)
-    central = multi_agent_with_num_envs(env, 3, with_state=True)
-    assert (central.num_envs, central.with_state) == (3, True)
-    assert MultiAgentVecEnvAdapter(central).state is None
-    steps = MultiAgentVecEnvAdapter(central)
+    assert env.eval_env(4).num_envs == 4
+    central = make_multi_agent_vect_envs(module.parallel_env, 3, backend="sync", with_state=True, N=2, max_cycles=7)
+    steps = MultiAgentVecEnvAdapter(central.with_num_envs(4))
+    assert steps.state is None
     steps.reset(0)
-    assert steps.state.shape == (3, *central.state_space.shape)
-    assert make_multi_agent_eval_env(env, 4).num_envs == 4
+    assert steps.state.shape == (4, *central.state_space.shape)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +300,7 @@ def test_ids_of_the_registry_name_envs():
     try:
         env = make_multi_agent_vect_envs("tests/lives-v0", 2, backend="sync", b="ooT")
         assert env.agent_ids == ("a", "b")
-        assert env.recipe.to_json()["env_kwargs"]["source"] == "tests/lives-v0"
+        assert env.env_config.to_json()["env_kwargs"]["source"] == "tests/lives-v0"
     finally:
         del pettingzoo.parallel_registry["tests/lives-v0"]
 
@@ -330,7 +327,7 @@ def test_wrappers_go_around_each_env(wrapper, factor):
 @pytest.mark.parametrize("wrapper", [Doubled, f"{__name__}:Doubled", {"name": f"{__name__}:Doubled"}])
 def test_one_wrapper_may_stand_alone(wrapper):
     env = make_multi_agent_vect_envs(partial(worlds.Scripted, a="ooT"), 2, backend="sync", extra_wrappers=wrapper)
-    assert env.recipe.env_kwargs["extra_wrappers"] == (wrapper,)
+    assert env.env_config.env_kwargs["extra_wrappers"] == (wrapper,)
 
 
 def test_quick_envs_are_stepped_here_and_agilerls_flag_chooses():
@@ -338,7 +335,7 @@ def test_quick_envs_are_stepped_here_and_agilerls_flag_chooses():
     assert describe_backend(make_multi_agent_vect_envs(make, 2).vector).startswith("sync, because")
     for flag, backend in ((True, "workers"), (False, "sync")):
         env = make_multi_agent_vect_envs(make, 2, should_async_vector=flag)
-        assert env.recipe.backend == backend
+        assert env.env_config.backend == backend
         env.close()
     with pytest.raises(ConfigurationError, match="should_async_vector=True contradicts backend='sync'"):
         make_multi_agent_vect_envs(make, 2, should_async_vector=True, backend="sync")
@@ -433,7 +430,7 @@ def picky(level):
         ({"env": picky, "level": 3}, r"env_kwargs=\{'level': 3\} do not suit env=.*level=3 is too low"),
         ({"env": worlds.Manifold, "num_envs": 0}, "num_envs=0; allowed are whole numbers from 1"),
         ({"env": worlds.Manifold, "backend": "envpool"}, "backend='envpool' is unknown"),
-        ({"env": worlds.Manifold, "extra_wrappers": [3]}, "extra_wrappers: 3; allowed are callables"),
+        ({"env": worlds.Manifold, "extra_wrappers": [3]}, "extra_wrappers: 3; allowed are a name"),
         ({"env": worlds.Manifold, "extra_wrappers": [Discrete]}, "extra_wrappers: .*Discrete.* cannot go around"),
         ({"env": Speaking}, r"observation_space\('a'\)=Text.* of scripted; allowed are Box, Discrete"),
         (
@@ -457,9 +454,9 @@ def test_unequal_copies_in_workers_are_named_too():
 
 def test_other_vector_envs_are_no_teams():
     vector = make_vect_envs("CartPole-v1", 2)
-    with pytest.raises(ConfigurationError, match="is not an env of teams; make_multi_agent_vect_envs makes one"):
+    with pytest.raises(ConfigurationError, match="is not multi-agent; make_multi_agent_vect_envs makes one"):
         MultiAgentVectorEnv(vector)
-    with pytest.raises(ConfigurationError, match="is not an env of teams"):
+    with pytest.raises(ConfigurationError, match="is not multi-agent"):
         MultiAgentVecEnvAdapter(VecEnvAdapter(vector))
 
 

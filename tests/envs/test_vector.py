@@ -19,9 +19,9 @@ ENVPOOL = importlib.util.find_spec("envpool") is not None
 
 
 def env_config_of(env: VectorEnv) -> VecEnvConfig:
-    recipe = getattr(env, "recipe", None)
-    assert isinstance(recipe, VecEnvConfig)
-    return recipe
+    env_config = getattr(env, "env_config", None)
+    assert isinstance(env_config, VecEnvConfig)
+    return env_config
 
 
 # ---- backends
@@ -228,21 +228,21 @@ def test_evaluation_keeps_processes_and_what_exists_as_a_vector_only():
 
 
 @pytest.mark.parametrize(
-    "recipe",
+    "env_config",
     [
         VecEnvConfig("CartPole-v1", 3, "sync", ("ClipAction", ("TimeLimit", {"max_episode_steps": 3}), Twice)),
         VecEnvConfig(CARTPOLE, env_kwargs={"sutton_barto_reward": True}, autoreset=AutoresetMode.DISABLED),
         VecEnvConfig(CartPoleEnv, 2),
     ],
 )
-def test_a_recipe_comes_back_from_a_file_and_makes_the_same(recipe):
-    text = json.dumps(recipe.to_json())
+def test_a_recipe_comes_back_from_a_file_and_makes_the_same(env_config):
+    text = json.dumps(env_config.to_json())
     again = VecEnvConfig.from_json(json.loads(text))
-    assert again.to_json() == recipe.to_json()
-    if "ClipAction" not in recipe.wrappers:  # CartPole has no action to clip
-        one, other = (VecEnvAdapter(each.make()) for each in (recipe, again))
+    assert again.to_json() == env_config.to_json()
+    if "ClipAction" not in env_config.wrappers:  # CartPole has no action to clip
+        one, other = (VecEnvAdapter(each.make()) for each in (env_config, again))
         np.testing.assert_array_equal(one.reset(3), other.reset(3))
-        actions = np.zeros(recipe.num_envs, dtype=int)
+        actions = np.zeros(env_config.num_envs, dtype=int)
         np.testing.assert_array_equal(one.step(actions).reward, other.step(actions).reward)
 
 
@@ -252,7 +252,7 @@ def test_a_made_env_remembers_a_recipe_that_can_be_written():
 
 
 @pytest.mark.parametrize(
-    ("recipe", "named"),
+    ("env_config", "named"),
     [
         (VecEnvConfig(lambda: CartPoleEnv()), "env_name"),
         (VecEnvConfig(partial(CartPoleEnv)), "env_name"),
@@ -260,9 +260,9 @@ def test_a_made_env_remembers_a_recipe_that_can_be_written():
         (VecEnvConfig("CartPole-v1", env_kwargs={"render": object()}), "env_kwargs"),
     ],
 )
-def test_what_cannot_be_written_is_named(recipe, named):
+def test_what_cannot_be_written_is_named(env_config, named):
     with pytest.raises(ConfigurationError, match=f"^{named}.*cannot be written"):
-        recipe.to_json()
+        env_config.to_json()
 
 
 # ---- mistakes

@@ -141,9 +141,9 @@ def test_a_view_holds_in_evaluation_and_in_files(tmp_path):
         "environment:\n  id: CartPole-v1\n"
         "  wrappers: [{name: 'agilerl_like.envs.observation_wrappers:KeepEntries', entries: [0, 2]}]\n"
     )
-    recipe = load(tmp_path / "run.yaml").environment.recipe
-    assert VecEnvConfig.from_json(recipe.to_json()) == recipe
-    env = evaluation_env(recipe.make(), 2)
+    env_config = load(tmp_path / "run.yaml").environment.env_config
+    assert VecEnvConfig.from_json(env_config.to_json()) == env_config
+    env = evaluation_env(env_config.make(), 2)
     np.testing.assert_array_equal(
         env.reset(seed=3)[0], make_vect_envs("CartPole-v1", 2, backend="sync").reset(seed=3)[0][:, [0, 2]]
     )

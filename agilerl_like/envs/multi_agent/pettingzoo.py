@@ -1,15 +1,14 @@
-"""Many copies of a PettingZoo env that step together, in one process or in the engine's workers.
+"""Vectorised PettingZoo environments, stepped in one process or in worker processes.
 
-The subtlety is that nothing here steps in bulk: each copy is packed into one env of gymnasium (`make_packed_env.py`), so
-backends, restarts, seeds, shared memory and recipes are those of `make_vect_envs`. Algorithms step a
-`MultiAgentVecEnvAdapter` (`team_transitions.py`); `MultiAgentVectorEnv` is for people, and speaks as AgileRL's does.
+Each copy is packed into one gymnasium env (`packed_env.py`), so backends, worker restarts, seeds, shared memory and
+configs are those of `make_vect_envs`. Algorithms step a `MultiAgentVecEnvAdapter` (`vec_adapter.py`);
+`MultiAgentVectorEnv` is the interface for users, with AgileRL's method names.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, cast, get_args
 
@@ -35,7 +34,7 @@ from agilerl_like.envs.multi_agent.packed_env import (
 )
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT
-from agilerl_like.envs.wrapper_specs import refuse_shared_envs
+from agilerl_like.envs.wrapper_specs import apply_wrapper, refuse_shared_envs
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 __all__ = [
@@ -43,8 +42,6 @@ __all__ = [
     "ParallelEnv",
     "make_multi_agent_vect_envs",
     "make_packed_env",
-    "make_multi_agent_eval_env",
-    "multi_agent_with_num_envs",
 ]
 
 MultiAgentBackend = Literal["auto", "sync", "workers"]
@@ -70,21 +67,21 @@ def make_multi_agent_vect_envs(
 ) -> MultiAgentVectorEnv:
     """Make `num_envs` copies of a multi-agent env that step together.
 
-    `env` is a factory of PettingZoo's parallel envs (`simple_spread_v3.parallel_env`), or of AEC envs whose agents all
-    act in every cycle, which PettingZoo converts; or where there is one: "package.module:factory", "package.module"
-    with a `parallel_env` in it, or an id of PettingZoo's registry ("butterfly/pistonball-v6"). `extra_wrappers` go
-    around each parallel env: callables, import paths, or {"name": import path, **kwargs}; one may stand alone.
-    `training_wrappers` go around those in training alone, so that fitness is the environment's own reward; they keep
-    all spaces.
+    `env` is a factory of PettingZoo parallel envs (`simple_spread_v3.parallel_env`) or of AEC envs whose agents all act
+    in every cycle, which PettingZoo converts; or the name of one: "package.module:factory", "package.module" with a
+    `parallel_env` in it, or an id of PettingZoo's registry ("butterfly/pistonball-v6"). `extra_wrappers` wrap each
+    parallel env: a callable, an import path, {"name": import path, **kwargs}, or a sequence of these.
+    `training_wrappers` wrap it once more in training only, so that fitness is the environment's own reward; they must
+    keep all spaces.
 
-    Backends are those of `make_vect_envs` for single envs, and their results are the same bits. "auto" times random
-    legal actions, and takes sync where they cannot be timed. `should_async_vector` is AgileRL's way to
-    choose between "workers" and "sync". `with_state` has every step say the state of the whole world, for critics that
-    see everything; it is left out otherwise, for many worlds take as long for it as for all observations.
+    Backends are those of `make_vect_envs` and give bit-identical results. "auto" times random legal actions, and takes
+    "sync" where they cannot be timed. `should_async_vector` is AgileRL's switch between "workers" and "sync".
+    `with_state` adds `state()` to every step, for centralised critics; off by default, because many envs take as long
+    for it as for all observations.
 
     Raises:
-        ConfigurationError: an env object instead of a factory, an AEC env in which agents take turns, spaces without a
-            fixed size or that are not those of the other copies, a package that is not installed, wrong arguments.
+        ConfigurationError: an env object instead of a factory, an AEC env whose agents take turns, spaces without a
+            fixed size or that differ between copies, a package that is not installed, wrong arguments.
     """
     _check_source(env)
     if should_async_vector is not None:
@@ -118,60 +115,38 @@ def multi_agent_env_config(
     training_wrappers: Iterable[MultiAgentWrapper],
     num_workers: int | None,
     step_timeout: float,
-    with_state: bool,
     env_kwargs: Mapping[str, Any],
+    with_state: bool = False,
 ) -> VecEnvConfig:
-    """How such an env is made, as data."""
-    made_by = {"source": source, "extra_wrappers": extra_wrappers, "env_kwargs": env_kwargs, "with_state": with_state}
+    """Describe a multi-agent vector env as the config of the gymnasium env that packs it."""
+    kwargs = {"source": source, "extra_wrappers": extra_wrappers, "env_kwargs": env_kwargs, "with_state": with_state}
     return VecEnvConfig(
         env=_MAKER,
         num_envs=num_envs,
         backend=backend,
-        env_kwargs=made_by,
+        env_kwargs=kwargs,
         num_workers=num_workers,
         step_timeout=step_timeout,
         training_wrappers=tuple({"name": _WRAPPER, "wrapper": wrapper} for wrapper in training_wrappers),
     )
 
 
-def multi_agent_with_num_envs(
-    env: MultiAgentVectorEnv, num_envs: int, *, with_state: bool | None = None
-) -> MultiAgentVectorEnv:
-    """Make a fresh env like this one with another number of copies, with or without states if that is said.
-
-    Raises:
-        ConfigurationError: nothing tells how the env was made.
-    """
-    if with_state is None or with_state == env.with_state:
-        return MultiAgentVectorEnv(_check_equal_spaces(lambda: with_num_envs(env.vector, num_envs)))
-    recipe = env.recipe
-    kwargs = {**recipe.env_kwargs, "with_state": with_state}
-    asked = cast(Any, env.vector).choice.asked
-    return MultiAgentVectorEnv.from_config(replace(recipe, num_envs=num_envs, backend=asked, env_kwargs=kwargs))
-
-
-def make_multi_agent_eval_env(env: MultiAgentVectorEnv, num_envs: int) -> MultiAgentVectorEnv:
-    """Make a fresh env like this one for counted episodes: after its end a copy stands still until it is seeded again.
-
-    While it stands still nobody in it acts, no step is valid and nothing ends.
-    """
-    return MultiAgentVectorEnv(_check_equal_spaces(lambda: make_eval_env(env.vector, num_envs)))
-
-
 class MultiAgentVectorEnv:
-    """Copies of a PettingZoo env; everything is by agent, and arrays have the env as their first axis.
+    """Copies of a PettingZoo env; values are dicts by agent, whose arrays have the env as their first axis.
 
-    An agent that is not there is asked for actions all the same, and they are ignored.
+    Actions are required for absent agents, too, and ignored.
     """
 
     def __init__(self, vector: VectorEnv) -> None:
         observed, acted = vector.single_observation_space, vector.single_action_space
         if not isinstance(observed, PackedSpace) or not isinstance(acted, PackedSpace):
-            raise ConfigurationError(f"vector={vector} is not an env of teams; make_multi_agent_vect_envs makes one")
+            raise ConfigurationError(f"vector={vector} is not multi-agent; make_multi_agent_vect_envs makes one")
         if isinstance(vector, SyncVectorEnv):
-            refuse_shared_envs([cast(PackedMultiAgentEnv, team.unwrapped).env for team in vector.envs], f"env={vector}")
+            refuse_shared_envs(
+                [cast(PackedMultiAgentEnv, packed.unwrapped).env for packed in vector.envs], f"env={vector}"
+            )
         self.vector = vector
-        """The same as an env of gymnasium, whose observations and actions are rows of bytes."""
+        """The underlying gymnasium env, whose observations and actions are rows of bytes (`PackedSpace`)."""
         self.packed_observations, self.packed_actions = observed, acted
         self.num_envs: int = vector.num_envs
         self.single_observation_spaces: dict[str, gym.Space] = dict(cast(Any, observed.dict_space["obs"]).spaces)
@@ -179,45 +154,60 @@ class MultiAgentVectorEnv:
         self.possible_agents: tuple[str, ...] = tuple(self.single_observation_spaces)
         self.agent_ids = self.possible_agents
         self.state_space: gym.Space | None = vector.metadata[STATE_SPACE]
-        """What `state` returns for one env; None if the world has no such thing."""
+        """Space of `state()` for one env; None if the env has no state."""
         self.with_state: bool = "state" in observed.dict_space.spaces
-        """Whether every step says it."""
+        """Whether every step returns it."""
         self._acting: np.ndarray = np.zeros((0, 0), np.bool_)
 
     @classmethod
-    def from_config(cls, recipe: VecEnvConfig) -> MultiAgentVectorEnv:
-        """Make one as another one was made.
+    def from_config(cls, env_config: VecEnvConfig) -> MultiAgentVectorEnv:
+        """Make one from its config.
 
         Raises:
             ConfigurationError: as `make_multi_agent_vect_envs`.
         """
-        return cls(_check_equal_spaces(recipe.make))
+        return cls(_check_equal_spaces(env_config.make))
+
+    def with_num_envs(self, num_envs: int) -> MultiAgentVectorEnv:
+        """Make a fresh env like this one with another number of copies.
+
+        Raises:
+            ConfigurationError: the env was not made from a config.
+        """
+        return MultiAgentVectorEnv(_check_equal_spaces(lambda: with_num_envs(self.vector, num_envs)))
+
+    def eval_env(self, num_envs: int) -> MultiAgentVectorEnv:
+        """Make a fresh env like this one for counted episodes: a copy idles after its episode until it is seeded again.
+
+        In an idle copy no agent acts, no step is valid and nothing ends.
+        """
+        return MultiAgentVectorEnv(_check_equal_spaces(lambda: make_eval_env(self.vector, num_envs)))
 
     @property
-    def recipe(self) -> VecEnvConfig:
-        """How it was made; `VecEnvConfig.to_json` writes it down, if the env's factory has an import path."""
-        return cast(Any, self.vector).recipe
+    def env_config(self) -> VecEnvConfig:
+        """The config it was made from; it can be saved (`VecEnvConfig.to_json`) if the factory has an import path."""
+        return cast(Any, self.vector).env_config
 
     @property
     def agents(self) -> list[str]:
-        """All agents, as AgileRL's vector envs name them; who is there now, infos say."""
+        """All possible agents (AgileRL's name); `infos[agent]["acting"]` tells which are present."""
         return list(self.possible_agents)
 
     def single_observation_space(self, agent: str) -> gym.Space:
-        """What an agent's network sees of one env: without its action mask."""
+        """An agent's observation space in one env, without its action mask."""
         return self.single_observation_spaces[agent]
 
     def single_action_space(self, agent: str) -> gym.Space:
-        """What an agent does in one env."""
+        """An agent's action space in one env."""
         return self.single_action_spaces[agent]
 
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tree], dict[str, Any]]:
-        """Begin new episodes, with a seed for each env or the first of as many; return observations and infos.
+        """Start new episodes, with a seed for each env or the first of a range; return observations and infos.
 
-        `infos[agent]` has `acting` [N], whether it is there, `action_mask` [N, choices] if the world has masks, and
-        what the world tells, merged as gymnasium merges infos.
+        `infos[agent]` has `acting` [N] (whether the agent is present), `action_mask` [N, choices] if the env gives
+        masks, and the env's own infos, merged as gymnasium merges them.
         """
         rows, infos = self.vector.reset(seed=cast(Any, seed), options=options)
         return self._unpack(self.packed_observations.read(rows), infos)
@@ -227,29 +217,29 @@ class MultiAgentVectorEnv:
     ) -> tuple[dict[str, Tree], dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any]]:
         """Take the agents' actions [N, …]; return observations, rewards, terminations, truncations and infos.
 
-        Where an episode has ended the observations are the first of the next one, `infos["final_obs"]` are the true
-        last ones, by agent [N, …], and `infos["_final_obs"]` [N] says where that is.
+        Where an episode has ended, observations are the first of the next one, `infos["final_obs"]` holds the final
+        ones by agent [N, …], and `infos["_final_obs"]` [N] flags these envs.
         """
         rows, _, terminated, truncated, infos = self.vector.step(self.packed_actions.pack(actions, self.num_envs))
-        seen, over = self.packed_observations.read(rows), terminated | truncated
-        last = seen
-        if over.any():
+        fields, ended = self.packed_observations.read(rows), terminated | truncated
+        final = fields
+        if ended.any():
             rows = rows.copy()
-            rows[over] = np.stack(infos["final_obs"][over].tolist())
-            last = self.packed_observations.read(rows)
-            infos["final_obs"] = copied(last["obs"])
+            rows[ended] = np.stack(infos["final_obs"][ended].tolist())
+            final = self.packed_observations.read(rows)
+            infos["final_obs"] = copied(final["obs"])
         lost = infos.get("worker_lost", np.zeros(self.num_envs, np.bool_))
         reward, terminated, truncated, _ = (
-            dict(zip(self.agent_ids, part, strict=True)) for part in read_step_result(last, self._acting, lost)
+            dict(zip(self.agent_ids, part, strict=True)) for part in read_step_result(final, self._acting, lost)
         )
-        observations, infos = self._unpack(seen, infos)
+        observations, infos = self._unpack(fields, infos)
         return observations, reward, terminated, truncated, infos
 
     def state(self) -> np.ndarray:
-        """The state of every env's whole world, [N, …].
+        """The global state of every env, [N, …].
 
         Raises:
-            ConfigurationError: the world has none.
+            ConfigurationError: the env has no state.
         """
         if self.state_space is None:
             raise ConfigurationError(f"{self} has no state(); allowed are envs with a state_space")
@@ -260,24 +250,24 @@ class MultiAgentVectorEnv:
         return self.vector.render()
 
     def close(self) -> None:
-        """Close every env, and end the processes that they live in."""
+        """Close every env and stop its worker processes."""
         self.vector.close()
 
-    def _unpack(self, seen: Tree, infos: dict[str, Any]) -> tuple[dict[str, Tree], dict[str, Any]]:
-        self._acting = np.array(seen["acting"])
+    def _unpack(self, fields: Tree, infos: dict[str, Any]) -> tuple[dict[str, Tree], dict[str, Any]]:
+        self._acting = np.array(fields["acting"])
         for column, agent in enumerate(self.agent_ids):
-            told = infos.setdefault(agent, {})
-            told["acting"] = self._acting[:, column].copy()
-            if seen["masked"].any() and agent in seen["mask"]:
-                told[MASK] = np.array(seen["mask"][agent])
-        return copied(seen["obs"]), infos
+            info = infos.setdefault(agent, {})
+            info["acting"] = self._acting[:, column].copy()
+            if fields["masked"].any() and agent in fields["mask"]:
+                info[MASK] = np.array(fields["mask"][agent])
+        return copied(fields["obs"]), infos
 
     def __repr__(self) -> str:
         return f"MultiAgentVectorEnv({', '.join(self.agent_ids)}, num_envs={self.num_envs})"
 
 
 def copied(views: Tree) -> Tree:
-    """ArrayBackend of their own where a tree has views of rows."""
+    """Copy a tree of views into contiguous arrays."""
     return tree_map(np.ascontiguousarray, views)
 
 
@@ -287,26 +277,26 @@ def make_packed_env(
     env_kwargs: Mapping[str, Any] | None = None,
     with_state: bool = False,
 ) -> PackedMultiAgentEnv:
-    """Make one copy, as one env of gymnasium.
+    """Make one copy, packed into one gymnasium env.
 
     Raises:
         ConfigurationError: as `make_multi_agent_vect_envs`.
     """
     _check_source(source)
-    made = _call_factory(_factory(source), source, env_kwargs or {})
-    if isinstance(made, AECEnv):
-        made = _to_parallel(made)
-    if type(made) is aec_to_parallel_wrapper:
-        made.aec_env = _strip_checks(made.aec_env)
-    if not all(callable(getattr(made, name, None)) for name in ("reset", "step", "observation_space", "action_space")):
-        raise ConfigurationError(f"env={source!r} returned {made!r}; allowed are PettingZoo's parallel and AEC envs")
+    env = _call_factory(_factory(source), source, env_kwargs or {})
+    if isinstance(env, AECEnv):
+        env = _to_parallel(env)
+    if type(env) is aec_to_parallel_wrapper:
+        env.aec_env = _strip_checks(env.aec_env)
+    if not all(callable(getattr(env, name, None)) for name in ("reset", "step", "observation_space", "action_space")):
+        raise ConfigurationError(f"env={source!r} returned {env!r}; allowed are PettingZoo's parallel and AEC envs")
     for wrapper in extra_wrappers:
-        made = _apply_wrapper(made, wrapper, "extra_wrappers")
-    return PackedMultiAgentEnv(made, with_state=with_state)
+        env = apply_wrapper(env, wrapper, "extra_wrappers")
+    return PackedMultiAgentEnv(env, with_state=with_state)
 
 
 def is_multi_agent(source: str) -> bool:
-    """Whether an env's name stands for teams: an id of PettingZoo's registry, a module of its kind, or a factory.
+    """Whether an env's name is multi-agent: an id of PettingZoo's registry, a module like PettingZoo's, or a factory.
 
     A factory ("package.module:factory") is called to find out.
 
@@ -318,42 +308,42 @@ def is_multi_agent(source: str) -> bool:
         return source in getattr(pettingzoo, "parallel_registry", {})
     if ":" not in source:
         return "." in source and "/" not in source
-    factory = _imported("env", source)
+    factory = _import_factory(source)
     if isinstance(factory, type):
         return issubclass(factory, (ParallelEnv, AECEnv))
-    made = _call_factory(factory, source, {})
-    if callable(close := getattr(made, "close", None)):
+    env = _call_factory(factory, source, {})
+    if callable(close := getattr(env, "close", None)):
         close()
-    return isinstance(made, (ParallelEnv, AECEnv))
+    return isinstance(env, (ParallelEnv, AECEnv))
 
 
-def add_wrapper(team: PackedMultiAgentEnv, wrapper: MultiAgentWrapper) -> PackedMultiAgentEnv:
-    """Put one more wrapper around the parallel env of a team.
+def add_wrapper(packed: PackedMultiAgentEnv, wrapper: MultiAgentWrapper) -> PackedMultiAgentEnv:
+    """Wrap the parallel env inside a packed env once more.
 
     Raises:
-        ConfigurationError: it is no wrapper, or does not suit the env.
+        ConfigurationError: it is not a wrapper, or does not suit the env.
     """
-    return PackedMultiAgentEnv(_apply_wrapper(team.env, wrapper, "training_wrappers"), with_state=team.with_state)
+    wrapped = apply_wrapper(packed.env, wrapper, "training_wrappers")
+    return PackedMultiAgentEnv(wrapped, with_state=packed.with_state)
 
 
 def single_env_vector(env: ParallelEnv) -> MultiAgentVectorEnv:
-    """A parallel env as a vector of one, that is stepped here.
+    """Wrap one parallel env as a vector of one, stepped in this process.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is not a parallel env.
     """
     if not isinstance(env, ParallelEnv):
         raise ConfigurationError(f"env={env!r}; allowed are parallel envs, and those of make_multi_agent_vect_envs")
-    return MultiAgentVectorEnv(
-        SyncVectorEnv([lambda: PackedMultiAgentEnv(env)], autoreset_mode=AutoresetMode.SAME_STEP)
-    )
+    vector = SyncVectorEnv([lambda: PackedMultiAgentEnv(env)], autoreset_mode=AutoresetMode.SAME_STEP)
+    return MultiAgentVectorEnv(vector)
 
 
 def _check_source(env: object) -> None:
     if isinstance(env, (AECEnv, ParallelEnv)):
         kind = "an AEC env" if isinstance(env, AECEnv) else "a parallel env"
         raise ConfigurationError(
-            f"env={env} is {kind} itself, of which no copies can be made; allowed is what makes one: "
+            f"env={env} is {kind} itself, which cannot be copied; allowed is a factory: "
             "simple_spread_v3.parallel_env, or lambda: MyEnv()"
         )
     if not isinstance(env, str) and not callable(env):
@@ -366,7 +356,7 @@ def _factory(source: MultiAgentSource) -> Callable[..., Any]:
     if not isinstance(source, str):
         return source
     if "/" not in source:
-        return _imported("env", source)
+        return _import_factory(source)
     ids = getattr(pettingzoo, "parallel_registry", {})  # PettingZoo has had one since 1.26
     if source not in ids:
         raise unknown_name("env", source, ids)
@@ -374,7 +364,7 @@ def _factory(source: MultiAgentSource) -> Callable[..., Any]:
 
 
 def _make_registered(source: str, **kwargs: Any) -> Any:
-    """Make an env of PettingZoo's registry, whose error for a missing package is no ImportError."""
+    """Make an env of PettingZoo's registry, which does not raise ImportError for a missing package."""
     try:
         return pettingzoo.make("parallel", source, **kwargs)
     except Exception as fault:
@@ -409,11 +399,11 @@ def _to_parallel(env: AECEnv) -> ParallelEnv:
 
 
 def _strip_checks(env: AECEnv) -> AECEnv:
-    """Spare an AEC env what costs most of a step's time in its conversion, and serves nobody here.
+    """Remove from an AEC env what costs most of a step in its conversion and is not needed here.
 
-    That is the wrappers that look for mistakes which cannot be made: nobody steps before a reset, and `Packed.pack`
-    lets no category through that its space does not hold. And it is observations: the conversion asks for that of
-    every agent before it acts, does not look at it, and asks for all of them again after the step.
+    That is the wrappers that check for a step before reset and for actions outside the space: `MultiAgentVectorEnv`
+    resets first, and `PackedSpace.pack` checks actions. And it is observations: the conversion computes one before each
+    agent acts, does not use it, and computes all of them again after the step.
     """
     while type(env) in (OrderEnforcingWrapper, AssertOutOfBoundsWrapper):
         env = cast(OrderEnforcingWrapper, env).env
@@ -421,15 +411,15 @@ def _strip_checks(env: AECEnv) -> AECEnv:
     return env
 
 
-def _imported(field: str, path: str) -> Callable[..., Any]:
-    """What an import path names; without a name it is the module's `parallel_env`, or else its `env`."""
+def _import_factory(path: str) -> Callable[..., Any]:
+    """Import what a path names; a module alone stands for its `parallel_env`, or else its `env`."""
     module_name, _, name = path.partition(":")
-    module = import_module_named(field, path, module_name)
+    module = import_module_named("env", path, module_name)
     names = [name] if name else ["parallel_env", "env"]
     for one in names:
         if hasattr(module, one):
             return getattr(module, one)
-    raise unknown_name(f"{field} (in {module_name})", names[0], [one for one in dir(module) if one[0] != "_"])
+    raise unknown_name(f"env (in {module_name})", names[0], [one for one in dir(module) if one[0] != "_"])
 
 
 def _as_tuple(wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper]) -> tuple[MultiAgentWrapper, ...]:
@@ -437,32 +427,14 @@ def _as_tuple(wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper]) -> tupl
     return (cast(MultiAgentWrapper, wrappers),) if one else tuple(cast(Iterable[MultiAgentWrapper], wrappers))
 
 
-def _apply_wrapper(env: Any, wrapper: MultiAgentWrapper, field: str) -> Any:
-    kwargs: dict[str, Any] = {}
-    wrap = wrapper
-    if isinstance(wrap, Mapping):
-        kwargs = {key: value for key, value in wrap.items() if key != "name"}
-        wrap = wrap.get("name")
-    if isinstance(wrap, str):
-        wrap = _imported(field, wrap)
-    if not callable(wrap):
-        raise ConfigurationError(
-            f"{field}: {wrapper!r}; allowed are callables, 'package.module:Wrapper', {{'name': …, **kwargs}}"
-        )
-    try:
-        return wrap(env, **kwargs)
-    except (TypeError, ValueError, AssertionError) as fault:
-        raise ConfigurationError(f"{field}: {wrapper!r} cannot go around {env}: {fault}") from fault
-
-
 def _import_path_of(factory: Callable[..., Any]) -> MultiAgentSource:
-    """The import path of a module's `parallel_env`, which is no function that knows where it stands; else itself."""
-    homes = [
+    """Return the import path of a module's `parallel_env`, whose `__module__` is PettingZoo's; else the factory."""
+    modules = [
         name
         for name, module in list(sys.modules.items())
         if getattr(module, "__dict__", {}).get("parallel_env") is factory and name != "__main__"
     ]
-    return f"{min(homes, key=len)}:parallel_env" if homes else factory
+    return f"{min(modules, key=len)}:parallel_env" if modules else factory
 
 
 def _check_equal_spaces(make: Callable[[], VectorEnv]) -> VectorEnv:
