@@ -28,7 +28,7 @@ from agilerl_like.reporting import GenerationRecord, Reporter, Reporters, fittes
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.session import evolve_on_policy
-from agilerl_like.training.training_config import OutputPaths
+from agilerl_like.training.training_arguments import OutputPaths
 from benchmarks.tables import ROOT, machine, replace_section, versions
 
 EPISODES = 100

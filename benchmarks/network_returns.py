@@ -23,7 +23,7 @@ from agilerl_like.reporting import Reporters
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.session import evolve_on_policy
-from agilerl_like.training.training_config import OutputPaths
+from agilerl_like.training.training_arguments import OutputPaths
 from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, values
 from benchmarks.tables import ROOT, Goal, markdown
 from benchmarks.venvs import interpreter, is_ready

@@ -22,7 +22,7 @@ from agilerl_like.config import Config, load
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probe_envs import PROBES, ExpectedValue
 from agilerl_like.training.probe import Answer, ProbeRecord
-from agilerl_like.training.training_config import TrainingArguments
+from agilerl_like.training.training_arguments import TrainingArguments
 
 SOON_OVER = """
 environment:

@@ -20,7 +20,7 @@ from agilerl_like.hpo import Mutations, RLParameter, TournamentSelection, Trunca
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.plain_yaml import Dumper
 from agilerl_like.training.collector import PhaseTimer
-from agilerl_like.training.training_config import TrainingArguments
+from agilerl_like.training.training_arguments import TrainingArguments
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*/*.yaml"))
 CARTPOLE = "environment: {id: CartPole-v1}\n"

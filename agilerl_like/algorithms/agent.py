@@ -567,7 +567,7 @@ class Agent(EvolvableAlgorithm):
 
     def _compare(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         # what a user's own networks do with mere shapes, nobody knows; and what lies in memory has cost it already
-        if isinstance(tensors, safe_folder.StoredTensors) and self.custom_networks is None:
+        if isinstance(tensors, safe_folder.LazyTensors) and self.custom_networks is None:
             with torch.device("meta"), MetaBuild(len(tensors)):
                 self._check_stored(tensors.facts, self.build(self.architecture))
 
@@ -575,7 +575,7 @@ class Agent(EvolvableAlgorithm):
         self.load_metadata(document)
         self.learned_with_masks = read_flag(document, "learned_with_masks", older=False)
         network = self._unfilled(self.architecture)
-        self._check_stored(safe_folder.facts_of(tensors), network)
+        self._check_stored(safe_folder.tensor_infos(tensors), network)
         check_finite(tensors)
         moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in ("exp_avg", "exp_avg_sq", "steps")]
         if any(bool((moment < 0).any()) for moment in moments[1:]):
@@ -587,14 +587,14 @@ class Agent(EvolvableAlgorithm):
         self.recent_observations = tensors["recent_observations"]
         update_count_flags(self.network)
 
-    def _check_stored(self, found: Mapping[str, safe_folder.TensorFacts], network: ActorCritic) -> None:
+    def _check_stored(self, found: Mapping[str, safe_folder.TensorInfo], network: ActorCritic) -> None:
         """Raise ValueError unless stored tensors are those of a network, by their names, shapes and dtypes."""
-        wanted = safe_folder.facts_of(_tensors_of(network))
+        wanted = safe_folder.tensor_infos(_tensors_of(network))
         size = layout(network)[-1].stop
         wanted |= {
-            f"adam.{name}": safe_folder.TensorFacts((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")
+            f"adam.{name}": safe_folder.TensorInfo((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")
         }
-        wanted |= {"adam.steps": safe_folder.TensorFacts((1,), network.dtype)}
+        wanted |= {"adam.steps": safe_folder.TensorInfo((1,), network.dtype)}
         odd = sorted(found.keys() ^ {*wanted, "recent_observations"})
         if odd:
             raise ValueError(f"tensors {odd} are missing or too many")

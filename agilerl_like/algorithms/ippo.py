@@ -61,7 +61,7 @@ from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
 from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, integer, integers
-from agilerl_like.storage.safe_folder import section
+from agilerl_like.storage.safe_folder import with_prefix
 
 SETTINGS = tuple(PPOConfig.__dataclass_fields__)
 
@@ -560,7 +560,7 @@ class IPPO(EvolvableAlgorithm):
             its_document = document["learners"][group]
             self.learners[group] = PPO.without_weights(its_document, self.device)
             self._check_learner(group)
-            self.learners[group]._compare(its_document, section(tensors, f"{group}/"))
+            self.learners[group]._compare(its_document, with_prefix(tensors, f"{group}/"))
 
     def _check_learner(self, group: str) -> None:
         """Raise ValueError unless a learner is one of this team's."""
@@ -579,7 +579,7 @@ class IPPO(EvolvableAlgorithm):
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.load_metadata(document)
         for group, learner in self.learners.items():
-            learner._fill(document["learners"][group], section(tensors, f"{group}/"))
+            learner._fill(document["learners"][group], with_prefix(tensors, f"{group}/"))
 
     # -- AgileRL's other names
 

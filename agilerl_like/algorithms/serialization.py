@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from agilerl_like.algorithms.agent_groups import assign_groups, check_names
 from agilerl_like.envs.spaces import space_from_json
 from agilerl_like.storage import safe_folder
-from agilerl_like.storage.safe_folder import StoredTensors
+from agilerl_like.storage.safe_folder import LazyTensors
 
 MAX_COUNT = 2**128
 """What no counter reaches."""
@@ -146,7 +146,7 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
     Tensors in memory are not checked: between processes a member may travel that has diverged and is about to be
     replaced.
     """
-    if not isinstance(tensors, StoredTensors):
+    if not isinstance(tensors, LazyTensors):
         return
     for name, tensor in tensors.items():
         finite = torch.isfinite(tensor)
@@ -190,7 +190,7 @@ def read_population(
 def _saved(path: Path, kind: str, place: str) -> tuple[Path, str]:
     """The folder to be read, and as what: a checkpoint has everything, a run's folder has it at a place of its own."""
     if (path / safe_folder.MANIFEST).exists():
-        return path, "checkpoint" if safe_folder.kind_of(path) == "checkpoint" else kind
+        return path, "checkpoint" if safe_folder.folder_kind(path) == "checkpoint" else kind
     is_run = (path / place).is_dir() or any(path.glob(f".{place}.old-*"))  # which a crash has left
     return (path / place if is_run else path), kind
 

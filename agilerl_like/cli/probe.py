@@ -73,13 +73,13 @@ def _rows(record: ProbeRecord) -> Iterable[tuple[str, ...]]:
 
 
 def _known(answer: Answer) -> str:
-    who, what = answer.who and f"{answer.who}: ", "V" if answer.what == "value" else "a"
-    return f"{who}{what}({answer.asked}) = {_list(answer.known)}"
+    agent, what = answer.agent and f"{answer.agent}: ", "V" if answer.what == "value" else "a"
+    return f"{agent}{what}({answer.question}) = {_list(answer.expected)}"
 
 
 def _found(answer: Answer) -> str:
     text = _list(answer.found)
-    return text if answer.right else f"[red]{text}"
+    return text if answer.is_correct else f"[red]{text}"
 
 
 def _list(numbers: Iterable[float]) -> str:

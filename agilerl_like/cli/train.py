@@ -42,9 +42,9 @@ from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, sync_folder
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.loop import RunResult
-from agilerl_like.training.run_folder import CONFIG, ConfigReporter, FolderTaken, check_free
+from agilerl_like.training.run_folder import CONFIG, ConfigReporter, RunFolderExistsError, check_unused
 from agilerl_like.training.session import distributed_session, evolve_on_policy
-from agilerl_like.training.training_config import OutputPaths
+from agilerl_like.training.training_arguments import OutputPaths
 
 BEYOND = {"max_steps": "a larger --training.max-steps", "target": "a higher --training.target, or none"}
 """What lets a run go on that has reached a limit."""
@@ -204,10 +204,10 @@ def _check_folder(config: Config) -> None:
     if not run.name:
         return
     try:
-        check_free(folder, overwrite=run.overwrite)
-    except FolderTaken as error:
+        check_unused(folder, overwrite=run.overwrite)
+    except RunFolderExistsError as error:
         raise ConfigurationError(
-            f"run.name={run.name!r} is taken: {folder} holds an earlier run ({', '.join(error.traces)}); allowed is "
+            f"run.name={run.name!r} is taken: {folder} holds an earlier run ({', '.join(error.existing)}); allowed is "
             "another name, or none for a new one, or --run.overwrite true to remove the files of that run; "
             f"to go on with that run: {PROGRAM} resume {shlex.quote(str(folder))}"
         ) from None

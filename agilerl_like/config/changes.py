@@ -9,7 +9,7 @@ from __future__ import annotations
 from agilerl_like.config.model import Config
 from agilerl_like.config.notation import Place
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.training.run_settings import leaves, said
+from agilerl_like.training.run_settings import flatten_settings, repr_setting
 
 MAY_CHANGE = ("environment", "selection", "mutation", "training", "run")
 """Sections that are read from the configuration whenever a run begins or goes on."""
@@ -34,11 +34,11 @@ might reach it again, or anybody, and the best agent would be the best at someth
 
 def check_changes(before: Config, after: Config) -> None:
     """Raise ConfigurationError, with every change, if a run of one configuration cannot go on with another."""
-    old, new = dict(leaves(before.to_json())), dict(leaves(after.to_json()))
+    old, new = dict(flatten_settings(before.to_json())), dict(flatten_settings(after.to_json()))
     refused = [
-        f"{'.'.join(place)}={said(new, place)} is {said(old, place)} in this run"
+        f"{'.'.join(place)}={repr_setting(new, place)} is {repr_setting(old, place)} in this run"
         for place in {**old, **new}
-        if _stays(place) and said(old, place) != said(new, place)
+        if _stays(place) and repr_setting(old, place) != repr_setting(new, place)
     ]
     if refused:
         raise ConfigurationError(

@@ -42,7 +42,7 @@ from agilerl_like.room import check_room
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.session import NO_MUTATION, RunPlan, check_processes
-from agilerl_like.training.training_config import TrainingArguments
+from agilerl_like.training.training_arguments import TrainingArguments
 
 ANYTHING = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 """What is seen and done while no env is there."""

@@ -25,7 +25,7 @@ from agilerl_like.networks.architecture import PARTS, inherits_encoder_config
 from agilerl_like.registry import register
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
-from agilerl_like.training.training_config import Fitness
+from agilerl_like.training.training_arguments import Fitness
 
 DEFAULTS = {name: known.default for name, known in inspect.signature(IPPO).parameters.items()}
 MAX_GROUP_SIZE = 100

@@ -32,7 +32,7 @@ from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder, split_recurrent
 from agilerl_like.registry import registered
-from agilerl_like.training.training_config import TrainingArguments
+from agilerl_like.training.training_arguments import TrainingArguments
 
 AUTO = "auto"
 """The name of whichever device this machine has."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from agilerl_like.errors import CheckpointError
-from agilerl_like.storage.validation import Natural, Number, Score, Text, as_record, short
+from agilerl_like.storage.validation import NonNegativeInt, Number, Score, Text, short_repr, validate_record
 
 MAX_TRIALS = 1024
 """The oldest rows beyond this number are dropped."""
@@ -23,8 +23,8 @@ MAX_TRIALS = 1024
 class Trial:
     """One member during one generation: what it trained with, and its fitness before and after."""
 
-    generation: Natural
-    uid: Natural
+    generation: NonNegativeInt
+    uid: NonNegativeInt
     parent_uid: Annotated[int, Field(strict=True, ge=-1, lt=2**63)]
     """The member that this one was cloned from; -1 for an initial member."""
     hyperparameters: Mapping[str, Number]
@@ -36,7 +36,7 @@ class Trial:
     """Fitness of the weights that the generation started from; nan in the first generation."""
     fitness: Score
     """Fitness at the end of this generation; nan if the member diverged, or has not been trained yet."""
-    env_steps: Natural
+    env_steps: NonNegativeInt
     """Env steps in this generation."""
 
     def to_json(self) -> dict[str, Any]:
@@ -76,5 +76,5 @@ class History:
     def from_json(cls, data: Any, where: str = "history") -> History:
         """Read what `to_json` wrote; raise `CheckpointError` if it is of another form."""
         if not isinstance(data, list):
-            raise CheckpointError(f"{where}={short(data)}; allowed is a list of trials")
-        return cls(tuple(as_record(Trial, trial, f"{where}.{number}") for number, trial in enumerate(data)))
+            raise CheckpointError(f"{where}={short_repr(data)}; allowed is a list of trials")
+        return cls(tuple(validate_record(Trial, trial, f"{where}.{number}") for number, trial in enumerate(data)))

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from agilerl_like.errors import CheckpointError
-from agilerl_like.storage.validation import Flag, Natural, Number, Score, Text, as_record, short
+from agilerl_like.storage.validation import Flag, NonNegativeInt, Number, Score, Text, short_repr, validate_record
 
 NO_PARENT = -1
 """The `parent_uid` of a member that nobody begot: the first population."""
@@ -71,20 +71,20 @@ class MemberRecord:
     `legend` says what stands at each place of `architecture`.
     """
 
-    slot: Natural
-    uid: Natural
+    slot: NonNegativeInt
+    uid: NonNegativeInt
     parent_uid: ParentUid
-    env_steps: Natural
+    env_steps: NonNegativeInt
     fitness: Score
     fitness_std: Score
-    episodes: Natural
+    episodes: NonNegativeInt
     train_return: Score
     hyperparameters: Mapping[str, Number]
     architecture: Text
-    parameters: Natural
+    parameters: NonNegativeInt
     mutation: Text
     losses: Mapping[str, Score]
-    evaluation_steps: Natural = 0
+    evaluation_steps: NonNegativeInt = 0
     legend: Text = ""
 
 
@@ -97,7 +97,7 @@ class BestRecord(MemberRecord):
     `fitness` is then that of the member's evaluation.
     """
 
-    generation: Natural
+    generation: NonNegativeInt
     standard_error: Score = math.nan
 
     @property
@@ -115,9 +115,9 @@ class BirthRecord:
     `reason` is said when selection had no choice ("replaced: fitness is nan").
     """
 
-    generation: Natural
-    slot: Natural
-    uid: Natural
+    generation: NonNegativeInt
+    slot: NonNegativeInt
+    uid: NonNegativeInt
     parent_uid: ParentUid
     survives: Flag
     mutations: tuple[Annotated[Mapping[str, Any], AfterValidator(_checked_mutation)], ...]
@@ -143,7 +143,7 @@ class BirthRecord:
             fitness, mutations = data.get("parent_fitness"), data.get("mutations")
             data = {**data, "parent_fitness": math.nan if fitness is None else fitness}
             data["mutations"] = tuple(mutations) if isinstance(mutations, list) else mutations
-        birth = as_record(cls, data, where)
+        birth = validate_record(cls, data, where)
         if not (birth.parent_uid == birth.uid if birth.survives else birth.parent_uid < birth.uid):
             raise CheckpointError(
                 f"{where}: parent_uid={birth.parent_uid} of uid={birth.uid}; allowed is "
@@ -155,7 +155,7 @@ class BirthRecord:
 def births_from_json(data: Any, where: str) -> tuple[BirthRecord, ...]:
     """Read a list of births; CheckpointError says which is wrong."""
     if not isinstance(data, list):
-        raise CheckpointError(f"{where}={short(data)}; allowed is a list of births")
+        raise CheckpointError(f"{where}={short_repr(data)}; allowed is a list of births")
     return tuple(BirthRecord.from_json(birth, f"{where}.{number}") for number, birth in enumerate(data))
 
 

@@ -22,18 +22,18 @@ from torch import Tensor
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.durable_io import replace_file
-from agilerl_like.storage.validation import Finite, Natural, as_record
+from agilerl_like.storage.validation import Finite, NonNegativeInt, validate_record
 
 KIND = "checkpoint"
-MILESTONE = "milestone"
+INFO_DOCUMENT = "milestone"
 """Name of the document that says what a checkpoint is among the others."""
 FOLDER = re.compile(r"gen-(\d{6,})")
-ASIDE = "aside-"
+SET_ASIDE = "aside-"
 """Prefix of the name of a folder that is kept and not used: a run went back behind it, or it lacks its manifest."""
-MARK = ".checkpointed"
+MARKER = ".checkpointed"
 """A file beside the folder of checkpoints: the run has written one. It stays where the checkpoints are moved away."""
-MARK_TEXT = b"This run has written checkpoints.\n"
-ROOM = 2.5
+MARKER_TEXT = b"This run has written checkpoints.\n"
+FREE_SPACE_FACTOR = 2.5
 """Free space that a run should have, in checkpoints."""
 
 
@@ -46,7 +46,7 @@ class Checkpoint(NamedTuple):
     tensors: Mapping[str, Mapping[str, Tensor]]
 
 
-class Milestone(NamedTuple):
+class CheckpointInfo(NamedTuple):
     """What decides whether a checkpoint is kept."""
 
     generation: int
@@ -66,46 +66,46 @@ class Milestone(NamedTuple):
         return self.ordinal & (self.ordinal - 1) == 0
 
     @classmethod
-    def of(cls, documents: Mapping[str, Any], path: Path) -> Milestone:
+    def of(cls, documents: Mapping[str, Any], path: Path) -> CheckpointInfo:
         """Read a checkpoint's own.
 
         Raises:
             CheckpointError: there is none.
         """
-        where = f"path={str(path / f'{MILESTONE}.json')!r}"
-        told = as_record(_Told, documents.get(MILESTONE), where)
+        where = f"path={str(path / f'{INFO_DOCUMENT}.json')!r}"
+        told = validate_record(_InfoDocument, documents.get(INFO_DOCUMENT), where)
         return cls(told.generation, told.ordinal, told.score)
 
 
 @dataclass(frozen=True)
-class _Told:
+class _InfoDocument:
     """What the document of a milestone must be."""
 
-    generation: Natural
-    ordinal: Natural
+    generation: NonNegativeInt
+    ordinal: NonNegativeInt
     score: Finite | None
 
 
-def read(path: Path) -> Checkpoint:
+def read_checkpoint(path: Path) -> Checkpoint:
     """Read one checkpoint's folder, wherever it lies.
 
     Raises:
         CheckpointError: it is missing, damaged, foreign, or of a schema that this version does not read.
     """
     documents, tensors = safe_folder.read_folder(path, KIND)
-    return Checkpoint(path, Milestone.of(documents, path).generation, documents, tensors)
+    return Checkpoint(path, CheckpointInfo.of(documents, path).generation, documents, tensors)
 
 
-def is_marked(run_dir: Path) -> bool:
+def has_marker(run_dir: Path) -> bool:
     """Return whether the run of this folder has written a checkpoint, wherever its checkpoints are now."""
-    mark = run_dir / MARK
-    return mark.is_file() and not mark.is_symlink() and mark.read_bytes() == MARK_TEXT
+    write_marker = run_dir / MARKER
+    return write_marker.is_file() and not write_marker.is_symlink() and write_marker.read_bytes() == MARKER_TEXT
 
 
-def unmark(run_dir: Path) -> None:
+def remove_marker(run_dir: Path) -> None:
     """Remove the mark of an earlier run; a file of that name which no run has written stays."""
-    if is_marked(run_dir):
-        (run_dir / MARK).unlink()
+    if has_marker(run_dir):
+        (run_dir / MARKER).unlink()
 
 
 def _generation_of(path: Path) -> int:
@@ -138,22 +138,22 @@ class Checkpoints:
         """Write a checkpoint and, once it is safe, remove those that need not be kept; return its folder.
 
         `score` is the fitness of the best member. A checkpoint of the same generation is replaced. Those of later
-        generations, which this run has not reached, are renamed (`ASIDE`): `newest` no longer finds them, and nothing
+        generations, which this run has not reached, are renamed (`SET_ASIDE`): `newest` no longer finds them, and nothing
         removes them.
 
         Raises:
             CheckpointError: the disk does not take it; all former checkpoints are as they were.
         """
         path = self.folder / f"gen-{generation:06d}"
-        ordinal = 1 + max((its.ordinal for its in self._milestones() if its.generation < generation), default=0)
-        milestone = Milestone(generation, ordinal, score if math.isfinite(score) else None)
+        ordinal = 1 + max((its.ordinal for its in self._infos() if its.generation < generation), default=0)
+        info = CheckpointInfo(generation, ordinal, score if math.isfinite(score) else None)
         if path.is_dir() and not (path / safe_folder.MANIFEST).is_file():  # what is left of one, which cannot be read
             self._set_aside(path)
-        safe_folder.write_folder(path, KIND, {**documents, MILESTONE: milestone._asdict()}, tensors)
+        safe_folder.write_folder(path, KIND, {**documents, INFO_DOCUMENT: info._asdict()}, tensors)
         for later in self._folders():
             if _generation_of(later) > generation:
                 self._set_aside(later)
-        self._forget(generation)
+        self._prune(generation)
         return path
 
     def newest(self, warn: Callable[[str], None]) -> Checkpoint | None:
@@ -169,8 +169,8 @@ class Checkpoints:
         for path in reversed(self._folders()):
             try:
                 safe_folder.verify_folder(path, KIND)
-                checkpoint = read(path)
-            except safe_folder.UnknownSchema:  # it is not damaged, and to go on from an older one would waste it
+                checkpoint = read_checkpoint(path)
+            except safe_folder.UnknownSchemaError:  # it is not damaged, and to go on from an older one would waste it
                 raise
             except CheckpointError as error:
                 damage = damage or error
@@ -180,32 +180,32 @@ class Checkpoints:
             return checkpoint
         if damage is not None:
             raise CheckpointError(f"path={str(self.folder)!r} has no checkpoint that is whole; of the newest: {damage}")
-        if is_marked(self.folder.parent):
+        if has_marker(self.folder.parent):
             raise CheckpointError(
                 f"path={str(self.folder)!r} has no checkpoint, though this run has written some, so it cannot go on; "
                 "put them back, or begin afresh with overwrite=True (train, --run.overwrite true) instead of resume"
             )
         return None
 
-    def mark(self) -> None:
-        """Note durably that the run has written a checkpoint (see `MARK`).
+    def write_marker(self) -> None:
+        """Note durably that the run has written a checkpoint (see `MARKER`).
 
         Raises:
             CheckpointError: the disk does not take it.
         """
-        mark = self.folder.with_name(MARK)
-        if not os.path.lexists(mark):
+        write_marker = self.folder.with_name(MARKER)
+        if not os.path.lexists(write_marker):
             try:
-                replace_file(mark, MARK_TEXT)
+                replace_file(write_marker, MARKER_TEXT)
             except OSError as error:
-                raise CheckpointError(f"path={str(mark)!r} could not be written ({error})") from error
+                raise CheckpointError(f"path={str(write_marker)!r} could not be written ({error})") from error
 
-    def warn_if_tight(self, warn: Callable[[str], None]) -> None:
+    def warn_if_disk_nearly_full(self, warn: Callable[[str], None]) -> None:
         """Warn, once, if the disk has not room for a few more checkpoints like the last one."""
         folders = self._folders()
         if self._warned or not folders:
             return
-        needed = int(ROOM * sum(file.lstat().st_size for file in folders[-1].iterdir()))
+        needed = int(FREE_SPACE_FACTOR * sum(file.lstat().st_size for file in folders[-1].iterdir()))
         free = shutil.disk_usage(self.folder).free
         if free < needed:
             self._warned = True
@@ -218,25 +218,25 @@ class Checkpoints:
         named = [path for path in self.folder.iterdir() if FOLDER.fullmatch(path.name)]
         return sorted((path for path in named if path.is_dir() and not path.is_symlink()), key=_generation_of)
 
-    def _milestones(self) -> dict[Milestone, Path]:
+    def _infos(self) -> dict[CheckpointInfo, Path]:
         """Those that can be read; what cannot is left alone, for it might be readable another day."""
-        found: dict[Milestone, Path] = {}
+        found: dict[CheckpointInfo, Path] = {}
         for path in self._folders():
             with contextlib.suppress(CheckpointError):
-                found[Milestone.of(safe_folder.read_folder(path, KIND)[0], path)] = path
+                found[CheckpointInfo.of(safe_folder.read_folder(path, KIND)[0], path)] = path
         return found
 
     def _set_aside(self, path: Path) -> None:
         """Rename a checkpoint that this run does not count on."""
         with contextlib.suppress(OSError):  # one that stays costs disk space, and a warning when the run is resumed
-            path.rename(path.with_name(f"{ASIDE}{path.name}-{uuid.uuid4().hex[:8]}"))
+            path.rename(path.with_name(f"{SET_ASIDE}{path.name}-{uuid.uuid4().hex[:8]}"))
 
-    def _forget(self, generation: int) -> None:
-        found = self._milestones()
+    def _prune(self, generation: int) -> None:
+        found = self._infos()
         past = sorted(its for its in found if its.generation <= generation)
         kept = {*past[-self.keep :], max(past, key=lambda its: its.rank), *(its for its in past if its.is_power_of_two)}
         for its in found.keys() - kept:
             with contextlib.suppress(OSError):  # what cannot be removed costs room, and nothing else
                 safe_folder.remove_folder(found[its])
-        for leftover in filter(safe_folder.is_folder, self.folder.glob(".gen-*")):
+        for leftover in filter(safe_folder.is_real_folder, self.folder.glob(".gen-*")):
             shutil.rmtree(leftover, ignore_errors=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 from agilerl_like.errors import CheckpointError
 
 REGULAR = "allowed is a regular file"
-UNSYNCABLE = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
+SYNC_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
 """Errors that say that this file system does not sync folders, rather than that syncing one has failed."""
-SAFE = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+SAFE_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 """Flags for opening: not through a link, without waiting for the other end of a pipe."""
 
 
@@ -29,7 +29,7 @@ def sync_folder(path: Path) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        if error.errno not in UNSYNCABLE:
+        if error.errno not in SYNC_UNSUPPORTED:
             raise
 
 
@@ -66,7 +66,7 @@ def open_to_write(path: Path, flags: int) -> int:
         OSError: as `os.open`.
     """
     check_regular(path)
-    handle = os.open(path, flags | SAFE, 0o644)
+    handle = os.open(path, flags | SAFE_FLAGS, 0o644)
     if not stat.S_ISREG(os.fstat(handle).st_mode):  # it was exchanged after the check
         os.close(handle)
         raise CheckpointError(f"path={str(path)!r} is a folder, a FIFO or a device; {REGULAR}")

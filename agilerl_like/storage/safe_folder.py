@@ -5,7 +5,7 @@ SHA-256. It is written beside its place, synced, and renamed into it. Reading ne
 `torch.load`.
 
 The subtlety is that what a stranger wrote must not cost memory or time before it is judged. So a file is read when it
-is asked for, and not before; a tensor's shape can be compared (`facts_of`) when only the file's header has been read;
+is asked for, and not before; a tensor's shape can be compared (`tensor_infos`) when only the file's header has been read;
 and every reader has a limit. What is handed out lies in this process's memory, whatever becomes of the file.
 """
 
@@ -72,22 +72,22 @@ MAX_LINE_BYTES = 2**20
 
 CHUNK = 2**20
 FILE_NAME = re.compile(r"[\w-]+\.(json|safetensors)")
-STRINGS = re.compile(rb'"[^"]*(?:"|\Z)')
+STRING_LITERALS = re.compile(rb'"[^"]*(?:"|\Z)')
 """Of JSON without escapes. One without an end goes to the last byte: else every quote in it would be tried as a
 beginning, in quadratic time."""
 NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-LEVELS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+BRACKET_DEPTH = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-READ_AT_ONCE = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+READ_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 """How files are opened for reading: a FIFO must not keep its reader waiting for a writer."""
 
 
-class UnknownSchema(CheckpointError):
+class UnknownSchemaError(CheckpointError):
     """A folder is of a schema that this version does not read; nothing says that it is damaged."""
 
 
-class TensorFacts(NamedTuple):
+class TensorInfo(NamedTuple):
     """What is known of a tensor without reading it."""
 
     shape: tuple[int, ...]
@@ -114,35 +114,37 @@ def write_folder(
             there), or it is more than a reader would accept.
     """
     path = Path(path)
-    _check_place(path)
-    aside = _beside(path, "tmp")
+    _check_target(path)
+    staging = _sibling(path, "tmp")
     try:
         make_folder(path.parent)
-        _sweep(path, "tmp")
-        aside.mkdir()
-        files = {name: _write(aside / name, data) for name, data in _contents(documents, tensors)}
-        _write(aside / MANIFEST, _to_json(MANIFEST, {"schema": SCHEMA, "kind": kind, "files": files}))
-        sync_folder(aside)
-        _put(aside, path)
+        _remove_leftovers(path, "tmp")
+        staging.mkdir()
+        files = {name: _write(staging / name, data) for name, data in _encoded_files(documents, tensors)}
+        _write(staging / MANIFEST, _to_json(MANIFEST, {"schema": SCHEMA, "kind": kind, "files": files}))
+        sync_folder(staging)
+        _swap_in(staging, path)
     except OSError as error:
         raise CheckpointError(
-            f"path={str(path)!r} could not be written ({error}{_shortage(error, path, tensors)}); "
+            f"path={str(path)!r} could not be written ({error}{_disk_space_hint(error, path, tensors)}); "
             "what was saved there before is untouched"
         ) from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    _sweep(path, "old")
+        shutil.rmtree(staging, ignore_errors=True)
+    _remove_leftovers(path, "old")
     return path
 
 
 def remove_folder(path: Path) -> None:
     """Remove a stored folder so that nobody ever finds half of it."""
-    aside = _beside(path, "tmp")
-    os.replace(path, aside)
-    shutil.rmtree(aside, ignore_errors=True)
+    staging = _sibling(path, "tmp")
+    os.replace(path, staging)
+    shutil.rmtree(staging, ignore_errors=True)
 
 
-def _contents(documents: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> Iterator[tuple[str, bytes]]:
+def _encoded_files(
+    documents: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]
+) -> Iterator[tuple[str, bytes]]:
     """The files by name, made one at a time: a population need not lie in memory once more."""
     for name, document in documents.items():
         yield _file_name(f"{name}.json"), _to_json(name, document)
@@ -180,7 +182,7 @@ def _write(file: Path, data: bytes) -> dict[str, Any]:
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def _shortage(error: OSError, path: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -> str:
+def _disk_space_hint(error: OSError, path: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -> str:
     """How much room there would have to be, if that is what an error is about."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return ""
@@ -189,7 +191,7 @@ def _shortage(error: OSError, path: Path, tensors: Mapping[str, Mapping[str, Ten
     return f": needed are {needed} bytes and a little, free are {free}"
 
 
-def _check_place(path: Path) -> None:
+def _check_target(path: Path) -> None:
     if path.name in ("", ".."):  # it may be the folder that this process works in, which nothing can take the place of
         raise CheckpointError(f"path={str(path)!r} does not end in a name; allowed is the name of a folder to make")
     if path.is_symlink() or (
@@ -198,40 +200,40 @@ def _check_place(path: Path) -> None:
         raise CheckpointError(f"path={str(path)!r} exists and is not a checkpoint; it is not overwritten")
 
 
-def _put(aside: Path, path: Path) -> None:
+def _swap_in(staging: Path, path: Path) -> None:
     """Put a folder into its place for good; one that is there steps aside first, for nothing is renamed onto it."""
-    old = _beside(path, "old")
+    old = _sibling(path, "old")
     if replaces := path.exists():
         os.replace(path, old)
     try:
-        os.replace(aside, path)
+        os.replace(staging, path)
         sync_folder(path.parent)
     except OSError:
         if path.exists():
-            os.replace(path, aside)
+            os.replace(path, staging)
         if replaces:
             os.replace(old, path)
         raise
 
 
-def _beside(path: Path, role: str) -> Path:
+def _sibling(path: Path, role: str) -> Path:
     return path.with_name(f".{path.name}.{role}-{uuid.uuid4().hex}")
 
 
-def _left_beside(path: Path, role: str) -> list[Path]:
+def _leftovers(path: Path, role: str) -> list[Path]:
     if not path.parent.is_dir():
         return []
     named = (other for other in path.parent.iterdir() if other.name.startswith(f".{path.name}.{role}-"))
-    return sorted(filter(is_folder, named))
+    return sorted(filter(is_real_folder, named))
 
 
-def is_folder(path: Path) -> bool:
+def is_real_folder(path: Path) -> bool:
     """Whether a path is a folder and no link to one: shutil.rmtree opens anything else, and a FIFO would block."""
     return path.is_dir() and not path.is_symlink()
 
 
-def _sweep(path: Path, role: str) -> None:
-    for other in _left_beside(path, role):
+def _remove_leftovers(path: Path, role: str) -> None:
+    for other in _leftovers(path, role):
         shutil.rmtree(other, ignore_errors=True)
 
 
@@ -247,7 +249,7 @@ def open_regular(path: str | os.PathLike[str], *, follow_links: bool = False) ->
         CheckpointError: the file is missing, unreadable, or not a regular file.
     """
     try:
-        handle = os.open(path, READ_AT_ONCE | (0 if follow_links else NOFOLLOW))
+        handle = os.open(path, READ_FLAGS | (0 if follow_links else NOFOLLOW))
     except (OSError, ValueError) as error:  # ValueError: the path holds a NUL byte
         if getattr(error, "errno", None) == errno.ELOOP:
             raise CheckpointError(f"path={os.fspath(path)!r} is a symbolic link; {REGULAR}") from error
@@ -306,7 +308,7 @@ def read_folder(
     """Return the documents and the tensors of a folder of `kind`, by name.
 
     The manifest and the files' sizes are checked now. A document, and all tensors of a file, are read and verified
-    when one is first asked for, which then raises CheckpointError too; `facts_of` costs a file's header alone. If a
+    when one is first asked for, which then raises CheckpointError too; `tensor_infos` costs a file's header alone. If a
     crash came while the folder was replaced, its predecessor is what is read.
 
     Raises:
@@ -315,8 +317,8 @@ def read_folder(
     """
     files = _files(Path(path), kind)
     documents = {file.path.stem: file for file in files if file.path.suffix == ".json"}
-    tensors = {file.path.stem: StoredTensors(file) for file in files if file.path.suffix == ".safetensors"}
-    return StoredDocuments(documents), tensors
+    tensors = {file.path.stem: LazyTensors(file) for file in files if file.path.suffix == ".safetensors"}
+    return LazyDocuments(documents), tensors
 
 
 def verify_folder(path: str | os.PathLike[str], kind: str) -> None:
@@ -325,24 +327,24 @@ def verify_folder(path: str | os.PathLike[str], kind: str) -> None:
         file.verify()
 
 
-def kind_of(path: str | os.PathLike[str]) -> str:
+def folder_kind(path: str | os.PathLike[str]) -> str:
     """Return what kind of folder lies at a path."""
-    return str(_manifest(_found(Path(path))).get("kind"))
+    return str(_manifest(_locate(Path(path))).get("kind"))
 
 
-def facts_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorFacts]:
+def tensor_infos(tensors: Mapping[str, Tensor]) -> dict[str, TensorInfo]:
     """Return the shape and dtype of each tensor; of tensors that are stored, without reading them."""
-    if isinstance(tensors, StoredTensors):
-        return tensors.facts
-    return {name: TensorFacts(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+    if isinstance(tensors, LazyTensors):
+        return tensors.infos
+    return {name: TensorInfo(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
 
-def section(tensors: Mapping[str, Tensor], prefix: str) -> Mapping[str, Tensor]:
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> Mapping[str, Tensor]:
     """The tensors whose names begin so, by the rest of their names; of those that are stored, without reading them."""
-    return StoredSection(tensors, prefix) if isinstance(tensors, StoredTensors) else _section(tensors, prefix)
+    return LazySection(tensors, prefix) if isinstance(tensors, LazyTensors) else _with_prefix(tensors, prefix)
 
 
-def _section(named: Mapping[str, T], prefix: str) -> dict[str, T]:
+def _with_prefix(named: Mapping[str, T], prefix: str) -> dict[str, T]:
     return {name.removeprefix(prefix): its for name, its in named.items() if name.startswith(prefix)}
 
 
@@ -374,7 +376,7 @@ class StoredFile(NamedTuple):
             raise CheckpointError(f"path={str(self.path)!r} was changed after it was written (its SHA-256 differs)")
 
 
-class StoredDocuments(Mapping[str, Any]):
+class LazyDocuments(Mapping[str, Any]):
     """Documents by name, each read when it is first asked for."""
 
     def __init__(self, files: Mapping[str, StoredFile]) -> None:
@@ -397,7 +399,7 @@ class StoredDocuments(Mapping[str, Any]):
         return len(self._files)
 
 
-class StoredTensors(Mapping[str, Tensor]):
+class LazyTensors(Mapping[str, Tensor]):
     """The tensors of one file: their names, shapes and dtypes for the price of its header, all else on demand."""
 
     prefix = ""
@@ -407,69 +409,69 @@ class StoredTensors(Mapping[str, Tensor]):
         self._file = file
 
     @cached_property
-    def facts(self) -> dict[str, TensorFacts]:
+    def infos(self) -> dict[str, TensorInfo]:
         """Shape and dtype of each tensor."""
         with open_regular(self._file.path) as handle:
             size = int.from_bytes(handle.read(8), "little")
             if size > min(MAX_HEADER_BYTES, self._file.size - 8):
-                raise self._invalid(f"its header would have {size} bytes")
+                raise self._error(f"its header would have {size} bytes")
             header = parse_json(handle.read(size), f"path={str(self._file.path)!r}")
         try:
-            return _facts(header, self._file.size - 8 - size)
+            return _parse_header(header, self._file.size - 8 - size)
         except ValueError as error:
-            raise self._invalid(str(error)) from None
+            raise self._error(str(error)) from None
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor]:
-        facts = self.facts
+        infos = self.infos
         try:
             tensors = safetensors.torch.load(self._file.read())
         except (safetensors.SafetensorError, ValueError, KeyError) as error:
-            raise self._invalid(str(error)) from error
-        if facts_of(tensors) != facts:
-            raise self._invalid("it was exchanged while it was read")
+            raise self._error(str(error)) from error
+        if tensor_infos(tensors) != infos:
+            raise self._error("it was exchanged while it was read")
         return tensors
 
-    def _invalid(self, why: str) -> CheckpointError:
+    def _error(self, why: str) -> CheckpointError:
         return CheckpointError(f"path={str(self._file.path)!r} is not a valid safetensors file: {why:.200}")
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self.facts
+        return name in self.infos
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.facts)
+        return iter(self.infos)
 
     def __len__(self) -> int:
-        return len(self.facts)
+        return len(self.infos)
 
 
-class StoredSection(StoredTensors):
+class LazySection(LazyTensors):
     """Some of the tensors of a file, by the rest of their names; the file is read once for all sections."""
 
-    def __init__(self, whole: StoredTensors, prefix: str) -> None:
+    def __init__(self, whole: LazyTensors, prefix: str) -> None:
         super().__init__(whole._file)
         self._whole, self.prefix = whole, prefix
 
     @cached_property
-    def facts(self) -> dict[str, TensorFacts]:
-        return _section(self._whole.facts, self.prefix)
+    def infos(self) -> dict[str, TensorInfo]:
+        return _with_prefix(self._whole.infos, self.prefix)
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor]:
-        return _section(self._whole._tensors, self.prefix)
+        return _with_prefix(self._whole._tensors, self.prefix)
 
 
-def _facts(header: Any, size: int) -> dict[str, TensorFacts]:
+def _parse_header(header: Any, size: int) -> dict[str, TensorInfo]:
     """What a header says of each tensor; ValueError unless they fill `size` bytes, one behind the other."""
     if not isinstance(header, dict):
         raise ValueError("its header is no table of tensors")
-    facts: dict[str, TensorFacts] = {}
+    infos: dict[str, TensorInfo] = {}
     places: list[tuple[int, int]] = []
     for name, entry in header.items():
-        facts[name], place = _fact(entry)
+        infos[name], place = _parse_entry(entry)
         places.append(place)
     end = 0
     for start, stop in sorted(places):
@@ -478,10 +480,10 @@ def _facts(header: Any, size: int) -> dict[str, TensorFacts]:
         end = stop
     if end != size:
         raise ValueError(f"its tensors have {end} bytes; there are {size}")
-    return facts
+    return infos
 
 
-def _fact(entry: Any) -> tuple[TensorFacts, tuple[int, int]]:
+def _parse_entry(entry: Any) -> tuple[TensorInfo, tuple[int, int]]:
     """One tensor's shape, dtype and place."""
     match entry:
         case {"dtype": str(name), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if name in DTYPES:
@@ -489,16 +491,16 @@ def _fact(entry: Any) -> tuple[TensorFacts, tuple[int, int]]:
             if len(shape) <= 8 and sizes_are_whole:
                 dtype = DTYPES[name]
                 if stop - start == math.prod(shape) * dtype.itemsize:
-                    return TensorFacts(tuple(shape), dtype), (start, stop)
+                    return TensorInfo(tuple(shape), dtype), (start, stop)
     raise ValueError(f"its header has {entry!r:.100} for a tensor")
 
 
 def _files(path: Path, kind: str) -> list[StoredFile]:
     """The files of a folder of `kind`, all of which are there in the size that they were written in."""
-    path = _found(path)
+    path = _locate(path)
     manifest = _manifest(path)
     if manifest.get("schema") != SCHEMA:
-        raise UnknownSchema(
+        raise UnknownSchemaError(
             f"path={str(path)!r} has schema {manifest.get('schema')!r:.100}; this version reads {SCHEMA!r}: read it "
             "with the version of agilerl-like that wrote it, or with a newer one"
         )
@@ -509,7 +511,7 @@ def _files(path: Path, kind: str) -> list[StoredFile]:
     files = manifest.get("files")
     if not isinstance(files, dict):
         raise CheckpointError(f"path={str(path)!r} has a manifest without files")
-    return [_file(path, name, facts) for name, facts in files.items()]
+    return [_checked_file(path, name, infos) for name, infos in files.items()]
 
 
 def _loader_hint(kind: Any) -> str:
@@ -526,7 +528,7 @@ def _loader_hint(kind: Any) -> str:
             return ""
 
 
-def _file(folder: Path, name: str, facts: Any) -> StoredFile:
+def _checked_file(folder: Path, name: str, infos: Any) -> StoredFile:
     if not FILE_NAME.fullmatch(name):
         raise CheckpointError(
             f"path={str(folder)!r} has a manifest with the file name {name!r:.100}; "
@@ -535,12 +537,12 @@ def _file(folder: Path, name: str, facts: Any) -> StoredFile:
     file = folder / name
     with open_regular(file) as handle:
         size = _size(handle)
-    match facts:
+    match infos:
         case {"bytes": int(written), "sha256": str(sha256)}:
             if size != written:
                 raise CheckpointError(f"path={str(file)!r} has {size} bytes; written were {str(written)[:40]}")
             return StoredFile(file, size, sha256)
-    raise CheckpointError(f"path={str(folder)!r} has a manifest that does not say what {name!r} is: {facts!r:.100}")
+    raise CheckpointError(f"path={str(folder)!r} has a manifest that does not say what {name!r} is: {infos!r:.100}")
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -553,11 +555,11 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _found(path: Path) -> Path:
+def _locate(path: Path) -> Path:
     """Where the folder of a path is: there, or aside, if a crash kept its successor from taking the place."""
     if path.exists():
         return path
-    for old in _left_beside(path, "old"):
+    for old in _leftovers(path, "old"):
         return old
     raise CheckpointError(f"path={str(path)!r} does not exist")
 
@@ -568,7 +570,7 @@ def _found(path: Path) -> Path:
 def _to_json(name: str, document: Any) -> bytes:
     data = json.dumps(document, indent=1, sort_keys=True).encode()
     try:
-        _refuse_excess(data)
+        _check_json_limits(data)
     except ValueError as error:
         raise CheckpointError(f"{name}={document!r:.100} could not be read again: {error}") from None
     return data
@@ -581,27 +583,27 @@ def parse_json(data: bytes, where: str) -> Any:
         CheckpointError: it is not JSON, too large, nested too deep, or gives a key twice; `where` says whose it is.
     """
     try:
-        _refuse_excess(data)
+        _check_json_limits(data)
         text = data.decode()
         del data  # so that a large document is not in memory three times
-        return json.loads(text, object_pairs_hook=_once_each)
+        return json.loads(text, object_pairs_hook=_refuse_duplicate_keys)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{where} is not valid JSON: {error!s:.200}") from error
 
 
-def _refuse_excess(data: bytes) -> None:
+def _check_json_limits(data: bytes) -> None:
     """Raise ValueError unless JSON is of a size that is safe to read."""
     if len(data) > MAX_JSON_BYTES:
         raise ValueError(f"it is larger than {MAX_JSON_BYTES} bytes")
     if data.count(b",") > MAX_JSON_COMMAS or data.count(b"[") + data.count(b"{") > MAX_JSON_CONTAINERS:
         raise ValueError(f"it has more than {MAX_JSON_COMMAS} values, or than {MAX_JSON_CONTAINERS} lists and tables")
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # a pattern that knows escapes takes 60 bytes for each
-    brackets = STRINGS.sub(b"", plain).translate(None, NOT_BRACKETS)
-    if max(accumulate(map(LEVELS.__getitem__, brackets)), default=0) > MAX_JSON_DEPTH:
+    brackets = STRING_LITERALS.sub(b"", plain).translate(None, NOT_BRACKETS)
+    if max(accumulate(map(BRACKET_DEPTH.__getitem__, brackets)), default=0) > MAX_JSON_DEPTH:
         raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels")
 
 
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
         raise ValueError("a key is there twice")

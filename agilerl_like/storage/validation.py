@@ -1,7 +1,7 @@
 """Records read from the documents of a run folder: the annotation of each field says what a file may hold there.
 
 A document with a valid digest can still have no meaning, because anyone can write both. So a record is built by
-`as_record` alone, which checks every field and names the first that is wrong.
+`validate_record` alone, which checks every field and names the first that is wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agilerl_like.errors import CheckpointError
 
 T = TypeVar("T")
 
-Natural = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+NonNegativeInt = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 """A counter."""
 Number = Annotated[int, Field(strict=True, gt=-(2**63), lt=2**63)] | Annotated[float, Field(strict=True)]
 """Kept as the kind of number that was written."""
@@ -35,7 +35,7 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
     return TypeAdapter(kind)
 
 
-def as_record(kind: type[T], data: Any, where: str) -> T:
+def validate_record(kind: type[T], data: Any, where: str) -> T:
     """Return data as a record of `kind`, a dataclass whose annotations say what each field may be.
 
     Raises:
@@ -44,17 +44,19 @@ def as_record(kind: type[T], data: Any, where: str) -> T:
     known = [its.name for its in fields(cast(Any, kind))]
     unknown = sorted(map(str, data.keys() - {*known})) if isinstance(data, Mapping) else []
     if unknown:
-        raise CheckpointError(f"{where}: {short(unknown[0])} is unknown; allowed are {', '.join(known)}")
+        raise CheckpointError(f"{where}: {short_repr(unknown[0])} is unknown; allowed are {', '.join(known)}")
     try:
         return _adapter(kind).validate_python(data)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         field = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
         more = f" (and {len(others)} more)" if others else ""
-        raise CheckpointError(f"{where}: {field or 'it'}={short(first['input'])}: {first['msg']:.300}{more}") from None
+        raise CheckpointError(
+            f"{where}: {field or 'it'}={short_repr(first['input'])}: {first['msg']:.300}{more}"
+        ) from None
 
 
-def short(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """The beginning of a value's repr, whatever its size: Python refuses to print integers of many digits."""
     if isinstance(value, int) and abs(value) >= 2**64:
         return f"<integer of {int(math.log10(2) * value.bit_length())} digits>"

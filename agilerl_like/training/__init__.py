@@ -12,10 +12,10 @@ from agilerl_like.lazy import lazily
 if TYPE_CHECKING:
     from agilerl_like.training.multi_agent import train_multi_agent_on_policy
     from agilerl_like.training.on_policy import train_on_policy
-    from agilerl_like.training.training_config import TrainingArguments
+    from agilerl_like.training.training_arguments import TrainingArguments
 
 __all__ = ["TrainingArguments", "train_multi_agent_on_policy", "train_on_policy"]
 
-_HOMES = ("training_config", "on_policy", "multi_agent")  # where these names live, the lightest first
+_HOMES = ("training_arguments", "on_policy", "multi_agent")  # where these names live, the lightest first
 
 __getattr__, __dir__ = lazily(__name__, __all__, _HOMES)

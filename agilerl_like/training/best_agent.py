@@ -14,10 +14,10 @@ from typing import Any
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.records import BestRecord, BirthRecord, MemberRecord, births_from_json
-from agilerl_like.storage.validation import as_record, short
+from agilerl_like.storage.validation import short_repr, validate_record
 from agilerl_like.training.evaluator import EvalResult
 
-CONFIRMING_EPISODES = 20
+CONFIRMATION_EPISODES = 20
 """Fresh episodes that a candidate plays, or as many as an evaluation has if these are more."""
 
 
@@ -47,24 +47,26 @@ class BestAgent:
         match data:
             case {"record": record, "ancestry": [*births]}:
                 return cls(
-                    as_record(BestRecord, record, f"{where}.record"),
+                    validate_record(BestRecord, record, f"{where}.record"),
                     births_from_json(births, f"{where}.ancestry"),
                     0,
                     agent,
                 )
-        raise CheckpointError(f"{where}={short(data)} is not the best agent of a run; allowed are record and ancestry")
+        raise CheckpointError(
+            f"{where}={short_repr(data)} is not the best agent of a run; allowed are record and ancestry"
+        )
 
 
-def unconfirmed(member: MemberRecord, generation: int) -> BestRecord:
+def unconfirmed_record(member: MemberRecord, generation: int) -> BestRecord:
     """Return the record of a member that was played on no fresh episodes: its fitness is that of its evaluation."""
     return BestRecord(**_fields(member), generation=generation)
 
 
-def confirmed(member: MemberRecord, generation: int, fresh: EvalResult) -> BestRecord:
+def confirmed_record(member: MemberRecord, generation: int, fresh: EvalResult) -> BestRecord:
     """Return the record of a member whose fitness is its result on fresh episodes."""
     (fitness,), (spread,), (error,) = fresh.fitness, fresh.spread, fresh.errors
     return replace(
-        unconfirmed(member, generation),
+        unconfirmed_record(member, generation),
         fitness=fitness,
         fitness_std=spread,
         episodes=fresh.episodes,

@@ -20,15 +20,15 @@ from agilerl_like.reporting.records import BirthRecord, births_from_json
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import Checkpoint, Checkpoints
-from agilerl_like.storage.validation import Flag, Natural, Seconds, Text, as_record, short
+from agilerl_like.storage.validation import Flag, NonNegativeInt, Seconds, Text, short_repr, validate_record
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.evaluator import Opponent
 from agilerl_like.training.sharding import ShardedPopulation
-from agilerl_like.training.training_config import OutputPaths
+from agilerl_like.training.training_arguments import OutputPaths
 
 CHECKPOINTS = "checkpoints"
 IDENTITY = "identity"
-"""The document of a checkpoint that says what the run was begun with (`description.identity_of`)."""
+"""The document of a checkpoint that says what the run was begun with (`description.run_identity`)."""
 INTERRUPTED = "interrupted"
 MAX_FAILED_SAVES = 3
 """Saves that may fail one after the other before a run stops."""
@@ -38,12 +38,12 @@ MAX_FAILED_SAVES = 3
 class Progress:
     """How far a run has come: all that it counts, and what it has found."""
 
-    next_uid: Natural
-    generation: Natural = 0
-    ticks: Natural = 0
+    next_uid: NonNegativeInt
+    generation: NonNegativeInt = 0
+    ticks: NonNegativeInt = 0
     """Steps of each env."""
-    evaluation_steps: Natural = 0
-    saved_at: Natural = 0
+    evaluation_steps: NonNegativeInt = 0
+    saved_at: NonNegativeInt = 0
     """Ticks at the last checkpoint."""
     seconds: Seconds = 0.0
     seconds_by_part: dict[str, Seconds] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Progress:
     """Whether the births after this generation have been carried out."""
     outcome: Text = ""
     """Why the run ended; empty if it has not."""
-    restorations: Natural = 0
+    restorations: NonNegativeInt = 0
     """How often it went back to a checkpoint because nobody was healthy any more."""
 
     @classmethod
@@ -64,7 +64,7 @@ class Progress:
         missing = [known.name for known in fields(cls) if isinstance(data, dict) and known.name not in data]
         if missing:
             raise CheckpointError(f"{where}.{missing[0]} is missing")
-        return as_record(cls, data, where)
+        return validate_record(cls, data, where)
 
 
 class RunState(NamedTuple):
@@ -113,7 +113,9 @@ def _check_run(checkpoint: Checkpoint) -> None:
     """
     run, where = checkpoint.documents.get("run"), f"path={str(checkpoint.path / 'run.json')!r}: run"
     if not isinstance(run, dict) or set(run) - {"history"} != RUN_KEYS:
-        raise CheckpointError(f"{where}={short(run)} is not the state of a run; it has {', '.join(sorted(RUN_KEYS))}")
+        raise CheckpointError(
+            f"{where}={short_repr(run)} is not the state of a run; it has {', '.join(sorted(RUN_KEYS))}"
+        )
     progress = Progress.from_json(run["progress"], f"{where}.progress")
     births = births_from_json(run["births"], f"{where}.births")
     History.from_json(run.get("history", []), f"{where}.history")
@@ -137,12 +139,14 @@ def _check_scores(run: Mapping[str, Any], checkpoint: Checkpoint, where: str) ->
     fitness, opponent_pool = run["fitness"], run["rivals"]
     size = sum(name.startswith("member-") for name in checkpoint.documents)
     if not isinstance(fitness, list) or len(fitness) != size or any(type(one) not in (int, float) for one in fitness):
-        raise CheckpointError(f"{where}.fitness={short(fitness)}; allowed is one number for each of {size} members")
+        raise CheckpointError(
+            f"{where}.fitness={short_repr(fitness)}; allowed is one number for each of {size} members"
+        )
     if not isinstance(opponent_pool, list):
-        raise CheckpointError(f"{where}.rivals={short(opponent_pool)}; allowed is a list of [rating, generation]")
+        raise CheckpointError(f"{where}.rivals={short_repr(opponent_pool)}; allowed is a list of [rating, generation]")
     for number, told in enumerate(opponent_pool):
         if not (isinstance(told, list) and [*map(type, told)] == [float, int] and math.isfinite(told[0])):
-            raise CheckpointError(f"{where}.rivals.{number}={short(told)}; allowed is [rating, generation]")
+            raise CheckpointError(f"{where}.rivals.{number}={short_repr(told)}; allowed is [rating, generation]")
     for name in (BEST, *(f"rival-{number:03d}" for number in range(len(opponent_pool)))):
         if name not in checkpoint.documents or name not in checkpoint.tensors:
             raise CheckpointError(f"path={str(checkpoint.path)!r} has no {name}.json and {name}.safetensors")
@@ -256,8 +260,8 @@ class CheckpointManager:
     ) -> Path:
         score = run_state.best.record.fitness
         written = checkpoints.write(run_state.progress.generation, documents, tensors, score=score)
-        checkpoints.mark()
-        checkpoints.warn_if_tight(self.reporters.warning)
+        checkpoints.write_marker()
+        checkpoints.warn_if_disk_nearly_full(self.reporters.warning)
         return written
 
     def _is_written(self, job: Callable[[], Path]) -> bool:

@@ -36,29 +36,29 @@ from agilerl_like.seeding import Purpose, integers
 
 
 class PhaseTimer:
-    """Seconds by part of a run."""
+    """Seconds by phase of a run."""
 
-    def __init__(self, parts: tuple[str, ...]) -> None:
-        self.seconds = dict.fromkeys(parts, 0.0)
+    def __init__(self, phases: tuple[str, ...]) -> None:
+        self.seconds = dict.fromkeys(phases, 0.0)
 
-    def __call__(self, part: str) -> _TimedBlock:
-        """Count the time inside the `with` block towards a part."""
-        return _TimedBlock(self.seconds, part)
+    def __call__(self, group: str) -> _TimedBlock:
+        """Count the time inside the `with` block towards a phase."""
+        return _TimedBlock(self.seconds, group)
 
 
 class _TimedBlock:
     """A `with` block whose time counts; one made of a generator takes three times as long, four times in every step."""
 
-    __slots__ = ("_began", "_part", "_seconds")
+    __slots__ = ("_began", "_phase", "_seconds")
 
-    def __init__(self, seconds: dict[str, float], part: str) -> None:
-        self._seconds, self._part = seconds, part
+    def __init__(self, seconds: dict[str, float], group: str) -> None:
+        self._seconds, self._part = seconds, group
 
     def __enter__(self) -> None:
         self._began = perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        self._seconds[self._part] += perf_counter() - self._began
+        self._seconds[self._phase] += perf_counter() - self._began
 
 
 @dataclass
@@ -69,7 +69,7 @@ class EnvGroup:
     columns: slice
     buffer: BufferPart
     episodes: EpisodeTracker
-    under_way: int | None = None
+    pending_step: int | None = None
     """Where in the buffer the step belongs that was sent and not received."""
 
 
@@ -100,12 +100,12 @@ class Collector:
         self.slots: Sequence[int] = range(members)
         """What the members are called when something is wrong with their envs."""
         self.steps_since_update = np.zeros(members, dtype=np.int64)
-        self.parts: list[EnvGroup] = []
+        self.env_groups: list[EnvGroup] = []
         self.observations = torch.zeros(0)
         """What the members see now, encoded `[P, E, D]`."""
         self.mask: Tensor | None = None
         """What they may do now, `[P, E, choices]`; None if the world has no masks."""
-        self.state = self._state_before = torch.zeros(0)
+        self.state = self._initial_state = torch.zeros(0)
         """What they remember of their episodes, and what they remembered where their rollouts begin, `[P, E, …]`."""
         self._state_owner: Cohort | Apart | None = None
         """Whose memory that is: another one's, as soon as anybody was mutated."""
@@ -137,11 +137,11 @@ class Collector:
             mask_size=mask_size(env.single_action_space),
             device=population.device,
             arrays=env.array_backend,
-            describe_row=self._called,
+            describe_row=self._describe_row,
         )
         self.observations = self._by_member(self._encode(observations))
         self.mask = None if mask is None else self._by_member(torch.as_tensor(mask))
-        self.parts = [
+        self.env_groups = [
             EnvGroup(
                 place,
                 columns,
@@ -152,7 +152,7 @@ class Collector:
         ]
         population.reset_noise()
         self.state = population.initial_hidden_state.repeat(len(population), self.envs, 1, 1, 1)
-        self._state_before = self.state.clone()
+        self._initial_state = self.state.clone()
         self._state_owner = None
         self.steps_since_update[:] = 0
 
@@ -175,8 +175,8 @@ class Collector:
 
     def wait_for_envs(self, taken: int) -> None:
         """Wait for every part, after so many steps."""
-        for part in self.parts:
-            self._receive(part)
+        for group in self.env_groups:
+            self._finish_step(group)
         self.steps_since_update += taken
 
     def step(self) -> None:
@@ -184,96 +184,96 @@ class Collector:
         population, timer = self.population, self.timer
         noise = population.next_noise(population[0].num_envs)[:, self.columns]  # [P, E, …]
         here = self._buffer.begin()
-        for part in self.parts:
-            self._receive(part)
+        for group in self.env_groups:
+            self._finish_step(group)
             with timer("act"):
                 raw, state = population.act(self.observations, self.state, self.mask, noise)
-                self.state = self._with(part, self.state, self._of(part, state))
-                seen, raw, mask = (self._of(part, whole) for whole in (self.observations, raw, self.mask))
-                part.buffer.put_actions(here, seen, raw, mask)
+                self.state = self._merge(group, self.state, self._slice(group, state))
+                seen, raw, mask = (self._slice(group, whole) for whole in (self.observations, raw, self.mask))
+                group.buffer.put_actions(here, seen, raw, mask)
                 actions = self.env.array_backend.to_env_actions(population.to_env(raw))
             with timer("env"):
-                self.env.step_async(part.place, actions)
-            part.under_way = here
+                self.env.step_async(group.place, actions)
+            group.pending_step = here
 
-    def _receive(self, part: EnvGroup) -> None:
+    def _finish_step(self, group: EnvGroup) -> None:
         """Wait for a part that is under way, and store what it did."""
-        if part.under_way is None:
+        if group.pending_step is None:
             return
         with self.timer("env"):
-            transition = self.env.step_wait(part.place)
+            transition = self.env.step_wait(group.place)
         with self.timer("act"):
-            part.buffer.put_outcome(part.under_way, transition)
-            part.episodes.update(transition.reward, transition.ended)  # 0 where not valid
-            self.observations = self._with(part, self.observations, self._by_member(self._encode(transition.obs)))
+            group.buffer.put_outcome(group.pending_step, transition)
+            group.episodes.update(transition.reward, transition.ended)  # 0 where not valid
+            self.observations = self._merge(group, self.observations, self._by_member(self._encode(transition.obs)))
             if transition.action_mask is not None:
                 mask = self._by_member(torch.as_tensor(transition.action_mask))
-                self.mask = self._with(part, self.mask, mask)
+                self.mask = self._merge(group, self.mask, mask)
             if self.state.numel():
                 goes_on = self._by_member(torch.as_tensor(transition.valid & ~transition.ended).unsqueeze(-1))
-                self._of(part, self.state).mul_(goes_on.unsqueeze(-1).unsqueeze(-1))
-        part.under_way = None
+                self._slice(group, self.state).mul_(goes_on.unsqueeze(-1).unsqueeze(-1))
+        group.pending_step = None
 
-    def _of(self, part: EnvGroup, whole: Any) -> Any:
+    def _slice(self, group: EnvGroup, whole: Any) -> Any:
         """A part's share of `[P, E, …]`."""
-        return whole if whole is None or len(self.parts) == 1 else whole[:, part.columns]
+        return whole if whole is None or len(self.env_groups) == 1 else whole[:, group.columns]
 
-    def _with(self, part: EnvGroup, whole: Tensor | None, share: Tensor) -> Tensor:
+    def _merge(self, group: EnvGroup, whole: Tensor | None, share: Tensor) -> Tensor:
         """Put a part's share in its place in `[P, E, …]`; where there was nothing, all is True."""
-        if len(self.parts) == 1:
+        if len(self.env_groups) == 1:
             return share
         if whole is None:
             whole = share.new_ones(len(self.population), self.envs, share.shape[-1])
-        whole[:, part.columns] = share
+        whole[:, group.columns] = share
         return whole
 
     def learn(self) -> Mapping[int, Report]:
         """Let everybody learn whose rollout is full."""
         needed = [agent.rollout_steps for agent in self.population]
         if self.state.numel():  # one that became shorter begins where nobody knows what was remembered
-            self._begin_rollouts(place for place, steps in enumerate(needed) if self.steps_since_update[place] > steps)
+            self._start_rollouts(place for place, steps in enumerate(needed) if self.steps_since_update[place] > steps)
         due = [place for place, steps in enumerate(needed) if self.steps_since_update[place] >= steps]
         if not due:
             return {}
         with self.timer("learn"):
             self.env.check()
-            reports = self.population.learn(due, self._window)
-        self._begin_rollouts(due)
+            reports = self.population.learn(due, self._last_steps)
+        self._start_rollouts(due)
         return reports
 
     def reset_member(self, place: int) -> None:
         """A newcomer lives here: what was seen and remembered is not its own."""
         self.resize_hidden_states()
         self.state[place] = 0.0
-        self._begin_rollouts([place])
+        self._start_rollouts([place])
 
     def resize_hidden_states(self) -> None:
         """Let everybody remember what they did before they were mutated, in the units that they have now."""
         cohort = self.population.cohort
         if cohort is self._state_owner:
             return
-        both = torch.stack([self.state, self._state_before], 1)  # [P, 2, E, M, K, H]
+        both = torch.stack([self.state, self._initial_state], 1)  # [P, 2, E, M, K, H]
         carried = [
             fitted(agent.carry_state(its), cohort.state_shape) for agent, its in zip(self.population, both, strict=True)
         ]
-        self.state, self._state_before = torch.stack(carried, 1).unbind(0)
+        self.state, self._initial_state = torch.stack(carried, 1).unbind(0)
         self._state_owner = cohort
 
-    def _begin_rollouts(self, places: Iterable[int]) -> None:
+    def _start_rollouts(self, places: Iterable[int]) -> None:
         """What some members learn from next begins here."""
         for place in places:
             self.steps_since_update[place] = 0
-            self._state_before[place] = self.state[place]
+            self._initial_state[place] = self.state[place]
 
     def pop_scores(self) -> list[float]:
         """Mean return of each member's training episodes that ended since the last call; nan if none did."""
-        return mean_returns((part.episodes for part in self.parts), len(self.population), self.population.team)
+        return mean_returns((group.episodes for group in self.env_groups), len(self.population), self.population.team)
 
-    def _called(self, member: int, row: int) -> str:
+    def _describe_row(self, member: int, row: int) -> str:
         return f"member {self.slots[member]}, {self.env.describe_row(self.columns.start + row)}"
 
-    def _window(self, places: list[int], steps: int) -> Rollout:
-        return self._buffer.window(places, steps, self.observations, self._state_before)
+    def _last_steps(self, places: list[int], steps: int) -> Rollout:
+        return self._buffer.window(places, steps, self.observations, self._initial_state)
 
     def _by_member(self, rows: Tensor) -> Tensor:
         """Rows `[P e, …]` of a part, on the device as `[P, e, …]`."""
@@ -282,7 +282,7 @@ class Collector:
 
 def mean_returns(parts: Iterable[EpisodeTracker], members: int, team: Team) -> list[float]:
     """Mean return of each member's episodes that ended since the last call; nan if none did."""
-    taken = [part.take() for part in parts]  # counts and summed returns, row by row
+    taken = [group.take() for group in parts]  # counts and summed returns, row by row
     sums = [
         np.concatenate([array.reshape(members, -1) for array in arrays], axis=1).sum(axis=1)
         for arrays in zip(*taken, strict=True)

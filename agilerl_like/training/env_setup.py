@@ -24,7 +24,7 @@ from agilerl_like.envs.wrapper_specs import changes_reward
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.evaluator import Evaluator
-from agilerl_like.training.training_config import Fitness
+from agilerl_like.training.training_arguments import Fitness
 
 
 class EnvSetup(ABC):

@@ -39,12 +39,12 @@ from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.room import release_free_memory
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.best_agent import (
-    CONFIRMING_EPISODES,
+    CONFIRMATION_EPISODES,
     BestAgent,
-    confirmed,
+    confirmed_record,
     may_surpass,
     surpasses,
-    unconfirmed,
+    unconfirmed_record,
 )
 from agilerl_like.training.checkpoint_manager import (
     INTERRUPTED,
@@ -58,7 +58,7 @@ from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.evaluator import EvalResult, Evaluator, Opponent
 from agilerl_like.training.lineage import Lineage, initial_member, offspring_record
 from agilerl_like.training.sharding import MemberInfo, ShardedPopulation
-from agilerl_like.training.training_config import TrainingArguments
+from agilerl_like.training.training_arguments import TrainingArguments
 
 UNFINISHED = (INTERRUPTED, "disk full")
 TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
@@ -335,10 +335,10 @@ class TrainingLoop:
         best, target, stopped = self.best, self.training_args.target, 0
         if best is not None and not may_surpass(candidate, best.record, target):
             return best, stopped
-        found = unconfirmed(candidate, self.progress.generation)
+        found = unconfirmed_record(candidate, self.progress.generation)
         if not interrupted and math.isfinite(candidate.fitness):
             fresh, stopped = self._confirm(candidate.slot, stop_requests)
-            found = found if fresh is None else confirmed(candidate, self.progress.generation, fresh)
+            found = found if fresh is None else confirmed_record(candidate, self.progress.generation, fresh)
         if best is not None and not surpasses(found, best.record, target):
             return best, stopped
         owner_rank, agent = self.members.owner_rank(candidate.slot), None
@@ -352,7 +352,7 @@ class TrainingLoop:
         members, generation = self.members, self.progress.generation
         player = members.local_members().get(slot)
         with self.timer("evaluate"):
-            episodes = max(self.training_args.eval_loop, CONFIRMING_EPISODES)
+            episodes = max(self.training_args.eval_loop, CONFIRMATION_EPISODES)
             seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, generation)
             own, stopped = self._evaluate_until_stopped(
                 stop_requests,

@@ -17,7 +17,7 @@ from agilerl_like.training.elo_evaluator import EloEvaluator
 from agilerl_like.training.env_setup import EnvSetup, divide_envs
 from agilerl_like.training.evaluator import Evaluator
 from agilerl_like.training.multi_agent_collector import MultiAgentCollector
-from agilerl_like.training.training_config import Fitness
+from agilerl_like.training.training_arguments import Fitness
 
 
 class MultiAgentEnvSetup(EnvSetup):

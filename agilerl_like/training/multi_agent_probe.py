@@ -15,7 +15,7 @@ from agilerl_like.envs.multi_agent.probe_envs import MultiAgentProbe
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_collector import MultiAgentCollector
-from agilerl_like.training.probe import EXPLORING, NUM_ENVS, SETTINGS, ProbeRecord, ask
+from agilerl_like.training.probe import HIGH_ENTROPY, NUM_ENVS, SETTINGS, ProbeRecord, check_expectations
 
 
 def solve_multi_agent(probe: MultiAgentProbe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
@@ -23,7 +23,7 @@ def solve_multi_agent(probe: MultiAgentProbe, *, seed: int = 0, **settings: Any)
     start = perf_counter()
     with closing(make_multi_agent_vect_envs(probe.make, NUM_ENVS, backend="sync")) as env:
         choices = not any(isinstance(space, gymnasium.spaces.Box) for space in env.single_action_spaces.values())
-        given = {**SETTINGS, **(EXPLORING if choices else {}), "gamma": probe.gamma, **settings}
+        given = {**SETTINGS, **(HIGH_ENTROPY if choices else {}), "gamma": probe.gamma, **settings}
         team = IPPO(env.single_observation_spaces, env.single_action_spaces, num_envs=NUM_ENVS, seed=seed, **given)
         collector = MultiAgentCollector(
             MultiAgentPopulation([team]), MultiAgentVecEnvAdapter(env), PhaseTimer(("env", "act", "learn"))
@@ -34,8 +34,8 @@ def solve_multi_agent(probe: MultiAgentProbe, *, seed: int = 0, **settings: Any)
             collector.collect(1)
             collector.learn()
     answers = [
-        replace(answer, who=agent)
-        for agent, known in probe.answers.items()
-        for answer in ask(team.learner_of(agent), known)
+        replace(answer, agent=agent)
+        for agent, expected in probe.answers.items()
+        for answer in check_expectations(team.learner_of(agent), expected)
     ]
     return ProbeRecord(probe, tuple(answers), rounds * NUM_ENVS, perf_counter() - start)

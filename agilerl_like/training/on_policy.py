@@ -26,9 +26,9 @@ from agilerl_like.reporting.wandb import WandbReporter
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter
-from agilerl_like.training.run_settings import settings_of
+from agilerl_like.training.run_settings import describe_run
 from agilerl_like.training.session import NO_MUTATION, RunPlan, evolve_on_policy
-from agilerl_like.training.training_config import Fitness, OutputPaths, TrainingArguments
+from agilerl_like.training.training_arguments import Fitness, OutputPaths, TrainingArguments
 
 
 def train_on_policy(
@@ -210,7 +210,7 @@ def _config_reporter(
     processes: int,
 ) -> ConfigReporter:
     """Write what the script asks for, as far as a configuration can say it; one that is there already stays."""
-    described = settings_of(env_setup, population, training_args, selection, mutations, processes=processes)
+    described = describe_run(env_setup, population, training_args, selection, mutations, processes=processes)
     again = f"train {CONFIG} does what the script has asked for, as far as a file can say it"
     notes = [f"not in this file: {note}" for note in described.notes]
     return ConfigReporter(run_dir, to_yaml(described.settings), again=again, notes=notes, replaces=False)

@@ -27,11 +27,11 @@ from agilerl_like.training.collector import Collector, PhaseTimer
 NUM_ENVS = 32
 SETTINGS = {"lr": 5e-3, "learn_step": 512, "batch_size": 256}
 """Quick enough for seconds; everything else is as it is for everybody."""
-EXPLORING = {"ent_coef": 1.0}
+HIGH_ENTROPY = {"ent_coef": 1.0}
 """For categories: a choice that was given up too early is never tried again, and some probes want one changed late."""
-REMEMBERING = {"recurrent": True, "max_seq_len": 8}
+RECURRENT = {"recurrent": True, "max_seq_len": 8}
 """For probes that need memory; no episode of theirs is longer than such a sequence."""
-CALM = 0.2
+FINAL_PHASE = 0.2
 """Share of the steps, the last ones, that are learned from at a tenth of the rate: who is asked at one moment must not
 be caught at an unlucky one, and a policy that explores is near enough to indifference for that."""
 VALUE_TOLERANCE = 0.1
@@ -43,17 +43,19 @@ class Answer:
     """What an agent said about one observation, and what is right."""
 
     what: Literal["value", "action"]
-    asked: str
-    known: tuple[float, ...]
+    question: str
+    expected: tuple[float, ...]
     found: tuple[float, ...]
     tolerance: float
-    who: str = ""
+    agent: str = ""
     """Which agent of a team."""
 
     @property
-    def right(self) -> bool:
+    def is_correct(self) -> bool:
         """Whether every number is as close as it has to be."""
-        return all(abs(found - known) <= self.tolerance for known, found in zip(self.known, self.found, strict=True))
+        return all(
+            abs(found - expected) <= self.tolerance for expected, found in zip(self.expected, self.found, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class ProbeRecord:
     @property
     def solved(self) -> bool:
         """Whether every answer is right."""
-        return all(answer.right for answer in self.answers)
+        return all(answer.is_correct for answer in self.answers)
 
 
 def solve(probe: Probe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
@@ -76,14 +78,20 @@ def solve(probe: Probe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
     start = perf_counter()
     with closing(make_vect_envs(probe.make, num_envs=NUM_ENVS)) as env:
         continuous = isinstance(env.single_action_space, gymnasium.spaces.Box)
-        given = {**SETTINGS, **({} if continuous else EXPLORING), **_needed(probe), "gamma": probe.gamma, **settings}
+        given = {
+            **SETTINGS,
+            **({} if continuous else HIGH_ENTROPY),
+            **_probe_settings(probe),
+            "gamma": probe.gamma,
+            **settings,
+        }
         agent = PPO(env.single_observation_space, env.single_action_space, seed=seed, **given)
         steps = _train(agent, VecEnvAdapter(env), probe.steps)
-    return ProbeRecord(probe, tuple(ask(agent, probe.expectations)), steps, perf_counter() - start)
+    return ProbeRecord(probe, tuple(check_expectations(agent, probe.expectations)), steps, perf_counter() - start)
 
 
-def _needed(probe: Probe) -> dict[str, Any]:
-    memory = REMEMBERING if probe.needs == "memory" else {}
+def _probe_settings(probe: Probe) -> dict[str, Any]:
+    memory = RECURRENT if probe.needs == "memory" else {}
     return {**memory, "swap_channels": True} if probe.channels_last else dict(memory)
 
 
@@ -91,29 +99,29 @@ def _train(agent: PPO, env: VecEnvAdapter, steps: int) -> int:
     collector = Collector(Population([agent]), env, PhaseTimer(("env", "act", "learn")))
     collector.reset(range(len(collector.population)))
     vector_steps = -(-steps // env.num_envs)
-    for tick in range(vector_steps):
-        if tick == int(vector_steps * (1 - CALM)):
+    for vector_step in range(vector_steps):
+        if vector_step == int(vector_steps * (1 - FINAL_PHASE)):
             agent.lr /= 10
         collector.tick()
         collector.learn()
     return vector_steps * env.num_envs
 
 
-def ask(agent: PPO, expectations: Iterable[ExpectedValue | ExpectedAction]) -> Iterable[Answer]:
+def check_expectations(agent: PPO, expectations: Iterable[ExpectedValue | ExpectedAction]) -> Iterable[Answer]:
     """What an agent says to questions."""
     agent.set_training_mode(False)
-    for known in expectations:
-        asked = describe(known)
-        if isinstance(known, ExpectedValue):
-            _, value = _reply(agent, (*known.history, known.obs))
-            tolerance = VALUE_TOLERANCE * max(1.0, abs(known.value))
-            yield Answer("value", asked, (known.value,), _numbers(value), tolerance)
+    for expected in expectations:
+        question = describe(expected)
+        if isinstance(expected, ExpectedValue):
+            _, value = _act_and_value(agent, (*expected.history, expected.obs))
+            tolerance = VALUE_TOLERANCE * max(1.0, abs(expected.value))
+            yield Answer("value", question, (expected.value,), _floats(value), tolerance)
         else:
-            action, _ = _reply(agent, (*known.history, known.obs), known.mask)
-            yield Answer("action", asked, _numbers(known.action), _numbers(action), known.tolerance)
+            action, _ = _act_and_value(agent, (*expected.history, expected.obs), expected.mask)
+            yield Answer("action", question, _floats(expected.action), _floats(action), expected.tolerance)
 
 
-def _reply(agent: PPO, episode: Iterable[Observation], mask: tuple[bool, ...] = ()) -> tuple[Any, Any]:
+def _act_and_value(agent: PPO, episode: Iterable[Observation], mask: tuple[bool, ...] = ()) -> tuple[Any, Any]:
     """Return what the agent does last in an episode that it sees from the start, and what it thinks that is worth."""
     reply: tuple[Any, ...] = ()
     for obs in episode:
@@ -126,5 +134,5 @@ def _reply(agent: PPO, episode: Iterable[Observation], mask: tuple[bool, ...] = 
     return action[0], value[0]
 
 
-def _numbers(action: Any) -> tuple[float, ...]:
+def _floats(action: Any) -> tuple[float, ...]:
     return tuple(float(number) for number in np.atleast_1d(action))

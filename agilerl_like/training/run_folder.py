@@ -19,70 +19,70 @@ from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporter
 from agilerl_like.reporting.wandb import ID
 from agilerl_like.storage import safe_folder
-from agilerl_like.storage.checkpoint_folder import FOLDER, KIND, unmark
+from agilerl_like.storage.checkpoint_folder import FOLDER, KIND, remove_marker
 from agilerl_like.storage.durable_io import check_regular, make_folder, replace_file, sync_folder
 from agilerl_like.storage.run_lock import LOCK, RunLock
 from agilerl_like.training.provenance import provenance
 
 CONFIG = "config.yaml"
 CHECKPOINTS, POPULATION, BEST, EVENTS = "checkpoints", "population", "best", "tensorboard"
-MARK = "# agilerl-like "
+HEADER = "# agilerl-like "
 """How the first line of every config.yaml begins that a run has written."""
 
 
-class FolderTaken(ConfigurationError):
+class RunFolderExistsError(ConfigurationError):
     """A run was to begin in the folder of an earlier one."""
 
-    def __init__(self, folder: Path, traces: Sequence[str]) -> None:
+    def __init__(self, folder: Path, existing: Sequence[str]) -> None:
         super().__init__(
-            f"run_dir={str(folder)!r} holds an earlier run ({', '.join(traces)}); allowed is another folder, "
+            f"run_dir={str(folder)!r} holds an earlier run ({', '.join(existing)}); allowed is another folder, "
             "resume= to continue that run, or overwrite=True to remove its files and begin again"
         )
-        self.traces = tuple(traces)
+        self.existing = tuple(existing)
 
 
-def check_free(folder: Path, *, overwrite: bool = False) -> None:
+def check_unused(folder: Path, *, overwrite: bool = False) -> None:
     """Raise unless a run may begin in a folder; nothing is changed.
 
     Raises:
-        FolderTaken: the folder holds traces of an earlier run, and `overwrite` is false.
+        RunFolderExistsError: the folder holds traces of an earlier run, and `overwrite` is false.
         ConfigurationError: another process has a run in it; or one of the traces was not written by a run.
     """
-    if _traces(folder) and (folder / LOCK).is_file():
+    if _existing_files(folder) and (folder / LOCK).is_file():
         with RunLock(folder):  # that a run is still going on in it is to be said first
             pass
-    _check(folder, overwrite=overwrite)
+    _check_target(folder, overwrite=overwrite)
 
 
-def claim(folder: Path, *, overwrite: bool = False) -> None:
+def prepare_folder(folder: Path, *, overwrite: bool = False) -> None:
     """Make a folder ready for a run that begins: with `overwrite`, remove the files of an earlier run.
 
     Other files in it stay. The caller holds its lock.
 
     Raises:
-        ConfigurationError: as `check_free`.
+        ConfigurationError: as `check_unused`.
         CheckpointError: something could not be removed.
     """
-    _check(folder, overwrite=overwrite)
+    _check_target(folder, overwrite=overwrite)
     try:
-        unmark(folder)
-        for name in _traces(folder):
-            ENTRIES[name].remove(folder / name)
+        remove_marker(folder)
+        for name in _existing_files(folder):
+            RUN_FILES[name].remove(folder / name)
             sync_folder(folder)
     except OSError as error:
         raise CheckpointError(f"path={str(folder)!r}: an earlier run could not be removed ({error})") from error
 
 
-def _check(folder: Path, *, overwrite: bool) -> None:
-    traces = _traces(folder)
-    if traces and not overwrite:
-        raise FolderTaken(folder, traces)
-    check_own(folder)
+def _check_target(folder: Path, *, overwrite: bool) -> None:
+    existing = _existing_files(folder)
+    if existing and not overwrite:
+        raise RunFolderExistsError(folder, existing)
+    check_foreign_files(folder)
 
 
-def check_own(folder: Path) -> None:
+def check_foreign_files(folder: Path) -> None:
     """Raise ConfigurationError if a folder has files in the places of a run's which no run has written."""
-    foreign = [name for name in _traces(folder) if not ENTRIES[name].is_ours(folder / name)]
+    foreign = [name for name in _existing_files(folder) if not RUN_FILES[name].is_written_by_run(folder / name)]
     if foreign:
         raise ConfigurationError(
             f"run_dir={str(folder)!r} has {', '.join(foreign)}, which no run has written and none overwrites; allowed "
@@ -93,7 +93,9 @@ def check_own(folder: Path) -> None:
 def check_links(folder: Path) -> None:
     """Raise ConfigurationError if a link is in the place of a file or a saved folder that a run replaces."""
     linked = [
-        name for name, entry in ENTRIES.items() if not isinstance(entry, FolderOf) and (folder / name).is_symlink()
+        name
+        for name, entry in RUN_FILES.items()
+        if not isinstance(entry, SharedFolder) and (folder / name).is_symlink()
     ]
     if linked:
         raise ConfigurationError(
@@ -102,12 +104,12 @@ def check_links(folder: Path) -> None:
         )
 
 
-def _traces(folder: Path) -> list[str]:
+def _existing_files(folder: Path) -> list[str]:
     """The names of what a run leaves that are taken in a folder."""
-    return [name for name in ENTRIES if _is_taken(folder / name)]
+    return [name for name in RUN_FILES if _is_occupied(folder / name)]
 
 
-def _is_taken(path: Path) -> bool:
+def _is_occupied(path: Path) -> bool:
     if path.is_dir() and not path.is_symlink():
         return any(path.iterdir())
     return path.exists() or path.is_symlink()
@@ -116,13 +118,13 @@ def _is_taken(path: Path) -> bool:
 # -- what a run leaves
 
 
-class Entry:
+class RunFile:
     """A file that a run leaves in its folder."""
 
     def __init__(self, recognises: Callable[[Path], bool]) -> None:
         self._recognises = recognises
 
-    def is_ours(self, path: Path) -> bool:
+    def is_written_by_run(self, path: Path) -> bool:
         """Whether a run has written it."""
         try:
             return check_regular(path) and self._recognises(path)
@@ -134,13 +136,13 @@ class Entry:
         path.unlink()
 
 
-class SavedFolder(Entry):
+class StoredFolder(RunFile):
     """A folder of one kind that `storage` has written."""
 
     def __init__(self, kind: str) -> None:
-        super().__init__(lambda path: safe_folder.kind_of(path) == kind)
+        super().__init__(lambda path: safe_folder.folder_kind(path) == kind)
 
-    def is_ours(self, path: Path) -> bool:
+    def is_written_by_run(self, path: Path) -> bool:
         try:
             return not path.is_symlink() and self._recognises(path)
         except CheckpointError:
@@ -150,10 +152,10 @@ class SavedFolder(Entry):
         safe_folder.remove_folder(path)
 
 
-class FolderOf(Entry):
+class SharedFolder(RunFile):
     """A folder in which a run has entries of its own beside those of others, which stay."""
 
-    def is_ours(self, path: Path) -> bool:
+    def is_written_by_run(self, path: Path) -> bool:
         return path.is_dir() and not path.is_symlink()
 
     def remove(self, path: Path) -> None:
@@ -182,21 +184,21 @@ def _is_checkpoint(path: Path) -> bool:
     if not plain or not FOLDER.fullmatch(path.name.removeprefix(".").partition(".")[0]):
         return False
     try:
-        return path.name.startswith(".") or safe_folder.kind_of(path) == KIND
+        return path.name.startswith(".") or safe_folder.folder_kind(path) == KIND
     except CheckpointError:
         return False
 
 
-ENTRIES: Mapping[str, Entry] = {
-    CONFIG: Entry(lambda path: _first_line(path).startswith(MARK)),
-    METRICS: Entry(begins_as_metrics),
-    LINEAGE: Entry(_is_birth),
-    CHECKPOINTS: FolderOf(_is_checkpoint),
-    BEST: SavedFolder("agent"),
-    POPULATION: SavedFolder("population"),
-    PLOT: Entry(lambda path: path.read_bytes()[:4] == b"\x89PNG"),
-    EVENTS: FolderOf(lambda path: "tfevents" in path.name),
-    ID: Entry(lambda path: path.stat().st_size < 100),
+RUN_FILES: Mapping[str, RunFile] = {
+    CONFIG: RunFile(lambda path: _first_line(path).startswith(HEADER)),
+    METRICS: RunFile(begins_as_metrics),
+    LINEAGE: RunFile(_is_birth),
+    CHECKPOINTS: SharedFolder(_is_checkpoint),
+    BEST: StoredFolder("agent"),
+    POPULATION: StoredFolder("population"),
+    PLOT: RunFile(lambda path: path.read_bytes()[:4] == b"\x89PNG"),
+    EVENTS: SharedFolder(lambda path: "tfevents" in path.name),
+    ID: RunFile(lambda path: path.stat().st_size < 100),
 }
 """What a run leaves in its folder, by name."""
 
@@ -228,9 +230,9 @@ class ConfigReporter(Reporter):
                 text = self.path.read_text(encoding="utf-8", errors="replace")
                 if _without_head(text) == self._settings:
                     return
-                if text.startswith(MARK) and not self._replaces:
+                if text.startswith(HEADER) and not self._replaces:
                     return
-                if not text.startswith(MARK):
+                if not text.startswith(HEADER):
                     raise ConfigurationError(
                         f"run_dir={str(self.path.parent)!r} has a {CONFIG} which no run has written; it is not "
                         "overwritten: take another folder, or move it away"
@@ -238,7 +240,7 @@ class ConfigReporter(Reporter):
             notes = [f"# {note}" for note in self._notes]
             before = [line for line in _head(text)[1:] if line not in notes]
             now = [f"# {line}" for line in provenance("changed" if before else "begun")]
-            head = [f"{MARK}{self._again}", *notes, *before, *now]
+            head = [f"{HEADER}{self._again}", *notes, *before, *now]
             make_folder(self.path.parent)
             replace_file(self.path, "\n".join((*head, self._settings)).encode())
         except OSError as error:

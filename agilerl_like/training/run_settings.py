@@ -1,8 +1,8 @@
 """What a run was asked to do, as plain data of the shape of a configuration file.
 
-A checkpoint holds the part that a run keeps for its whole life (`identity_of`), so that a run cannot be resumed with
+A checkpoint holds the part that a run keeps for its whole life (`run_identity`), so that a run cannot be resumed with
 other settings without an error, wherever they come from: an edited config.yaml, the command line, or a script. Runs of
-a script write all of it (`settings_of`) as their config.yaml.
+a script write all of it (`describe_run`) as their config.yaml.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Explorer, Mutations, Selection, TournamentSelection, TruncationSelection
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
 from agilerl_like.training.env_setup import EnvSetup
-from agilerl_like.training.training_config import TrainingArguments
+from agilerl_like.training.training_arguments import TrainingArguments
 
-Place = tuple[str, ...]
+SettingPath = tuple[str, ...]
 SELECTION = "selection"
 """Name of the class of a run's selection strategy among what it was begun with."""
-ABSENT = object()
+MISSING = object()
 """What is where a setting is left out."""
 
 # -- the environment
 
 
-def environment_of(env_setup: EnvSetup) -> dict[str, Any]:
+def environment_section(env_setup: EnvSetup) -> dict[str, Any]:
     """The section `environment`, without what cannot be written to a file; `name` is what reports call it."""
     section: dict[str, Any] = {"name": env_name_of(env_setup.vec_env)}
     try:
         env_config = env_config_of(env_setup.vec_env)
     except ConfigurationError:  # nothing tells how it was made
         return section
-    for key, describe in _facts_of(env_config).items():
+    for key, describe in _environment_fields(env_config).items():
         try:
             section[key] = describe()
         except ConfigurationError:  # a function that no import path leads to, or arguments that are no plain data
@@ -48,7 +48,7 @@ def environment_of(env_setup: EnvSetup) -> dict[str, Any]:
     return section
 
 
-def _facts_of(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]]:
+def _environment_fields(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]]:
     kwargs: Mapping[str, Any] = env_config.env_kwargs
     source, wrappers = env_config.env, env_config.wrappers
     if "source" in kwargs and "extra_wrappers" in kwargs:  # of teams: `multi_agent_env_config`
@@ -64,7 +64,7 @@ def _facts_of(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]]:
 # -- the members
 
 
-def _members_of(population: BasePopulation) -> dict[str, Any]:
+def _member_sections(population: BasePopulation) -> dict[str, Any]:
     """The sections that say what members are made of; a list has an entry for each member, where they differ."""
     first: EvolvableAlgorithm = population[0]
     settings = [{name: _plain(value) for name, value in agent.settings().items()} for agent in population]
@@ -103,7 +103,7 @@ def selection_name(selection: Selection | None) -> str:
     return "none" if selection is None else type(selection).__qualname__
 
 
-def identity_of(
+def run_identity(
     env_setup: EnvSetup,
     population: BasePopulation | None,
     training_args: TrainingArguments,
@@ -113,13 +113,13 @@ def identity_of(
 
     Members that have been trained are a result and no settings: only their number, seed and ranges are told.
     """
-    members = {} if population is None else _members_of(population)
+    members = {} if population is None else _member_sections(population)
     if population is not None and any(agent.steps[-1] for agent in population):
         members = {name: members[name] for name in ("population", "hyperparameters", "seed")}
     elif population is not None and population[0].custom_networks is not None:  # which no document describes
         del members["network"]
     return {
-        "environment": environment_of(env_setup),
+        "environment": environment_section(env_setup),
         **members,
         "training": {"fitness": training_args.fitness, "eval_steps": training_args.eval_steps},
         SELECTION: selection_name(selection),
@@ -134,20 +134,20 @@ def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str,
     """
     old, new = ({**section, "environment": dict(section["environment"])} for section in (run, given))
     old.pop(SELECTION, None)
-    _keep_common(old["environment"], new["environment"])
+    _drop_unshared(old["environment"], new["environment"])
     if "id" in old["environment"]:  # the name follows from it
         old["environment"].pop("name", None)
         new["environment"].pop("name", None)
     if seed_is_drawn:
         new.pop("seed", None)
         for section in (old, new):
-            _forget_draws(section)
-    _keep_common(old, new)
-    before, now = dict(leaves(old)), dict(leaves(new))
+            _drop_sampled(section)
+    _drop_unshared(old, new)
+    before, now = dict(flatten_settings(old)), dict(flatten_settings(new))
     refused = [
-        f"{'.'.join(place)}={said(now, place)} is {said(before, place)} in this run"
+        f"{'.'.join(place)}={repr_setting(now, place)} is {repr_setting(before, place)} in this run"
         for place in {**before, **now}
-        if before.get(place, ABSENT) != now.get(place, ABSENT)
+        if before.get(place, MISSING) != now.get(place, MISSING)
     ]
     if refused:
         raise ConfigurationError(
@@ -156,13 +156,13 @@ def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str,
         )
 
 
-def _keep_common(one: dict[str, Any], other: dict[str, Any]) -> None:
+def _drop_unshared(one: dict[str, Any], other: dict[str, Any]) -> None:
     for key in one.keys() ^ other.keys():
         one.pop(key, None)
         other.pop(key, None)
 
 
-def _forget_draws(section: dict[str, Any]) -> None:
+def _drop_sampled(section: dict[str, Any]) -> None:
     """Leave out in what members differ from the beginning, for it was drawn."""
     if isinstance(section.get("network"), list):
         del section["network"]
@@ -172,16 +172,16 @@ def _forget_draws(section: dict[str, Any]) -> None:
         }
 
 
-def said(settings: Mapping[Place, Any], place: Place) -> str:
+def repr_setting(settings: Mapping[SettingPath, Any], place: SettingPath) -> str:
     """The value at a place, in words."""
     return repr(settings[place]) if place in settings else "left out"
 
 
-def leaves(section: Mapping[str, Any], above: Place = ()) -> Iterator[tuple[Place, Any]]:
+def flatten_settings(section: Mapping[str, Any], above: SettingPath = ()) -> Iterator[tuple[SettingPath, Any]]:
     """Every setting by its place; a mapping without any is one itself."""
     for name, value in section.items():
         if isinstance(value, Mapping) and value:
-            yield from leaves(value, (*above, name))
+            yield from flatten_settings(value, (*above, name))
         else:
             yield (*above, name), value
 
@@ -190,14 +190,14 @@ def leaves(section: Mapping[str, Any], above: Place = ()) -> Iterator[tuple[Plac
 
 
 @dataclass(frozen=True)
-class Description:
+class RunDescription:
     """A run's settings in the shape of a configuration file, and what that cannot say."""
 
     settings: dict[str, Any]
     notes: tuple[str, ...]
 
 
-def settings_of(
+def describe_run(
     env_setup: EnvSetup,
     population: BasePopulation,
     training_args: TrainingArguments,
@@ -205,9 +205,9 @@ def settings_of(
     mutations: Explorer,
     *,
     processes: int,
-) -> Description:
+) -> RunDescription:
     """Describe a run that a script asks for."""
-    members, environment, notes = _members_of(population), environment_of(env_setup), []
+    members, environment, notes = _member_sections(population), environment_section(env_setup), []
     vector = env_setup.vec_env
     name = environment.pop("name")
     if {"id", "kwargs", "wrappers"} - environment.keys():
@@ -245,12 +245,12 @@ def settings_of(
         "run": {"processes": processes},
         "seed": population[0].seed,
     }
-    return Description({key: value for key, value in settings.items() if value != {}}, (*notes, *selection_notes))
+    return RunDescription({key: value for key, value in settings.items() if value != {}}, (*notes, *selection_notes))
 
 
 def _backend_of(vector: Any) -> str:
-    choice, env_config = getattr(vector, "choice", None), env_config_of(vector)
-    return getattr(choice, "asked", env_config.backend)
+    choice, env_config = getattr(vector, "backend_choice", None), env_config_of(vector)
+    return getattr(choice, "requested", env_config.backend)
 
 
 def _selection_of(selection: Selection | None) -> tuple[dict[str, Any], list[str]]:

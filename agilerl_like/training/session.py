@@ -44,10 +44,10 @@ from agilerl_like.training.checkpoint_manager import (
 )
 from agilerl_like.training.env_setup import EnvSetup, divide_envs
 from agilerl_like.training.loop import RunResult, TrainingLoop
-from agilerl_like.training.run_folder import check_free, check_links, check_own, claim
-from agilerl_like.training.run_settings import SELECTION, check_identity, identity_of, selection_name
+from agilerl_like.training.run_folder import check_foreign_files, check_links, check_unused, prepare_folder
+from agilerl_like.training.run_settings import SELECTION, check_identity, run_identity, selection_name
 from agilerl_like.training.sharding import LocalState, ShardedPopulation
-from agilerl_like.training.training_config import OutputPaths, TrainingArguments
+from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def evolve_on_policy(
     if process_group is not None and not process_group.is_main:
         output_paths, reporters = OutputPaths(), Reporters()
     if output_paths.run_dir is not None and not resume:
-        check_free(output_paths.run_dir, overwrite=output_paths.overwrite)
+        check_unused(output_paths.run_dir, overwrite=output_paths.overwrite)
     check_env_setup(env_setup, reporters)
     process_run = ProcessRun(
         process_group or SingleProcess(), env_setup, eval_setup, population, plan, output_paths, reporters
@@ -202,7 +202,7 @@ class ProcessRun:
                     "and on with other noise"
                 )
             identity = (
-                identity_of(env_setup, population, training_args, plan.selection) if self.process_group.is_main else {}
+                run_identity(env_setup, population, training_args, plan.selection) if self.process_group.is_main else {}
             )
             if checkpoint is not None:
                 begun_with = load_identity(checkpoint)
@@ -253,7 +253,7 @@ class ProcessRun:
             if output_paths.run_dir is not None:
                 check_links(output_paths.run_dir)
             if output_paths.run_dir is not None and saved_run is None:
-                check_own(output_paths.run_dir) if resume else claim(
+                check_foreign_files(output_paths.run_dir) if resume else prepare_folder(
                     output_paths.run_dir, overwrite=output_paths.overwrite
                 )
             self.reporters.start(_record(plan, env_setup, training_env, members, output_paths))

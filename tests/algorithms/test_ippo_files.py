@@ -81,7 +81,7 @@ def test_a_section_of_stored_tensors_is_known_before_it_is_read(tmp_path):
     )
     stored = storage.read_folder(path, "agent")[1]["agent"]
     section = storage.section(stored, "a/")
-    assert storage.facts_of(section) == {"x": ((2,), torch.float32), "b/x": ((4,), torch.float32)}
+    assert storage.tensor_infos(section) == {"x": ((2,), torch.float32), "b/x": ((4,), torch.float32)}
     assert (set(section), len(section), "x" in section, "a/x" in section) == ({"x", "b/x"}, 2, True, False)
     (path / "agent.safetensors").unlink()  # so nothing was read until now
     with pytest.raises(CheckpointError):
@@ -199,7 +199,7 @@ def test_who_cannot_act_in_a_world_is_refused(env):
 
 @pytest.mark.parametrize("raw", [WORLD, partial(lambda: parallel_to_aec(WORLD()))], ids=["parallel", "AEC"])
 def test_a_world_that_was_not_vectorised_is_refused(raw):
-    with pytest.raises(ConfigurationError, match="is not an env of teams; make_multi_agent_vect_envs makes one"):
+    with pytest.raises(ConfigurationError, match="is not multi-agent; make_multi_agent_vect_envs makes one"):
         train_multi_agent_on_policy(
             raw(), pop=MultiAgentPopulation([a_team()]), max_steps=64, evo_steps=64, verbose=False
         )

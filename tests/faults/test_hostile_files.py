@@ -29,13 +29,13 @@ from forgery import Carrier, assert_refused, nested, sparse
 from agilerl_like import PPO, HyperparameterConfig, RLParameter
 from agilerl_like.algorithms.population import Population
 from agilerl_like.errors import CheckpointError
-from agilerl_like.storage.checkpoint_folder import Checkpoints, read
+from agilerl_like.storage.checkpoint_folder import Checkpoints, read_checkpoint
 
 CASES: dict[str, Callable] = {}
 
 
 def load_checkpoint(folder):
-    checkpoint = read(folder)
+    checkpoint = read_checkpoint(folder)
     return Population.from_documents(checkpoint.documents, checkpoint.tensors, device="cpu", where=str(folder))
 
 

@@ -17,7 +17,7 @@ from forgery import Carrier, assert_refused, nested
 from gymnasium.spaces import Box, Discrete
 
 from agilerl_like import IPPO, PPO, CheckpointError, HyperparameterConfig, MultiAgentPopulation, Population, RLParameter
-from agilerl_like.storage.checkpoint_folder import Checkpoints, read
+from agilerl_like.storage.checkpoint_folder import Checkpoints, read_checkpoint
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 SEES = {"speaker_0": Box(-1, 1, (3,)), "listener_0": Box(-1, 1, (5,)), "listener_1": Box(-1, 1, (5,))}
@@ -33,7 +33,7 @@ def make_teams(size=2, **more):
 
 
 def load_checkpoint(folder):
-    checkpoint = read(folder)
+    checkpoint = read_checkpoint(folder)
     return MultiAgentPopulation.from_documents(
         checkpoint.documents, checkpoint.tensors, device="cpu", where=str(folder)
     )

@@ -106,7 +106,7 @@ def digest(what: Population | Path | str, folder: str = "") -> str:
         return _digest(_state(*what.to_documents()))
     path = Path(what)
     if (path / storage.MANIFEST).is_file():
-        return _digest(_state(*storage.read_folder(path, storage.kind_of(path))))
+        return _digest(_state(*storage.read_folder(path, storage.folder_kind(path))))
     saved = {name: digest(path / name) for name in ((folder,) if folder else ("population", "best"))}
     return _digest([*saved.items(), *lineage(path), *metrics(path)])
 

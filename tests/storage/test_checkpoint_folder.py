@@ -13,7 +13,7 @@ import torch
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.storage import safe_folder
-from agilerl_like.storage.checkpoint_folder import Checkpoints, read
+from agilerl_like.storage.checkpoint_folder import Checkpoints, read_checkpoint
 
 
 def silent(text):
@@ -240,7 +240,7 @@ def test_every_flipped_byte_is_found_and_the_one_before_is_used_with_one_warning
         warnings = []
         try:
             checkpoint = checkpoints.newest(warnings.append)
-        except safe_folder.UnknownSchema:  # the flip was in the schema's own name
+        except safe_folder.UnknownSchemaError:  # the flip was in the schema's own name
             assert file.name == "manifest.json"
         else:
             same = file.name == "manifest.json" and not warnings  # a blank became another one
@@ -302,12 +302,14 @@ def test_a_newer_schema_is_no_damage(checkpoints):
 
 def test_one_checkpoint_is_read_wherever_it_lies(checkpoints, tmp_path):
     path = write(checkpoints, 12)
-    check(read(path), 12)
-    check(read(shutil.copytree(path, tmp_path / "mine")), 12)
+    check(read_checkpoint(path), 12)
+    check(read_checkpoint(shutil.copytree(path, tmp_path / "mine")), 12)
     with pytest.raises(CheckpointError, match="holds kind='other'"):
-        read(safe_folder.write_folder(tmp_path / "other", "other", {}, {}))
+        read_checkpoint(safe_folder.write_folder(tmp_path / "other", "other", {}, {}))
     with pytest.raises(CheckpointError, match=r"milestone\.json': generation=-1: Input should be greater"):
-        read(safe_folder.write_folder(tmp_path / "bare", "checkpoint", {"milestone": {"generation": -1}}, {}))
+        read_checkpoint(
+            safe_folder.write_folder(tmp_path / "bare", "checkpoint", {"milestone": {"generation": -1}}, {})
+        )
 
 
 # -- which are kept
@@ -341,12 +343,12 @@ def test_later_generations_are_set_aside_and_not_removed(checkpoints):
     aside = sorted(path for path in checkpoints.folder.iterdir() if path.name.startswith("aside-"))
     assert [path.name.rpartition("-")[0] for path in aside] == [f"aside-gen-0000{n}" for n in (11, 15, 20)]
     assert (aside[0] / "mine.txt").read_text() == "kept"
-    check(read(aside[2]), 20)
+    check(read_checkpoint(aside[2]), 20)
     assert checkpoints.newest(silent).generation == 11
     for path in aside:
         shutil.rmtree(path)
     assert kept(checkpoints) == [5, 10, 11]
-    assert read(checkpoints.folder / "gen-000011").documents["milestone"]["ordinal"] == 3
+    assert read_checkpoint(checkpoints.folder / "gen-000011").documents["milestone"]["ordinal"] == 3
 
 
 def test_stray_files_of_a_checkpoints_name_are_neither_read_nor_removed(checkpoints):
@@ -356,11 +358,11 @@ def test_stray_files_of_a_checkpoints_name_are_neither_read_nor_removed(checkpoi
     os.mkfifo(pipe)
     link.symlink_to(checkpoints.folder / "gen-000001")
     write(checkpoints, 2)
-    checkpoints.warn_if_tight(silent)
+    checkpoints.warn_if_disk_nearly_full(silent)
     assert checkpoints.newest(silent).generation == 2
     assert stray.read_text() == "stray"
     assert pipe.is_fifo()
-    check(read(checkpoints.folder / "gen-000001"), 1)
+    check(read_checkpoint(checkpoints.folder / "gen-000001"), 1)
     assert link.is_symlink()
 
 
@@ -377,14 +379,14 @@ def test_a_tight_disk_is_told_of_once(checkpoints, monkeypatch):
     warnings = []
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
     free = 0
-    checkpoints.warn_if_tight(warnings.append)
+    checkpoints.warn_if_disk_nearly_full(warnings.append)
     assert warnings == []  # nothing was written yet
     size = sum(file.stat().st_size for file in write(checkpoints, 1).iterdir())
     free = int(2.5 * size)
-    checkpoints.warn_if_tight(warnings.append)
+    checkpoints.warn_if_disk_nearly_full(warnings.append)
     assert warnings == []
     free -= 1
     for _ in range(2):
-        checkpoints.warn_if_tight(warnings.append)
+        checkpoints.warn_if_disk_nearly_full(warnings.append)
     (warning,) = warnings
     assert f"need {int(2.5 * size)} bytes; the disk has {free} left" in warning

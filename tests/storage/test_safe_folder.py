@@ -41,7 +41,7 @@ def test_what_is_read_is_what_was_written(folder):
     assert documents == DOCUMENTS
     assert torch.equal(tensors["weights"]["w"], TENSORS["weights"]["w"])
     assert tensors["weights"]["n"].dtype == torch.int64
-    assert safe_folder.kind_of(folder) == "test"
+    assert safe_folder.folder_kind(folder) == "test"
     assert names_in(folder.parent) == ["thing"]  # nothing is left beside it
 
 
@@ -164,7 +164,7 @@ def test_leftovers_of_killed_writers_are_removed_when_the_place_is_written_next(
 def test_a_predecessor_that_stepped_aside_is_found_until_there_is_a_successor(folder):
     folder.rename(folder.parent / ".thing.old-1")
     assert everything(folder)[0] == DOCUMENTS
-    assert safe_folder.kind_of(folder) == "test"
+    assert safe_folder.folder_kind(folder) == "test"
     with limited(0), pytest.raises(CheckpointError):
         safe_folder.write_folder(folder, "test", {"facts": 2}, {})
     assert everything(folder)[0] == DOCUMENTS
@@ -186,8 +186,12 @@ def test_shapes_are_known_without_reading(folder):
     _, tensors = safe_folder.read_folder(folder, "test")
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + b"\1")  # the last byte of the largest number
-    facts = safe_folder.facts_of(tensors["weights"])
-    assert facts == safe_folder.facts_of(TENSORS["weights"]) == {"w": ((2, 3), torch.float32), "n": ((2,), torch.int64)}
+    facts = safe_folder.tensor_infos(tensors["weights"])
+    assert (
+        facts
+        == safe_folder.tensor_infos(TENSORS["weights"])
+        == {"w": ((2, 3), torch.float32), "n": ((2,), torch.int64)}
+    )
     with pytest.raises(CheckpointError, match="its SHA-256 differs"):
         tensors["weights"]["w"]
     with pytest.raises(CheckpointError, match="its SHA-256 differs"):
@@ -235,7 +239,7 @@ def test_another_schema_is_refused_with_both_named(folder):
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"schema": "agilerl-like/99"}))
     with pytest.raises(
-        safe_folder.UnknownSchema,
+        safe_folder.UnknownSchemaError,
         match=r"schema 'agilerl-like/99'; this version reads 'agilerl-like/1'.*with the version .* that wrote it",
     ):
         safe_folder.read_folder(folder, "test")

@@ -15,7 +15,7 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.reporting import BestRecord, MemberRecord, Reporter, figure, read_metrics
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.best_agent import CONFIRMING_EPISODES, may_surpass, surpasses, unconfirmed
+from agilerl_like.training.best_agent import CONFIRMATION_EPISODES, may_surpass, surpasses, unconfirmed_record
 
 MEMBER = {
     "slot": 0,
@@ -103,7 +103,7 @@ def test_a_candidate_replaces_the_best_only_beyond_the_standard_error(fitness, e
 
 
 def test_a_confirmed_candidate_replaces_an_unconfirmed_best():
-    evaluated = unconfirmed(a_member(fitness=100.0), 1)
+    evaluated = unconfirmed_record(a_member(fitness=100.0), 1)
     assert surpasses(a_best(fitness=10.0, standard_error=1.0), evaluated, None)
     assert not surpasses(replace(evaluated, fitness=200.0), evaluated, None)
     assert surpasses(evaluated, replace(evaluated, fitness=math.nan), None)
@@ -146,11 +146,11 @@ def test_the_returned_population_the_summary_the_folder_and_the_metrics_name_the
 def test_its_fitness_is_the_mean_of_fresh_episodes(unsteady):
     _, population, records = unsteady
     best = records.summary.best
-    env = VecEnvAdapter(make_vect_envs("CartPole-v1", num_envs=CONFIRMING_EPISODES, backend="sync"))
-    seeds = integers(CONFIRMING_EPISODES, population.seed, Purpose.CONFIRMATION_ENVS, best.generation)
+    env = VecEnvAdapter(make_vect_envs("CartPole-v1", num_envs=CONFIRMATION_EPISODES, backend="sync"))
+    seeds = integers(CONFIRMATION_EPISODES, population.seed, Purpose.CONFIRMATION_ENVS, best.generation)
     played = population.best.run_episodes(env, seeds)
     assert played.means[0] == best.fitness == population.best.fitness[-1]
-    assert best.standard_error == pytest.approx(played.returns.std(ddof=1) / math.sqrt(CONFIRMING_EPISODES))
+    assert best.standard_error == pytest.approx(played.returns.std(ddof=1) / math.sqrt(CONFIRMATION_EPISODES))
 
 
 def test_a_resumed_run_finds_the_same_best_agent(tmp_path):
@@ -179,7 +179,7 @@ class EndlessWhenFresh(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.is_fresh, self.steps = seed in integers(CONFIRMING_EPISODES, 0, Purpose.CONFIRMATION_ENVS, 1), 0
+        self.is_fresh, self.steps = seed in integers(CONFIRMATION_EPISODES, 0, Purpose.CONFIRMATION_ENVS, 1), 0
         if self.is_fresh and not EndlessWhenFresh.has_signalled:  # a second signal would end the run at once
             EndlessWhenFresh.has_signalled = True
             signal.raise_signal(signal.SIGINT)

@@ -29,9 +29,9 @@ KINDS = [
 def test_is_solved(name, kind):
     record = solve(PROBES[name], seed=1, **kind)
     for answer in record.answers:  # near enough is said here once more, apart from what the record thinks of itself
-        np.testing.assert_allclose(answer.found, answer.known, rtol=0, atol=answer.tolerance, err_msg=answer.what)
+        np.testing.assert_allclose(answer.found, answer.expected, rtol=0, atol=answer.tolerance, err_msg=answer.what)
     assert record.solved
-    assert [answer.asked for answer in record.answers] == [describe(known) for known in PROBES[name].expectations]
+    assert [answer.question for answer in record.answers] == [describe(known) for known in PROBES[name].expectations]
     assert record.env_steps < 1.01 * PROBES[name].steps
 
 
@@ -48,7 +48,7 @@ def test_without_memory_a_probe_that_needs_it_is_not_solved(name):
 def test_without_memory_a_blank_is_worth_what_it_is_on_average():
     # of the cues -1, 0 and 1, so 0; with memory the last ones are worth -1, 0 and 1
     answers = solve(replace(PROBES["MemoryValue"], needs=""), seed=1).answers
-    blanks = {answer.asked: answer.found[0] for answer in answers if answer.asked not in ("-1", "+1")}
+    blanks = {answer.question: answer.found[0] for answer in answers if answer.question not in ("-1", "+1")}
     assert len(blanks) == 4
     assert max(map(abs, blanks.values())) < 0.25
     assert len(set(blanks.values())) == 1
@@ -63,6 +63,6 @@ def test_values_must_be_nearer_than_the_answers_of_known_bugs():
 
 
 def test_every_number_of_an_answer_has_to_be_right():
-    assert Answer("action", "0", (0.5, -0.5), (0.4, -0.6), tolerance=0.11).right
-    assert not Answer("action", "0", (0.5, -0.5), (0.4, -0.65), tolerance=0.11).right
-    assert not Answer("value", "0", (1.0,), (float("nan"),), tolerance=0.1).right
+    assert Answer("action", "0", (0.5, -0.5), (0.4, -0.6), tolerance=0.11).is_correct
+    assert not Answer("action", "0", (0.5, -0.5), (0.4, -0.65), tolerance=0.11).is_correct
+    assert not Answer("value", "0", (1.0,), (float("nan"),), tolerance=0.1).is_correct

@@ -12,7 +12,7 @@ from agilerl_like import PPO, ConfigurationError, make_vect_envs, train_on_polic
 from agilerl_like.cli import main
 from agilerl_like.errors import CheckpointError
 from agilerl_like.storage.run_lock import RunLock
-from agilerl_like.training.run_folder import check_free, claim
+from agilerl_like.training.run_folder import check_unused, prepare_folder
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
 TRACES = ("config.yaml", "metrics.csv", "lineage.jsonl", "checkpoints", "best", "population", "evolution.png")
@@ -78,7 +78,7 @@ def test_overwriting_removes_the_files_of_the_run_and_no_others(earlier):
     (earlier / "checkpoints" / "notes.txt").write_text("mine")
     (earlier / "checkpoints" / "gen-000777").mkdir()
     (earlier / "checkpoints" / "gen-000777" / "notes.txt").write_text("mine")
-    claim(earlier, overwrite=True)
+    prepare_folder(earlier, overwrite=True)
     left = sorted(str(path) for path in contents(earlier))
     assert left == ["checkpoints/gen-000777/notes.txt", "checkpoints/notes.txt", "notes.txt"]
 
@@ -100,10 +100,10 @@ def test_what_no_run_has_written_is_not_overwritten(tmp_path, name):
         place.mkdir()
         (place / "mine.txt").write_text("mine")
     if name == "checkpoints":  # a folder that a run shares with others
-        claim(tmp_path, overwrite=True)
+        prepare_folder(tmp_path, overwrite=True)
     else:
         with pytest.raises(ConfigurationError, match=rf"has {name}, which no run has written"):
-            claim(tmp_path, overwrite=True)
+            prepare_folder(tmp_path, overwrite=True)
         with pytest.raises(ConfigurationError, match=rf"has {name}, which no run has written"):
             script(resume=tmp_path)
     assert [path.read_text() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"] in (
@@ -120,7 +120,7 @@ def test_a_link_is_neither_followed_nor_removed(tmp_path, name):
     folder.mkdir()
     (folder / name).symlink_to(target)
     with pytest.raises(ConfigurationError, match=name):
-        claim(folder, overwrite=True)
+        prepare_folder(folder, overwrite=True)
     assert (folder / name).is_symlink()
     assert target.exists()
 
@@ -146,7 +146,7 @@ def test_a_link_is_refused_before_a_run_is_resumed(earlier, name):
 
 def test_a_run_that_is_still_going_on_is_said_first(earlier):
     with RunLock(earlier), pytest.raises(ConfigurationError, match="in use by another run"):
-        check_free(earlier, overwrite=True)
+        check_unused(earlier, overwrite=True)
 
 
 @pytest.mark.parametrize("emptied", [False, True])
@@ -165,7 +165,7 @@ def test_a_run_whose_checkpoints_were_moved_away_is_not_begun_again(earlier, emp
 
 
 def test_an_overwritten_run_that_has_no_checkpoint_yet_begins_again(earlier):
-    claim(earlier, overwrite=True)
+    prepare_folder(earlier, overwrite=True)
     _, fitness = script(resume=earlier)
     assert len(fitness) == 2
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from agilerl_like import PPO, Mutations, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.envs import VecEnvAdapter
 from agilerl_like.errors import EnvStepError
-from agilerl_like.training.best_agent import CONFIRMING_EPISODES
+from agilerl_like.training.best_agent import CONFIRMATION_EPISODES
 from agilerl_like.training.collector import Collector, PhaseTimer
 
 MEMBERS, ENVS, STEPS = 2, 4, 32
@@ -254,7 +254,7 @@ def test_an_env_that_cannot_be_made_twice_is_for_training_and_for_tests():
         )
         # training, a test, training again (the test has ended its episodes), a test; each test is followed by the fresh
         # episodes of the fittest member, in rounds of as many as there are rows
-        assert env.resets == 4 + 2 * math.ceil(CONFIRMING_EPISODES / (MEMBERS * ENVS))
+        assert env.resets == 4 + 2 * math.ceil(CONFIRMATION_EPISODES / (MEMBERS * ENVS))
         assert np.isfinite(fitness).all()
         weights.append(torch.cat([p.detach().reshape(-1) for p in population.best.network.parameters()]))
     assert torch.equal(*weights)

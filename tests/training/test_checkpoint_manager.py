@@ -10,7 +10,7 @@ from agilerl_like import PPO, make_vect_envs, train_on_policy
 from agilerl_like.errors import CheckpointError
 from agilerl_like.storage import safe_folder
 from agilerl_like.training.checkpoint_manager import newest_checkpoint
-from agilerl_like.training.training_config import OutputPaths
+from agilerl_like.training.training_arguments import OutputPaths
 
 
 @pytest.fixture(scope="module")
