@@ -57,7 +57,7 @@ def test_only_numpy_is_looked_into():
 def test_actions_come_to_numpy_and_to_tensors():
     for given in (np.array([1, 0]), torch.tensor([1, 0])):
         assert isinstance(HOST.to_env_actions(given), np.ndarray)
-        assert HOST.to_env_actions(given).tolist() == DEVICE.actions(given).tolist() == [1, 0]
+        assert HOST.to_env_actions(given).tolist() == DEVICE.to_env_actions(given).tolist() == [1, 0]
 
 
 def test_other_arrays_are_refused_with_what_to_do():
