@@ -32,10 +32,11 @@ SMALLEST_SHARE = 0.01  # of the range: the least step where multiplication alone
 class RLParameter:
     """The range of one hyperparameter and how it moves in it; it holds no value.
 
-    `scale` says how the range is sampled: evenly (`linear`), evenly in the logarithm (`log`), or evenly over the powers
-    of two (`power_of_two`, which also steps by doubling and halving, whatever the factors); `auto` is `log` where the
-    range is positive and spans a factor of ten or more, else `linear`. `resample` is the probability that a mutation
-    draws anew from the range rather than taking a step. A factor of 1 takes no step that way, of whole numbers one.
+    `scale` sets how the range is sampled: uniformly (`linear`), uniformly in the logarithm (`log`), or uniformly over
+    the powers of two (`power_of_two`, which also steps by doubling and halving, whatever the factors); `auto` is `log`
+    where the range is positive and spans a factor of ten or more, else `linear`. `resample` is the probability that a
+    mutation samples from the range instead of taking a step. With a factor of 1 a float takes no step in that
+    direction, and an integer a step of one.
     """
 
     min: Number
@@ -47,7 +48,7 @@ class RLParameter:
     resample: float = field(default=0.2, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant, and resolve `dtype` and `scale`."""
+        """Check the fields, and resolve `dtype` and `scale`."""
         if self.dtype not in DTYPES:
             raise ConfigurationError(f"dtype={self.dtype!r} is not allowed; it must be int or float")
         if self.scale not in SCALES:
@@ -60,12 +61,12 @@ class RLParameter:
         if self.scale == "power_of_two":
             self._set("shrink_factor", 0.5)
             self._set("grow_factor", 2.0)
-        self._refuse_contradictions()
+        self._check_consistency()
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
-    def _refuse_contradictions(self) -> None:
+    def _check_consistency(self) -> None:
         if self.min > self.max:
             raise ConfigurationError(f"min={self.min!r} must not be greater than max={self.max!r}")
         if self.scale == "log" and self.min <= 0:
@@ -85,11 +86,11 @@ class RLParameter:
         if self.resample == 0 and 1 in (self.shrink_factor, self.grow_factor):
             raise ConfigurationError(
                 f"resample={self.resample!r} must be above 0 where shrink_factor={self.shrink_factor!r} or "
-                f"grow_factor={self.grow_factor!r} is 1: values would be lost for ever"
+                f"grow_factor={self.grow_factor!r} is 1: some values could never be reached again"
             )
 
     def _typed(self, name: str, value: Any) -> Number:
-        """Return a finite number as a Python `dtype`, or say what is wrong with it."""
+        """Return a finite number as a Python `dtype`; raise `ConfigurationError` for anything else."""
         if not isinstance(value, REAL) or isinstance(value, bool) or not math.isfinite(value):
             raise ConfigurationError(f"{name}={value!r} must be a finite number")
         if self.dtype is float:
@@ -122,8 +123,8 @@ class RLParameter:
         return self.perturb(value, rng)
 
     def resample_value(self, rng: np.random.Generator) -> Number:
-        """Return a draw from the whole range, even on this parameter's scale."""
-        # an integer stands for the unit interval around it, so that both ends are as likely as the rest
+        """Return a sample from the whole range, uniform on this parameter's scale."""
+        # an integer represents the unit interval around it, so that both ends are as likely as the rest
         margin = 0.5 if self.dtype is int else 0.0
         if self.scale == "power_of_two":
             return self.clip(2.0 ** round(rng.uniform(math.log2(self.min) - margin, math.log2(self.max) + margin)))
@@ -176,7 +177,7 @@ class RLParameter:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RLParameter:
-        """Read what `to_json` wrote, or what a person wrote in its manner."""
+        """Read what `to_json` wrote, or the same fields from a configuration file."""
         known = [known.name for known in fields(cls)]
         for name in data:
             if name not in known:
@@ -190,7 +191,7 @@ class RLParameter:
 class HyperparameterConfig(FrozenMapping[RLParameter]):
     """The hyperparameters that evolution may change, by name: `HyperparameterConfig(lr=RLParameter(1e-5, 1e-2))`.
 
-    It holds ranges and no values, and cannot change, so nothing one member does to its values reaches another.
+    It holds ranges and no values and is immutable, so members can share it.
     """
 
     __slots__ = ()
@@ -203,7 +204,7 @@ class HyperparameterConfig(FrozenMapping[RLParameter]):
         super().__init__(parameters)
 
     def sample(self, rng: np.random.Generator) -> dict[str, Number]:
-        """Return one draw from every range, to start members at different points."""
+        """Return one sample from every range, to start members at different points."""
         return {name: parameter.resample_value(rng) for name, parameter in self.items()}
 
     def check(self, values: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-settings.register_profile("hpo", deadline=None)  # how long an example takes says more about the machine than about us
+settings.register_profile("hpo", deadline=None)  # an example's time depends on the machine
 settings.load_profile("hpo")
 
 

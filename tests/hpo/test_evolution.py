@@ -51,54 +51,56 @@ def evolve(layers: Any, fitness: list[float], **changes: Any) -> tuple[Offspring
 
 
 def test_one_generation_worked_out_by_hand(layers) -> None:
-    # a tournament of all four is won by slot 1, so the others, healthy or not, make room for its clones
-    births = evolve(layers, [1.0, 5.0, nan, 3.0], selection=TournamentSelection(4))
-    assert [(b.generation, b.slot, b.uid, b.parent_uid, b.parent_slot, b.survives) for b in births] == [
+    # a tournament of all four is won by slot 1, so clones of it replace all others, diverged or not
+    offspring = evolve(layers, [1.0, 5.0, nan, 3.0], selection=TournamentSelection(4))
+    assert [(b.generation, b.slot, b.uid, b.parent_uid, b.parent_slot, b.survives) for b in offspring] == [
         (3, 0, 100, 51, 1, False),
         (3, 1, 51, 51, 1, True),
         (3, 2, 101, 51, 1, False),
         (3, 3, 102, 51, 1, False),
     ]
     parent = Genome({"lr": 2e-3}, layers())
-    assert (births[1].genome, births[1].mutations) == (parent, ())
-    assert all(len(birth.mutations) == 1 and birth.genome != parent for birth in births if not birth.survives)
+    assert (offspring[1].genome, offspring[1].mutations) == (parent, ())
+    assert all(len(child.mutations) == 1 and child.genome != parent for child in offspring if not child.survives)
 
 
 @given(fitnesses, st.integers(0, 1000), st.booleans())
-def test_survivors_stay_as_they_are_and_the_sick_are_replaced(layers, fitness, seed, truncation) -> None:
+def test_survivors_are_unchanged_and_diverged_members_are_replaced(layers, fitness, seed, truncation) -> None:
     selection = TruncationSelection() if truncation else TournamentSelection(2)
-    births = evolve(layers, fitness, seed=seed, selection=selection)
+    offspring = evolve(layers, fitness, seed=seed, selection=selection)
     best = max(score for score in fitness if score == score)
-    for slot, birth in enumerate(births):
-        assert birth.slot == slot
-        if birth.survives:
-            assert (birth.uid, birth.parent_slot) == (50 + slot, slot)
-            assert (birth.genome, birth.mutations) == (Genome({"lr": (1 + slot) * 1e-3}, layers()), ())
+    for slot, child in enumerate(offspring):
+        assert child.slot == slot
+        if child.survives:
+            assert (child.uid, child.parent_slot) == (50 + slot, slot)
+            assert (child.genome, child.mutations) == (Genome({"lr": (1 + slot) * 1e-3}, layers()), ())
         else:
-            assert birth.mutations
-        assert fitness[birth.parent_slot] == fitness[birth.parent_slot]  # NaN equals nothing, not even itself
-    assert births[fitness.index(best)].survives
-    clones = [birth.uid for birth in births if not birth.survives]
+            assert child.mutations
+        assert not np.isnan(fitness[child.parent_slot])
+    assert offspring[fitness.index(best)].survives
+    clones = [child.uid for child in offspring if not child.survives]
     assert clones == list(range(100, 100 + len(clones)))
 
 
 @given(fitnesses, st.integers(0, 1000))
-def test_elite_and_survivors_change_only_where_that_is_asked_for(layers, fitness: list[float], seed: int) -> None:
+def test_elite_and_survivors_change_only_with_mutate_elite_and_mutate_survivors(
+    layers, fitness: list[float], seed: int
+) -> None:
     elite = fitness.index(max(score for score in fitness if score == score))
     for mutate_elite in (False, True):
         for mutate_survivors in (False, True):
             mutations = Mutations(0, 1, parameters=0, mutate_elite=mutate_elite, mutate_survivors=mutate_survivors)
-            for birth in evolve(layers, fitness, seed=seed, explorer=mutations):
-                asked = mutate_elite if birth.slot == elite else mutate_survivors
-                assert bool(birth.mutations) == (asked or not birth.survives)
+            for child in evolve(layers, fitness, seed=seed, explorer=mutations):
+                enabled = mutate_elite if child.slot == elite else mutate_survivors
+                assert bool(child.mutations) == (enabled or not child.survives)
 
 
-def test_births_follow_from_seed_generation_and_ranks_alone(layers) -> None:
-    births = evolve(layers, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    assert evolve(layers, [-9.0, 0.0, 0.5, 40.0, 41.0, 1e9]) == births
-    assert evolve(layers, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], seed=2) != births
+def test_offspring_depend_on_seed_generation_and_ranks_alone(layers) -> None:
+    offspring = evolve(layers, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert evolve(layers, [-9.0, 0.0, 0.5, 40.0, 41.0, 1e9]) == offspring
+    assert evolve(layers, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], seed=2) != offspring
     later = [evolve(layers, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], generation=generation) for generation in range(4, 10)]
-    assert len({tuple(birth.parent_uid for birth in births) for births in later}) > 1
+    assert len({tuple(child.parent_uid for child in offspring) for offspring in later}) > 1
     # two members, so that the worse is a clone of the better every time
     clones = [evolve(layers, [1.0, 2.0], generation=generation)[0] for generation in range(4, 10)]
     assert {(clone.uid, clone.parent_uid) for clone in clones} == {(100, 51)}
@@ -106,9 +108,9 @@ def test_births_follow_from_seed_generation_and_ranks_alone(layers) -> None:
 
 
 @given(fitnesses, st.integers(0, 1000), st.randoms())
-def test_the_order_of_members_changes_no_birth(layers, fitness: list[float], seed: int, shuffler) -> None:
-    def by_uid(births: tuple[Offspring, ...]) -> dict[int, tuple]:
-        return {birth.uid: (birth.parent_uid, birth.genome, birth.mutations) for birth in births}
+def test_the_order_of_members_does_not_change_offspring(layers, fitness: list[float], seed: int, shuffler) -> None:
+    def by_uid(offspring: tuple[Offspring, ...]) -> dict[int, tuple]:
+        return {child.uid: (child.parent_uid, child.genome, child.mutations) for child in offspring}
 
     order = list(range(len(fitness)))
     shuffler.shuffle(order)
@@ -122,27 +124,27 @@ def test_the_order_of_members_changes_no_birth(layers, fitness: list[float], see
     assert by_uid(shuffled) == by_uid(evolve(layers, fitness, seed=seed))
 
 
-def test_repair_has_the_last_word(layers) -> None:
+def test_repair_is_applied_last(layers) -> None:
     mutations = Mutations(0, 0, parameters=0, rl_hp=1)
-    births = evolve(layers, [1.0, 2.0, 3.0], explorer=mutations, repair=lambda values: values | {"lr": 0.5})
-    assert {birth.survives for birth in births} == {True, False}
-    assert all(birth.survives or birth.genome.hyperparameters["lr"] == 0.5 for birth in births)
+    offspring = evolve(layers, [1.0, 2.0, 3.0], explorer=mutations, repair=lambda values: values | {"lr": 0.5})
+    assert {child.survives for child in offspring} == {True, False}
+    assert all(child.survives or child.genome.hyperparameters["lr"] == 0.5 for child in offspring)
 
 
-def test_a_population_that_cannot_go_on_is_refused(layers) -> None:
+def test_a_diverged_or_too_small_population_is_refused(layers) -> None:
     with pytest.raises(PopulationDivergedError):
         evolve(layers, [nan, nan])
     with pytest.raises(ConfigurationError, match="tournament_size=3 must not be greater than the population's 2"):
         evolve(layers, [1.0, 2.0], selection=TournamentSelection(3))
 
 
-def test_the_first_generation_changes_every_member_and_keeps_who_they_are(layers) -> None:
+def test_pre_training_mutations_change_every_member_and_keep_its_uid(layers) -> None:
     genomes = [Genome({"lr": 1e-3}, layers())] * 4
-    births = pre_training_mutations(genomes, [0, 1, 2, 3], [CONFIG] * 4, explorer=ALWAYS, seed=5)
-    assert [(b.generation, b.slot, b.uid, b.parent_uid, b.parent_slot) for b in births] == [
+    offspring = pre_training_mutations(genomes, [0, 1, 2, 3], [CONFIG] * 4, explorer=ALWAYS, seed=5)
+    assert [(b.generation, b.slot, b.uid, b.parent_uid, b.parent_slot) for b in offspring] == [
         (0, slot, slot, slot, slot) for slot in range(4)
     ]
-    assert all(birth.survives and birth.mutations and birth.genome != genomes[0] for birth in births)
-    assert len({birth.genome for birth in births}) > 1
-    # a member's draw is its own: without its neighbours it is the same
-    assert pre_training_mutations(genomes[2:3], [2], [CONFIG], explorer=ALWAYS, seed=5)[0].genome == births[2].genome
+    assert all(child.survives and child.mutations and child.genome != genomes[0] for child in offspring)
+    assert len({child.genome for child in offspring}) > 1
+    # a member's draw does not depend on the other members
+    assert pre_training_mutations(genomes[2:3], [2], [CONFIG], explorer=ALWAYS, seed=5)[0].genome == offspring[2].genome

@@ -23,7 +23,7 @@ def test_a_mutation_has_a_label_and_survives_json(mutation: Mutation, label: str
     assert Mutation.from_json(json.loads(json.dumps(mutation.to_json()))) == mutation
 
 
-def test_a_genome_is_a_value(layers) -> None:
+def test_a_genome_is_immutable_and_hashable(layers) -> None:
     values = {"lr": 1e-3, "batch_size": 64}
     genome = Genome(values, layers())
     values["lr"] = 1.0
@@ -33,11 +33,11 @@ def test_a_genome_is_a_value(layers) -> None:
     assert genome.replace(hyperparameters={"lr": 1e-2}) == Genome({"lr": 1e-2}, layers())
 
 
-def test_a_birth_is_one_line_of_the_lineage(layers) -> None:
+def test_offspring_serialize_to_one_line_of_the_lineage(layers) -> None:
     step = Mutation("rl_hp", "step", {"lr": (1e-3, 1.2e-3)})
-    birth = Offspring(7, 2, 19, 11, 5, Genome({"lr": 1.2e-3}, layers((4, 8))), (step,))
-    assert not birth.survives
-    assert json.loads(json.dumps(birth.to_json())) == {
+    offspring = Offspring(7, 2, 19, 11, 5, Genome({"lr": 1.2e-3}, layers((4, 8))), (step,))
+    assert not offspring.survives
+    assert json.loads(json.dumps(offspring.to_json())) == {
         "generation": 7,
         "slot": 2,
         "uid": 19,

@@ -34,7 +34,7 @@ def parameters(draw: st.DrawFn) -> RLParameter:
 
 
 @given(parameters(), seeds)
-def test_no_sequence_of_mutations_leaves_the_legal_values(parameter: RLParameter, seed: int) -> None:
+def test_mutated_values_stay_legal(parameter: RLParameter, seed: int) -> None:
     rng = np.random.default_rng(seed)
     value = parameter.resample_value(rng)
     for _ in range(30):
@@ -44,7 +44,7 @@ def test_no_sequence_of_mutations_leaves_the_legal_values(parameter: RLParameter
 
 
 @given(parameters(), seeds)
-def test_a_mutation_changes_the_value_wherever_there_is_another(parameter: RLParameter, seed: int) -> None:
+def test_a_mutation_changes_the_value_unless_the_range_has_only_one(parameter: RLParameter, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for value in (parameter.min, parameter.max, parameter.resample_value(rng)):
         # floats closer together than a few roundings may coincide
@@ -67,7 +67,7 @@ RANGES = [(low, low + width) for low in (-40, -7, -1, 0, 1, 2, 5, 17, 100) for w
 
 
 @pytest.mark.parametrize(("low", "high"), RANGES)
-def test_every_integer_is_reachable_from_every_other_by_steps_alone(low: int, high: int) -> None:
+def test_every_integer_is_reachable_from_every_other_without_resampling(low: int, high: int) -> None:
     parameter = RLParameter(low, high, dtype=int, resample=0)
     assert reachable(parameter, low) == set(range(low, high + 1))
     # and from everywhere some step leads down, hence to the lowest, from which everything can be reached
@@ -91,7 +91,7 @@ def test_powers_of_two_double_and_halve_whatever_the_factors() -> None:
         (10, (8,)),  # 10 * 0.8 = 8 exactly; there is no way up
     ],
 )
-def test_the_steps_of_update_epochs_where_AgileRL_only_falls(value: int, expected: tuple[int, ...]) -> None:
+def test_update_epochs_can_step_up_and_down_where_agilerl_only_falls(value: int, expected: tuple[int, ...]) -> None:
     assert RLParameter(1, 10, dtype=int).neighbours(value) == expected
 
 
@@ -110,7 +110,7 @@ def test_integers_are_rounded_without_bias(assert_frequency) -> None:
     assert not steps
 
 
-def test_a_factor_of_one_takes_no_step_and_of_whole_numbers_one() -> None:
+def test_a_factor_of_one_keeps_floats_and_moves_integers_by_one() -> None:
     rng = np.random.default_rng(0)
     decaying = RLParameter(min=0.0001, max=0.001, grow_factor=1.0, shrink_factor=0.9)  # AgileRL's entropy bonus
     assert {decaying.perturb(5e-4, rng) for _ in range(20)} == {5e-4, 5e-4 * 0.9}
@@ -127,7 +127,7 @@ def test_a_float_moves_by_exactly_the_factors(assert_frequency) -> None:
     assert_frequency(steps[1e-3 * 1.2], 1000, 0.5)
 
 
-def test_a_step_that_would_cross_a_bound_lands_anywhere_before_it(assert_frequency) -> None:
+def test_a_step_across_a_bound_lands_uniformly_before_the_bound(assert_frequency) -> None:
     rng = np.random.default_rng(0)
     gamma = RLParameter(0.8, 0.999)
     steps = np.array([gamma.perturb(0.9, rng) for _ in range(2000)])  # 0.72 and 1.08 are both outside
@@ -137,7 +137,7 @@ def test_a_step_that_would_cross_a_bound_lands_anywhere_before_it(assert_frequen
 
 
 @pytest.mark.parametrize("parameter", [RLParameter(0.8, 0.999, resample=0), RLParameter(-2, 3, resample=0)])
-def test_floats_wander_over_their_whole_range_by_steps_alone(parameter: RLParameter) -> None:
+def test_floats_reach_their_whole_range_without_resampling(parameter: RLParameter) -> None:
     rng = np.random.default_rng(0)
     for value in (parameter.min, parameter.max):
         visited = set()
@@ -156,7 +156,7 @@ def test_zero_can_be_left_and_crossed() -> None:
     assert {round(RLParameter(-1, 1).perturb(-0.5, rng), 9) for _ in range(50)} == {-0.4, -0.6}
 
 
-def test_a_linear_draw_is_even(assert_frequency) -> None:
+def test_a_linear_sample_is_uniform(assert_frequency) -> None:
     rng = np.random.default_rng(0)
     draws = Counter(RLParameter(3, 7, dtype=int).resample_value(rng) for _ in range(3000))
     assert set(draws) == {3, 4, 5, 6, 7}
@@ -166,7 +166,7 @@ def test_a_linear_draw_is_even(assert_frequency) -> None:
     assert_frequency(sum(value < 4 for value in floats), 1000, 1 / 4)
 
 
-def test_a_log_draw_is_even_over_the_decades(assert_frequency) -> None:
+def test_a_log_sample_is_uniform_over_decades(assert_frequency) -> None:
     rng = np.random.default_rng(0)
     draws = [RLParameter(1e-5, 1e-1, scale="log").resample_value(rng) for _ in range(2000)]
     for decade in range(-5, -1):
@@ -177,7 +177,7 @@ def test_a_log_draw_is_even_over_the_decades(assert_frequency) -> None:
         assert_frequency(integers[n], 2000, math.log((n + 0.5) / (n - 0.5)) / math.log(9))
 
 
-def test_a_power_of_two_draw_is_even_over_the_exponents(assert_frequency) -> None:
+def test_a_power_of_two_sample_is_uniform_over_exponents(assert_frequency) -> None:
     rng = np.random.default_rng(0)
     parameter = RLParameter(8, 64, dtype=int, scale="power_of_two")
     draws = Counter(parameter.resample_value(rng) for _ in range(2000))
@@ -186,7 +186,7 @@ def test_a_power_of_two_draw_is_even_over_the_exponents(assert_frequency) -> Non
         assert_frequency(count, 2000, 1 / 4)
 
 
-def test_a_mutation_resamples_as_often_as_it_says(assert_frequency) -> None:
+def test_a_mutation_resamples_with_the_given_probability(assert_frequency) -> None:
     rng = np.random.default_rng(0)
     parameter = RLParameter(0.1, 10.0, resample=0.3)
     steps = sum(parameter.mutate(1.0, rng) in (0.8, 1.2) for _ in range(2000))
@@ -204,7 +204,7 @@ def test_a_mutation_resamples_as_often_as_it_says(assert_frequency) -> None:
         (RLParameter(-10, -0.1), "linear"),
     ],
 )
-def test_the_scale_follows_from_the_range_where_it_is_not_given(parameter: RLParameter, scale: str) -> None:
+def test_scale_auto_follows_from_the_range(parameter: RLParameter, scale: str) -> None:
     assert parameter.scale == scale
 
 
@@ -247,7 +247,7 @@ def test_clip_returns_the_nearest_legal_value(parameter: RLParameter, value: flo
         ({"min": 0, "max": 1, "resample": 1.5}, r"resample=1\.5 must be a probability"),
     ],
 )
-def test_a_range_that_cannot_be_meant_is_refused(arguments: dict, message: str) -> None:
+def test_an_invalid_range_is_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         RLParameter(**arguments)
 
@@ -262,7 +262,7 @@ def test_a_range_that_cannot_be_meant_is_refused(arguments: dict, message: str) 
         (RLParameter(1, 8, dtype=int, scale="power_of_two"), 3, "lr=3 must be a power of two"),
     ],
 )
-def test_a_value_that_is_not_legal_is_named(parameter: RLParameter, value: float, message: str) -> None:
+def test_an_illegal_value_is_named(parameter: RLParameter, value: float, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parameter.check("lr", value)
 
@@ -274,7 +274,7 @@ CONFIG = HyperparameterConfig(
 )
 
 
-def test_a_config_cannot_change_and_equals_its_copies() -> None:
+def test_a_config_is_immutable_and_equals_its_copies() -> None:
     reordered = HyperparameterConfig(**{name: CONFIG[name] for name in reversed(list(CONFIG))})
     for twin in (reordered, copy.deepcopy(CONFIG), pickle.loads(pickle.dumps(CONFIG))):
         assert twin == CONFIG
@@ -288,7 +288,7 @@ def test_a_config_cannot_change_and_equals_its_copies() -> None:
         CONFIG["gamma"] = RLParameter(0.8, 0.99)  # pyright: ignore[reportIndexIssue]  # the point of the test
 
 
-def test_a_config_survives_json() -> None:
+def test_a_config_round_trips_through_json() -> None:
     data = json.loads(json.dumps(CONFIG.to_json()))
     assert data["update_epochs"] == {
         "min": 1,
@@ -304,12 +304,12 @@ def test_a_config_survives_json() -> None:
 
 def test_a_sample_is_legal_and_depends_on_the_generator_alone() -> None:
     sample = CONFIG.sample(np.random.default_rng(3))
-    CONFIG.check(sample | {"gamma": 0.99})  # other values are none of its business
+    CONFIG.check(sample | {"gamma": 0.99})  # other values are not checked
     assert sample == CONFIG.sample(np.random.default_rng(3))
     assert sample != CONFIG.sample(np.random.default_rng(4))
 
 
-def test_a_config_says_what_is_wrong() -> None:
+def test_errors_of_a_config_name_the_field() -> None:
     with pytest.raises(ConfigurationError, match="hp_config='learning_rate' is unknown; did you mean 'learn_rate'"):
         HyperparameterConfig(learning_rate=RLParameter(0, 1)).check({"learn_rate": 0.1, "gamma": 0.99})
     with pytest.raises(ConfigurationError, match=r"hp_config\.lr=0\.1 must be an RLParameter"):
@@ -320,7 +320,7 @@ def test_a_config_says_what_is_wrong() -> None:
         RLParameter.from_json({"min": 0})
 
 
-def test_a_frozen_mapping_keeps_what_it_was_given() -> None:
+def test_a_frozen_mapping_copies_its_entries() -> None:
     given_list = [1, 2]
     mapping = FrozenMapping({"b": given_list, "a": 0})
     given_list.append(3)

@@ -25,7 +25,7 @@ def draws(mutations: Mutations, genome: Genome, count: int, **options) -> list[t
     return [(child, mutation) for child, (mutation,) in children]
 
 
-def test_kinds_come_as_often_as_their_weights_say(layers, assert_frequency) -> None:
+def test_kinds_are_drawn_in_proportion_to_their_weights(layers, assert_frequency) -> None:
     mutations = Mutations(no_mutation=4, architecture=2, parameters=1, activation=1, rl_hp=2)
     kinds = Counter(mutation.kind for _, mutation in draws(mutations, Genome(VALUES, layers()), 3000))
     for kind, weight in {"none": 4, "architecture": 2, "parameters": 1, "activation": 1, "rl_hp": 2}.items():
@@ -38,7 +38,7 @@ def test_by_default_most_clones_change_hyperparameters(layers, assert_frequency)
         assert_frequency(kinds[kind], 3000, share)
 
 
-def test_before_training_every_member_changes(layers, assert_frequency) -> None:
+def test_pre_training_never_draws_no_mutation(layers, assert_frequency) -> None:
     mutations = Mutations(no_mutation=4, architecture=1, parameters=0, rl_hp=3)
     kinds = Counter(m.kind for _, m in draws(mutations, Genome(VALUES, layers()), 1000, pre_training=True))
     assert set(kinds) == {"architecture", "rl_hp"}
@@ -48,7 +48,7 @@ def test_before_training_every_member_changes(layers, assert_frequency) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 8), min_size=1, max_size=3))
-def test_a_mutation_changes_exactly_what_it_names(layers, seed: int, nodes: list[int]) -> None:
+def test_a_mutation_changes_exactly_what_its_record_names(layers, seed: int, nodes: list[int]) -> None:
     rng = np.random.default_rng(seed)
     mutations = Mutations(no_mutation=0.1, activation=0.3, activation_selection=("ReLU", "Tanh"))
     genome = Genome(VALUES, layers(tuple(nodes)))
@@ -70,14 +70,14 @@ def test_a_mutation_changes_exactly_what_it_names(layers, seed: int, nodes: list
         genome = child
 
 
-def test_hyperparameters_move_independently_and_never_none_at_all(layers, assert_frequency) -> None:
+def test_hyperparameters_move_independently_and_at_least_one_moves(layers, assert_frequency) -> None:
     moved = Counter(m.label for _, m in draws(Mutations(**ONLY | {"rl_hp": 1}), Genome(VALUES, layers()), 2000))
     # two coins: both with 1/4; one alone with 1/4, and half of the 1/4 in which neither came up
     for label, probability in {"batch_size,lr": 1 / 4, "lr": 3 / 8, "batch_size": 3 / 8}.items():
         assert_frequency(moved[label], 2000, probability)
 
 
-def test_what_is_recorded_is_what_repair_made_of_it(layers) -> None:
+def test_the_record_holds_the_repaired_values(layers) -> None:
     def small_batches(values: dict) -> dict:
         return values | {"batch_size": min(values["batch_size"], 64), "gamma": 0.9 if values["lr"] > 1e-2 else 0.99}
 
@@ -86,14 +86,14 @@ def test_what_is_recorded_is_what_repair_made_of_it(layers) -> None:
     assert any(mutation == Mutation("none", details={"wanted": "rl_hp"}) for _, mutation in records)
     for child, mutation in records:
         assert child.hyperparameters["batch_size"] <= 64
-        # the repaired value is named though nobody drew it, and a mutation that was mended away is not
+        # a repaired value is recorded although it was not drawn, and a change that repair undid is not
         assert ("gamma" in mutation.details) == (child.hyperparameters["lr"] > 1e-2)
         for name, (old, new) in mutation.details.items() if mutation.kind == "rl_hp" else ():
             assert (old, new) == (VALUES[name], child.hyperparameters[name])
             assert old != new
 
 
-def test_growing_and_shrinking_are_equally_likely_whatever_is_more_numerous(layers, assert_frequency) -> None:
+def test_growing_and_shrinking_are_equally_likely_whatever_the_number_of_operators(layers, assert_frequency) -> None:
     # five ways to act on nodes: three add, two remove; one way to remove a layer, none to add one
     genome = Genome(VALUES, layers((1, 4, 4)))
     nodes = draws(Mutations(**ONLY | {"architecture": 1, "new_layer_prob": 0}), genome, 2000)
@@ -105,7 +105,7 @@ def test_growing_and_shrinking_are_equally_likely_whatever_is_more_numerous(laye
     assert {mutation.operator for _, mutation in layers_only} == {"remove_layer"}
 
 
-def test_names_of_what_is_changed_do_not_decide_and_what_may_do_either_is_in_both_directions(assert_frequency) -> None:
+def test_only_the_verb_decides_the_direction_and_either_way_operators_count_in_both(assert_frequency) -> None:
     names = ("remove_me.add_node", "remove_me.remove_node", "change_kernel")
 
     class Images:
@@ -118,13 +118,13 @@ def test_names_of_what_is_changed_do_not_decide_and_what_may_do_either_is_in_bot
         assert_frequency(drawn[name], 4000, probability)
 
 
-def test_layers_come_as_often_as_new_layer_prob_says(layers, assert_frequency) -> None:
+def test_layers_are_drawn_with_new_layer_prob(layers, assert_frequency) -> None:
     mutations = Mutations(**ONLY | {"architecture": 1, "new_layer_prob": 0.3})
     records = draws(mutations, Genome(VALUES, layers()), 1000)
     assert_frequency(sum("layer" in mutation.operator for _, mutation in records), 1000, 0.3)
 
 
-def test_a_network_wanders_over_all_its_sizes_without_drift(layers) -> None:
+def test_random_architecture_mutations_do_not_drift_in_size(layers) -> None:
     rng = np.random.default_rng(0)
     mutations = Mutations(**ONLY | {"architecture": 1, "new_layer_prob": 0.3})
     genome, visited = Genome(VALUES, layers()), Counter()
@@ -137,7 +137,7 @@ def test_a_network_wanders_over_all_its_sizes_without_drift(layers) -> None:
 
 
 @pytest.mark.parametrize("kind", ["architecture", "activation", "rl_hp"])
-def test_a_kind_with_nothing_to_change_says_what_was_wanted(layers, kind: str) -> None:
+def test_a_kind_with_nothing_to_change_is_recorded_as_wanted(layers, kind: str) -> None:
     class Rigid(layers):
         def operators(self, kind: str) -> tuple[str, ...]:
             return ()
@@ -155,7 +155,7 @@ def test_an_activation_without_alternative_is_no_mutation(layers) -> None:
     assert draws(mutations, genome, 1) == [(genome, Mutation("none", details={"wanted": "activation"}))]
 
 
-def test_noise_leaves_the_genome_and_says_how_much(layers) -> None:
+def test_noise_keeps_the_genome_and_records_its_size(layers) -> None:
     genome = Genome(VALUES, layers())
     noise = Mutation("parameters", "noise", {"sd": 0.05, "kl": 0.02})
     assert draws(Mutations(**ONLY | {"parameters": 1, "mutation_sd": 0.05}, mutation_kl=0.02), genome, 1) == [
@@ -176,13 +176,13 @@ def test_noise_leaves_the_genome_and_says_how_much(layers) -> None:
         ({"activation": 0.1, "activation_selection": ()}, r"activation_selection=\(\) must name an activation"),
     ],
 )
-def test_weights_that_cannot_be_meant_are_refused(arguments: dict, message: str) -> None:
+def test_invalid_weights_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Mutations(**arguments)
 
 
 class Agent:
-    """What a person's own loop holds."""
+    """The agent of a loop written by hand."""
 
     def __init__(self) -> None:
         self.drawn: list[float] = []
@@ -206,7 +206,7 @@ def test_mutation_by_hand_spares_the_elite_and_repeats_with_its_seed() -> None:
     assert all(drawn[0] >= 1 for drawn in mutated(pre_training=True))
 
 
-def test_a_population_that_can_mutate_does_it_itself() -> None:
+def test_a_population_with_a_mutate_method_mutates_itself() -> None:
     class Stack:
         def mutate(self, mutations: Mutations, *, pre_training: bool) -> tuple[Mutations, bool]:
             return mutations, pre_training

@@ -18,7 +18,7 @@ strategies = st.one_of(
     st.builds(TruncationSelection, st.floats(0.01, 0.5)),
 )
 scores = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=12)
-sick_scores = st.lists(st.sampled_from([nan, inf, -inf, 0.0, 1.0, 2.0]), min_size=1, max_size=12)
+scores_with_nan = st.lists(st.sampled_from([nan, inf, -inf, 0.0, 1.0, 2.0]), min_size=1, max_size=12)
 
 
 def parents(selection: Selection, fitness: list[float], seed: int = 0, uids: list[int] | None = None) -> list[int]:
@@ -26,7 +26,7 @@ def parents(selection: Selection, fitness: list[float], seed: int = 0, uids: lis
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 6])
-def test_a_member_wins_as_often_as_combinatorics_says(size: int, assert_frequency) -> None:
+def test_a_member_wins_with_the_probability_from_combinatorics(size: int, assert_frequency) -> None:
     fitness = [3.0, 60.0, -2.0, 10.0, 9.0, 4.0]
     rounds, members = 500, len(fitness)
     rng = np.random.default_rng(size)
@@ -56,8 +56,10 @@ def test_monotone_transforms_of_fitness_change_nothing(selection: Selection, fit
         assert parents(selection, [transform(x) for x in fitness], seed) == expected
 
 
-@given(strategies, sick_scores, seeds)
-def test_a_member_that_is_not_healthy_is_never_a_parent(selection: Selection, fitness: list[float], seed: int) -> None:
+@given(strategies, scores_with_nan, seeds)
+def test_a_member_without_finite_fitness_is_never_a_parent(
+    selection: Selection, fitness: list[float], seed: int
+) -> None:
     if np.isfinite(fitness).any():
         assert np.isfinite(np.array(fitness)[parents(selection, fitness, seed)]).all()
     else:
@@ -65,12 +67,12 @@ def test_a_member_that_is_not_healthy_is_never_a_parent(selection: Selection, fi
             parents(selection, fitness, seed)
 
 
-@given(st.integers(1, 12), sick_scores.filter(lambda f: np.isfinite(f).any()), seeds, st.randoms())
+@given(st.integers(1, 12), scores_with_nan.filter(lambda f: np.isfinite(f).any()), seeds, st.randoms())
 def test_the_elite_comes_first(size: int, fitness: list[float], seed: int, shuffler) -> None:
     uids = list(range(100, 100 + len(fitness)))
     shuffler.shuffle(uids)
-    healthy = [member for member, score in enumerate(fitness) if np.isfinite(score)]
-    elite = min(healthy, key=lambda member: (-fitness[member], uids[member]))
+    finite = [member for member, score in enumerate(fitness) if np.isfinite(score)]
+    elite = min(finite, key=lambda member: (-fitness[member], uids[member]))
     assert parents(TournamentSelection(size), fitness, seed, uids)[0] == elite
 
 
@@ -93,23 +95,23 @@ def test_truncation_replaces_the_worst_quarter_by_the_best() -> None:
     assert drawn == {(2, 2), (2, 4), (4, 2), (4, 4)}
 
 
-def test_truncation_replaces_all_that_are_not_healthy() -> None:
+def test_truncation_replaces_all_members_without_finite_fitness() -> None:
     assert parents(TruncationSelection(0.25), [nan, 1.0, inf, nan]) == [1, 1, 1, 1]
     assert parents(TruncationSelection(0.25), [2.0]) == [0]
 
 
-def test_place_keeps_parents_in_their_slots() -> None:
-    # 0, 2 and 3 keep their slots; the second copy of 3 takes slot 1, which nobody claims
+def test_assign_slots_keeps_parents_in_their_slots() -> None:
+    # 0, 2 and 3 keep their slots; the second copy of 3 takes slot 1, which no parent keeps
     assert assign_slots(np.array([3, 3, 0, 2])).tolist() == [0, 3, 2, 3]
     # 0 and 2 keep their slots; the second copies of 2 and of 0 take slots 1 and 3 in this order
     assert assign_slots(np.array([2, 0, 2, 0])).tolist() == [0, 2, 2, 0]
 
 
 @given(st.integers(1, 10).flatmap(lambda n: st.lists(st.integers(0, n - 1), min_size=n, max_size=n)))
-def test_place_loses_and_invents_nobody(chosen: list[int]) -> None:
-    placed = assign_slots(np.array(chosen))
-    assert sorted(placed.tolist()) == sorted(chosen)
-    assert all(placed[parent] == parent for parent in chosen)
+def test_assign_slots_is_a_permutation_of_the_parents(chosen: list[int]) -> None:
+    sources = assign_slots(np.array(chosen))
+    assert sorted(sources.tolist()) == sorted(chosen)
+    assert all(sources[parent] == parent for parent in chosen)
 
 
 @pytest.mark.parametrize(
@@ -122,12 +124,12 @@ def test_place_loses_and_invents_nobody(chosen: list[int]) -> None:
         ({}, 0, "population_size=0 must be at least 1"),
     ],
 )
-def test_a_tournament_that_cannot_be_held_is_refused(arguments: dict, members: int, message: str) -> None:
+def test_an_invalid_tournament_is_refused(arguments: dict, members: int, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         TournamentSelection(**arguments).validate(members)
 
 
-def test_truncation_refuses_halves_that_overlap() -> None:
+def test_truncation_refuses_fractions_above_one_half() -> None:
     for fraction in (0.0, 0.6, nan):
         with pytest.raises(ConfigurationError, match=r"fraction=.* must be greater than 0 and at most 0\.5"):
             TruncationSelection(fraction)
@@ -135,7 +137,7 @@ def test_truncation_refuses_halves_that_overlap() -> None:
 
 @dataclass(frozen=True)
 class Agent:
-    """What a person's own loop holds."""
+    """The agent of a loop written by hand."""
 
     index: int
     fitness: list[float] = field(default_factory=list)
@@ -151,7 +153,7 @@ def test_selection_by_hand_returns_the_elite_and_clones_with_new_indices() -> No
     assert population == [Agent(7, [0.0, 5.0]), Agent(8, [0.0, 5.0]), Agent(9, [0.0, 5.0])]
 
 
-def test_a_tournament_of_agilerls_older_releases_is_one_of_last_fitnesses() -> None:
+def test_eval_loop_of_older_agilerl_releases_must_be_one() -> None:
     assert TournamentSelection(2, True, 6, 1) == TournamentSelection(2, True, population_size=6, eval_loop=1)
     with pytest.raises(ConfigurationError, match=r"eval_loop=3; allowed is 1.*train_on_policy\(eval_loop=…\)"):
         TournamentSelection(2, True, 6, eval_loop=3)
@@ -169,7 +171,7 @@ def test_selection_by_hand_repeats_with_its_seed() -> None:
     assert first != second != third
 
 
-def test_a_population_that_can_reselect_does_it_itself() -> None:
+def test_a_population_with_clone_selected_clones_itself() -> None:
     class Stack(list):
         def clone_selected(self, chosen: np.ndarray) -> list[Agent]:
             return [self[index] for index in chosen]
@@ -180,6 +182,6 @@ def test_a_population_that_can_reselect_does_it_itself() -> None:
     assert population == [agents[1], agents[1]]
 
 
-def test_an_agent_without_fitness_is_named() -> None:
+def test_an_agent_without_fitness_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match="agent 1 has no fitness yet"):
         TournamentSelection(2).select([Agent(0, [1.0]), Agent(1)])

@@ -1,0 +1,139 @@
+"""Selection and exploration of a user's own: what they are given, and what becomes of their plans and proposals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import (
+    Explorer,
+    Genome,
+    History,
+    HyperparameterConfig,
+    Mutation,
+    Mutations,
+    PopulationView,
+    RLParameter,
+    Selection,
+    SlotPlan,
+    Trial,
+    next_generation,
+    ranking,
+)
+from agilerl_like.hpo.explorer import with_hyperparameters
+
+CONFIG = HyperparameterConfig(lr=RLParameter(1e-5, 1e-1))
+FITNESS = [1.0, 4.0, 3.0, 2.0]
+
+
+@dataclass(frozen=True)
+class BestReplacesWorst(Selection):
+    """Defines `parents` alone, as strategies for fitness alone do."""
+
+    def parents(self, fitness: np.ndarray, rng: np.random.Generator, *, uids: Any = None) -> np.ndarray:
+        by_rank = ranking(fitness, uids)
+        return np.concatenate([by_rank[:-1], by_rank[:1]])
+
+
+@dataclass(frozen=True)
+class Planned(Selection):
+    """Returns a fixed plan, and records the view."""
+
+    rows: tuple[SlotPlan, ...] = ()
+    seen: list[PopulationView] = field(default_factory=list)
+
+    def plan(self, view: PopulationView, rng: np.random.Generator) -> tuple[SlotPlan, ...]:
+        self.seen.append(view)
+        return self.rows
+
+
+@dataclass(frozen=True)
+class Doubled(Explorer):
+    """Doubles the learning rate, and records the pending proposals."""
+
+    pending: list[tuple[int, ...]] = field(default_factory=list)
+
+    def propose(self, genome: Genome, history: History, rng: np.random.Generator, *, hp_config, repair, **_):
+        self.pending.append(tuple(trial.uid for trial in history.pending))
+        changed, record = with_hyperparameters(genome, {"lr": 2 * genome.hyperparameters["lr"]}, repair)
+        return changed, (record,)
+
+
+def a_view(layers: Any, history: History | None = None) -> PopulationView:
+    """Members 50 to 53, whose learning rates are 1 to 4 thousandths."""
+    genomes = [Genome({"lr": (1 + slot) * 1e-3}, layers((slot + 1,))) for slot in range(4)]
+    return PopulationView(np.array(FITNESS), [50, 51, 52, 53], genomes, 6, history or History())
+
+
+def evolve(view: PopulationView, selection: Selection, explorer: Explorer):
+    return next_generation(view, [CONFIG] * 4, selection=selection, explorer=explorer, seed=1, next_uid=100)
+
+
+def test_parents_alone_make_a_plan_in_which_only_clones_are_explored(layers) -> None:
+    rows = BestReplacesWorst().plan(a_view(layers), np.random.default_rng(0))
+    assert list(rows) == [SlotPlan(1, 1, True), SlotPlan(1, 1, False), SlotPlan(2, 2, False), SlotPlan(3, 3, False)]
+
+
+def test_a_strategy_without_parents_or_plan_is_an_error(layers) -> None:
+    with pytest.raises(NotImplementedError, match=r"Selection defines neither parents\(\) nor plan\(\)"):
+        Selection().plan(a_view(layers), np.random.default_rng(0))
+
+
+def test_a_plan_sees_the_history_and_may_take_hyperparameters_from_another_slot(layers) -> None:
+    trial = Trial(5, 50, -1, {"lr": 1e-3}, "1 ReLU", "None", 0.0, 1.0, 256)
+    history = History().extended([trial])
+    # slot 0 becomes a clone of slot 1 with the hyperparameters of slot 3; slot 2 survives with those of slot 1
+    rows = (SlotPlan(1, 3, False), SlotPlan(1, 1, False), SlotPlan(2, 1, False), SlotPlan(3, 3, False))
+    selection = Planned(rows=rows)
+    migrant, best, survivor, same = evolve(a_view(layers, history), selection, Mutations())
+    assert (selection.seen[0].generation, selection.seen[0].history.trials) == (6, (trial,))
+    assert (migrant.uid, migrant.parent_uid, migrant.survives) == (100, 51, False)
+    assert migrant.genome == Genome({"lr": 4e-3}, layers((2,)))  # the architecture belongs to the weights
+    assert migrant.mutations == (Mutation("rl_hp", "copy", {"lr": (2e-3, 4e-3)}),)
+    assert (survivor.uid, survivor.survives) == (52, True)
+    assert survivor.genome == Genome({"lr": 2e-3}, layers((3,)))
+    assert survivor.mutations == (Mutation("rl_hp", "copy", {"lr": (3e-3, 2e-3)}),)
+    assert best.mutations == same.mutations == ()
+
+
+def test_proposals_are_made_in_slot_order_and_see_earlier_ones_as_pending(layers) -> None:
+    explorer = Doubled()
+    rows = (SlotPlan(1, 1, True), SlotPlan(1, 1, False), SlotPlan(2, 2, True), SlotPlan(1, 1, True))
+    offspring = evolve(a_view(layers), Planned(rows=rows), explorer)
+    assert [child.genome.hyperparameters["lr"] for child in offspring] == [4e-3, 2e-3, 6e-3, 4e-3]
+    assert [child.uid for child in offspring] == [100, 51, 52, 101]
+    assert explorer.pending == [(), (100,), (100, 52)]
+
+
+def test_a_pending_trial_holds_the_proposal_and_the_fitness_of_its_weights(layers) -> None:
+    class LastPending(Doubled):
+        found: tuple[Trial, ...] = ()
+
+        def propose(self, genome, history, rng, **options):
+            type(self).found = history.pending
+            return super().propose(genome, history, rng, **options)
+
+    rows = (SlotPlan(1, 1, True), *(SlotPlan(slot, slot, False) for slot in (1, 2)), SlotPlan(1, 1, True))
+    evolve(a_view(layers), Planned(rows=rows), LastPending())
+    (trial,) = LastPending.found
+    assert (trial.generation, trial.uid, trial.parent_uid) == (7, 100, 51)
+    assert (trial.hyperparameters, trial.architecture, trial.mutation) == ({"lr": 4e-3}, "2 ReLU", "lr")
+    assert trial.fitness_before == 4.0
+    assert np.isnan(trial.fitness)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([SlotPlan(0, 0, False)] * 3, "Planned planned 3 slots; the population has 4"),
+        ([*[SlotPlan(0, 0, False)] * 3, SlotPlan(4, 0, True)], "Planned fills slot 3 from slot 4; allowed are 0 to 3"),
+        ([*[SlotPlan(0, 0, False)] * 3, SlotPlan(0, -1, True)], "fills slot 3 from slot -1; allowed are 0 to 3"),
+    ],
+)
+def test_an_impossible_plan_is_refused(layers, rows: list[SlotPlan], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        evolve(a_view(layers), Planned(rows=tuple(rows)), Mutations())
