@@ -98,8 +98,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def has_marker(run_dir: Path) -> bool:
     """Return whether the run of this folder has written a checkpoint, wherever its checkpoints are now."""
-    write_marker = run_dir / MARKER
-    return write_marker.is_file() and not write_marker.is_symlink() and write_marker.read_bytes() == MARKER_TEXT
+    marker = run_dir / MARKER
+    return marker.is_file() and not marker.is_symlink() and marker.read_bytes() == MARKER_TEXT
 
 
 def remove_marker(run_dir: Path) -> None:
@@ -193,12 +193,12 @@ class Checkpoints:
         Raises:
             CheckpointError: the disk does not take it.
         """
-        write_marker = self.folder.with_name(MARKER)
-        if not os.path.lexists(write_marker):
+        marker = self.folder.with_name(MARKER)
+        if not os.path.lexists(marker):
             try:
-                replace_file(write_marker, MARKER_TEXT)
+                replace_file(marker, MARKER_TEXT)
             except OSError as error:
-                raise CheckpointError(f"path={str(write_marker)!r} could not be written ({error})") from error
+                raise CheckpointError(f"path={str(marker)!r} could not be written ({error})") from error
 
     def warn_if_disk_nearly_full(self, warn: Callable[[str], None]) -> None:
         """Warn, once, if the disk has not room for a few more checkpoints like the last one."""

@@ -41,9 +41,9 @@ class PhaseTimer:
     def __init__(self, phases: tuple[str, ...]) -> None:
         self.seconds = dict.fromkeys(phases, 0.0)
 
-    def __call__(self, group: str) -> _TimedBlock:
+    def __call__(self, phase: str) -> _TimedBlock:
         """Count the time inside the `with` block towards a phase."""
-        return _TimedBlock(self.seconds, group)
+        return _TimedBlock(self.seconds, phase)
 
 
 class _TimedBlock:
@@ -51,8 +51,8 @@ class _TimedBlock:
 
     __slots__ = ("_began", "_phase", "_seconds")
 
-    def __init__(self, seconds: dict[str, float], group: str) -> None:
-        self._seconds, self._part = seconds, group
+    def __init__(self, seconds: dict[str, float], phase: str) -> None:
+        self._seconds, self._phase = seconds, phase
 
     def __enter__(self) -> None:
         self._began = perf_counter()
