@@ -8,7 +8,7 @@ import time
 import warnings
 from contextlib import contextmanager
 
-import flaky_worlds as worlds
+import flaky_envs as worlds
 import numpy as np
 import pytest
 from slowness import slowness

@@ -12,7 +12,7 @@ import time
 import warnings
 from pathlib import Path
 
-import frail_worlds as worlds
+import failing_envs as worlds
 import gymnasium as gym
 import numpy as np
 import pytest

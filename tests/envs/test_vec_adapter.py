@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import frail_worlds as worlds
+import failing_envs as worlds
 import gymnasium as gym
 import numpy as np
 import pytest

@@ -2,7 +2,7 @@
 
 import sys
 
-import frail_worlds as worlds
+import failing_envs as worlds
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
