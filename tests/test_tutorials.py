@@ -7,6 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
+
+from agilerl_like.reporting import read_lineage
+from agilerl_like.training.run_folder import CONFIG
 
 TUTORIALS = Path(__file__).parents[1] / "tutorials"
 ENVIRONMENT = {**os.environ, "TUTORIAL_STEPS": "2048", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
@@ -21,6 +25,30 @@ def test_the_hand_written_loop(tmp_path):
     assert "4096 steps each" in done.stdout
     assert "best: lr" in done.stdout
     assert "loaded again it scores" in done.stdout.splitlines()[-1]
+
+
+def run(script, tmp_path, *options):
+    """Execute a script of the tutorials and return its standard output."""
+    command = [sys.executable, TUTORIALS / script, *options]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_selection_of_a_script_is_named_in_yaml(tmp_path):
+    run("own_selection.py", tmp_path)
+    written = yaml.safe_load((tmp_path / "runs" / "ranks" / CONFIG).read_text(encoding="utf-8"))
+    assert written["selection"]["name"] == "rank"
+    assert written["selection"]["decay"] == 0.3
+    evaluation = [sys.executable, "-m", "agilerl_like", "eval", "runs/ranks/best", "--episodes", "2"]
+    subprocess.run(evaluation, cwd=tmp_path, env=ENVIRONMENT, check=True)  # which knows nothing of the strategy
+    births = read_lineage(tmp_path / "runs" / "ranks")
+    assert {birth.generation for birth in births} == {0, 1, 2}
+
+
+def test_an_encoder_of_a_script_is_named_in_net_config(tmp_path):
+    loaded = run("own_encoder.py", tmp_path).splitlines()[-1]
+    assert loaded.startswith("PPO(index=")
 
 
 @pytest.mark.skipif(find_spec("nbclient") is None, reason="notebooks are executed with the extra `notebook`")

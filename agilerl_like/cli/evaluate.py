@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.serialization import read_agent
 from agilerl_like.cli.output import checked_seed, write_line
 from agilerl_like.cli.train import CONFIG
-from agilerl_like.config import Config, Draft, check_trust, load
+from agilerl_like.config import Config, Draft, check_trust
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.room import check_room
 from agilerl_like.seeding import Purpose, fresh_seed, integers
@@ -89,19 +90,25 @@ def _config_of(run: Path, env: str, algorithm: str, *, trust: bool) -> Config:
         return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).judge()
     for folder in (run, run.parent):
         if (folder / CONFIG).is_file():
-            _check_env_is_named(folder / CONFIG)
-            config = load(folder / CONFIG)
+            config = _environment_in(folder / CONFIG)
             if not trust:
                 check_trust(config, folder / CONFIG)
             return config
     raise ConfigurationError(f"env is missing: {run} has no {CONFIG} that names it; allowed is --env ID")
 
 
-def _check_env_is_named(file: Path) -> None:
-    """Raise ConfigurationError if a run of a script could not write how its environment is made."""
-    environment = Draft.read(file).data.get("environment")
+def _environment_in(file: Path) -> Config:
+    """The sections `environment` and `algorithm` of a run's file: the others may name what only its script registers.
+
+    Raises:
+        ConfigurationError: no environment is named, because the run's script could not write how it is made.
+    """
+    draft = Draft.read(file)
+    environment = draft.data.get("environment")
     if not isinstance(environment, dict) or "id" not in environment:
         raise ConfigurationError(
             f"env is missing: {file} names no environment.id, because the run's script made its environment by a "
             "function that no import path leads to; allowed is --env ID, or an import path (package.module:function)"
         )
+    sections = {name: section for name, section in draft.data.items() if name in ("environment", "algorithm")}
+    return replace(draft, data=sections).judge()
