@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from agilerl_like.lazy import lazily
+from agilerl_like._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from agilerl_like.algorithms import IPPO, PPO, BPTTSequenceType, MultiAgentPopulation, Population, Teams
@@ -45,4 +45,4 @@ __all__ = [
 
 _HOMES = ("errors", "registry", "hpo", "envs", "algorithms", "training")  # modules of these names, the lightest first
 
-__getattr__, __dir__ = lazily(__name__, __all__, _HOMES)
+__getattr__, __dir__ = lazy_attributes(__name__, __all__, _HOMES)

@@ -20,13 +20,13 @@ class ExitCode(IntEnum):
     """
 
     DONE = 0
-    UNSOLVED = 1
+    PROBE_FAILED = 1
     """A probe was not solved."""
-    MISTAKE = 2
+    USAGE = 2
     """The configuration or the arguments are wrong."""
-    DISK = 74
+    IOERR = 74
     """Something could not be read or written."""
-    FAULT = 75
+    TEMPFAIL = 75
     """The run broke off, and may be resumed: an env, a process of it, or the numbers of all members failed."""
 
 
@@ -35,7 +35,7 @@ class Terminated(SystemExit):
 
 
 class ConfigurationError(ValueError):
-    """A setting is wrong: the message names the field, its value and what is allowed (`ExitCode.MISTAKE`)."""
+    """A setting is wrong: the message names the field, its value and what is allowed (`ExitCode.USAGE`)."""
 
 
 class EnvStepError(RuntimeError):
@@ -50,7 +50,7 @@ class PopulationDivergedError(RuntimeError):
     """Every member of a population has a fitness, loss or weight that is not finite, so nobody can be a parent."""
 
 
-class Foreign(NamedTuple):
+class ForeignSetting(NamedTuple):
     """What a setting of another library is here: section and name, and how its value is converted."""
 
     setting: str
@@ -63,52 +63,56 @@ class Foreign(NamedTuple):
 
 
 _STEPS_OF_ALL = "counts steps of all environments of a member: {} x num_envs"
-FOREIGN: Mapping[str, Foreign] = {
-    **dict.fromkeys(("learning_rate", "learning_rates"), Foreign("algorithm.lr")),
+FOREIGN_SETTINGS: Mapping[str, ForeignSetting] = {
+    **dict.fromkeys(("learning_rate", "learning_rates"), ForeignSetting("algorithm.lr")),
     **{
-        name: Foreign("algorithm.learn_step", _STEPS_OF_ALL.format(name))
+        name: ForeignSetting("algorithm.learn_step", _STEPS_OF_ALL.format(name))
         for name in ("n_steps", "num_steps", "rollouts")
     },
     **{
-        name: Foreign("algorithm.batch_size", f"counts samples: learn_step / {name}")
+        name: ForeignSetting("algorithm.batch_size", f"counts samples: learn_step / {name}")
         for name in ("n_minibatches", "num_minibatches", "mini_batches")
     },
-    **dict.fromkeys(("minibatch_size", "sgd_minibatch_size"), Foreign("algorithm.batch_size")),
-    **dict.fromkeys(("n_epochs", "num_epochs", "learning_epochs", "num_sgd_iter"), Foreign("algorithm.update_epochs")),
-    **dict.fromkeys(("clip_range", "clip_param", "clip_epsilon", "ratio_clip"), Foreign("algorithm.clip_coef")),
-    "clip_range_vf": Foreign("algorithm.clip_coef_vf", "is in units of the normalised value"),
-    "value_clip": Foreign("algorithm.clip_coef_vf", "is in units of the normalised value"),
-    **dict.fromkeys(("entropy_coef", "entropy_coeff", "entropy_loss_scale"), Foreign("algorithm.ent_coef")),
+    **dict.fromkeys(("minibatch_size", "sgd_minibatch_size"), ForeignSetting("algorithm.batch_size")),
+    **dict.fromkeys(
+        ("n_epochs", "num_epochs", "learning_epochs", "num_sgd_iter"), ForeignSetting("algorithm.update_epochs")
+    ),
+    **dict.fromkeys(("clip_range", "clip_param", "clip_epsilon", "ratio_clip"), ForeignSetting("algorithm.clip_coef")),
+    "clip_range_vf": ForeignSetting("algorithm.clip_coef_vf", "is in units of the normalised value"),
+    "value_clip": ForeignSetting("algorithm.clip_coef_vf", "is in units of the normalised value"),
+    **dict.fromkeys(("entropy_coef", "entropy_coeff", "entropy_loss_scale"), ForeignSetting("algorithm.ent_coef")),
     **{
-        name: Foreign("algorithm.vf_coef", f"weighs half the squared error: 2 x {name}")
+        name: ForeignSetting("algorithm.vf_coef", f"weighs half the squared error: 2 x {name}")
         for name in ("value_loss_scale", "value_coef", "vf_loss_coeff")
     },
-    **dict.fromkeys(("lam", "lambda_", "gae_lam"), Foreign("algorithm.gae_lambda")),
-    **dict.fromkeys(("discount", "discount_factor"), Foreign("algorithm.gamma")),
-    **dict.fromkeys(("grad_norm_clip", "grad_clip", "max_grad"), Foreign("algorithm.max_grad_norm")),
-    **dict.fromkeys(("kl_threshold", "desired_kl"), Foreign("algorithm.target_kl")),
-    "log_std_init": Foreign("algorithm.action_std_init", "is in half-widths of the action space"),
+    **dict.fromkeys(("lam", "lambda_", "gae_lam"), ForeignSetting("algorithm.gae_lambda")),
+    **dict.fromkeys(("discount", "discount_factor"), ForeignSetting("algorithm.gamma")),
+    **dict.fromkeys(("grad_norm_clip", "grad_clip", "max_grad"), ForeignSetting("algorithm.max_grad_norm")),
+    **dict.fromkeys(("kl_threshold", "desired_kl"), ForeignSetting("algorithm.target_kl")),
+    "log_std_init": ForeignSetting("algorithm.action_std_init", "is in half-widths of the action space"),
     **{
-        name: Foreign("training.max_steps", "counts the env steps of one member")
+        name: ForeignSetting("training.max_steps", "counts the env steps of one member")
         for name in ("total_timesteps", "timesteps", "total_steps", "n_timesteps")
     },
-    "eval_freq": Foreign("training.evo_steps", "counts the env steps of one member between evaluations"),
-    "n_eval_episodes": Foreign("training.eval_loop"),
-    **dict.fromkeys(("n_envs", "num_vec_envs"), Foreign("environment.num_envs", "counts the copies of each member")),
-    **dict.fromkeys(("env", "env_id", "env_name"), Foreign("environment.id")),
-    **dict.fromkeys(("pop_size", "population_size", "n_agents"), Foreign("population.size")),
-    "net_arch": Foreign("network.encoder_config", "holds them as hidden_size"),
-    "policy_kwargs": Foreign("network", "has encoder_config and head_config; in Python it is net_config"),
-    "net_config": Foreign("network"),
-    "hp_config": Foreign("hyperparameters"),
-    "tensorboard_log": Foreign("run.tensorboard", "is true or false: curves are in the run's folder"),
+    "eval_freq": ForeignSetting("training.evo_steps", "counts the env steps of one member between evaluations"),
+    "n_eval_episodes": ForeignSetting("training.eval_loop"),
+    **dict.fromkeys(
+        ("n_envs", "num_vec_envs"), ForeignSetting("environment.num_envs", "counts the copies of each member")
+    ),
+    **dict.fromkeys(("env", "env_id", "env_name"), ForeignSetting("environment.id")),
+    **dict.fromkeys(("pop_size", "population_size", "n_agents"), ForeignSetting("population.size")),
+    "net_arch": ForeignSetting("network.encoder_config", "holds them as hidden_size"),
+    "policy_kwargs": ForeignSetting("network", "has encoder_config and head_config; in Python it is net_config"),
+    "net_config": ForeignSetting("network"),
+    "hp_config": ForeignSetting("hyperparameters"),
+    "tensorboard_log": ForeignSetting("run.tensorboard", "is true or false: curves are in the run's folder"),
 }
 """Names of Stable-Baselines3, CleanRL, skrl, RLlib and AgileRL -> the setting here."""
 
 
-def foreign_setting(name: object) -> Foreign | None:
+def foreign_setting(name: object) -> ForeignSetting | None:
     """Return what another library's setting is here; None if no library is known to have it."""
-    return FOREIGN.get(str(name).lower().replace("-", "_"))
+    return FOREIGN_SETTINGS.get(str(name).lower().replace("-", "_"))
 
 
 def unknown_name(field: str, value: object, allowed: Iterable[str]) -> ConfigurationError:
@@ -116,7 +120,7 @@ def unknown_name(field: str, value: object, allowed: Iterable[str]) -> Configura
     names = {name.lower(): name for name in sorted(allowed)}
     foreign = foreign_setting(value)
     if foreign is not None and {foreign.name, foreign.setting} & {*names}:
-        return renamed(field, value, foreign.name, foreign)
+        return renamed_error(field, value, foreign.name, foreign)
     near = [names[key] for key in difflib.get_close_matches(str(value).lower(), names, n=3, cutoff=0.5)]
     hint = (
         f"did you mean {' or '.join(map(repr, near))}?" if near else f"allowed are: {', '.join([*names.values()][:40])}"
@@ -124,13 +128,13 @@ def unknown_name(field: str, value: object, allowed: Iterable[str]) -> Configura
     return ConfigurationError(f"{field}={value!r} is unknown; {hint}")
 
 
-def renamed(field: str, value: object, here: str, foreign: Foreign) -> ConfigurationError:
+def renamed_error(field: str, value: object, here: str, foreign: ForeignSetting) -> ConfigurationError:
     """Build the error for a setting that has another name here."""
     conversion = f", which {foreign.conversion}" if foreign.conversion else ""
     return ConfigurationError(f"{field}={value!r} is unknown; did you mean {here!r}{conversion}?")
 
 
-def names_checked(function: Callable[Arguments, ResultT]) -> Callable[Arguments, ResultT]:
+def check_argument_names(function: Callable[Arguments, ResultT]) -> Callable[Arguments, ResultT]:
     """Decorate a function that takes `**settings`: a required argument under another name is a ConfigurationError.
 
     Python itself says only that an argument is missing, for it takes the name given for one of the settings.
@@ -147,7 +151,7 @@ def names_checked(function: Callable[Arguments, ResultT]) -> Callable[Arguments,
             others = [given for given in kwargs if given not in parameters]
             foreign = [given for given in others if (meant := foreign_setting(given)) and meant.name == name]
             for given in foreign or difflib.get_close_matches(name, others, n=1, cutoff=0.8):
-                raise renamed("argument", given, name, Foreign(name))
+                raise renamed_error("argument", given, name, ForeignSetting(name))
         return function(*args, **kwargs)
 
     return call

@@ -10,10 +10,10 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "agilerl_like"
 FLOORS = {
     "errors": 0,
-    "lazy": 0,
-    "plain_yaml": 0,
+    "_lazy": 0,
+    "yaml_writer": 0,
     "registry": 0,
-    "room": 0,
+    "resources": 0,
     "seeding": 0,
     "storage": 0,
     "hpo": 1,

@@ -22,7 +22,7 @@ def test_every_file_has_a_name_an_environment_and_a_line_that_says_what_it_is_fo
         (line,) = (line for line in lines if line.split()[:1] == [name])
         assert line.endswith(".")
         assert path.read_text().splitlines()[0] == f"# {line.split(maxsplit=2)[2]}"
-        assert find(line.split()[1]).judge().environment.id == line.split()[1]
+        assert find(line.split()[1]).validate().environment.id == line.split()[1]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_file_of_the_users_own_comes_before_a_name(tmp_path, monkeypatch):
     ],
 )
 def test_any_other_environment_starts_from_wide_ranges(name, algorithm):
-    config = find(name).override(["--training.max-steps", "1e4"]).judge()
+    config = find(name).override(["--training.max-steps", "1e4"]).validate()
     assert (config.environment.id, config.algorithm.name) == (name, algorithm)
     assert config.training.max_steps == 10_000
     assert {"lr", "ent_coef"} <= set(config.hyperparameters)

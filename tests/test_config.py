@@ -14,13 +14,13 @@ from pydantic import ValidationError
 from agilerl_like import PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.config import Config, Draft, MutationConfig, RangeConfig, Section, build, load
-from agilerl_like.config.notation import value_of
+from agilerl_like.config.yaml12 import value_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, RLParameter, TournamentSelection, TruncationSelection
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.plain_yaml import Dumper
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.training_arguments import TrainingArguments
+from agilerl_like.yaml_writer import Dumper
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*/*.yaml"))
 CARTPOLE = "environment: {id: CartPole-v1}\n"

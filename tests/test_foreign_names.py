@@ -5,7 +5,7 @@ import pytest
 
 from agilerl_like import IPPO, PPO
 from agilerl_like.config import Draft
-from agilerl_like.errors import FOREIGN, ConfigurationError
+from agilerl_like.errors import FOREIGN_SETTINGS, ConfigurationError
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 CONVERTED = "'learn_step', which counts steps of all environments of a member: n_steps x num_envs"
@@ -28,7 +28,7 @@ CONVERTED = "'learn_step', which counts steps of all environments of a member: n
 )
 def test_a_configuration_names_the_setting_and_the_conversion(place, hint):
     with pytest.raises(ConfigurationError) as error:
-        Draft({"environment": {"id": "CartPole-v1"}}).override([f"--{place}", "1"]).judge()
+        Draft({"environment": {"id": "CartPole-v1"}}).override([f"--{place}", "1"]).validate()
     assert hint in str(error.value)
 
 
@@ -67,8 +67,8 @@ def test_an_argument_that_is_missing_altogether_stays_pythons_error():
 
 
 def test_every_name_leads_to_a_setting_that_exists_and_none_is_one():
-    whole = Draft({"environment": {"id": "CartPole-v1"}}).judge().to_json()
-    for foreign, known in FOREIGN.items():
+    whole = Draft({"environment": {"id": "CartPole-v1"}}).validate().to_json()
+    for foreign, known in FOREIGN_SETTINGS.items():
         section, _, name = known.setting.rpartition(".")
         assert name in (whole[section] if section else whole)
         assert foreign not in (whole[section] if section else whole)

@@ -245,4 +245,4 @@ def test_in_the_shipped_pong_the_ball_is_seen_to_fly():
 
 
 def test_a_configuration_of_agents_knows_nothing_of_teams():
-    assert "groups" not in Draft({"environment": {"id": "a"}}).judge().to_json()["network"]
+    assert "groups" not in Draft({"environment": {"id": "a"}}).validate().to_json()["network"]

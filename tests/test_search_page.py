@@ -68,7 +68,7 @@ def test_tournaments_make_as_many_clones_as_the_formula_says():
 
 
 def test_founders_of_an_environment_without_a_configuration():
-    config = find("Taxi-v3").judge()
+    config = find("Taxi-v3").validate()
     assert config.population.sample_hyperparameters
     ranges = {name: (range_.min, range_.max) for name, range_ in config.hyperparameters.items()}
     assert ranges == {"lr": (1e-5, 1e-2), "ent_coef": (1e-4, 1e-1)}

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from agilerl_like.config import load, notation
+from agilerl_like.config import load, yaml12
 from agilerl_like.errors import ConfigurationError
 
 
@@ -41,7 +41,7 @@ def test_it_is_refused_at_once(tmp_path, name):
 
 def test_ordinary_aliases_and_merges_are_read():
     text = "a: &a {x: [1, 2], y: 3}\nb: {<<: *a, y: 4}\nc: [*a, *a]"
-    assert notation.value_of(text, "it").data == {
+    assert yaml12.value_of(text, "it").data == {
         "a": {"x": [1, 2], "y": 3},
         "b": {"x": [1, 2], "y": 4},
         "c": [{"x": [1, 2], "y": 3}] * 2,

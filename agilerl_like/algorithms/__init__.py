@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agilerl_like._lazy import lazy_attributes
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
-from agilerl_like.lazy import lazily
 from agilerl_like.learning.sequences import BPTTSequenceType
 
 if TYPE_CHECKING:
@@ -18,4 +18,4 @@ if TYPE_CHECKING:
 
 __all__ = ["IPPO", "PPO", "BPTTSequenceType", "MultiAgentPopulation", "PPOConfig", "Population", "Teams"]
 
-__getattr__, __dir__ = lazily(__name__, __all__, ("ippo",))
+__getattr__, __dir__ = lazy_attributes(__name__, __all__, ("ippo",))

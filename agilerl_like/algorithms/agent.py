@@ -54,7 +54,7 @@ from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.distributions import ActionDistribution
 from agilerl_like.networks.network_mutation import MutationSource, add_parameter_noise_, mutate_network
-from agilerl_like.room import check_room
+from agilerl_like.resources import check_memory
 from agilerl_like.seeding import Purpose, integer, integers
 from agilerl_like.storage import safe_folder
 
@@ -236,7 +236,7 @@ class Agent(EvolvableAlgorithm):
         if self.custom_networks is None:  # else they are there
             weights = self.planned_weights()
             what = f"net_config: {self.architecture.describe():.200} has weights={weights} and"
-            check_room(what, weights, WEIGHT, "weights")
+            check_memory(what, weights, WEIGHT, "weights")
 
     def planned_weights(self) -> int:
         """Count the weights of this agent's architecture without allocating them.

@@ -26,7 +26,7 @@ from agilerl_like.hpo import Mutation, Mutations, Offspring, RLParameter
 from agilerl_like.hpo.evolution import pre_training_mutations
 from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.networks.custom import CustomSpec
-from agilerl_like.room import check_room
+from agilerl_like.resources import check_memory
 from agilerl_like.seeding import Purpose, generator
 from agilerl_like.storage import safe_folder
 
@@ -308,7 +308,7 @@ def make_members(
         settings = settings | {name: _start_in(range_, settings.get(name)) for name, range_ in ranges.items()}
     make: Callable[..., AlgorithmT] = kind
     first = make(observation_space, action_space, index=0, **settings)
-    check_room(f"size={size}", size, first.footprint, "members")
+    check_memory(f"size={size}", size, first.footprint, "members")
     settings = settings | {"seed": first.seed}
     agents = [first, *(make(observation_space, action_space, index=i, **settings) for i in range(1, size))]
     if sample:

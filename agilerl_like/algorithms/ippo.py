@@ -53,13 +53,13 @@ from agilerl_like.envs.multi_agent.group_env import AgentGroup, Rewards
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, ParallelEnv, single_env_vector
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.spaces import space_to_json
-from agilerl_like.errors import ConfigurationError, names_checked, unknown_name
+from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
 from agilerl_like.learning.rollout import row_bytes
 from agilerl_like.learning.team import Team
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
-from agilerl_like.room import check_room
+from agilerl_like.resources import check_memory
 from agilerl_like.seeding import Purpose, integer, integers
 from agilerl_like.storage.safe_folder import with_prefix
 
@@ -95,7 +95,7 @@ class IPPO(EvolvableAlgorithm):
 
     learn_step: int
 
-    @names_checked
+    @check_argument_names
     def __init__(
         self,
         observation_spaces: Spaces,
@@ -134,7 +134,7 @@ class IPPO(EvolvableAlgorithm):
             seed=seed,
         )
         row = sum(len(ids) * row_bytes(self.agent_groups[group].encoding) for group, ids in self.groups.items())
-        check_room(f"learn_step={self.learn_step}", self.learn_step, row, "env steps")
+        check_memory(f"learn_step={self.learn_step}", self.learn_step, row, "env steps")
         configs = net_config_by_group(net_config, self.groups)
         self._check_rollouts()
         for number, (group, members) in enumerate(self.groups.items()):
@@ -157,7 +157,7 @@ class IPPO(EvolvableAlgorithm):
         """Raise ConfigurationError unless there is memory for the networks of all groups together."""
         weights = {group: learner.planned_weights() for group, learner in self.learners.items()}
         sizes = ", ".join(f"{group}: {count}" for group, count in weights.items())
-        check_room(
+        check_memory(
             f"net_config: the networks of all groups have weights ({sizes}) and",
             sum(weights.values()),
             WEIGHT,
@@ -253,7 +253,7 @@ class IPPO(EvolvableAlgorithm):
         return self.learners[self.get_group_id(agent_id)]
 
     @classmethod
-    @names_checked
+    @check_argument_names
     def population(
         cls,
         size: int,

@@ -32,7 +32,7 @@ from agilerl_like.algorithms.ppo_config import NUMERIC, PPOConfig, validated
 from agilerl_like.algorithms.serialization import read_count, read_space, to_builtin
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.spaces import ObservationEncoder, mask_size
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError, names_checked, unknown_name
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_argument_names, unknown_name
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
@@ -46,7 +46,7 @@ from agilerl_like.networks.architecture import NetworkSpec, sequence_length
 from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import make_distribution
 from agilerl_like.networks.memory import TIMELESS, Course
-from agilerl_like.room import check_room
+from agilerl_like.resources import check_memory
 from agilerl_like.seeding import Purpose
 
 
@@ -123,7 +123,7 @@ class PPO(Agent):
     precision: Precision
     per_member: bool
 
-    @names_checked
+    @check_argument_names
     def __init__(
         self,
         observation_space: gymnasium.Space,
@@ -264,7 +264,7 @@ class PPO(Agent):
         )
 
     @classmethod
-    @names_checked
+    @check_argument_names
     def population(
         cls,
         size: int,
@@ -322,11 +322,11 @@ class PPO(Agent):
 
     def check_size(self) -> None:
         row = row_bytes(self.encoding)
-        check_room(f"num_envs={self.num_envs}", self.num_envs, 2 * row, "envs")
-        check_room(f"learn_step={self.learn_step}", self.learn_step, row, "env steps")
+        check_memory(f"num_envs={self.num_envs}", self.num_envs, 2 * row, "envs")
+        check_memory(f"learn_step={self.learn_step}", self.learn_step, row, "env steps")
         if "learn_step" in self.hp_config:
             longest = int(self.hp_config["learn_step"].max)
-            check_room(f"hp_config.learn_step.max={longest}", longest, row, "env steps")
+            check_memory(f"hp_config.learn_step.max={longest}", longest, row, "env steps")
         super().check_size()
 
     @property

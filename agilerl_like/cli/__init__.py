@@ -73,14 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _command(list(sys.argv[1:] if arguments is None else arguments))
     except ConfigurationError as error:
-        return write_error(error, ExitCode.MISTAKE)
+        return write_error(error, ExitCode.USAGE)
     except (CheckpointError, OSError) as error:
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains as it ends
             return 128 + signal.SIGPIPE
-        return write_error(error, ExitCode.DISK)
+        return write_error(error, ExitCode.IOERR)
     except (EnvStepError, PopulationDivergedError) as error:
-        return write_error(error, ExitCode.FAULT)
+        return write_error(error, ExitCode.TEMPFAIL)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

@@ -38,7 +38,7 @@ def check(env: Positional[str], /, write: Path | None = None) -> int:
         write_line(str(finding))
     write_line(_summary(env, inspection))
     if inspection.errors:
-        return ExitCode.MISTAKE
+        return ExitCode.USAGE
     _suggest(env, config, inspection, write)
     return ExitCode.DONE
 
@@ -48,7 +48,7 @@ def _config_of(env: str) -> Config:
     if env.endswith((".yaml", ".yml")):
         return load(env)
     algorithm = IPPO.algo if is_multi_agent(env) else PPO.algo
-    return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).judge()
+    return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).validate()
 
 
 def _summary(env: str, inspection: EnvCheck) -> str:
@@ -71,7 +71,7 @@ def _suggest(env: str, config: Config, inspection: EnvCheck, where: Path | None)
         write_line(f"{PROGRAM} check {env} --write FILE.yaml writes a configuration to begin with")
         return
     text = _suggested(config, inspection)
-    Draft(yaml.safe_load(text)).judge()
+    Draft(yaml.safe_load(text)).validate()
     try:
         with where.open("x", encoding="utf-8") as file:
             file.write(text)

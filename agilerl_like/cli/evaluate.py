@@ -17,7 +17,7 @@ from agilerl_like.cli.output import checked_seed, write_line
 from agilerl_like.cli.train import CONFIG
 from agilerl_like.config import Config, Draft, check_trust
 from agilerl_like.errors import ConfigurationError, ExitCode
-from agilerl_like.room import check_room
+from agilerl_like.resources import check_memory
 from agilerl_like.seeding import Purpose, fresh_seed, integers
 
 EVALUATION_ENVS = 32
@@ -46,7 +46,7 @@ def evaluate(
     """
     if episodes < 1:
         raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
-    check_room(f"episodes={episodes}", episodes, EPISODE, "episodes")
+    check_memory(f"episodes={episodes}", episodes, EPISODE, "episodes")
     seed = fresh_seed() if seed is None else checked_seed(seed)
     agent = _saved(run)
     config = _config_of(run, env, agent.algo, trust=trust)
@@ -87,7 +87,7 @@ def _as_one(space: Any) -> gymnasium.Space:
 def _config_of(run: Path, env: str, algorithm: str, *, trust: bool) -> Config:
     """The configuration of a run; if another env is named, one that says nothing but this."""
     if env:
-        return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).judge()
+        return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).validate()
     for folder in (run, run.parent):
         if (folder / CONFIG).is_file():
             config = _environment_in(folder / CONFIG)
@@ -111,4 +111,4 @@ def _environment_in(file: Path) -> Config:
             "function that no import path leads to; allowed is --env ID, or an import path (package.module:function)"
         )
     sections = {name: section for name, section in draft.data.items() if name in ("environment", "algorithm")}
-    return replace(draft, data=sections).judge()
+    return replace(draft, data=sections).validate()

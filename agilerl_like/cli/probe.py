@@ -46,7 +46,7 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: Flag
             for row in _rows(record):
                 table.add_row(*row)
             live.refresh()
-    return ExitCode.DONE if all(record.solved for record in records) else ExitCode.UNSOLVED
+    return ExitCode.DONE if all(record.solved for record in records) else ExitCode.PROBE_FAILED
 
 
 def _console() -> Console:

@@ -28,7 +28,16 @@ from tyro.conf import (
 )
 
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
-from agilerl_like.config import TRUST, Config, build, check_changes, check_trust, foreign_paths, load, notes_of_trust
+from agilerl_like.config import (
+    TRUST,
+    Config,
+    build,
+    check_resume_changes,
+    check_trust,
+    load,
+    trust_notes,
+    untrusted_import_paths,
+)
 from agilerl_like.config.bundled import find
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
@@ -92,13 +101,13 @@ def train(arguments: Sequence[str]) -> int:
     rest = [argument for argument in arguments if argument not in ("-h", "--help", "--print-config")]
     file, overrides = _first(rest)
     if len(rest) < len(arguments) and "--print-config" not in arguments:
-        return _help("train", Train, (lambda: Train(file, find(file).override(overrides).judge())) if file else None)
+        return _help("train", Train, (lambda: Train(file, find(file).override(overrides).validate())) if file else None)
     if not file:
         raise ConfigurationError(
             f"config is missing; allowed are a YAML file, a name that `{PROGRAM} configs` lists, and an environment's "
             f"id, as in {PROGRAM} train CartPole-v1 [--section.name VALUE ...]"
         )
-    config = find(file).override(overrides).judge()
+    config = find(file).override(overrides).validate()
     if "--print-config" in arguments:
         sys.stdout.write(config.seeded().to_yaml())
         return ExitCode.DONE
@@ -121,7 +130,7 @@ def resume(arguments: Sequence[str]) -> int:
     if not Path(file).is_file():
         raise ConfigurationError(f"run={folder!r} has no {CONFIG}; allowed is the folder of a run of {PROGRAM} train")
     config = load(file, overrides)
-    check_changes(load(file), config)
+    check_resume_changes(load(file), config)
     if TRUST not in arguments:
         check_trust(config, Path(file), overrides)
     with _launched(config) as process_group:
@@ -156,7 +165,7 @@ def _conduct(config: Config, process_group: ProcessGroup, find_folder: Callable[
         stack.callback(setup.env.close)
         list(_sinks(config, config.run.dir))  # a missing package is an error before a folder is made
         shown = find_folder() if process_group.is_main else None
-        trust = f" {TRUST}" if foreign_paths(config) else ""
+        trust = f" {TRUST}" if untrusted_import_paths(config) else ""
         command = process_group.broadcast(
             f"{PROGRAM} resume {shlex.quote(str(shown))}{trust}"
         )  # others may have named another
@@ -178,7 +187,7 @@ def _conduct(config: Config, process_group: ProcessGroup, find_folder: Callable[
             return ExitCode.DONE
         except (EnvStepError, PopulationDivergedError) as error:
             begun = run_dir is None or (run_dir / CONFIG).is_file()
-            return write_error(type(error)(f"{error}; to go on: {command}" if begun else str(error)), ExitCode.FAULT)
+            return write_error(type(error)(f"{error}; to go on: {command}" if begun else str(error)), ExitCode.TEMPFAIL)
     if run_dir is not None and config.run.plot and importlib.util.find_spec("matplotlib") is not None:
         _draw(run_dir)
     return _exit_code(outcome)
@@ -187,7 +196,7 @@ def _conduct(config: Config, process_group: ProcessGroup, find_folder: Callable[
 def _sinks(config: Config, run_dir: Path) -> Iterable[Reporter]:
     # a name is of one run alone, so the same run again needs another one
     again = f"train {CONFIG}{' --run.name ANOTHER' if config.run.name else ''} does this run again"
-    notes = notes_of_trust(config)
+    notes = trust_notes(config)
     yield ConfigReporter(run_dir, config.without_overwrite().to_yaml(), again=again, notes=notes)
     yield ConsoleReporter()
     yield CsvReporter(run_dir)
@@ -248,4 +257,4 @@ def _draw(run_dir: Path) -> None:
 def _exit_code(outcome: RunResult) -> int:
     if outcome.summary.reason == "interrupted":
         return 128 + outcome.signal
-    return ExitCode.DISK if outcome.unsaved else ExitCode.DONE
+    return ExitCode.IOERR if outcome.unsaved else ExitCode.DONE

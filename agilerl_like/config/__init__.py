@@ -1,19 +1,19 @@
 """Typed configurations of runs: read from YAML files and the command line, judged as a whole, and built.
 
-`load` reads and judges; `build` makes the envs and the population; `check_changes` is for runs that go on,
+`load` reads and judges; `build` makes the envs and the population; `check_resume_changes` is for runs that go on,
 `check_trust` for folders that may come from anyone.
 """
 
-from agilerl_like.config.changes import check_changes
-from agilerl_like.config.draft import Draft, load
-from agilerl_like.config.model import Config, Contradictions, Setup, build
+from agilerl_like.config.loader import Draft, load
 from agilerl_like.config.multi_agent import (
     MultiAgentAlgorithmConfig,
     MultiAgentConfig,
     MultiAgentEnvironmentConfig,
     MultiAgentNetworkConfig,
 )
-from agilerl_like.config.sections import (
+from agilerl_like.config.resume_rules import check_resume_changes
+from agilerl_like.config.run_config import Config, Experiment, InconsistentSettings, build
+from agilerl_like.config.schema import (
     AlgorithmConfig,
     EnvironmentConfig,
     MLPConfig,
@@ -26,7 +26,7 @@ from agilerl_like.config.sections import (
     SelectionConfig,
     TrainingConfig,
 )
-from agilerl_like.config.trust import TRUST, check_trust, foreign_paths, notes_of_trust
+from agilerl_like.config.trust import TRUST, check_trust, trust_notes, untrusted_import_paths
 
 __all__ = [
     "TRUST",

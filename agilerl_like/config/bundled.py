@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gymnasium
 
-from agilerl_like.config.draft import Draft
+from agilerl_like.config.loader import Draft
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 ANY_ENVIRONMENT = "any_environment.yaml"

@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
-from agilerl_like.config.model import ANYTHING, Config
-from agilerl_like.config.sections import STRICT, AlgorithmConfig, EnvironmentConfig, NetworkConfig
+from agilerl_like.config.run_config import PLACEHOLDER_SPACE, Config
+from agilerl_like.config.schema import STRICT, AlgorithmConfig, EnvironmentConfig, NetworkConfig
 from agilerl_like.envs.factory import VecEnvConfig
 from agilerl_like.envs.multi_agent.group_env import Rewards
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, multi_agent_env_config
@@ -85,10 +85,10 @@ class MultiAgentNetworkConfig(NetworkConfig):
     groups: dict[str, NetworkConfig] = Field(default_factory=dict)
     """group -> what is otherwise in its networks: settings of its own, also inside encoder_config and the like."""
 
-    def net_config(self, *, blind: bool = False) -> dict[str, Any]:
-        common = super().net_config(blind=blind)
+    def net_config(self, *, without_env: bool = False) -> dict[str, Any]:
+        common = super().net_config(without_env=without_env)
         del common["groups"]
-        return common | {group: own.net_config(blind=blind) for group, own in self.groups.items()}
+        return common | {group: own.net_config(without_env=without_env) for group, own in self.groups.items()}
 
     @model_validator(mode="before")
     @classmethod
@@ -119,18 +119,18 @@ class MultiAgentConfig(Config):
 
     kind: ClassVar[type[PPO] | type[IPPO]] = IPPO
     world: ClassVar[type[EnvSetup]] = MultiAgentEnvSetup
-    judged_by: ClassVar[tuple[str, ...]] = get_args(Fitness)
+    fitness_kinds: ClassVar[tuple[str, ...]] = get_args(Fitness)
 
     environment: MultiAgentEnvironmentConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
     algorithm: MultiAgentAlgorithmConfig = MultiAgentAlgorithmConfig()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
     network: MultiAgentNetworkConfig = MultiAgentNetworkConfig()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
 
-    def _blind_agent(self) -> IPPO:
+    def _agent_without_env(self) -> IPPO:
         named = {*self.algorithm.groups.values(), *self.network.groups} or {"agent"}
         needed = -(-self.algorithm.batch_size // self.algorithm.learn_step)  # for a minibatch in a rollout
         groups = {f"{group}_{number}": group for group in named for number in range(min(needed, MAX_GROUP_SIZE))}
-        spaces = dict.fromkeys(groups, ANYTHING)
-        return IPPO(spaces, spaces, **{**self.agent_arguments(blind=True), "groups": groups})
+        spaces = dict.fromkeys(groups, PLACEHOLDER_SPACE)
+        return IPPO(spaces, spaces, **{**self.agent_arguments(without_env=True), "groups": groups})
 
     @staticmethod
     def spaces(env: Any) -> tuple[Any, Any]:

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agilerl_like.config.draft import Draft
-from agilerl_like.config.model import Config
+from agilerl_like.config.loader import Draft
+from agilerl_like.config.run_config import Config
 from agilerl_like.envs.import_paths import is_trusted_path
 from agilerl_like.errors import ConfigurationError
 
 TRUST = "--trust"
 
 
-def foreign_paths(config: Config) -> dict[str, str]:
+def untrusted_import_paths(config: Config) -> dict[str, str]:
     """The import paths of a configuration that are of no known package, by the field that names them."""
     return {
         field: path for field, path in _paths(config, dict(config.environment)).items() if not is_trusted_path(path)
@@ -34,7 +34,7 @@ def check_trust(config: Config, where: Path, options: Sequence[str] = ()) -> Non
     """
     typed = Draft({}).override(options).data.get("environment")
     vouched_for = set(_paths(config, typed).values()) if isinstance(typed, Mapping) else set()
-    refused = {field: path for field, path in foreign_paths(config).items() if path not in vouched_for}
+    refused = {field: path for field, path in untrusted_import_paths(config).items() if path not in vouched_for}
     if refused:
         raise ConfigurationError(
             f"{_listed(refused)} in {where} would run code that is not of a known package of environments; "
@@ -42,9 +42,9 @@ def check_trust(config: Config, where: Path, options: Sequence[str] = ()) -> Non
         )
 
 
-def notes_of_trust(config: Config) -> list[str]:
+def trust_notes(config: Config) -> list[str]:
     """What the file of a run records of the code that it imports, for people: nothing reads it."""
-    paths = foreign_paths(config).values()
+    paths = untrusted_import_paths(config).values()
     return [f"it imports {', '.join(paths)}: resume and eval run that with {TRUST} alone"] if paths else []
 
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 
 from agilerl_like.errors import ConfigurationError, ExitCode
-from agilerl_like.room import cores
+from agilerl_like.resources import available_cores
 
 STARTUP_TIMEOUT = 120.0
 """Seconds that a process has for its imports."""
@@ -116,7 +116,7 @@ class WorkerProcesses:
 
     @contextmanager
     def guard_rendezvous(self) -> Iterator[None]:
-        """End all processes with one message and `ExitCode.FAULT` if one ends while they meet in this block.
+        """End all processes with one message and `ExitCode.TEMPFAIL` if one ends while they meet in this block.
 
         To join a process group means to wait for every rank, for hours and in a call that no exception interrupts; a
         `Watch` sees a rank that ended only when all have joined.
@@ -144,7 +144,7 @@ class WorkerProcesses:
         sys.stdout.flush()
         for process in self._processes.values():
             process.kill()
-        os._exit(ExitCode.FAULT)  # the main thread waits for a process that will never come
+        os._exit(ExitCode.TEMPFAIL)  # the main thread waits for a process that will never come
 
     def _describe(self, rank: int) -> str:
         self._processes[rank].join()  # its sentinel is ready
@@ -185,7 +185,7 @@ def launched(processes: int, target: Callable[..., object], arguments: Sequence[
         yield workers
         return
     port, asked = _free_port(), torch.get_num_threads()
-    threads = min(asked, max(1, cores() // processes))
+    threads = min(asked, max(1, available_cores() // processes))
     patience = 0.0
     try:
         workers.start(processes, target, arguments, port, threads)

@@ -177,7 +177,7 @@ class MultiProcess(ProcessGroup):
         kept = open_store(host, 0, self.rank, self.size) if self.is_main else None
         port = self.broadcast(0 if kept is None else kept.port)
         store = kept or open_store(host, port, self.rank, self.size)
-        return HeartbeatMonitor(store, self.rank, self.size, code=ExitCode.FAULT, describe_exit=describe_exit)
+        return HeartbeatMonitor(store, self.rank, self.size, code=ExitCode.TEMPFAIL, describe_exit=describe_exit)
 
     def team(self, shards: Sequence[Shard]) -> Team:
         mine = SOLO

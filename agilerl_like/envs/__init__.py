@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agilerl_like.lazy import lazily
+from agilerl_like._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from agilerl_like.envs.episode_stats import EpisodeTracker, FinishedEpisodes
@@ -76,4 +76,4 @@ _HOMES = (
     "multi_agent.pettingzoo",
 )  # where these names live, the lightest first: those before "spaces" do without torch
 
-__getattr__, __dir__ = lazily(__name__, __all__, _HOMES)
+__getattr__, __dir__ = lazy_attributes(__name__, __all__, _HOMES)

@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.room import cores
+from agilerl_like.resources import available_cores
 
 
 def is_installed() -> bool:
@@ -101,7 +101,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def _build(self, seeds: list[int]) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            kwargs = {"num_threads": min(cores(), self.num_envs), **self._pool_kwargs}
+            kwargs = {"num_threads": min(available_cores(), self.num_envs), **self._pool_kwargs}
             pool = _envpool().make_gymnasium(self._env_id, num_envs=self.num_envs, seed=seeds, **kwargs)
             _ = pool.observation_space  # built at first use, and it warns
         return pool

@@ -46,7 +46,7 @@ from agilerl_like.envs.wrapper_specs import (
     to_json,
 )
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.room import check_room
+from agilerl_like.resources import check_memory
 
 Backend = Literal["auto", "vector", "sync", "async", "envpool", "workers"]
 EnvSource = str | Callable[..., Any]
@@ -89,7 +89,7 @@ class VecEnvConfig:
             )
         if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, (int, np.integer)) or self.num_envs < 1:
             raise ConfigurationError(f"num_envs={self.num_envs!r}; allowed are whole numbers from 1")
-        check_room(f"num_envs={self.num_envs}", int(self.num_envs), ENV, "envs")
+        check_memory(f"num_envs={self.num_envs}", int(self.num_envs), ENV, "envs")
         if self.backend not in get_args(Backend):
             raise unknown_name("backend", self.backend, get_args(Backend))
         resolve_num_workers(self.num_workers, self.num_envs)

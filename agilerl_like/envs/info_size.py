@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from agilerl_like.envs.env_errors import env_name_of
-from agilerl_like.room import in_words
+from agilerl_like.resources import format_bytes
 
 LARGE = 2**23
 """Bytes of all infos of a step from which a warning is given."""
@@ -34,8 +34,8 @@ class InfoSizeMonitor:
             self._next = 0  # no step has this number: once is enough
             largest = max(sizes, key=sizes.__getitem__)
             warnings.warn(
-                f"{env_name_of(self._env)}: the infos of a step take {in_words(size)}, of which {largest!r} takes "
-                f"{in_words(sizes[largest])}. They are copied at every step; leave out of info what nothing reads, "
+                f"{env_name_of(self._env)}: the infos of a step take {format_bytes(size)}, of which {largest!r} takes "
+                f"{format_bytes(sizes[largest])}. They are copied at every step; leave out of info what nothing reads, "
                 "for example with a wrapper around the environment",
                 RuntimeWarning,
                 stacklevel=4,

@@ -19,7 +19,7 @@ from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition
 from agilerl_like.errors import EnvStepError
-from agilerl_like.room import check_room
+from agilerl_like.resources import check_memory
 
 
 class LastObservations(NamedTuple):
@@ -108,7 +108,7 @@ class RolloutBuffer:
         arrays: ArrayBackend,
         describe_row: Callable[[int, int], str] = "member {}, env {} of its own".format,
     ) -> None:
-        check_room(
+        check_memory(
             f"learn_step={length * envs} in {envs} envs",
             length,
             members * envs * row_bytes(encoding),

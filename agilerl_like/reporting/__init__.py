@@ -9,9 +9,9 @@ from agilerl_like.reporting.plot import figure, plot_run
 from agilerl_like.reporting.records import (
     NO_PARENT,
     BestRecord,
-    BirthRecord,
     GenerationRecord,
     MemberRecord,
+    OffspringRecord,
     RunRecord,
     SummaryRecord,
     fittest,

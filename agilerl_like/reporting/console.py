@@ -21,10 +21,10 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from agilerl_like.reporting import wording
-from agilerl_like.reporting.measures import population_measures
-from agilerl_like.reporting.members import members_table
-from agilerl_like.reporting.records import BirthRecord, GenerationRecord, RunRecord, SummaryRecord, fittest
+from agilerl_like.reporting import formatting
+from agilerl_like.reporting.members_table import members_table
+from agilerl_like.reporting.metrics import population_metrics
+from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, RunRecord, SummaryRecord, fittest
 from agilerl_like.reporting.reporter import Reporter
 from agilerl_like.reporting.summary import summary_facts, summary_panel
 
@@ -136,7 +136,7 @@ class ConsoleReporter(Reporter):
             self._shown = self._clock()
             self._say(Text(f"gen {record.generation:>4}  {self._pace(self._run)}  {_line(record)}"))
 
-    def births(self, births: tuple[BirthRecord, ...]) -> None:
+    def births(self, births: tuple[OffspringRecord, ...]) -> None:
         """Say which members had to be replaced and why; ordinary births are seen in the table."""
         for birth in births:
             if birth.reason:
@@ -200,16 +200,16 @@ class ConsoleReporter(Reporter):
 
     def _best(self, run: RunRecord) -> RenderableType:
         if self._record is None:
-            goal = "" if run.target is None else f"target {wording.fitness(run.target)}"
+            goal = "" if run.target is None else f"target {formatting.fitness(run.target)}"
             return Text(goal, style="dim")
         record = self._record
         reached = record.target is not None and record.best.fitness >= record.target
-        ever = wording.fitness(record.best.fitness)
-        text = Text.assemble("best ", (wording.fitness(self._bests[-1]), "bold green" if reached else "bold"))
+        ever = formatting.fitness(record.best.fitness)
+        text = Text.assemble("best ", (formatting.fitness(self._bests[-1]), "bold green" if reached else "bold"))
         text.append(
-            f"   ever {ever}" + ("" if record.target is None else f"   target {wording.fitness(record.target)}")
+            f"   ever {ever}" + ("" if record.target is None else f"   target {formatting.fitness(record.target)}")
         )
-        return text.append(f"   {wording.sparkline(self._bests, _SPARKS)}", style="cyan")
+        return text.append(f"   {formatting.sparkline(self._bests, _SPARKS)}", style="cyan")
 
     def _share(self, run: RunRecord) -> float:
         return min(1.0, self._env_steps / run.max_env_steps)
@@ -221,9 +221,9 @@ class ConsoleReporter(Reporter):
         rate = done / (now - self._since.seconds) if now > self._since.seconds else 0.0
         left = max(0, run.max_env_steps - self._env_steps)
         speed = rate if self._record is None else self._record.steps_per_second
-        steps = f"{wording.count(self._env_steps):>5}/{wording.count(run.max_env_steps)} steps"
-        eta = wording.duration(left / rate if rate > 0 else math.nan)
-        return f"{steps}  {wording.count(speed):>5}/s  {wording.duration(now - self._began)}  ETA {eta:>5}"
+        steps = f"{formatting.count(self._env_steps):>5}/{formatting.count(run.max_env_steps)} steps"
+        eta = formatting.duration(left / rate if rate > 0 else math.nan)
+        return f"{steps}  {formatting.count(speed):>5}/s  {formatting.duration(now - self._began)}  ETA {eta:>5}"
 
 
 class _Picture(NamedTuple):
@@ -245,15 +245,15 @@ def _title(run: RunRecord) -> str:
     members = "1 member" if run.population_size == 1 else f"{run.population_size} members"
     envs = "1 env" if run.num_envs == 1 else f"{run.num_envs} envs"
     processes = f" on {run.processes} processes" if run.processes > 1 else ""
-    steps = wording.count(run.max_env_steps)
+    steps = formatting.count(run.max_env_steps)
     return f"{run.algorithm} on {run.env}: {members} with {envs} each{processes}, {steps} steps"
 
 
 def _line(record: GenerationRecord) -> str:
     best = fittest(record.members)
-    numbers = wording.returns([best.fitness, population_measures(record)["population/median"]])
+    numbers = formatting.returns([best.fitness, population_metrics(record)["population/median"]])
     top, median = (text or "nan" for text in numbers)
-    values = ", ".join(f"{name} {wording.hyperparameter(value)}" for name, value in best.hyperparameters.items())
+    values = ", ".join(f"{name} {formatting.hyperparameter(value)}" for name, value in best.hyperparameters.items())
     member = "; ".join(filter(None, (values, best.architecture)))
     return f"best {top:>7}  median {median:>7}  member {best.uid}: {member}"
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.reporting.measures import member_measures, population_measures
-from agilerl_like.reporting.records import BirthRecord, GenerationRecord, MemberRecord, RunRecord
-from agilerl_like.reporting.reporter import RecordReporter
+from agilerl_like.reporting.metrics import member_metrics, population_metrics
+from agilerl_like.reporting.records import GenerationRecord, MemberRecord, OffspringRecord, RunRecord
+from agilerl_like.reporting.reporter import DurableReporter
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.durable_io import (
     check_regular,
@@ -105,13 +105,13 @@ class RecordFile:
             f"the file as it was is in {copy.name}"
         )
 
-    def take_warnings(self) -> list[str]:
+    def pop_warnings(self) -> list[str]:
         """Return the warnings since the last call."""
         taken, self.warnings = self.warnings, []
         return taken
 
 
-class CsvReporter(RecordReporter):
+class CsvReporter(DurableReporter):
     """Writes `metrics.csv`.
 
     Columns: what the member is (`generation, slot, uid, parent_uid, env_steps, mutation, architecture, parameters`),
@@ -163,9 +163,9 @@ class CsvReporter(RecordReporter):
         self._write()
         self._file.sync()
 
-    def take_warnings(self) -> list[str]:
+    def pop_warnings(self) -> list[str]:
         """Return what was repaired."""
-        return self._file.take_warnings()
+        return self._file.pop_warnings()
 
     def _write(self) -> None:
         rows = self._rows
@@ -200,13 +200,13 @@ class CsvReporter(RecordReporter):
         self._file.replace(_csv(columns, [dict(zip(columns, columns, strict=True)), *rows]))
 
 
-class LineageReporter(RecordReporter):
-    """Writes `lineage.jsonl`: every `BirthRecord` as one JSON object; a number that is not finite is null."""
+class LineageReporter(DurableReporter):
+    """Writes `lineage.jsonl`: every `OffspringRecord` as one JSON object; a number that is not finite is null."""
 
     def __init__(self, run_dir: Path | str):
         self._file = RecordFile(Path(run_dir) / LINEAGE)
         self._fresh = True
-        self._births: list[BirthRecord] = []
+        self._births: list[OffspringRecord] = []
         """Those that are not in the file yet."""
 
     @property
@@ -219,7 +219,7 @@ class LineageReporter(RecordReporter):
         self._file.prepare()
         self._fresh, self._births = True, []
 
-    def births(self, births: tuple[BirthRecord, ...]) -> None:
+    def births(self, births: tuple[OffspringRecord, ...]) -> None:
         """Append one line a birth.
 
         Raises:
@@ -241,9 +241,9 @@ class LineageReporter(RecordReporter):
         self._write()
         self._file.sync()
 
-    def take_warnings(self) -> list[str]:
+    def pop_warnings(self) -> list[str]:
         """Return what was repaired."""
-        return self._file.take_warnings()
+        return self._file.pop_warnings()
 
     def _write(self) -> None:
         if not self._births:
@@ -284,7 +284,7 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
     )
 
 
-def read_lineage(run_dir: Path | str) -> tuple[BirthRecord, ...]:
+def read_lineage(run_dir: Path | str) -> tuple[OffspringRecord, ...]:
     """Return the births of a run's `lineage.jsonl`, oldest first.
 
     Raises:
@@ -296,9 +296,9 @@ def read_lineage(run_dir: Path | str) -> tuple[BirthRecord, ...]:
     return tuple(read_birth(line, f"path={str(path)!r}, line {n}") for n, line in lines)
 
 
-def read_birth(line: str, where: str) -> BirthRecord:
+def read_birth(line: str, where: str) -> OffspringRecord:
     """Return the birth that a line of `lineage.jsonl` describes; `where` is what a CheckpointError calls the line."""
-    return BirthRecord.from_json(safe_folder.parse_json(line.encode(), where), where)
+    return OffspringRecord.from_json(safe_folder.parse_json(line.encode(), where), where)
 
 
 def begins_as_metrics(path: Path) -> bool:
@@ -374,7 +374,7 @@ def _fields(line: str) -> list[str]:
 
 def _row(record: GenerationRecord, member: MemberRecord) -> dict[str, Any]:
     identity = {"generation": record.generation} | {name: getattr(member, name) for name in _IDENTITY[1:]}
-    return {**identity, **member_measures(member), **population_measures(record)}
+    return {**identity, **member_metrics(member), **population_metrics(record)}
 
 
 def _csv(columns: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> str:
@@ -383,7 +383,7 @@ def _csv(columns: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _line(birth: BirthRecord) -> str:
+def _line(birth: OffspringRecord) -> str:
     return json.dumps(birth.to_json(), ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.reporting import wording
+from agilerl_like.reporting import formatting
 from agilerl_like.reporting.files import METRICS, read_metrics
 from agilerl_like.reporting.records import rank
 from agilerl_like.storage.durable_io import replace_file
@@ -89,7 +89,7 @@ def figure(run_dir: Path | str) -> Figure:
 
 
 def _title(run_dir: Path, last: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    fitness, generation = wording.fitness(last["population/best_ever"]), int(best["generation"])
+    fitness, generation = formatting.fitness(last["population/best_ever"]), int(best["generation"])
     return f"{run_dir.resolve().name}: best fitness {fitness}, member {best['uid']:.0f} in generation {generation}"
 
 
@@ -165,9 +165,9 @@ def _draw_fitness(axes: Axes, history: _History) -> None:
     axes.scatter(steps[history.lineage], fitness[history.lineage], s=20, color=_DARK, zorder=4)
     target = history.rows[-1]["population/target"]
     if abs(target) < DRAWABLE:
-        axes.axhline(target, color=_RED, linestyle="--", linewidth=1.2, label=f"target {wording.fitness(target)}")
+        axes.axhline(target, color=_RED, linestyle="--", linewidth=1.2, label=f"target {formatting.fitness(target)}")
     axes.set(xlabel="env steps of all members", ylabel="mean return")
-    axes.xaxis.set_major_formatter(lambda value, _: wording.count(value))
+    axes.xaxis.set_major_formatter(lambda value, _: formatting.count(value))
     _limit_height(axes, np.concatenate([fitness, best, [target if abs(target) < DRAWABLE else math.nan]]), margin=0.2)
     _label_mutations(axes, history, steps, fitness)
     _dress(axes, "fitness")
@@ -214,7 +214,7 @@ def _draw_trait(axes: Axes, name: str, history: _History, norm: Normalize) -> No
     axes.scatter(generation, values, c=fitness, s=16, cmap=colours, norm=norm, zorder=4, plotnonfinite=True)
     _scale(axes, values)
     if name == "parameters":
-        axes.yaxis.set_major_formatter(lambda value, _: wording.count(value))
+        axes.yaxis.set_major_formatter(lambda value, _: formatting.count(value))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _dress(axes, "weights in the network" if name == "parameters" else name.removeprefix("hp/"))
 
@@ -227,7 +227,7 @@ def _scale(axes: Axes, values: np.ndarray) -> None:
     if low > 0 and high / low > _LOG_RANGE:
         axes.set_yscale("log", base=2 if whole else 10)
         axes.yaxis.set_major_locator(LogLocator(base=2) if whole else LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}" if whole else wording.hyperparameter(value))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}" if whole else formatting.hyperparameter(value))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=whole, min_n_ticks=1))

@@ -107,7 +107,7 @@ class BestRecord(MemberRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BirthRecord:
+class OffspringRecord:
     """One decision of evolution, taken at the end of `generation`, and one line of lineage.jsonl.
 
     Each mutation has the keys kind, operator and details (for numbers: `{"lr": [before, after]}`). A survivor keeps its
@@ -133,7 +133,7 @@ class BirthRecord:
         return _plain({field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
-    def from_json(cls, data: Any, where: str = "birth") -> BirthRecord:
+    def from_json(cls, data: Any, where: str = "birth") -> OffspringRecord:
         """Read what `to_json` wrote.
 
         Raises:
@@ -152,11 +152,11 @@ class BirthRecord:
         return birth
 
 
-def births_from_json(data: Any, where: str) -> tuple[BirthRecord, ...]:
+def offspring_from_json(data: Any, where: str) -> tuple[OffspringRecord, ...]:
     """Read a list of births; CheckpointError says which is wrong."""
     if not isinstance(data, list):
         raise CheckpointError(f"{where}={short_repr(data)}; allowed is a list of births")
-    return tuple(BirthRecord.from_json(birth, f"{where}.{number}") for number, birth in enumerate(data))
+    return tuple(OffspringRecord.from_json(birth, f"{where}.{number}") for number, birth in enumerate(data))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,7 @@ class SummaryRecord:
 
     reason: str
     best: BestRecord
-    ancestry: tuple[BirthRecord, ...]
+    ancestry: tuple[OffspringRecord, ...]
     env_steps: int
     evaluation_steps: int
     seconds: float

@@ -1,7 +1,7 @@
 """What a sink of a run's records is, and how several are one.
 
 A run must outlive its reports: a sink whose pipe is closed or whose disk is full (`OSError`) is dropped with one
-warning on the others, and training continues. A `RecordReporter` is not dropped: it holds what the disk has not taken,
+warning on the others, and training continues. A `DurableReporter` is not dropped: it holds what the disk has not taken,
 and writes it later. Any other error is a bug and is raised.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Protocol
 
-from agilerl_like.reporting.records import BirthRecord, GenerationRecord, RunRecord, SummaryRecord
+from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, RunRecord, SummaryRecord
 
 
 class Reporter(Protocol):
@@ -30,7 +30,7 @@ class Reporter(Protocol):
         """Hear the result of one generation, before selection."""
         return
 
-    def births(self, births: tuple[BirthRecord, ...]) -> None:
+    def births(self, births: tuple[OffspringRecord, ...]) -> None:
         """Hear what evolution decided: one birth a slot, in the order of the slots."""
         return
 
@@ -47,7 +47,7 @@ class Reporter(Protocol):
         return
 
 
-class RecordReporter(Reporter):
+class DurableReporter(Reporter):
     """A sink whose records must outlive a full disk and a power cut.
 
     A method that raises `OSError` has lost nothing: what it was told stays in memory and is written with what follows.
@@ -57,7 +57,7 @@ class RecordReporter(Reporter):
         """Write to the disk itself all that was reported so far; called before a checkpoint that counts on it."""
         return
 
-    def take_warnings(self) -> list[str]:
+    def pop_warnings(self) -> list[str]:
         """Return what a person should be told of the file, once."""
         return []
 
@@ -96,7 +96,7 @@ class Reporters(Reporter):
         """Pass the generation on."""
         self._each(lambda sink: sink.generation(record))
 
-    def births(self, births: tuple[BirthRecord, ...]) -> None:
+    def births(self, births: tuple[OffspringRecord, ...]) -> None:
         """Pass the births on."""
         self._each(lambda sink: sink.births(births))
 
@@ -110,7 +110,7 @@ class Reporters(Reporter):
 
     def sync(self) -> None:
         """Let every record reach the disk itself."""
-        self._each(lambda sink: sink.sync() if isinstance(sink, RecordReporter) else None)
+        self._each(lambda sink: sink.sync() if isinstance(sink, DurableReporter) else None)
 
     def close(self) -> None:
         """Close every sink."""
@@ -124,12 +124,12 @@ class Reporters(Reporter):
                 tell(sink)
             except OSError as error:
                 self._fail(sink, error)
-            if isinstance(sink, RecordReporter):
-                for text in sink.take_warnings():
+            if isinstance(sink, DurableReporter):
+                for text in sink.pop_warnings():
                     self.warning(text)
 
     def _fail(self, sink: Reporter, error: OSError) -> None:
-        if not isinstance(sink, RecordReporter):
+        if not isinstance(sink, DurableReporter):
             self._drop(sink, error)
         elif sink not in self._behind:
             self._behind.append(sink)

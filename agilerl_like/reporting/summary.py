@@ -11,8 +11,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from agilerl_like.reporting import wording
-from agilerl_like.reporting.records import NO_PARENT, BirthRecord, SummaryRecord
+from agilerl_like.reporting import formatting
+from agilerl_like.reporting.records import NO_PARENT, OffspringRecord, SummaryRecord
 
 _ANCESTORS = 12
 _STYLES = {"target reached": "green", "interrupted": "yellow", "disk full": "red"}
@@ -21,7 +21,7 @@ _STYLES = {"target reached": "green", "interrupted": "yellow", "disk full": "red
 def summary_facts(summary: SummaryRecord) -> dict[str, list[str]]:
     """Return the lines of the summary under their labels, without any markup."""
     best = summary.best
-    values = [f"{name} {wording.hyperparameter(value)}" for name, value in best.hyperparameters.items()]
+    values = [f"{name} {formatting.hyperparameter(value)}" for name, value in best.hyperparameters.items()]
     speed = summary.env_steps / summary.seconds if summary.seconds > 0 else math.nan
     facts = {
         "best fitness": [_fitness(summary)],
@@ -29,10 +29,10 @@ def summary_facts(summary: SummaryRecord) -> dict[str, list[str]]:
         "architecture": [f"{best.architecture}  ({best.parameters:,} weights)"],
         "lineage": _lineage(summary.ancestry) or [f"member {best.uid} is a founder"],
         "steps": [
-            f"{wording.count(summary.env_steps)} of training, {wording.count(summary.evaluation_steps)} of evaluation"
-            f", {wording.count(speed)} steps/s"
+            f"{formatting.count(summary.env_steps)} of training, {formatting.count(summary.evaluation_steps)} of evaluation"
+            f", {formatting.count(speed)} steps/s"
         ],
-        "time": [" · ".join([wording.duration(summary.seconds), *wording.shares(summary.seconds_by_part)])],
+        "time": [" · ".join([formatting.duration(summary.seconds), *formatting.shares(summary.seconds_by_part)])],
     }
     if summary.saved_to is not None:
         facts["saved to"] = [str(summary.saved_to)]
@@ -55,7 +55,7 @@ def summary_panel(summary: SummaryRecord) -> RenderableType:
 
 def _fitness(summary: SummaryRecord) -> str:
     best = summary.best
-    mean, std = wording.returns([best.fitness, best.fitness_std])
+    mean, std = formatting.returns([best.fitness, best.fitness_std])
     text = mean or "nan"
     if best.episodes > 1:
         text += f" ± {std} over {best.episodes} {'fresh ' if best.is_confirmed else ''}episodes"
@@ -71,13 +71,13 @@ class _Chapter(NamedTuple):
     what: str
 
 
-def _lineage(ancestry: Sequence[BirthRecord]) -> list[str]:
+def _lineage(ancestry: Sequence[OffspringRecord]) -> list[str]:
     story = _story(ancestry)
     who, fitness = (max((len(getattr(line, part)) for line in story), default=0) for part in ("who", "fitness"))
     return [f"{line.when}  {line.who:<{who}}  {line.fitness:>{fitness}}  {line.what}" for line in story]
 
 
-def _lineage_grid(ancestry: Sequence[BirthRecord]) -> Table:
+def _lineage_grid(ancestry: Sequence[OffspringRecord]) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(style="cyan", no_wrap=True)
@@ -88,8 +88,8 @@ def _lineage_grid(ancestry: Sequence[BirthRecord]) -> Table:
     return grid
 
 
-def _story(ancestry: Sequence[BirthRecord]) -> list[_Chapter]:
-    fitness = wording.returns([birth.parent_fitness for birth in ancestry])
+def _story(ancestry: Sequence[OffspringRecord]) -> list[_Chapter]:
+    fitness = formatting.returns([birth.parent_fitness for birth in ancestry])
     lines = [
         _Chapter(f"gen {birth.generation:>3}", _who(birth), f"at {text}" if text else "", _what(birth))
         for birth, text in zip(ancestry, fitness, strict=True)
@@ -100,12 +100,12 @@ def _story(ancestry: Sequence[BirthRecord]) -> list[_Chapter]:
     return [lines[0], _Chapter("  …", "", "", f"{left_out} births more, in lineage.jsonl"), *lines[left_out + 1 :]]
 
 
-def _who(birth: BirthRecord) -> str:
+def _who(birth: OffspringRecord) -> str:
     if birth.survives or birth.parent_uid == NO_PARENT:
         return str(birth.uid)
     return f"{birth.uid} ← {birth.parent_uid}"
 
 
-def _what(birth: BirthRecord) -> str:
-    changes = "; ".join(filter(None, map(wording.mutation, birth.mutations)))
+def _what(birth: OffspringRecord) -> str:
+    changes = "; ".join(filter(None, map(formatting.mutation, birth.mutations)))
     return changes or ("founder" if birth.parent_uid == NO_PARENT else "copied unchanged")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.reporting.measures import scalars
+from agilerl_like.reporting.metrics import scalars
 from agilerl_like.reporting.records import GenerationRecord, RunRecord, SummaryRecord
 from agilerl_like.reporting.reporter import Reporter
 from agilerl_like.storage.durable_io import check_regular, replace_file

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agilerl_like.lazy import lazily
+from agilerl_like._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from agilerl_like.training.multi_agent import train_multi_agent_on_policy
@@ -18,4 +18,4 @@ __all__ = ["TrainingArguments", "train_multi_agent_on_policy", "train_on_policy"
 
 _HOMES = ("training_arguments", "on_policy", "multi_agent")  # where these names live, the lightest first
 
-__getattr__, __dir__ = lazily(__name__, __all__, _HOMES)
+__getattr__, __dir__ = lazy_attributes(__name__, __all__, _HOMES)

@@ -13,7 +13,7 @@ from typing import Any
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.errors import CheckpointError
-from agilerl_like.reporting.records import BestRecord, BirthRecord, MemberRecord, births_from_json
+from agilerl_like.reporting.records import BestRecord, MemberRecord, OffspringRecord, offspring_from_json
 from agilerl_like.storage.validation import short_repr, validate_record
 from agilerl_like.training.evaluator import EvalResult
 
@@ -26,7 +26,7 @@ class BestAgent:
     """The best agent of a run so far, as it was when it was evaluated."""
 
     record: BestRecord
-    ancestry: tuple[BirthRecord, ...]
+    ancestry: tuple[OffspringRecord, ...]
     """The births that led to it, oldest first."""
     rank: int = 0
     """The process that holds the agent."""
@@ -48,7 +48,7 @@ class BestAgent:
             case {"record": record, "ancestry": [*births]}:
                 return cls(
                     validate_record(BestRecord, record, f"{where}.record"),
-                    births_from_json(births, f"{where}.ancestry"),
+                    offspring_from_json(births, f"{where}.ancestry"),
                     0,
                     agent,
                 )

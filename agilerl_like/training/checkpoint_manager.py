@@ -16,7 +16,7 @@ from agilerl_like.algorithms.individuals import BEST, BasePopulation, population
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError
 from agilerl_like.hpo.history import History
-from agilerl_like.reporting.records import BirthRecord, births_from_json
+from agilerl_like.reporting.records import OffspringRecord, offspring_from_json
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import Checkpoint, Checkpoints
@@ -72,7 +72,7 @@ class RunState(NamedTuple):
 
     progress: Progress
     best: BestAgent
-    births: Sequence[BirthRecord]
+    births: Sequence[OffspringRecord]
     """Those that led to the living."""
     fitness: Sequence[float]
     """The last of each member, slot by slot."""
@@ -117,7 +117,7 @@ def _check_run(checkpoint: Checkpoint) -> None:
             f"{where}={short_repr(run)} is not the state of a run; it has {', '.join(sorted(RUN_KEYS))}"
         )
     progress = Progress.from_json(run["progress"], f"{where}.progress")
-    births = births_from_json(run["births"], f"{where}.births")
+    births = offspring_from_json(run["births"], f"{where}.births")
     History.from_json(run.get("history", []), f"{where}.history")
     best = BestAgent.from_json(run["best"], None, f"{where}.best")
     if progress.generation != checkpoint.generation:

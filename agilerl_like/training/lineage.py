@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.hpo import Offspring
-from agilerl_like.reporting.records import NO_PARENT, BirthRecord
+from agilerl_like.reporting.records import NO_PARENT, OffspringRecord
 from agilerl_like.training.sharding import MemberInfo
 
 
@@ -15,14 +15,14 @@ class Lineage:
     """The births that led to the living; those of lines that died out are on the disk alone (`lineage.jsonl`)."""
 
     def __init__(self) -> None:
-        self._births: dict[int, list[BirthRecord]] = {}
+        self._births: dict[int, list[OffspringRecord]] = {}
 
     @property
-    def births(self) -> list[BirthRecord]:
+    def births(self) -> list[OffspringRecord]:
         """Those that are remembered, in an order in which they can be added again."""
         return [birth for its in self._births.values() for birth in its]
 
-    def add(self, births: Iterable[BirthRecord], living: Iterable[int]) -> None:
+    def add(self, births: Iterable[OffspringRecord], living: Iterable[int]) -> None:
         """Note births in the order in which they happened; `living` are the members that there are now."""
         for birth in births:
             if not birth.survives or _changed(birth):  # nothing is told of uneventful survivals
@@ -38,9 +38,9 @@ class Lineage:
         """Whose child a member is."""
         return self._births[uid][0].parent_uid if uid in self._births else NO_PARENT
 
-    def ancestry(self, uid: int) -> tuple[BirthRecord, ...]:
+    def ancestry(self, uid: int) -> tuple[OffspringRecord, ...]:
         """The births that led to a living member as it is now, oldest first, without uneventful survivals."""
-        chain: list[BirthRecord] = []
+        chain: list[OffspringRecord] = []
         horizon = math.inf
         while uid in self._births:
             own = [birth for birth in self._births[uid] if birth.generation <= horizon]
@@ -51,9 +51,9 @@ class Lineage:
         return tuple(chain)
 
 
-def initial_member(slot: int, agent: EvolvableAlgorithm) -> BirthRecord:
+def initial_member(slot: int, agent: EvolvableAlgorithm) -> OffspringRecord:
     """The record of a member that nobody begot."""
-    return BirthRecord(
+    return OffspringRecord(
         generation=0,
         slot=slot,
         uid=agent.index,
@@ -68,10 +68,10 @@ def initial_member(slot: int, agent: EvolvableAlgorithm) -> BirthRecord:
     )
 
 
-def offspring_record(birth: Offspring, parent: MemberInfo, reason: str = "") -> BirthRecord:
+def offspring_record(birth: Offspring, parent: MemberInfo, reason: str = "") -> OffspringRecord:
     """The record of a birth that was carried out; `parent` is as it was before."""
     before = parent.genome
-    return BirthRecord(
+    return OffspringRecord(
         generation=birth.generation,
         slot=birth.slot,
         uid=birth.uid,
@@ -87,5 +87,5 @@ def offspring_record(birth: Offspring, parent: MemberInfo, reason: str = "") -> 
     )
 
 
-def _changed(birth: BirthRecord) -> bool:
+def _changed(birth: OffspringRecord) -> bool:
     return any(change["kind"] != "none" for change in birth.mutations)

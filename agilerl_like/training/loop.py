@@ -29,14 +29,14 @@ from agilerl_like.hpo import Explorer, History, Offspring, PopulationView, Selec
 from agilerl_like.learning.update import Report
 from agilerl_like.reporting.records import (
     BestRecord,
-    BirthRecord,
     GenerationRecord,
     MemberRecord,
+    OffspringRecord,
     SummaryRecord,
     fittest,
 )
 from agilerl_like.reporting.reporter import Reporters
-from agilerl_like.room import release_free_memory
+from agilerl_like.resources import release_free_memory
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.best_agent import (
     CONFIRMATION_EPISODES,
@@ -113,7 +113,7 @@ class TrainingLoop:
         """What each member trained with in each generation, for selection and exploration."""
         self.reports: dict[int, list[Report]] = {}
         """Of this generation's updates, by slot."""
-        self.replacements: list[BirthRecord] = []
+        self.replacements: list[OffspringRecord] = []
         """Births of this generation on this process, in the place of members that were not finite any more."""
         self.unreplaced: set[int] = set()
         """Slots of those that were not finite and that nobody here could replace."""
@@ -138,7 +138,7 @@ class TrainingLoop:
         self.progress.outcome = ""
         self.history = History.from_json(saved_run.get("history", []))
         self.timer.seconds.update(self.progress.seconds_by_part)
-        self.lineage.add(map(BirthRecord.from_json, saved_run["births"]), self.uids)
+        self.lineage.add(map(OffspringRecord.from_json, saved_run["births"]), self.uids)
         self.population.fitness = [self.fitness[slot] for slot in self.members.shard.slots]
         self.best = BestAgent.from_json(saved_run["best"], best)
         told = saved_run["rivals"]
@@ -215,7 +215,7 @@ class TrainingLoop:
         self.evaluator.init_opponent_pool(self.members)
         own = [initial_member(slot, agent) for slot, agent in self.members.local_members().items()]
         self._record_offspring(
-            self.members.all_gather_by_slot(own, encode=BirthRecord.to_json, decode=BirthRecord.from_json)
+            self.members.all_gather_by_slot(own, encode=OffspringRecord.to_json, decode=OffspringRecord.from_json)
         )
 
     def _train(self, stop_requests: StopRequests) -> None:
@@ -275,7 +275,7 @@ class TrainingLoop:
         """Wait for the other processes and tell who was replaced; return the signal that interrupts the run, if any."""
         own = {"signal": stop_requests.signal, "mended": [birth.to_json() for birth in self.replacements]}
         told = self.members.process_group.all_gather(own)
-        births = [BirthRecord.from_json(birth) for one in told for birth in one["mended"]]
+        births = [OffspringRecord.from_json(birth) for one in told for birth in one["mended"]]
         self._record_offspring(births)
         self.progress.next_uid = max(self.progress.next_uid, *(birth.uid + 1 for birth in births), 0)
         return max(one["signal"] for one in told)
@@ -466,7 +466,7 @@ class TrainingLoop:
 
     # -- records
 
-    def _record_offspring(self, births: Sequence[BirthRecord]) -> None:
+    def _record_offspring(self, births: Sequence[OffspringRecord]) -> None:
         for birth in births:
             self.uids[birth.slot] = birth.uid
         self.lineage.add(births, self.uids)

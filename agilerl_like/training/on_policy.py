@@ -17,7 +17,6 @@ from agilerl_like.distributed.process_group import process_group_of
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Explorer, Selection
-from agilerl_like.plain_yaml import to_yaml
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.reporter import Reporter, Reporters
@@ -29,6 +28,7 @@ from agilerl_like.training.run_folder import CONFIG, ConfigReporter
 from agilerl_like.training.run_settings import describe_run
 from agilerl_like.training.session import NO_MUTATION, RunPlan, evolve_on_policy
 from agilerl_like.training.training_arguments import Fitness, OutputPaths, TrainingArguments
+from agilerl_like.yaml_writer import to_yaml
 
 
 def train_on_policy(

@@ -30,7 +30,7 @@ from agilerl_like.modules.layers import check_activation
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporters
-from agilerl_like.room import check_room
+from agilerl_like.resources import check_memory
 from agilerl_like.storage.run_lock import RunLock
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.checkpoint_manager import (
@@ -153,7 +153,7 @@ def check_processes(processes: int, members: int | None, num_envs: int) -> None:
 
     `num_envs` are the envs of each member; None members: as many as a checkpoint says.
     """
-    check_room(f"processes={processes}", processes, PROCESS_BYTES, "processes")
+    check_memory(f"processes={processes}", processes, PROCESS_BYTES, "processes")
     if members is not None and processes > 1:
         try:
             divide_envs(num_envs, max(shard.parts for shard in shard_members([None] * members, processes)))

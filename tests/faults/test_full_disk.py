@@ -39,7 +39,7 @@ def test_a_save_that_fails_costs_a_warning_and_nothing_that_was_saved_before(tmp
 def test_three_saves_in_a_row_that_fail_end_a_run_which_goes_on_when_there_is_room(tmp_path, fault):
     before = 1 if fault.startswith("write") else 0
     ended = train(tmp_path, faults=fault)
-    assert ended.code == ExitCode.DISK, ended
+    assert ended.code == ExitCode.IOERR, ended
     assert "disk full" in ended.said
     assert advice(tmp_path) in ended.said
     assert newest(tmp_path) == saved(tmp_path)[-1] if before else saved(tmp_path) == []

@@ -61,7 +61,7 @@ def test_the_others_end_soon_say_why_and_the_run_goes_on_as_if_nothing_was(tmp_p
 
 def test_a_rank_that_dies_while_the_processes_start_is_not_waited_for(tmp_path):
     ended = train(tmp_path, *TWO, faults="1/join:1:kill")
-    assert ended.code == ExitCode.FAULT
+    assert ended.code == ExitCode.TEMPFAIL
     assert not ended.left
     message = r"agilerl-like: rank 1 \(pid \d+\) was killed by SIGKILL while the processes met, so all ranks end"
     assert len(re.findall(message, ended.said)) == 1
@@ -72,4 +72,4 @@ def how_it_ends(case):
     is_launched, fault, _ = case
     if is_launched:
         return 1
-    return -9 if fault.endswith("kill") and "/" not in fault else ExitCode.FAULT
+    return -9 if fault.endswith("kill") and "/" not in fault else ExitCode.TEMPFAIL

@@ -21,7 +21,7 @@ def test_a_second_run_is_kept_out_of_a_folder_and_told_whose_it_is(tmp_path):
             more = "--run.processes", processes
             seconds = [*first, "--seed", 99, *more], ["resume", tmp_path / "run", "--training.max-steps", 9999, *more]
             for ended in at_once(run, seconds):
-                assert ended.code == ExitCode.MISTAKE, ended
+                assert ended.code == ExitCode.USAGE, ended
                 assert f"is in use by another run (process {command.process.pid} on " in ended.said
                 assert not ended.left
             assert everything(tmp_path) == before

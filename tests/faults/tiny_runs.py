@@ -35,7 +35,7 @@ from agilerl_like import (
     train_on_policy,
 )
 from agilerl_like.reporting import Reporter
-from agilerl_like.reporting.records import BirthRecord, GenerationRecord, SummaryRecord
+from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, SummaryRecord
 
 NIGHTLY = os.environ.get("RELIABILITY_TIER", "pr") == "nightly"
 
@@ -155,14 +155,14 @@ class Memory(Reporter):
 
     def __init__(self) -> None:
         self.generations: list[GenerationRecord] = []
-        self.all_births: list[BirthRecord] = []
+        self.all_births: list[OffspringRecord] = []
         self.warnings: list[str] = []
         self.summary: SummaryRecord | None = None
 
     def generation(self, record: GenerationRecord) -> None:
         self.generations.append(record)
 
-    def births(self, births: tuple[BirthRecord, ...]) -> None:
+    def births(self, births: tuple[OffspringRecord, ...]) -> None:
         self.all_births += births
 
     def warning(self, text: str) -> None:

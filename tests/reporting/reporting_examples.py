@@ -8,9 +8,9 @@ from typing import Any
 from agilerl_like.reporting import (
     NO_PARENT,
     BestRecord,
-    BirthRecord,
     GenerationRecord,
     MemberRecord,
+    OffspringRecord,
     RunRecord,
     SummaryRecord,
     fittest,
@@ -72,7 +72,7 @@ def a_generation(*members: MemberRecord, number: int = 1, **changes: Any) -> Gen
     return GenerationRecord(**{**values, **changes})
 
 
-def a_birth(**changes: Any) -> BirthRecord:
+def a_birth(**changes: Any) -> OffspringRecord:
     values: dict[str, Any] = {
         "generation": 1,
         "slot": 1,
@@ -86,10 +86,10 @@ def a_birth(**changes: Any) -> BirthRecord:
         "parent_architecture": "enc 64 | head 64 Tanh",
         "parent_fitness": 100.0,
     }
-    return BirthRecord(**{**values, **changes})
+    return OffspringRecord(**{**values, **changes})
 
 
-def a_founder(uid: int = 0) -> BirthRecord:
+def a_founder(uid: int = 0) -> OffspringRecord:
     return a_birth(
         generation=0,
         slot=uid,

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import agilerl_like
 from agilerl_like.reporting import ConsoleReporter, Reporters
-from agilerl_like.reporting.members import members_table
+from agilerl_like.reporting.members_table import members_table
 
 
 class Clock:

@@ -11,7 +11,7 @@ from reporting_examples import a_birth, a_founder, a_generation, a_member, a_run
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting import CsvReporter, LineageReporter, Reporter, Reporters, read_lineage, read_metrics
-from agilerl_like.reporting.measures import scalars
+from agilerl_like.reporting.metrics import scalars
 
 
 class Warnings(Reporter):

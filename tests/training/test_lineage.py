@@ -2,12 +2,12 @@
 
 import math
 
-from agilerl_like.reporting.records import NO_PARENT, BirthRecord
+from agilerl_like.reporting.records import NO_PARENT, OffspringRecord
 from agilerl_like.training.lineage import Lineage
 
 
 def birth(uid, parent_uid, generation, *, survives=False, kind="none"):
-    return BirthRecord(
+    return OffspringRecord(
         generation=generation,
         slot=0,
         uid=uid,

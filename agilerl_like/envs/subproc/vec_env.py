@@ -44,7 +44,7 @@ from agilerl_like.envs.subproc.worker import (
     fits_shared_memory,
 )
 from agilerl_like.errors import ConfigurationError, EnvStepError
-from agilerl_like.room import cores
+from agilerl_like.resources import available_cores
 
 MAX_RESTARTS = 3  # of one worker in a row
 STEP_TIMEOUT = 60.0  # seconds for a step
@@ -490,7 +490,7 @@ class _InfoMerger(VectorEnv):
 def resolve_num_workers(wanted: int | None, num_envs: int) -> int:
     """Return how many workers so many envs have: as wanted, or one for each of our cores, but never more than envs."""
     if wanted is None:
-        return min(cores(), num_envs)
+        return min(available_cores(), num_envs)
     if isinstance(wanted, bool) or not isinstance(wanted, (int, np.integer)) or wanted < 1:
         raise ConfigurationError(f"num_workers={wanted!r}; allowed are whole numbers from 1")
     return min(int(wanted), num_envs)

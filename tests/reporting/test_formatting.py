@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from agilerl_like.reporting import wording
+from agilerl_like.reporting import formatting
 
 
 @pytest.mark.parametrize(
@@ -20,20 +20,20 @@ from agilerl_like.reporting import wording
     ],
 )
 def test_hyperparameters_are_short(value, text):
-    assert wording.hyperparameter(value) == text
+    assert formatting.hyperparameter(value) == text
 
 
 def test_the_values_of_one_hyperparameter_share_a_notation():
-    assert wording.hyperparameters([0.001, 0.02]) == ["1e-3", "2e-2"]
-    assert wording.hyperparameters([0.1, 0.02]) == ["0.1", "0.02"]
-    assert wording.hyperparameters([4, 512]) == ["4", "512"]
+    assert formatting.hyperparameters([0.001, 0.02]) == ["1e-3", "2e-2"]
+    assert formatting.hyperparameters([0.1, 0.02]) == ["0.1", "0.02"]
+    assert formatting.hyperparameters([4, 512]) == ["4", "512"]
 
 
 def test_returns_have_as_many_decimals_as_the_largest_deserves():
-    assert wording.returns([-1234.56, 3.21]) == ["-1235", "3"]
-    assert wording.returns([12.345, 3.21]) == ["12.3", "3.2"]
-    assert wording.returns([0.5, -0.25], signed=True) == ["+0.50", "-0.25"]
-    assert wording.returns([math.nan, math.inf, 1.0]) == ["", "", "1.00"]
+    assert formatting.returns([-1234.56, 3.21]) == ["-1235", "3"]
+    assert formatting.returns([12.345, 3.21]) == ["12.3", "3.2"]
+    assert formatting.returns([0.5, -0.25], signed=True) == ["+0.50", "-0.25"]
+    assert formatting.returns([math.nan, math.inf, 1.0]) == ["", "", "1.00"]
 
 
 @pytest.mark.parametrize(
@@ -41,26 +41,26 @@ def test_returns_have_as_many_decimals_as_the_largest_deserves():
     [(0, "0"), (950, "950"), (12_400, "12.4k"), (999_900, "1M"), (3_000_000, "3M"), (2.5e9, "2.5G")],
 )
 def test_counts_have_three_digits(number, text):
-    assert wording.count(number) == text
+    assert formatting.count(number) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0:00"), (42, "0:42"), (725, "12:05"), (11_229, "3:07:09"), (math.nan, "-:--")]
 )
 def test_durations(seconds, text):
-    assert wording.duration(seconds) == text
+    assert formatting.duration(seconds) == text
 
 
 def test_a_sparkline_goes_from_the_lowest_block_to_the_highest():
-    assert wording.sparkline([0.0, math.nan, 3.5, 7.0], 10) == "▁▅█"
-    assert wording.sparkline([5.0, 0.0, 7.0], 2) == "▁█"
-    assert wording.sparkline([2.0, 2.0], 9) == "▁▁"
-    assert wording.sparkline([1.0], 9) == ""
+    assert formatting.sparkline([0.0, math.nan, 3.5, 7.0], 10) == "▁▅█"
+    assert formatting.sparkline([5.0, 0.0, 7.0], 2) == "▁█"
+    assert formatting.sparkline([2.0, 2.0], 9) == "▁▁"
+    assert formatting.sparkline([1.0], 9) == ""
 
 
 def test_shares_are_sorted_and_leave_crumbs_out():
-    assert wording.shares({"env": 3.0, "learn": 6.99, "report": 0.01}) == ["learn 70%", "env 30%"]
-    assert wording.shares({"env": 0.0}) == []
+    assert formatting.shares({"env": 3.0, "learn": 6.99, "report": 0.01}) == ["learn 70%", "env 30%"]
+    assert formatting.shares({"env": 0.0}) == []
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_shares_are_sorted_and_leave_crumbs_out():
     ],
 )
 def test_mutations_in_words(record, text):
-    assert wording.mutation(record) == text
+    assert formatting.mutation(record) == text

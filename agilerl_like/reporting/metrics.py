@@ -12,7 +12,7 @@ import statistics
 from agilerl_like.reporting.records import GenerationRecord, MemberRecord
 
 
-def member_measures(member: MemberRecord) -> dict[str, float]:
+def member_metrics(member: MemberRecord) -> dict[str, float]:
     """Return what is particular to one member."""
     return {
         "eval/mean_reward": member.fitness,
@@ -24,7 +24,7 @@ def member_measures(member: MemberRecord) -> dict[str, float]:
     }
 
 
-def population_measures(record: GenerationRecord) -> dict[str, float]:
+def population_metrics(record: GenerationRecord) -> dict[str, float]:
     """Return what all members have in common.
 
     `best`, `median` and `worst` are taken over the finite fitnesses of this generation; `best_ever…` describe the best
@@ -50,9 +50,9 @@ def population_measures(record: GenerationRecord) -> dict[str, float]:
 
 def scalars(record: GenerationRecord) -> dict[str, float]:
     """Return every finite number of a generation by tag, members as `member/<slot>/…`."""
-    tagged = dict(population_measures(record))
+    tagged = dict(population_metrics(record))
     for member in record.members:
         own = {"env_steps": member.env_steps, "uid": member.uid, "parameters": member.parameters}
-        for name, value in {**own, **member_measures(member)}.items():
+        for name, value in {**own, **member_metrics(member)}.items():
             tagged[f"member/{member.slot}/{name}"] = value
     return {tag: float(value) for tag, value in tagged.items() if math.isfinite(value)}

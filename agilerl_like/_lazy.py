@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 
-def lazily(
+def lazy_attributes(
     package: str, names: Sequence[str], homes: Sequence[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` of a package whose `names` live in its modules `homes`, the lightest first."""

@@ -36,7 +36,7 @@ from agilerl_like.training.training_arguments import TrainingArguments
 
 AUTO = "auto"
 """The name of whichever device this machine has."""
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 """More than any machine has work for; where there is no room for more, they end the process without a word."""
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
@@ -188,10 +188,10 @@ class NetworkConfig(Section):
     max_latent_dim: int = NetworkSpec.max_latent_dim
     """Largest width that mutations may give it."""
 
-    def net_config(self, *, blind: bool = False) -> dict[str, Any]:
-        """The `net_config` of the algorithm; `blind`: one for any observations, before the environment's are known."""
+    def net_config(self, *, without_env: bool = False) -> dict[str, Any]:
+        """The `net_config` of the algorithm; `without_env`: one for any observations, before the environment's are known."""
         memory = split_recurrent(self.encoder_config)[1]
-        return self.model_dump() | ({"encoder": "mlp", "encoder_config": memory} if blind else {})
+        return self.model_dump() | ({"encoder": "mlp", "encoder_config": memory} if without_env else {})
 
     @model_validator(mode="before")
     @classmethod
@@ -327,7 +327,7 @@ class RunConfig(Section):
     device: str = "cpu"
     """Where networks are computed: cpu, cuda, cuda:1, ..., or auto: cuda where there is one, else cpu. With several
     processes, cuda means one GPU for each of them."""
-    threads: Annotated[Count, Field(le=MOST_THREADS)] = 1
+    threads: Annotated[Count, Field(le=MAX_THREADS)] = 1
     """Threads of torch in each process; nets of this size are slower on more."""
     processes: Count = 1
     """Processes on this machine among which the members are divided; not for `accelerate launch`, which says it."""

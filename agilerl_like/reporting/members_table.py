@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agilerl_like.reporting import wording
+from agilerl_like.reporting import formatting
 from agilerl_like.reporting.records import GenerationRecord, MemberRecord, fitness_order
 
 _GAP = 2
@@ -140,13 +140,13 @@ def _facts(members: list[MemberRecord], previous: Mapping[int, float], goal: flo
         _Column("member", names, tuple("cyan" if new else "" for new in newborn), "left"),
         _Column(
             "fitness",
-            tuple(text or "nan" for text in wording.returns(fitness)),
+            tuple(text or "nan" for text in formatting.returns(fitness)),
             tuple("green" if value >= goal else "" if math.isfinite(value) else "red" for value in fitness),
         ),
-        _Column("±", tuple(wording.returns([m.fitness_std for m in members])), quiet),
+        _Column("±", tuple(formatting.returns([m.fitness_std for m in members])), quiet),
         _Column(
             "change",
-            tuple(wording.returns(changes, signed=True)),
+            tuple(formatting.returns(changes, signed=True)),
             tuple("green" if change > 0 else "red" if change < 0 else "dim" for change in changes),
         ),
     ]
@@ -154,14 +154,14 @@ def _facts(members: list[MemberRecord], previous: Mapping[int, float], goal: flo
 
 def _numbers(name: str, members: list[MemberRecord]) -> _Column:
     values = [m.hyperparameters[name] for m in members]
-    return _Column(name, tuple(wording.hyperparameters(values)), ("",) * len(members))
+    return _Column(name, tuple(formatting.hyperparameters(values)), ("",) * len(members))
 
 
 def _words(members: list[MemberRecord]) -> list[_Column]:
     quiet = ("dim",) * len(members)
     mutations = tuple("-" if m.mutation in ("None", "") else m.mutation for m in members)
     return [
-        _Column("weights", tuple(wording.count(m.parameters) for m in members), quiet),
+        _Column("weights", tuple(formatting.count(m.parameters) for m in members), quiet),
         _Column(
             "architecture", tuple(m.architecture for m in members), ("",) * len(members), "left", claim=_ARCHITECTURE
         ),

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from agilerl_like.config import notation
-from agilerl_like.config.model import Config
-from agilerl_like.config.notation import Place, Written
-from agilerl_like.config.problems import Problem, Wording
+from agilerl_like.config import yaml12
+from agilerl_like.config.error_messages import ErrorFormatter, Problem
+from agilerl_like.config.run_config import Config
+from agilerl_like.config.yaml12 import KeyPath, ParsedYaml
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.registry import registered
 
@@ -28,7 +28,7 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigurationError: with every mistake that can be seen, each with its place.
     """
-    return Draft.read(path).override(overrides).judge()
+    return Draft.read(path).override(overrides).validate()
 
 
 Option: TypeAlias = tuple[str, list[str]]
@@ -43,8 +43,8 @@ class Draft:
     """What somebody wrote, not yet judged; where each piece of it stands, and how numbers and flags were written."""
 
     data: dict[str, Any]
-    places: dict[Place, str] = field(default_factory=dict)
-    texts: dict[Place, str] = field(default_factory=dict)
+    places: dict[KeyPath, str] = field(default_factory=dict)
+    texts: dict[KeyPath, str] = field(default_factory=dict)
     options: tuple[Option, ...] = ()
     """Those that were written over what there was before."""
     before: Draft | None = None
@@ -52,7 +52,7 @@ class Draft:
     @classmethod
     def read(cls, path: Path | str) -> Draft:
         """Read a YAML file; a key with nothing behind it says nothing."""
-        written = notation.read(path)
+        written = yaml12.read(path)
         data = {} if written.data is None else written.data
         if not isinstance(data, dict):
             raise ConfigurationError(f"{path} holds {data!r:.40}; allowed are settings by name, such as 'seed: 1'")
@@ -84,7 +84,7 @@ class Draft:
         named = reduce(_entry, ("algorithm", "name"), self.data)
         return registered("config").get(named, Config) if isinstance(named, str) else Config
 
-    def judge(self) -> Config:
+    def validate(self) -> Config:
         """Return the configuration, or raise ConfigurationError with every problem."""
         judged = self._judged()
         if isinstance(judged, Config):
@@ -92,7 +92,7 @@ class Draft:
         raise ConfigurationError("; ".join(map(str, self._blamed(judged))))
 
     def _judged(self) -> Config | list[Problem]:
-        wording = Wording(self.kind, self.places)
+        wording = ErrorFormatter(self.kind, self.places)
         try:
             config = self._validated()
         except ValidationError as error:
@@ -132,7 +132,7 @@ class Draft:
                 section[place[-1]] = self.texts[place]
         return self.kind.model_validate(data)
 
-    def _flags_for_numbers(self, config: Config, wording: Wording) -> Iterator[Problem]:
+    def _flags_for_numbers(self, config: Config, wording: ErrorFormatter) -> Iterator[Problem]:
         """What pydantic lets pass, for to Python true is 1."""
         read = config.to_json()
         for path in self.places:
@@ -157,10 +157,10 @@ def _options(arguments: Sequence[str]) -> Iterator[Option]:
         yield option, texts
 
 
-def _value(option: str, texts: list[str]) -> Written:
+def _value(option: str, texts: list[str]) -> ParsedYaml:
     """The value of an option: a list where several things follow it."""
-    values = [notation.value_of(text, option) for text in texts]
-    return values[0] if len(values) == 1 else Written([value.data for value in values])
+    values = [yaml12.value_of(text, option) for text in texts]
+    return values[0] if len(values) == 1 else ParsedYaml([value.data for value in values])
 
 
 def _entry(section: Any, name: str) -> Any:

@@ -18,7 +18,7 @@ from agilerl_like.errors import ConfigurationError
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
-def check_room(named: str, count: int, each: int, what: str) -> None:
+def check_memory(named: str, count: int, each: int, what: str) -> None:
     """Raise ConfigurationError unless `count` things of at least `each` bytes fit into this machine's memory.
 
     `named` is the setting that asks for them, with its value; `what` they are, in the plural.
@@ -26,12 +26,12 @@ def check_room(named: str, count: int, each: int, what: str) -> None:
     have = psutil.virtual_memory().total
     if count * each > have:
         raise ConfigurationError(
-            f"{named} needs at least {in_words(count * each)} of memory; this machine has {in_words(have)}: allowed "
+            f"{named} needs at least {format_bytes(count * each)} of memory; this machine has {format_bytes(have)}: allowed "
             f"are at most {have // each} {what}"
         )
 
 
-def in_words(size: float) -> str:
+def format_bytes(size: float) -> str:
     """A number of bytes as people say it."""
     power = 0
     while size >= 1000 and power < len(UNITS) - 1:
@@ -39,7 +39,7 @@ def in_words(size: float) -> str:
     return f"{size:.3g} {UNITS[power]}"
 
 
-def cores() -> int:
+def available_cores() -> int:
     """How many CPU cores are this process's, which shares them with those started together with it on this machine.
 
     Launchers say in `LOCAL_WORLD_SIZE` how many these are (torchrun, accelerate, and we ourselves).

@@ -6,14 +6,14 @@ anew it would change nothing, and config.yaml would say what is not true.
 
 from __future__ import annotations
 
-from agilerl_like.config.model import Config
-from agilerl_like.config.notation import Place
+from agilerl_like.config.run_config import Config
+from agilerl_like.config.yaml12 import KeyPath
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.run_settings import flatten_settings, repr_setting
 
-MAY_CHANGE = ("environment", "selection", "mutation", "training", "run")
+CHANGEABLE_SECTIONS = ("environment", "selection", "mutation", "training", "run")
 """Sections that are read from the configuration whenever a run begins or goes on."""
-STAYS = (
+FIXED_SETTINGS = (
     ("environment", "id"),
     ("environment", "kwargs"),
     ("environment", "wrappers"),
@@ -32,7 +32,7 @@ might reach it again, or anybody, and the best agent would be the best at someth
 """
 
 
-def check_changes(before: Config, after: Config) -> None:
+def check_resume_changes(before: Config, after: Config) -> None:
     """Raise ConfigurationError, with every change, if a run of one configuration cannot go on with another."""
     old, new = dict(flatten_settings(before.to_json())), dict(flatten_settings(after.to_json()))
     refused = [
@@ -42,10 +42,10 @@ def check_changes(before: Config, after: Config) -> None:
     ]
     if refused:
         raise ConfigurationError(
-            f"{'; '.join(refused)}: a run keeps that; allowed are changes of {', '.join(MAY_CHANGE)}, but for "
-            f"{', '.join('.'.join(place) for place in STAYS)}"
+            f"{'; '.join(refused)}: a run keeps that; allowed are changes of {', '.join(CHANGEABLE_SECTIONS)}, but for "
+            f"{', '.join('.'.join(place) for place in FIXED_SETTINGS)}"
         )
 
 
-def _stays(place: Place) -> bool:
-    return place[0] not in MAY_CHANGE or place[:2] in STAYS  # also what stands inside it
+def _stays(place: KeyPath) -> bool:
+    return place[0] not in CHANGEABLE_SECTIONS or place[:2] in FIXED_SETTINGS  # also what stands inside it

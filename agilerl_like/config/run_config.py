@@ -19,7 +19,7 @@ from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
-from agilerl_like.config.sections import (
+from agilerl_like.config.schema import (
     AlgorithmConfig,
     EnvironmentConfig,
     MutationConfig,
@@ -36,19 +36,19 @@ from agilerl_like.distributed.process_group import check_shared_device
 from agilerl_like.envs.factory import ENV
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutations, Selection
-from agilerl_like.plain_yaml import to_yaml
 from agilerl_like.registry import register
-from agilerl_like.room import check_room
+from agilerl_like.resources import check_memory
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.session import NO_MUTATION, RunPlan, check_processes
 from agilerl_like.training.training_arguments import TrainingArguments
+from agilerl_like.yaml_writer import to_yaml
 
-ANYTHING = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+PLACEHOLDER_SPACE = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 """What is seen and done while no env is there."""
 
 
-class Contradictions(ConfigurationError):
+class InconsistentSettings(ConfigurationError):
     """Settings of which each is legal by itself, and which do not go together."""
 
     def __init__(self, problems: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ class Config(Section):
     """What is trained."""
     world: ClassVar[type[EnvSetup]] = SingleAgentEnvSetup
     """Where it acts."""
-    judged_by: ClassVar[tuple[str, ...]] = ("return",)
+    fitness_kinds: ClassVar[tuple[str, ...]] = ("return",)
     """What its fitness may be."""
 
     environment: EnvironmentConfig
@@ -107,7 +107,7 @@ class Config(Section):
             except ConfigurationError as error:
                 problems.append(str(error))
         if problems:
-            raise Contradictions(problems)
+            raise InconsistentSettings(problems)
         return self
 
     def _check_selection(self) -> None:
@@ -115,16 +115,16 @@ class Config(Section):
             self.selection.strategy.validate(self.population.size)
 
     def _check_fitness(self) -> None:
-        if self.training.fitness not in self.judged_by:
+        if self.training.fitness not in self.fitness_kinds:
             raise ConfigurationError(f"fitness={self.training.fitness!r} is for teams; allowed is 'return'")
 
     def _check_agent(self) -> None:
         size = self.population.size
-        check_room(f"population.size={size}", size, self._blind_agent().footprint, "members")
+        check_memory(f"population.size={size}", size, self._agent_without_env().footprint, "members")
 
     def _check_trials(self) -> None:
         episodes = self.training.eval_loop
-        check_room(f"training.eval_loop={episodes}", episodes, ENV * self.population.size, "episodes")
+        check_memory(f"training.eval_loop={episodes}", episodes, ENV * self.population.size, "episodes")
 
     def _check_processes(self) -> None:
         try:
@@ -134,17 +134,17 @@ class Config(Section):
         except ConfigurationError as error:
             raise ConfigurationError(f"run.{error}") from error
 
-    def _blind_agent(self) -> EvolvableAlgorithm:
+    def _agent_without_env(self) -> EvolvableAlgorithm:
         """An agent that sees and does next to nothing: it needs no more room than any."""
-        return PPO(ANYTHING, ANYTHING, **self.agent_arguments(blind=True))
+        return PPO(PLACEHOLDER_SPACE, PLACEHOLDER_SPACE, **self.agent_arguments(without_env=True))
 
-    def agent_arguments(self, *, blind: bool = False) -> dict[str, Any]:
-        """The arguments of the algorithm besides its spaces; `blind`: as long as nobody knows these."""
+    def agent_arguments(self, *, without_env: bool = False) -> dict[str, Any]:
+        """The arguments of the algorithm besides its spaces; `without_env`: as long as nobody knows these."""
         ranges = {name: range_.parameter for name, range_ in self.hyperparameters.items()}
         return {
             **self.algorithm.settings(),
             "hp_config": HyperparameterConfig(**ranges),
-            "net_config": self.network.net_config(blind=blind),
+            "net_config": self.network.net_config(without_env=without_env),
             "num_envs": self.environment.num_envs,
             "seed": self.seed,
         }
@@ -177,7 +177,7 @@ class Config(Section):
         return to_yaml(self.to_json())
 
 
-class Setup(NamedTuple):
+class Experiment(NamedTuple):
     """What a configuration describes."""
 
     env_setup: EnvSetup
@@ -197,7 +197,7 @@ class Setup(NamedTuple):
         return RunPlan(self.training_args, self.selection, self.mutations or NO_MUTATION, name, self.settings, resume)
 
 
-def build(config: Config, device: torch.device | None = None) -> Setup:
+def build(config: Config, device: torch.device | None = None) -> Experiment:
     """Make the envs and the population that a configuration describes; the caller closes `env`.
 
     The population is on `device`; left out, on the one that `run.device` names.
@@ -222,11 +222,13 @@ def build(config: Config, device: torch.device | None = None) -> Setup:
             **config.agent_arguments(),
         )
         if config.mutation is None:
-            return Setup(env_setup, population, config.training, None, None, config.to_json())
+            return Experiment(env_setup, population, config.training, None, None, config.to_json())
         mutations = config.mutation.mutations
         if start.pre_training_mutation:
             population.mutate(mutations, pre_training=True)
-        return Setup(env_setup, population, config.training, config.selection.strategy, mutations, config.to_json())
+        return Experiment(
+            env_setup, population, config.training, config.selection.strategy, mutations, config.to_json()
+        )
     except BaseException:
         env_setup.env.close()
         raise

@@ -18,7 +18,7 @@ from agilerl_like import (
     train_on_policy,
 )
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
-from agilerl_like.room import check_room, cores, in_words
+from agilerl_like.resources import available_cores, check_memory, format_bytes
 
 SEES, DOES = Box(-1, 1, (5,)), Discrete(3)
 WIDE = {"hidden_size": [10**9, 10**9], "max_mlp_nodes": 10**9}
@@ -30,23 +30,23 @@ OUT_OF_SIGHT = {"hidden_size": [10**15, 10**15], "max_mlp_nodes": 10**15}
 
 def test_all_the_memory_there_is_may_be_asked_for_and_not_a_byte_more():
     have = psutil.virtual_memory().total
-    check_room("size=1", have // 8, 8, "members")
+    check_memory("size=1", have // 8, 8, "members")
     with pytest.raises(ConfigurationError, match=rf"^size=9 needs .*: allowed are at most {have // 8} members$"):
-        check_room("size=9", have // 8 + 1, 8, "members")
+        check_memory("size=9", have // 8 + 1, 8, "members")
 
 
 @pytest.mark.parametrize(("beside", "share"), [("1", 8), ("2", 4), ("3", 2), ("9", 1), ("0", 8), ("", 8), ("many", 8)])
 def test_cores_are_shared_with_the_processes_that_were_started_together(monkeypatch, beside, share):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", beside)
-    assert cores() == share
+    assert available_cores() == share
 
 
 @pytest.mark.parametrize(
     ("size", "words"), [(0, "0 bytes"), (999, "999 bytes"), (25_300_000_000, "25.3 GB"), (4e21, "4e+03 EB")]
 )
 def test_bytes_are_said_in_words(size, words):
-    assert in_words(size) == words
+    assert format_bytes(size) == words
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from agilerl_like.config.model import Config, Contradictions
-from agilerl_like.config.notation import Place
-from agilerl_like.config.sections import MutationConfig, RangeConfig, strategy_fields
-from agilerl_like.errors import ConfigurationError, foreign_setting, renamed, unknown_name
+from agilerl_like.config.run_config import Config, InconsistentSettings
+from agilerl_like.config.schema import MutationConfig, RangeConfig, strategy_fields
+from agilerl_like.config.yaml12 import KeyPath
+from agilerl_like.errors import ConfigurationError, foreign_setting, renamed_error, unknown_name
 from agilerl_like.registry import registered
 
 
@@ -25,23 +25,23 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wording:
+class ErrorFormatter:
     """Says what pydantic found in a kind of configuration, of which each key has a place."""
 
     kind: type[Config]
-    places: Mapping[Place, str]
+    places: Mapping[KeyPath, str]
 
     def problems(self, found: Any) -> Iterator[Problem]:
         """One problem; several, if settings contradict each other."""
         loc = tuple(str(part) for part in found["loc"])
         own = found.get("ctx", {}).get("error")
         if isinstance(own, ConfigurationError):
-            for problem in own.problems if isinstance(own, Contradictions) else (str(own),):
+            for problem in own.problems if isinstance(own, InconsistentSettings) else (str(own),):
                 yield self._own_problem(loc, problem)
         else:
             yield Problem(self._text(loc, found), self.place(loc))
 
-    def _text(self, loc: Place, found: Any) -> str:
+    def _text(self, loc: KeyPath, found: Any) -> str:
         name, value = ".".join(loc), found["input"]
         if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             return str(self._unknown_key(f"{'.'.join(loc[:-1]) or 'config'} key", loc))
@@ -52,19 +52,19 @@ class Wording:
             return f"{name} is missing"
         return f"{name}={value!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
 
-    def _unknown_key(self, field: str, loc: Place) -> ConfigurationError:
+    def _unknown_key(self, field: str, loc: KeyPath) -> ConfigurationError:
         """The error for a key that a section lacks; a name of another library is told its section, too."""
         foreign = foreign_setting(loc[-1])
         if foreign is None or loc[0] == "hyperparameters":
             return unknown_name(field, loc[-1], self._near(loc))
         stands_here = foreign.setting.rpartition(".")[0] == ".".join(loc[:-1])
-        return renamed(field, loc[-1], foreign.name if stands_here else foreign.setting, foreign)
+        return renamed_error(field, loc[-1], foreign.name if stands_here else foreign.setting, foreign)
 
-    def place(self, loc: Place) -> str:
+    def place(self, loc: KeyPath) -> str:
         """Where something stands, or what it stands in."""
         return next((self.places[loc[:end]] for end in range(len(loc), 0, -1) if loc[:end] in self.places), "")
 
-    def _own_problem(self, loc: Place, text: str) -> Problem:
+    def _own_problem(self, loc: KeyPath, text: str) -> Problem:
         """Put the section in front of one of our own errors, which begin with the setting that is wrong."""
         if loc[-1:] == ("[key]",):
             return Problem(f"{'.'.join(loc[:-2])} {text}", self.place(loc[:-1]))
@@ -78,7 +78,7 @@ class Wording:
             path = (*self._sections_with(name)[:1], name)
         return Problem(f"{'.'.join(path)}{text.removeprefix(name)}", self.place(path))
 
-    def _near(self, loc: Place) -> list[str]:
+    def _near(self, loc: KeyPath) -> list[str]:
         """What an unknown key could have meant: what its section holds, and where other sections hold that name."""
         elsewhere = [f"{section}.{loc[-1]}" for section in self._sections_with(loc[-1])]
         if len(loc) == 1:

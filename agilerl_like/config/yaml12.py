@@ -20,10 +20,10 @@ import yaml
 from yaml.constructor import ConstructorError
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.plain_yaml import PLAIN, TAG
 from agilerl_like.storage import safe_folder
+from agilerl_like.yaml_writer import PLAIN, TAG
 
-Place = tuple[str, ...]
+KeyPath = tuple[str, ...]
 """The keys that lead to a value; in a list, how many stand before it."""
 
 
@@ -104,17 +104,17 @@ _add_scalar("bool", "flag", _flag)
 
 
 @dataclass(frozen=True)
-class Written:
+class ParsedYaml:
     """What somebody wrote."""
 
     data: Any
-    places: dict[Place, str] = field(default_factory=dict)
+    places: dict[KeyPath, str] = field(default_factory=dict)
     """Where each key of it stands."""
-    texts: dict[Place, str] = field(default_factory=dict)
+    texts: dict[KeyPath, str] = field(default_factory=dict)
     """How its numbers and flags were written."""
 
 
-def read(path: Path | str) -> Written:
+def read(path: Path | str) -> ParsedYaml:
     """What a file says.
 
     Raises:
@@ -140,33 +140,33 @@ def _bytes_of(path: Path | str) -> bytes:
     return data
 
 
-def value_of(text: str, where: str) -> Written:
+def value_of(text: str, where: str) -> ParsedYaml:
     """What one value means; ConfigurationError if it is no YAML."""
     if len(text.encode()) > MAX_BYTES:
         raise ConfigurationError(f"{where}={text[:40]!r}… is too long; {LIMITS}")
     return _understood(text, f"{where}={text if len(text) < 200 else f'{text[:200]}…'!r}")
 
 
-def _understood(text: str, where: str) -> Written:
+def _understood(text: str, where: str) -> ParsedYaml:
     try:
         loader = Loader(text)
         node = loader.get_single_node()
         if node is None:
-            return Written(None)
+            return ParsedYaml(None)
         entries = [*islice(_entries(node, where), MAX_NODES + 1)]
         if len(entries) > MAX_NODES:
             raise ConfigurationError(f"{where}: its aliases stand for too much; {LIMITS}")
         places = {place: f"{where}, line {line}" for place, line, _ in entries}
         kinds = {TAG + kind for kind in ("bool", "int", "float")}
         texts = {place: value.value for place, _, value in [((), 0, node), *entries] if value.tag in kinds}
-        return Written(loader.construct_document(node), places, texts)
+        return ParsedYaml(loader.construct_document(node), places, texts)
     except ConfigurationError:
         raise
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:  # the last two of escapes in quotes
         raise ConfigurationError(f"{where}{_explain(error)}") from error
 
 
-def _entries(node: yaml.Node, where: str, above: Place = ()) -> Iterator[tuple[Place, int, yaml.Node]]:
+def _entries(node: yaml.Node, where: str, above: KeyPath = ()) -> Iterator[tuple[KeyPath, int, yaml.Node]]:
     """What is in lists and mappings, and its line; a key with nothing behind it is taken out."""
     if len(above) > MAX_DEPTH:  # of aliases, which the loader does not follow
         raise ConfigurationError(f"{where}: its aliases are nested too deep; {LIMITS}")
@@ -193,7 +193,7 @@ def _name(key: yaml.Node, where: str) -> str:
     return key.value
 
 
-def _check_once(inside: list[tuple[str, yaml.Node, yaml.Node]], where: str, above: Place) -> None:
+def _check_once(inside: list[tuple[str, yaml.Node, yaml.Node]], where: str, above: KeyPath) -> None:
     seen: dict[str, int] = {}
     for name, key, _ in inside:
         line = key.start_mark.line + 1
