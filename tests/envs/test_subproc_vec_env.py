@@ -521,7 +521,7 @@ def test_four_deaths_in_a_row_are_one_error_that_names_everything(env_of):
 DEFECTS = [
     (
         worlds.RAISES,
-        r"ZeroDivisionError: one more than this world bears \(File \S+frail_worlds.py\", line \d+, in step\)",
+        r"ZeroDivisionError: one more than this world bears \(File \S+failing_envs.py\", line \d+, in step\)",
     ),
     (worlds.CHANGES_SHAPE, r"an observation has shape \(1,\) and dtype float32; its space has shape \(2,\) and dtype"),
     (

@@ -615,9 +615,9 @@ def test_numbers_that_are_not_finite_are_named_with_env_place_and_value():
 
 
 IN_SYNC = [
-    (worlds.RAISES, r"step failed with ZeroDivisionError: one .* \(File \S+frail_worlds.py\", line \d+, in step"),
+    (worlds.RAISES, r"step failed with ZeroDivisionError: one .* \(File \S+failing_envs.py\", line \d+, in step"),
     (worlds.LOSES_SERVER, r"step failed with ConnectionResetError: the simulator does not answer \(File .*in step"),
-    (worlds.LEAVES, r"step failed with SystemExit: 0 \(File .*frail_worlds.py"),
+    (worlds.LEAVES, r"step failed with SystemExit: 0 \(File .*failing_envs.py"),
     (worlds.FORGETS_INFO, "step failed with ValueError: not enough values to unpack"),
     (worlds.PAYS_AN_ARRAY, "step failed with ValueError: setting an array element with a sequence"),
     (worlds.PAYS_A_COMPLEX, "step failed with TypeError"),
