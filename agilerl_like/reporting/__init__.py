@@ -23,12 +23,12 @@ from agilerl_like.reporting.wandb import WandbReporter
 __all__ = [
     "NO_PARENT",
     "BestRecord",
-    "BirthRecord",
     "ConsoleReporter",
     "CsvReporter",
     "GenerationRecord",
     "LineageReporter",
     "MemberRecord",
+    "OffspringRecord",
     "Reporter",
     "Reporters",
     "RunRecord",

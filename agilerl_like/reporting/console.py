@@ -136,7 +136,7 @@ class ConsoleReporter(Reporter):
             self._shown = self._clock()
             self._say(Text(f"gen {record.generation:>4}  {self._pace(self._run)}  {_line(record)}"))
 
-    def births(self, births: tuple[OffspringRecord, ...]) -> None:
+    def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
         """Say which members had to be replaced and why; ordinary births are seen in the table."""
         for birth in births:
             if birth.reason:

@@ -219,7 +219,7 @@ class LineageReporter(DurableReporter):
         self._file.prepare()
         self._fresh, self._births = True, []
 
-    def births(self, births: tuple[OffspringRecord, ...]) -> None:
+    def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
         """Append one line a birth.
 
         Raises:

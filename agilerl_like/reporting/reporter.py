@@ -30,7 +30,7 @@ class Reporter(Protocol):
         """Hear the result of one generation, before selection."""
         return
 
-    def births(self, births: tuple[OffspringRecord, ...]) -> None:
+    def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
         """Hear what evolution decided: one birth a slot, in the order of the slots."""
         return
 
@@ -96,9 +96,9 @@ class Reporters(Reporter):
         """Pass the generation on."""
         self._each(lambda sink: sink.generation(record))
 
-    def births(self, births: tuple[OffspringRecord, ...]) -> None:
+    def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
         """Pass the births on."""
-        self._each(lambda sink: sink.births(births))
+        self._each(lambda sink: sink.offspring(births))
 
     def warning(self, text: str) -> None:
         """Pass the warning on."""

@@ -471,7 +471,7 @@ class TrainingLoop:
             self.uids[birth.slot] = birth.uid
         self.lineage.add(births, self.uids)
         with self.timer("report"):
-            self.reporters.births(tuple(births))
+            self.reporters.offspring(tuple(births))
 
     def _records(self, result: EvalResult) -> list[MemberRecord]:
         return [

@@ -31,7 +31,7 @@ class Births(Reporter):
     def __init__(self):
         self.found = []
 
-    def births(self, births):
+    def offspring(self, births):
         self.found += [birth.to_json() for birth in births]
 
 

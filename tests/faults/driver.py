@@ -35,7 +35,7 @@ PLACES = {
     "bear": "agilerl_like.algorithms.agent:Agent.make_offspring",
     "bear-team": "agilerl_like.algorithms.ippo:IPPO.make_offspring",
     "vary": "agilerl_like.algorithms.agent:mutate_network",
-    "births": "agilerl_like.reporting.files:LineageReporter.births",
+    "births": "agilerl_like.reporting.files:LineageReporter.offspring",
     "save": "agilerl_like.training.checkpoint_manager:CheckpointManager.save",
     "write": "agilerl_like.storage.safe_folder:_write",
     "fsync": "os:fsync",

@@ -96,7 +96,7 @@ def test_each_rank_has_its_variables_and_arguments_and_the_parent_gets_its_own_b
 
 @pytest.mark.parametrize(("cores", "each"), [(8, 3), (5, 2), (1, 1)])
 def test_processes_have_no_more_threads_than_there_are_cores(tmp_path, monkeypatch, cores, each):
-    monkeypatch.setattr(launcher, "cores", lambda: cores)
+    monkeypatch.setattr(launcher, "available_cores", lambda: cores)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:

@@ -162,7 +162,7 @@ class Memory(Reporter):
     def generation(self, record: GenerationRecord) -> None:
         self.generations.append(record)
 
-    def births(self, births: tuple[OffspringRecord, ...]) -> None:
+    def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
         self.all_births += births
 
     def warning(self, text: str) -> None:

@@ -287,7 +287,7 @@ def test_quiet_means_warnings_alone():
     reporter.progress(100)
     reporter.generation(two_members())
     reporter.warning("something [odd]")
-    reporter.births((a_birth(), a_birth(reason="replaced: fitness is nan")))
+    reporter.offspring((a_birth(), a_birth(reason="replaced: fitness is nan")))
     reporter.finish(a_summary())
     reporter.close()
     assert written(console) == ("warning: something [odd]\nwarning: generation 1, slot 1: replaced: fitness is nan\n")

@@ -112,7 +112,7 @@ def a_disk_of(size):
 def report(reporters, numbers):
     for number in numbers:
         reporters.generation(a_generation(a_member(), number=number))
-        reporters.births((a_birth(generation=number, uid=number),))
+        reporters.offspring((a_birth(generation=number, uid=number),))
 
 
 def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(tmp_path):
@@ -205,7 +205,7 @@ DEEP = "[" * 100_000
 def test_a_damaged_birth_is_removed_with_one_warning(tmp_path, damage):
     reporter = LineageReporter(tmp_path)
     reporter.start(a_run())
-    reporter.births((a_founder(),))
+    reporter.offspring((a_founder(),))
     path = tmp_path / "lineage.jsonl"
     whole = path.read_text()
     path.write_text(f"{damage}\n{whole}")
@@ -214,7 +214,7 @@ def test_a_damaged_birth_is_removed_with_one_warning(tmp_path, damage):
         read_lineage(tmp_path)
     with Reporters([LineageReporter(tmp_path), heard]) as reporters:
         reporters.start(a_run())
-        reporters.births((a_birth(generation=1, uid=9),))
+        reporters.offspring((a_birth(generation=1, uid=9),))
     assert [birth.uid for birth in read_lineage(tmp_path)] == [0, 9]
     (warning,) = heard.texts
     assert "line 1 is damaged and removed" in warning
@@ -223,8 +223,8 @@ def test_a_damaged_birth_is_removed_with_one_warning(tmp_path, damage):
 def test_lineage_has_a_line_a_birth_and_null_for_what_is_no_number(tmp_path):
     reporter = LineageReporter(tmp_path / "run")
     reporter.start(a_run())
-    reporter.births((a_founder(),))
-    reporter.births((a_birth(reason="replaced: fitness is nan"),))
+    reporter.offspring((a_founder(),))
+    reporter.offspring((a_birth(reason="replaced: fitness is nan"),))
     lines = (tmp_path / "run" / "lineage.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["parent_fitness"] is None
     assert json.loads(lines[1]) == {
@@ -248,8 +248,8 @@ def test_births_read_back_are_the_births_written(tmp_path):
     numpy_birth = dataclasses.replace(births[2], hyperparameters={"lr": np.float32(0.5), "batch_size": np.int64(64)})
     reporter = LineageReporter(tmp_path)
     reporter.start(a_run())
-    reporter.births(births[:2])
-    reporter.births((numpy_birth, births[3]))
+    reporter.offspring(births[:2])
+    reporter.offspring((numpy_birth, births[3]))
     back = read_lineage(tmp_path)
     assert back[2].hyperparameters == {"lr": 0.5, "batch_size": 64}
     assert math.isnan(back[0].parent_fitness)
@@ -259,14 +259,14 @@ def test_births_read_back_are_the_births_written(tmp_path):
 def test_a_resumed_lineage_replaces_what_came_after_its_checkpoint(tmp_path):
     first, second = LineageReporter(tmp_path), LineageReporter(tmp_path)
     first.start(a_run())
-    first.births((a_founder(),))
-    first.births((a_birth(generation=1, uid=2),))
-    first.births((a_birth(generation=2, uid=3),))
+    first.offspring((a_founder(),))
+    first.offspring((a_birth(generation=1, uid=2),))
+    first.offspring((a_birth(generation=2, uid=3),))
     path = tmp_path / "lineage.jsonl"
     path.write_text(path.read_text() + '{"generation": 3, "sl')
     second.start(a_run())
-    second.births((a_birth(generation=2, uid=9),))
-    second.births((a_birth(generation=3, uid=10),))
+    second.offspring((a_birth(generation=2, uid=9),))
+    second.offspring((a_birth(generation=3, uid=10),))
     assert [birth.uid for birth in read_lineage(tmp_path)] == [0, 2, 9, 10]
 
 
@@ -326,7 +326,7 @@ def test_a_damaged_row_of_metrics_is_named(tmp_path, row, said):
 )
 def test_a_damaged_line_of_lineage_is_named(tmp_path, change, said):
     reporter = LineageReporter(tmp_path)
-    reporter.births((a_birth(uid=5, parent_uid=2),))
+    reporter.offspring((a_birth(uid=5, parent_uid=2),))
     line = json.loads((tmp_path / "lineage.jsonl").read_text())
     (tmp_path / "lineage.jsonl").write_text(json.dumps(line | change) + "\n")
     with pytest.raises(CheckpointError, match=f"lineage.jsonl', line 1: {said}"):

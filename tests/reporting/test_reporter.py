@@ -24,7 +24,7 @@ class Diary(Reporter):
     def generation(self, record):
         self.heard.append(record)
 
-    def births(self, births):
+    def offspring(self, births):
         self.heard.append(births)
 
     def warning(self, text):

@@ -62,7 +62,7 @@ class Memory(Reporter):
     def generation(self, record):
         self.generations.append(record)
 
-    def births(self, births):
+    def offspring(self, births):
         self.all_births += births
 
     def warning(self, text):
