@@ -88,7 +88,7 @@ class Cohort:
         row = self._row[place]
         for here, stack in self.ensemble.parts:
             if row < here.stop:
-                return stack.places(row - here.start)
+                return stack.param_indices(row - here.start)
         raise IndexError(place)
 
     def moments(self, place: int) -> Adam:

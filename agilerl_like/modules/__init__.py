@@ -21,8 +21,8 @@ __all__ = [
     "LSTMSpec",
     "MLPSpec",
     "MultiInputSpec",
+    "ParamStack",
     "ResNetSpec",
     "SimBaSpec",
     "Spec",
-    "ParamStack",
 ]

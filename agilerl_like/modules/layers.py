@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -232,6 +232,15 @@ class Linear(Layer):
         if kept is None or torch.compiler.is_compiling():
             return None
         return kept if kept.weight is now["weight"] and kept.bias is now["bias"] else None
+
+
+@runtime_checkable
+class MemberAware(Protocol):
+    """A layer that is told which members of a stack have it."""
+
+    def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
+        """Receive the layer of each member, None where a member lacks it."""
+        ...
 
 
 class NoisyLinear(Linear):

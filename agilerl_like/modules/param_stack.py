@@ -1,18 +1,17 @@
-"""Members' parameters laid out on one leading axis, of which every member keeps views of its own row.
+"""Parameters of a population in one flat `[P, N]` tensor, of which each member's own parameters are views.
 
-`ParamStack.of([a, b, c])` makes one flat `[P, N]` tensor, or fills one that it is given. The stacked module's parameters are
-views of it with shape `[P, …]`, and each member's own parameters are re-pointed to views of its row: while the stack
-trains, `agent.actor` is live. One flat tensor makes Adam, clipping, cloning and finiteness checks a handful of kernels
-however many layers there are.
+`ParamStack.of([a, b, c])` copies each module's parameters into one row and re-points them to views of that row, so
+`agent.actor` is live while the stack trains. The stacked module's parameters are views `[P, …]` of the same tensor.
+With one flat tensor, Adam, clipping, cloning and finiteness checks are a handful of kernels for any number of layers.
 
-Members may be of unequal shape: a cover has room for each of them, a member's tensors fill the leading corners of the
-cover's, and the rest is zero. That is exact: a unit that is not there stays 0, and so do its gradients and moments.
+Members may have unequal shapes: each tensor of a member fills the leading block of the padded module's tensor, and the
+rest is zero. Padding is exact: a missing unit stays 0, and so do its gradients and moments.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -20,14 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.modules.base import EvolvableModule
-from agilerl_like.modules.layers import Activation, LayerNorm, Linear
-from agilerl_like.modules.module_utils import Walk, blank_, walk
+from agilerl_like.modules.layers import LayerNorm, MemberAware
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
+_EMPTY = tuple((name, type(value)) for name, value in vars(nn.Module()).items() if name != "training")
+"""The dictionaries in which torch stores a module's tensors, submodules and hooks."""
+
 
 class ParamSlot(NamedTuple):
-    """Where one parameter lies in a member's flat row."""
+    """Position of one parameter in a member's flat row."""
 
     name: str
     start: int
@@ -35,178 +36,175 @@ class ParamSlot(NamedTuple):
     shape: torch.Size
 
 
-def layout(module: nn.Module | Walk, starts: Mapping[str, int] | None = None) -> tuple[ParamSlot, ...]:
-    """The places of a module's parameters in its flat row, in the order of `named_parameters`.
+def layout(module: nn.Module, starts: Mapping[str, int] | None = None) -> tuple[ParamSlot, ...]:
+    """Return the slots of a module's parameters in a flat row, in the order of `named_parameters`.
 
-    They lie without gaps, but that those of a submodule named in `starts` begin where it says.
+    Slots are contiguous, except that those of a direct submodule named in `starts` begin at the given column.
     """
-    slots, start, inside = [], 0, ""
-    for name, parameter in (module if isinstance(module, Walk) else walk(module)).parameters.items():
-        owner = name.partition(".")[0]
-        if owner != inside:
-            start, inside = (starts or {}).get(owner, start), owner
+    return slots_of(dict(module.named_parameters()), starts)
+
+
+def slots_of(parameters: Mapping[str, Tensor], starts: Mapping[str, int] | None = None) -> tuple[ParamSlot, ...]:
+    """Return the slots of named parameters; see `layout`."""
+    slots, start, owner = [], 0, ""
+    for name, parameter in parameters.items():
+        child = name.partition(".")[0]
+        if child != owner:
+            start, owner = (starts or {}).get(child, start), child
         slots.append(ParamSlot(name, start, start + parameter.numel(), parameter.shape))
         start += parameter.numel()
     return tuple(slots)
 
 
 def views(row: Tensor, slots: Sequence[ParamSlot]) -> dict[str, Tensor]:
-    """Name the parts of a flat row `[N]`, or of rows `[P, N]`, as views with each parameter's shape."""
-    rows, across, source_name = row.shape[:-1], row.stride()[:-1], row.storage_offset()
-    return {  # each in one call: to cut and then view takes twice as long
-        slot.name: row.as_strided((*rows, *slot.shape), (*across, *_steps(slot.shape)), source_name + slot.start)
-        for slot in slots
-    }
-
-
-def _steps(shape: torch.Size) -> list[int]:
-    """The strides of numbers that lie without gaps."""
-    steps, step = [], 1
-    for size in reversed(shape):
-        steps.append(step)
-        step *= size
-    return steps[::-1]
+    """Return the parameters in a flat row `[N]` or in rows `[P, N]`, by name, as views of their own shapes."""
+    lead = row.shape[:-1]
+    return {slot.name: row[..., slot.start : slot.stop].view(*lead, *slot.shape) for slot in slots}
 
 
 def flatten_parameters_(module: nn.Module) -> None:
-    """Move a module's parameters into one flat row, as a stack would: where numbers lie decides their last bits."""
-    _flatten_(list(walk(module).parameters.values()))
+    """Move a module's parameters into one flat row, as in a stack: the memory layout decides the last bits."""
+    _flatten_(list(module.parameters()))
 
 
 @torch.no_grad()
-def _flatten_(parameters: Collection[Tensor]) -> None:
+def _flatten_(parameters: Sequence[Tensor]) -> None:
     bind_parameters_(torch.cat([parameter.ravel() for parameter in parameters]), parameters)
 
 
-def bind_parameters_(row: Tensor, parameters: Collection[Tensor]) -> None:
-    """Make parameters views of a flat row `[N]`, whose numbers they have from now on."""
-    start = row.storage_offset()
+def bind_parameters_(row: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Make parameters views of a flat row `[N]`, whose values they take."""
+    start = 0
     for parameter in parameters:
-        shape = parameter.shape
-        parameter.data = row.as_strided(shape, _steps(shape), start)
-        start += parameter.numel()
+        stop = start + parameter.numel()
+        parameter.data = row[start:stop].view(parameter.shape)
+        start = stop
+
+
+# -- copies of modules
 
 
 def alias_parameter(tensor: Tensor) -> Tensor:
-    """Another parameter of the same numbers, where they lie; or a copy of a buffer."""
+    """Return a new parameter that shares the memory of the given one, or a copy of a buffer."""
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def clone_module(module: ModuleT) -> ModuleT:
-    """A copy of a module with tensors of its own, whose parameters lie in one flat row."""
-    tensors: list[Tensor] = []
-
-    def own(tensor: Tensor) -> Tensor:
-        tensors.append(alias_parameter(tensor))
-        return tensors[-1]
-
-    copied = rebuild_with(module, own)
-    _flatten_([tensor for tensor in tensors if isinstance(tensor, nn.Parameter)])
+    """Return a copy of a module with its own tensors, whose parameters lie in one flat row."""
+    copied = rebuild_with(module, alias_parameter)
+    flatten_parameters_(copied)
     return copied
 
 
 def detached_clone(module: ModuleT) -> ModuleT:
-    """A copy of a module with tensors of its own, each by itself: what can be pickled without what lies beside it."""
+    """Return a copy of a module in which each tensor has its own storage, so that pickling stores nothing else."""
 
-    def own(tensor: Tensor) -> Tensor:
-        alone = tensor.detach().clone(memory_format=torch.contiguous_format)
-        return nn.Parameter(alone, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else alone
+    def new_tensor(tensor: Tensor) -> Tensor:
+        cloned = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return nn.Parameter(cloned, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else cloned
 
-    return rebuild_with(module, own)
+    return rebuild_with(module, new_tensor)
 
 
 def rebuild_with(
-    module: ModuleT, body: Callable[[Tensor], Tensor], instead: Mapping[nn.Module, nn.Module] = MappingProxyType({})
+    module: ModuleT,
+    new_tensor: Callable[[Tensor], Tensor],
+    replacements: Mapping[nn.Module, nn.Module] = MappingProxyType({}),
 ) -> ModuleT:
-    """Copy a module's structure, with another tensor for each of its own; asked once for each, in their order.
+    """Copy a module, replacing each of its tensors by `new_tensor(tensor)` (called once per tensor, in their order).
 
-    `instead` of some submodules others stand in the copy. What else our modules keep is only ever replaced, so copies
-    may share it (a deep copy takes twenty times as long). A module that keeps something else says by `__deepcopy__` how
-    it is copied.
+    `replacements` maps submodules to those that take their place in the copy. Hooks are not copied. Other attributes
+    are shared, since our modules never mutate them (`copy.deepcopy` takes twenty times as long); a module that does
+    defines `__deepcopy__`, which is used.
     """
-    return cast(ModuleT, _Copier(body, instead).copied(module))
+    return cast(ModuleT, _Copier(new_tensor, replacements).copy(module))
 
 
 class _Copier:
-    """Copies modules, each of them and of their tensors once."""
+    """Copies modules, each module and each tensor once."""
 
-    def __init__(self, body: Callable[[Tensor], Tensor], instead: Mapping[nn.Module, nn.Module]) -> None:
-        self._body = body
-        self._modules = {id(one): other for one, other in instead.items()}
+    def __init__(self, new_tensor: Callable[[Tensor], Tensor], replacements: Mapping[nn.Module, nn.Module]) -> None:
+        self._new_tensor = new_tensor
+        self._modules = {id(old): new for old, new in replacements.items()}
         self._tensors: dict[int, Any] = {}
 
-    def copied(self, one: nn.Module) -> nn.Module:
-        if id(one) not in self._modules:
-            self._modules[id(one)] = self._deep(one) if hasattr(type(one), "__deepcopy__") else self._alike(one)
-        return self._modules[id(one)]
+    def copy(self, module: nn.Module) -> nn.Module:
+        if id(module) not in self._modules:
+            copied = self._deepcopy(module) if hasattr(type(module), "__deepcopy__") else self._copy(module)
+            self._modules[id(module)] = copied
+        return self._modules[id(module)]
 
-    def _bodied(self, own: Tensor) -> Any:
-        if id(own) not in self._tensors:
-            self._tensors[id(own)] = self._body(own)
-        return self._tensors[id(own)]
+    def _tensor(self, tensor: Tensor) -> Any:
+        if id(tensor) not in self._tensors:
+            self._tensors[id(tensor)] = self._new_tensor(tensor)
+        return self._tensors[id(tensor)]
 
-    def _deep(self, one: nn.Module) -> nn.Module:
-        return copy.deepcopy(one, {id(own): self._bodied(own) for own in walk(one).tensors.values()})
+    def _deepcopy(self, module: nn.Module) -> nn.Module:
+        tensors = (*module.parameters(), *module.buffers())
+        return copy.deepcopy(module, {id(tensor): self._tensor(tensor) for tensor in tensors})
 
-    def _alike(self, one: nn.Module) -> nn.Module:
-        other = type(one).__new__(type(one))
-        vars(other).update(vars(one))
-        blank_(other)  # hooks stay where they were hung
-        for name, parameter in one._parameters.items():
-            other._parameters[name] = self._bodied(cast(Tensor, parameter))
-        for name, buffer in one._buffers.items():
-            other._buffers[name] = self._bodied(cast(Tensor, buffer))
-        for name, inner in one._modules.items():
-            other._modules[name] = self.copied(cast(nn.Module, inner))
-        return other
+    def _copy(self, module: nn.Module) -> nn.Module:
+        copied = type(module).__new__(type(module))
+        vars(copied).update({**vars(module), **{name: kind() for name, kind in _EMPTY}})
+        for name, parameter in module._parameters.items():
+            copied._parameters[name] = self._tensor(cast(Tensor, parameter))
+        for name, buffer in module._buffers.items():
+            copied._buffers[name] = self._tensor(cast(Tensor, buffer))
+        for name, inner in module._modules.items():
+            copied._modules[name] = self.copy(cast(nn.Module, inner))
+        return copied
 
 
-def update_count_flags(module: nn.Module | Walk) -> None:
-    """Let layers re-read what they keep in Python about buffers that were just written."""
-    for layer in (module if isinstance(module, Walk) else walk(module)).modules.values():
+def update_count_flags(module: nn.Module) -> None:
+    """Update the flags that layers derive from buffers, after the buffers were written."""
+    for layer in module.modules():
         if isinstance(layer, LayerNorm):
             layer.update_count_flags()
 
 
+# -- stacks
+
+
 class TensorPlacement(NamedTuple):
-    """Where one of a member's tensors lives in the stack."""
+    """Position of one of a member's tensors in the stack."""
 
     name: str
-    """What it is called there."""
+    """Its name in the padded module."""
     shape: torch.Size
-    """Its own shape: the leading corner of what is there."""
+    """Its own shape, the leading block of the padded tensor."""
 
 
 class MemberLayout(NamedTuple):
-    """A member, or all that are alike, and where its layers and tensors are in the stack."""
+    """Positions of a member's layers and tensors in the stack, by the member's own names of the tensors."""
 
     layers: dict[str, nn.Module]
-    """By their names in the cover."""
+    """The member's layers by their names in the padded module."""
     parameters: dict[str, TensorPlacement]
     buffers: dict[str, TensorPlacement]
 
     @classmethod
-    def of(cls, member: Walk, padded: Mapping[str, nn.Module]) -> MemberLayout:
-        """Find the place of a member among the cover's submodules."""
-        names = names_in_padded(member.modules, padded)
+    def of(cls, member: nn.Module, padded: nn.Module) -> MemberLayout:
+        """Find the positions of a member's layers in the padded module."""
+        layers = dict(member.named_modules())
+        names = names_in_padded(layers, dict(padded.named_modules()))
 
-        def home(name: str, tensor: Tensor) -> TensorPlacement:
+        def placement(name: str, tensor: Tensor) -> TensorPlacement:
             owner, dot, attribute = name.rpartition(".")
             return TensorPlacement(names[owner] + dot + attribute, tensor.shape)
 
         return cls(
-            {names[name]: layer for name, layer in member.modules.items()},
-            {name: home(name, tensor) for name, tensor in member.parameters.items()},
-            {name: home(name, tensor) for name, tensor in member.buffers.items()},
+            {names[name]: layer for name, layer in layers.items()},
+            {name: placement(name, tensor) for name, tensor in member.named_parameters()},
+            {name: placement(name, tensor) for name, tensor in member.named_buffers()},
         )
 
 
 class ParamStack(Generic[ModuleT]):
-    """Modules as one: `module` computes all of them, `flat` `[P, N]` holds all their parameters.
+    """Several modules as one: `module` computes all of them, `flat` `[P, N]` holds all their parameters.
 
-    `padded` is a module like the members in which each of them has room; its own numbers play no part.
+    `padded` is a module in which each member fits; its own values are not used.
     """
 
     def __init__(
@@ -217,18 +215,15 @@ class ParamStack(Generic[ModuleT]):
         buffers: dict[str, Tensor],
         slots: tuple[ParamSlot, ...],
     ) -> None:
-        self.padded, self.member_layouts, self.flat, self.buffers, self.slots = (
-            padded,
-            list(member_layouts),
-            flat,
-            buffers,
-            slots,
-        )
-        self._places: dict[int, Tensor] = {}
-        parts, own = views(flat, slots), walk(padded)
-        body: dict[int, Tensor] = {id(tensor): nn.Parameter(parts[name]) for name, tensor in own.parameters.items()}
-        body |= {id(tensor): buffers[name] for name, tensor in own.buffers.items()}
-        self.module = rebuild_with(padded, lambda tensor: body[id(tensor)])
+        self.padded, self.member_layouts = padded, list(member_layouts)
+        self.flat, self.buffers, self.slots = flat, buffers, slots
+        self._param_indices: dict[int, Tensor] = {}
+        parameters = views(flat, slots)
+        stacked: dict[int, Tensor] = {
+            id(old): nn.Parameter(parameters[name]) for name, old in padded.named_parameters()
+        }
+        stacked |= {id(old): buffers[name] for name, old in padded.named_buffers()}
+        self.module = rebuild_with(padded, lambda tensor: stacked[id(tensor)])
 
     @classmethod
     def of(
@@ -239,94 +234,78 @@ class ParamStack(Generic[ModuleT]):
         flat: Tensor | None = None,
         slots: tuple[ParamSlot, ...] = (),
     ) -> ParamStack[ModuleT]:
-        """ParamStack modules, and re-point their tensors to rows of the stack; equal ones need no cover."""
-        padded, members = modules[0] if padded is None else padded, [walk(module) for module in modules]
-        there, numbers, slots = walk(padded), next(iter(members[0].parameters.values())), slots or layout(padded)
-        flat = numbers.new_zeros(len(modules), slots[-1].stop) if flat is None else flat
-        buffers = {  # as precise as the members' numbers, which the cover's need not be; counters stay counters
-            name: (numbers if buffer.is_floating_point() else buffer).new_zeros(len(modules), *buffer.shape)
-            for name, buffer in there.buffers.items()
+        """Stack modules and re-point their tensors to rows of the stack; equal modules need no `padded` one."""
+        padded = modules[0] if padded is None else padded
+        like, slots = next(modules[0].parameters()), slots or layout(padded)
+        flat = like.new_zeros(len(modules), slots[-1].stop) if flat is None else flat
+        buffers = {  # in the members' dtype, which may differ from the padded module's; integer buffers keep theirs
+            name: (like if buffer.is_floating_point() else buffer).new_zeros(len(modules), *buffer.shape)
+            for name, buffer in padded.named_buffers()
         }
-        kinds = [_kind(module, member) for module, member in zip(modules, members, strict=True)]
-        found = {
-            kind: MemberLayout.of(member, there.modules)
-            for kind, member in dict(zip(kinds, members, strict=True)).items()
-        }
-        stack = cls(padded, [found[kind] for kind in kinds], flat, buffers, slots)
-        for row, member in enumerate(members):
-            stack._move_in(row, member)
-        stack.set_members()
+        stack = cls(padded, [MemberLayout.of(module, padded) for module in modules], flat, buffers, slots)
+        for row, module in enumerate(modules):
+            stack._move_in(row, module)
+        stack._set_members()
         return stack
 
     @torch.no_grad()
-    def _move_in(self, row: int, member: Walk) -> None:
-        """A member's numbers move into its row, and its tensors become views of them."""
-        parts = self.parts(self.flat, row)
-        for name, (there, shape) in self.member_layouts[row].buffers.items():
-            parts[name] = _leading_block(self.buffers[there][row], shape)
-        for name, tensor in member.tensors.items():
-            parts[name].copy_(tensor)
-            tensor.data = parts[name]
+    def _move_in(self, row: int, member: nn.Module) -> None:
+        """Copy a member's values into its row, and make its tensors views of them."""
+        rows = self.member_views(self.flat, row)
+        for name, (padded_name, shape) in self.member_layouts[row].buffers.items():
+            rows[name] = _leading_block(self.buffers[padded_name][row], shape)
+        for name, tensor in (*member.named_parameters(), *member.named_buffers()):
+            rows[name].copy_(tensor)
+            tensor.data = rows[name]
 
-    def set_members(self) -> None:
-        """Tell the layers about their members."""
-        for name, layer in walk(self.module).modules.items():
-            if isinstance(layer, Activation | LayerNorm | Linear):
-                layer.set_members(
-                    [member_layout.layers.get(name) for member_layout in self.member_layouts], self.flat.device
-                )
+    def _set_members(self) -> None:
+        """Pass each layer its counterparts in the members."""
+        for name, layer in self.module.named_modules():
+            if isinstance(layer, MemberAware):
+                layer.set_members([member.layers.get(name) for member in self.member_layouts], self.flat.device)
 
-    def parts(self, rows: Tensor, row: int) -> dict[str, Tensor]:
-        """Name the parts of a row of `[P, N]` (parameters, moments) that are the member's own."""
-        everything = views(rows[row], self.slots)
-        return {
-            name: _leading_block(everything[there], shape)
-            for name, (there, shape) in self.member_layouts[row].parameters.items()
-        }
+    def member_views(self, rows: Tensor, row: int) -> dict[str, Tensor]:
+        """Return one member's values in a row of `[P, N]` (parameters or moments), by its own names and shapes."""
+        padded = views(rows[row], self.slots)
+        placements = self.member_layouts[row].parameters.items()
+        return {name: _leading_block(padded[padded_name], shape) for name, (padded_name, shape) in placements}
 
-    def places(self, row: int) -> Tensor:
-        """Where in a row of `[P, N]` a member's own numbers lie, in the order in which it has them alone."""
-        member_layout = id(self.member_layouts[row])  # those that are alike have one
-        if member_layout not in self._places:
+    def param_indices(self, row: int) -> Tensor:
+        """Return the columns of `[P, N]` that hold a member's own parameters, in the order of the member alone."""
+        if row not in self._param_indices:
             columns = torch.arange(self.flat.shape[1], device=self.flat.device).expand(self.flat.shape)
-            self._places[member_layout] = torch.cat([part.reshape(-1) for part in self.parts(columns, row).values()])
-        return self._places[member_layout]
+            own = self.member_views(columns, row).values()
+            self._param_indices[row] = torch.cat([part.reshape(-1) for part in own])
+        return self._param_indices[row]
 
     def take(self, rows: Tensor, flat: Tensor | None = None) -> ParamStack[ModuleT]:
-        """Copy some rows into a stack of their own (no member is re-pointed); `flat` is where they were copied to."""
+        """Return a stack of copies of some rows (no member is re-pointed); `flat` is an existing copy of them."""
         member_layouts = [self.member_layouts[row] for row in rows.tolist()]
         buffers = {name: buffer[rows] for name, buffer in self.buffers.items()}
-        part = ParamStack(
-            self.padded, member_layouts, self.flat.index_select(0, rows) if flat is None else flat, buffers, self.slots
-        )
-        part.module.train(self.module.training)
-        part.set_members()
-        return part
+        flat = self.flat.index_select(0, rows) if flat is None else flat
+        taken = ParamStack(self.padded, member_layouts, flat, buffers, self.slots)
+        taken.module.train(self.module.training)
+        taken._set_members()
+        return taken
 
     def put(self, rows: Tensor, stack: ParamStack[ModuleT]) -> None:
-        """Write a stack that was taken back into its rows."""
+        """Write a stack that `take` returned back into its rows."""
         self.flat[rows] = stack.flat
         for name, buffer in self.buffers.items():
             buffer[rows] = stack.buffers[name]
 
 
 def names_in_padded(member: Mapping[str, nn.Module], padded: Mapping[str, nn.Module]) -> dict[str, str]:
-    """The name of each of a member's submodules among those of the cover."""
+    """Map the name of each submodule of a member to its name in the padded module."""
     names: dict[str, str] = {}
-    elsewhere: dict[str, str] = {}
+    moved: dict[str, str] = {}
     for name, module in member.items():
-        names[name] = elsewhere.get(name, name)
+        names[name] = moved.get(name, name)
         if isinstance(module, EvolvableModule):
             prefix = f"{name}." if name else ""
-            name_in_padded = module.name_in_padded(cast(EvolvableModule, padded[name]))
-            elsewhere |= {prefix + here: prefix + there for here, there in name_in_padded.items()}
+            inner = module.name_in_padded(cast(EvolvableModule, padded[name]))
+            moved |= {prefix + own: prefix + other for own, other in inner.items()}
     return names
-
-
-def _kind(module: nn.Module, its: Walk) -> Hashable:
-    """What modules have in common whose layers are alike, and have tensors of the same names and shapes."""
-    spec = module.spec if isinstance(module, EvolvableModule) else id(module)
-    return spec, tuple(parameter.shape for parameter in its.parameters.values())
 
 
 def _leading_block(tensor: Tensor, shape: torch.Size) -> Tensor:

@@ -1,12 +1,12 @@
-"""Weights and optimizer moments, carried from one shape to another so that what was learned is kept.
+"""Transfer of weights and Adam moments from a parent network to its mutated child.
 
-One rule serves every kind of layer: along each axis a unit either comes from a unit of the parent or is new. New
-*outputs* get random weights as large as their neighbours', new *inputs* get zero, so that a newborn unit computes
-something and says nothing: growth changes no output. Removal cannot be exact: the units go that are missed least, and
-what reads them is refitted by ridge regression (closed form).
+One rule serves every kind of layer: along each axis of a tensor, a unit either comes from a unit of the parent or is
+new. New *outputs* get random weights as large as their neighbours', new *inputs* get zero, so a new unit computes
+something that no other unit uses yet: growth changes no output. Removal cannot be exact: the units are removed that
+cost least, and the layers that read them are refitted by ridge regression (closed form).
 
-Weights are carried on the host, by numpy, which cuts and writes them in half of torch's time; of a device all of
-them are fetched at once, and brought back so.
+Weights are copied on the CPU with numpy, which takes half of torch's time; from an accelerator all weights are fetched
+at once and written back at once.
 """
 
 from __future__ import annotations
@@ -16,35 +16,34 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl_like.modules.base import Arguments, EvolvableModule, UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.layers import LayerNorm, Linear
-from agilerl_like.modules.module_utils import Walk, switch, walk
 from agilerl_like.modules.param_stack import ParamSlot, bind_parameters_, layout, update_count_flags, views
 
 
 class WeightMap(NamedTuple):
-    """How a child's tensors come from its parent's: what weights and optimizer moments have in common."""
+    """Where each tensor of a child comes from; the same for weights and for optimizer moments."""
 
     sources: Mapping[str, str]
-    """The parent's name of each of the child's tensors; one that is not named is newborn."""
+    """The parent's name of each of the child's tensors; a tensor without an entry is new."""
     unit_axes: UnitAxes
-    """The child's, where any group has other units."""
+    """The child's, if any unit group changed."""
     maps: UnitMaps
 
-    def leaves_whole(self, name: str) -> bool:
-        """Whether one of the child's tensors has the units that it came from, no more and no fewer."""
+    def is_unchanged(self, name: str) -> bool:
+        """Whether one of the child's tensors has exactly the units of its source."""
         return self.maps.keys().isdisjoint(self.unit_axes.get(name, ()))
 
 
 class TransferResult(NamedTuple):
-    """What a child has from its parent besides its weights."""
+    """What a transfer returns besides the weights that it writes."""
 
     maps: UnitMaps
-    """Which unit of the parent each unit of the child was, in every group that changed."""
+    """For every changed unit group, the parent's unit of each of the child's units."""
     moments: tuple[Tensor, ...]
-    """As many rows `[N]` of moments as the parent has."""
+    """As many rows `[N]` as the parent has."""
 
 
 @torch.no_grad()
@@ -60,363 +59,191 @@ def transfer_weights_(
     unit_change: UnitChange | None = None,
     recorded: Mapping[str, RecordedLinear] | None = None,
 ) -> TransferResult:
-    """Make a child, built from the mutated spec, as like its parent as can be; the parent keeps every bit.
+    """Write weights into a child, built from the mutated spec, so that it computes what its parent computes.
 
-    Growth changes nothing that the parent says. After a removal what read the lost units is refitted on `states`,
-    something that the parent reads, both in evaluation mode. `generator` draws what newborn units compute. `moments`
-    are Adam's first and second ones `[N]` of the parent's parameters in their order; the child gets its own. They and
-    its parameters lie in one flat row each. `unit_change` is what the parent says of this, if it was asked already;
-    `recorded` is what its readers read and give of `states`, if that was computed already.
+    After growth the outputs are equal. After a removal the layers that read the removed units are refitted on `states`,
+    inputs of the parent, both networks in evaluation mode. The parent is not changed. `generator` draws the weights of
+    new units. `moments` are Adam's first and second moments `[N]` of the parent's parameters in their order; the
+    child's are returned. The child's parameters are views of one flat row. `unit_change` and `recorded` (one entry for
+    each layer to refit) may be passed if they were computed before.
     """
     unit_change = parent.unit_change(operator, arguments) if unit_change is None else unit_change
     if recorded is None:
-        recorded = {reader: RecordedLinear.of(parent, reader, states) for reader, _ in unit_change.consumers}
-    ours, theirs = walk(child), walk(parent)
-    sources = child.source_names(ours.tensors, operator, arguments)
-    before = parent.unit_axes() if unit_change.units or unit_change.fixed_maps else {}
-    maps = _unit_maps(parent, before, theirs.tensors, unit_change, recorded)
-    as_before = sources.keys() == theirs.tensors.keys() and all(name == source for name, source in sources.items())
-    heritage = WeightMap(sources, before if as_before or not maps else child.unit_axes(), maps)
-    rows, slots, old = _flat(theirs, moments), layout(ours), layout(theirs)
-    host, its_host = (held := _on_cpu(rows)).numpy(), held.new_empty(len(rows), slots[-1].stop)
-    _settle_(its_host.numpy(), ours, slots, host, old, heritage)
-    changed = [slot for slot in slots if slot.name in sources and not heritage.leaves_whole(slot.name)]
-    were = {sources[slot.name] for slot in changed}
-    its_parents = _parts(host, [slot for slot in old if slot.name in were])
-    copy_units_(_parts(its_host.numpy(), changed), its_parents, heritage, generator=generator)
-    its_rows = its_host.to(rows)
-    bind_parameters_(its_rows[0], ours.parameters.values())
-    _carry_buffers_(ours.buffers, theirs.buffers, heritage, generator)
+        recorded = {name: RecordedLinear.of(parent, name, states) for name, _ in unit_change.consumers}
+    buffers, parent_buffers = dict(child.named_buffers()), dict(parent.named_buffers())
+    slots, parent_slots = layout(child), layout(parent)
+    sources = child.source_names([*(slot.name for slot in slots), *buffers], operator, arguments)
+    maps = _unit_maps(parent, unit_change, recorded)
+    weight_map = WeightMap(sources, child.unit_axes() if maps else {}, maps)
+
+    parent_rows = _rows_of(parent, moments)
+    on_cpu = _on_cpu(parent_rows)
+    rows = on_cpu.new_empty(len(on_cpu), slots[-1].stop)
+    _copy_unchanged_(rows.numpy(), child, slots, on_cpu.numpy(), parent_slots, weight_map)
+    changed = [slot for slot in slots if slot.name in sources and not weight_map.is_unchanged(slot.name)]
+    source_slots = [slot for slot in parent_slots if slot.name in {sources[slot.name] for slot in changed}]
+    copy_units_(_arrays(rows.numpy(), changed), _arrays(on_cpu.numpy(), source_slots), weight_map, generator=generator)
+    rows = rows.to(parent_rows)
+    bind_parameters_(rows[0], child.parameters())
+    _copy_buffers_(buffers, parent_buffers, weight_map, generator)
     child.init_new_layer_(operator, arguments, generator)
-    inherited = TransferResult(heritage.maps, its_rows[1:].unbind())
-    if not unit_change.consumers:
-        update_count_flags(ours)
-        return inherited
-    switch(child, False)
-    for layer in ours.modules.values():
-        if isinstance(layer, LayerNorm):
-            layer.count_all_if_few_()
-    child.merge_removed_layer_(parent, operator, arguments)
-    numbers = views(its_rows, slots)
-    for reader, replacement in unit_change.consumers:
-        wanted = _surviving_outputs(
-            recorded[reader].outputs, parent.get_parameter(f"{reader}.bias"), heritage, replacement
-        )
-        _refit_replacement_(child, replacement, wanted, states)
-        for name in ("weight", "bias"):
-            numbers[f"{replacement}.{name}"][1:2] = 0.0  # it does not go on where it went
-    return inherited
+    if unit_change.consumers:
+        _refit_consumers_(child, parent, operator, arguments, weight_map, unit_change, recorded, states)
+        tensors = views(rows[1:2], slots)
+        for _, replacement in unit_change.consumers:  # the first moment of a refitted layer is of other weights
+            for name in ("weight", "bias"):
+                tensors[f"{replacement}.{name}"].zero_()
+    else:
+        update_count_flags(child)
+    return TransferResult(maps, rows[1:].unbind())
 
 
-def _flat(module: Walk, moments: Sequence[Tensor]) -> Tensor:
-    """A module's parameters in a row, and its moments `[N]` in others: `[R, N]`."""
-    parameters = (parameter.ravel() for parameter in module.parameters.values())
+def _rows_of(module: nn.Module, moments: Sequence[Tensor]) -> Tensor:
+    """A module's parameters in one row and its moments `[N]` in the others: `[R, N]`."""
+    parameters = (parameter.ravel() for parameter in module.parameters())
     return torch.cat([*parameters, *moments]).view(1 + len(moments), -1)
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:
-    """Numbers as numpy can read them: the tensor itself, if they are."""
+    """A tensor that numpy can read: the same one where possible."""
     tensor = tensor.detach().cpu()
     return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
 
 
-def _parts(rows: np.ndarray, slots: Sequence[ParamSlot]) -> dict[str, np.ndarray]:
-    """Name the parts of rows `[R, N]`, as views with each parameter's shape."""
+def _arrays(rows: np.ndarray, slots: Sequence[ParamSlot]) -> dict[str, np.ndarray]:
+    """The tensors in rows `[R, N]` by name, as views `[R, *shape]`."""
     return {slot.name: rows[:, slot.start : slot.stop].reshape(len(rows), *slot.shape) for slot in slots}
 
 
-def _settle_(
-    its_rows: np.ndarray,
-    ours: Walk,
-    slots: Sequence[ParamSlot],
+def _copy_unchanged_(
     rows: np.ndarray,
-    old: Sequence[ParamSlot],
-    heritage: WeightMap,
+    child: nn.Module,
+    slots: Sequence[ParamSlot],
+    parent_rows: np.ndarray,
+    parent_slots: Sequence[ParamSlot],
+    weight_map: WeightMap,
 ) -> None:
-    """Fill a child's rows `[R, N]` of weights and moments with whatever it has whole from its parent's.
+    """Fill a child's rows `[R, N]` of weights and moments with all tensors whose units did not change.
 
-    What is newborn, or has newborn units, is as it was built; a newborn tensor's moments are 0 and the mean of all, for
-    with second ones of 0 its first steps would be long.
+    New tensors, and those with new units, keep the values the child was built with. The second moment of a new tensor
+    is the mean of all: with 0 its first steps would be long.
     """
-    places = {slot.name: slot for slot in old}
-    runs: list[tuple[int, int, int]] = []  # neighbours, copied at once: from where to where, how far off in the parent
-    newborn: list[ParamSlot] = []
-    for slot, parameter in zip(slots, ours.parameters.values(), strict=True):
-        source = places.get(heritage.sources.get(slot.name, ""))
-        if source is not None and heritage.leaves_whole(slot.name):
-            away = source.start - slot.start
-            begins = runs.pop()[0] if runs and runs[-1][1:] == (slot.start, away) else slot.start
-            runs.append((begins, slot.stop, away))
+    by_name = {slot.name: slot for slot in parent_slots}
+    mean = parent_rows[2:].mean(1, keepdims=True)
+    for slot, parameter in zip(slots, child.parameters(), strict=True):
+        target, source = rows[:, slot.start : slot.stop], by_name.get(weight_map.sources.get(slot.name, ""))
+        if source is not None and weight_map.is_unchanged(slot.name):
+            target[:] = parent_rows[:, source.start : source.stop]
             continue
+        target[0] = _on_cpu(parameter).reshape(-1).numpy()
         if source is None:
-            newborn.append(slot)
-        if source is None or not _is_random(slot.name, parameter.dim()):
-            its_rows[0, slot.start : slot.stop] = _on_cpu(parameter).reshape(-1).numpy()
-    for start, stop, away in runs:
-        its_rows[:, start:stop] = rows[:, start + away : stop + away]
-    if newborn:
-        usual = rows[2:].mean(1, keepdims=True)
-        for _, start, stop, _ in newborn:
-            its_rows[1:2, start:stop], its_rows[2:, start:stop] = 0.0, usual
+            target[1:2], target[2:] = 0.0, mean
 
 
-def _carry_buffers_(
-    child: Mapping[str, Tensor], parent: Mapping[str, Tensor], heritage: WeightMap, generator: torch.Generator
+def _copy_buffers_(
+    child: Mapping[str, Tensor], parent: Mapping[str, Tensor], weight_map: WeightMap, generator: torch.Generator
 ) -> None:
-    """The same for buffers, which have no moments."""
+    """Copy buffers, which have no moments."""
     for name, buffer in child.items():
-        source = heritage.sources.get(name, "")
+        source = weight_map.sources.get(name, "")
         if source not in parent:
             continue
-        if heritage.leaves_whole(name):
+        if weight_map.is_unchanged(name):
             buffer.copy_(parent[source])
             continue
-        ours, theirs = _on_cpu(buffer), _on_cpu(parent[source])
-        its, where = {name: ours.numpy()[None]}, {source: theirs.numpy()[None]}
-        copy_units_(its, where, heritage, generator=generator)
-        buffer.copy_(ours)
+        new, old = _on_cpu(buffer), _on_cpu(parent[source]).numpy()
+        copy_units_({name: new.numpy()[None]}, {source: old[None]}, weight_map, generator=generator)
+        buffer.copy_(new)
+
+
+# -- which units stay
 
 
 class RecordedLinear(NamedTuple):
-    """What a linear map of the parent's reads and gives."""
+    """Inputs, weights and outputs of one of the parent's linear maps on given states."""
 
     inputs: Tensor  # [n, columns]
     matrix: Tensor  # [out, columns]
     outputs: Tensor  # [n, out]
 
     @classmethod
-    def of(cls, parent: EvolvableModule, reader: str, states: Any) -> RecordedLinear:
-        """What the linear map of this name reads and gives of `states`."""
-        linear, inputs = cast(Linear, parent.get_submodule(reader)), parent.layer_input(reader, states)
-        return cls(inputs, linear.matrix(), torch.addmm(linear.bias.flatten(), inputs, linear.matrix().T))
+    def of(cls, parent: EvolvableModule, name: str, states: Any) -> RecordedLinear:
+        """Record the linear map of this name while the parent reads `states`."""
+        linear, inputs = cast(Linear, parent.get_submodule(name)), parent.layer_input(name, states)
+        matrix = linear.matrix()
+        return cls(inputs, matrix, torch.addmm(linear.bias.flatten(), inputs, matrix.T))
+
+
+def append_units(width: int, added: int) -> Tensor:
+    """Return the unit map of a group that keeps its `width` units and gets `added` new ones."""
+    return torch.cat([torch.arange(width), torch.full((added,), -1)])
 
 
 def _unit_maps(
-    parent: EvolvableModule,
-    unit_axes: UnitAxes,
-    tensors: Mapping[str, Tensor],
-    unit_change: UnitChange,
-    recorded: Mapping[str, RecordedLinear],
+    parent: EvolvableModule, unit_change: UnitChange, recorded: Mapping[str, RecordedLinear]
 ) -> dict[str, Tensor]:
-    """Which unit of the parent each unit of the child is, in every group that gets wider or narrower."""
-    maps, widths = dict(unit_change.fixed_maps), dict[str, int]()
-    for name, tensor in tensors.items() if unit_change.units else ():
-        widths.update(zip(unit_axes.get(name, ()), tensor.shape, strict=False))
+    """The unit map of every group whose width changes."""
+    if not (unit_change.units or unit_change.fixed_maps):
+        return {}
+    axes, widths, maps = parent.unit_axes(), dict[str, int](), dict(unit_change.fixed_maps)
+    for name, tensor in (*parent.named_parameters(), *parent.named_buffers()):
+        widths.update(zip(axes.get(name, ()), tensor.shape, strict=False))
     for group, change in unit_change.units.items():
         if change > 0:
             maps[group] = append_units(widths[group], change)
         elif change < 0:
-            maps[group] = _surviving_units(parent, unit_axes, group, widths[group], -change, recorded)
-    return {**maps, **parent.expand_maps(maps)} if maps else {}
+            maps[group] = _surviving_units(parent, axes, group, widths[group], -change, recorded)
+    return {**maps, **parent.expand_maps(maps)}
 
 
 def _surviving_units(
     parent: EvolvableModule,
-    unit_axes: UnitAxes,
+    axes: UnitAxes,
     group: str,
     width: int,
     removed: int,
     recorded: Mapping[str, RecordedLinear],
 ) -> Tensor:
-    """The map of a group that loses the units which its readers miss least.
+    """The unit map of a group that loses the units which cost its consumers least.
 
-    Several readers of one group read the same numbers: the two heads on a shared encoder.
+    All consumers of one group have the same inputs: the two heads of a shared encoder.
     """
     found: list[tuple[RecordedLinear, Tensor]] = []
-    for name, its in recorded.items():
-        columns = _columns(parent, group, width, unit_axes[f"{name}.weight"], its.inputs.shape[1])
+    for name, linear in recorded.items():
+        columns = _columns(parent, group, width, axes[f"{name}.weight"], linear.inputs.shape[1])
         if columns is not None:
-            found.append((its, columns))
-    if not found:  # a module by itself, of which nobody reads
+            found.append((linear, columns))
+    if not found:  # the output of a module that is not part of a network
         return torch.arange(width - removed)
-    (first, columns), matrices = found[0], [its.matrix for its, _ in found]
-    alike = all(matrix.shape[1] == width for matrix in matrices)
-    if alike and columns.shape[1] == 1:
+    (first, columns), matrices = found[0], [linear.matrix for linear, _ in found]
+    if columns.shape[1] == 1 and all(matrix.shape[1] == width for matrix in matrices):
         return prune_by_refit_error(first.inputs, torch.cat(matrices), removed)
-    return prune_by_output_variance([(its.inputs, its.matrix, columns) for its, columns in found], removed)
+    return prune_by_output_variance([(linear.inputs, linear.matrix, columns) for linear, columns in found], removed)
 
 
 def _columns(parent: EvolvableModule, group: str, width: int, groups: tuple[str, ...], count: int) -> Tensor | None:
-    """Which of a reader's columns `[width, block]` each unit of a group stands in; None if it reads another group.
+    """The columns `[width, block]` of a consumer that belong to each unit of a group; None if it reads another group.
 
-    A unit's columns are neighbours (a kernel's taps), or follow from it (the pixels of a flattened channel).
+    They are neighbours (a kernel's positions), or follow from the unit (the pixels of a flattened channel).
     """
-    read = [name for name in groups if name][1:]
-    if group in read:
+    inputs = [name for name in groups if name][1:]
+    if group in inputs:
         return torch.arange(count).view(width, -1)
-    none = parent.expand_maps({group: torch.zeros(0, dtype=torch.int64)})
-    follows = [name for name in read if name in none]
-    if not follows:
+    no_units = parent.expand_maps({group: torch.zeros(0, dtype=torch.int64)})
+    expanded = next((name for name in inputs if name in no_units), None)
+    if expanded is None:
         return None
-    always = none[follows[0]]  # other groups' units among them
-    alone = (parent.expand_maps({group: torch.tensor([unit])})[follows[0]] for unit in range(width))
-    return torch.stack([columns[~torch.isin(columns, always)] for columns in alone])
-
-
-def _surviving_outputs(outputs: Tensor, bias: Tensor, heritage: WeightMap, replacement: str) -> Tensor:
-    """What a linear map of the parent's gives `[n, out]`, where its heir gives fewer numbers."""
-    outputs = outputs.unflatten(1, bias.shape)
-    for axis, group in enumerate(heritage.unit_axes.get(f"{replacement}.bias", ())):
-        if group in heritage.maps:
-            outputs = outputs.index_select(axis + 1, heritage.maps[group].to(outputs.device))
-    return outputs.flatten(1)
-
-
-def _refit_replacement_(child: EvolvableModule, replacement: str, wanted: Tensor, states: Any) -> None:
-    """Refit a linear map to give what is `wanted` `[n, out]`, unless its layer says that better as it is.
-
-    It does where the activation stands in for a removed one: relu(W x) for relu(I relu(W x)).
-    """
-    linear, inputs = cast(Linear, child.get_submodule(replacement)), child.layer_input(replacement, states)
-    matrix, bias = linear.matrix(), linear.bias.view(-1)
-    goal = child.layer_output(replacement, wanted, inputs)
-
-    def error() -> float:
-        return float(
-            (child.layer_output(replacement, torch.addmm(bias, inputs, matrix.T), inputs) - goal).square().sum()
-        )
-
-    merged, bridged_error = (matrix.clone(), bias.clone()), error()
-    refit_(matrix, bias, inputs, wanted)
-    if bridged_error < error():
-        matrix.copy_(merged[0])
-        bias.copy_(merged[1])
-
-
-def append_units(width: int, added: int) -> Tensor:
-    """Return the map of a group that keeps its `width` units and gets `added` new ones."""
-    return torch.cat([torch.arange(width), torch.full((added,), -1)])
-
-
-class AxisMap(NamedTuple):
-    """Where the units on an axis come from."""
-
-    take: np.ndarray
-    """The parent's unit of each; any for a new one."""
-    new: np.ndarray | slice | None
-    """Those that are new, if any are: a slice where the parent's first ones stay where they are, in front of them."""
-
-    @classmethod
-    def along(cls, unit_map: Tensor) -> AxisMap:
-        """The way of a unit map."""
-        take = unit_map.numpy()
-        new = np.flatnonzero(take < 0)
-        old = len(take) - len(new)
-        if len(new) and np.array_equal(take[:old], np.arange(old)):
-            return cls(take, slice(old, len(take)))
-        return cls(take.clip(0), new if len(new) else None)
-
-
-def copy_along_axes_(
-    child: np.ndarray,
-    old: np.ndarray,
-    ways: Sequence[AxisMap | None],
-    *,
-    new_outputs: np.ndarray | None,
-    new_inputs: np.ndarray,
-) -> None:
-    """Carry weights, and perhaps their moments, `[R, …]` along their axes' ways; an axis without one stays as it is.
-
-    The first of these axes is that of the outputs. Entries of surviving units are the old ones; columns of new input
-    units are `new_inputs` `[R]`; rows of new output units are `new_outputs` `[R, new, …]`.
-    """
-    taken = old
-    for axis, way in enumerate(ways, 1):
-        if way is not None and isinstance(way.new, slice):  # to pick one by one what stays in its place takes long
-            taken = taken[_along(axis, slice(way.new.start))]
-        elif way is not None:
-            taken = taken.take(way.take, axis)
-    child[tuple(map(slice, taken.shape))] = taken
-    for axis, way in enumerate(ways, 1):
-        if way is not None and way.new is not None:
-            child[_along(axis, way.new)] = new_outputs if axis == 1 else _column(new_inputs, child.ndim)
-
-
-def _along(axis: int, where: slice | np.ndarray) -> tuple[slice | np.ndarray, ...]:
-    """The index of some places on one axis."""
-    return *(slice(None),) * axis, where
-
-
-def _column(numbers: np.ndarray, ndim: int) -> np.ndarray:
-    """One number for each row: `[R, 1, …]`."""
-    return numbers.reshape(-1, *(1,) * (ndim - 1))
-
-
-def copy_units_(
-    child: Mapping[str, np.ndarray],
-    parent: Mapping[str, np.ndarray],
-    heritage: WeightMap,
-    *,
-    generator: torch.Generator,
-) -> None:
-    """Fill the child's weights or buffers `[1, …]`, or weights and their moments `[3, …]`, from the parent's.
-
-    A tensor without a source stays as it is. Of a weight matrix, new outputs get rows drawn at random, as long as the
-    median row; of anything else what stands in the child. New entries get a first moment of 0, and as their second one
-    the mean of their tensor's: with 0 there, a newborn weight's first steps would be 3 to 6 learning rates.
-    """
-    ways: dict[str, AxisMap] = {}
-    for name, its in child.items():
-        source = parent.get(heritage.sources.get(name, ""))
-        if source is None:
-            continue
-        for group in heritage.unit_axes[name]:
-            if group in heritage.maps and group not in ways:
-                ways[group] = AxisMap.along(heritage.maps[group])
-        ours, theirs, its_ways = _outputs_first(heritage.unit_axes[name], ways, its, source)
-        usual = np.zeros(len(source), source.dtype)
-        usual[2:] = source[2:].mean(tuple(range(1, source.ndim)))
-        newborn = None
-        if its_ways[0] is not None and its_ways[0].new is not None:
-            newborn = ours[:, its_ways[0].new]
-            newborn[0] = _new_unit_values(name, theirs[0], newborn[0], generator)
-            newborn[1:] = _column(usual[1:], newborn.ndim)
-        copy_along_axes_(ours, theirs, its_ways, new_outputs=newborn, new_inputs=usual)
-
-
-def _outputs_first(
-    groups: Sequence[str], ways: Mapping[str, AxisMap], child: np.ndarray, parent: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, list[AxisMap | None]]:
-    """Both tensors `[R, …]` as views with the axis of their outputs in front of the others, and all axes' ways then."""
-    axis = next((axis for axis, group in enumerate(groups) if group), 0)
-    its_ways = [ways.get(group) if group else None for group in groups]
-    if axis == 0:
-        return child, parent, its_ways
-    its_ways.insert(0, its_ways.pop(axis))
-    return np.moveaxis(child, axis + 1, 1), np.moveaxis(parent, axis + 1, 1), its_ways
-
-
-def _is_random(name: str, ndim: int) -> bool:
-    """Whether what newborn outputs of a tensor compute is drawn."""
-    return ndim > 1 and name.endswith("weight")
-
-
-def _new_unit_values(name: str, old: np.ndarray, fresh: np.ndarray, generator: torch.Generator) -> np.ndarray:
-    if name.endswith("counted"):  # no say in the spread by which the others are normalised
-        return np.zeros_like(fresh)
-    if fresh.ndim < 2 or name.endswith("bias"):
-        return fresh
-    rows = torch.randn(fresh.shape, generator=generator).numpy() if _is_random(name, fresh.ndim) else fresh
-    lengths = np.sort(_lengths(old), axis=None)
-    usual = lengths[(len(lengths) - 1) // 2]
-    return rows * ((usual if usual > 0 else 2**0.5) / np.maximum(_lengths(rows), 1e-12))
-
-
-def _lengths(rows: np.ndarray) -> np.ndarray:
-    """The length of each row `[n, …]`, however large its numbers are: `[n, 1, …]`."""
-    return np.sqrt(np.square(rows, dtype=np.float64).sum(tuple(range(1, rows.ndim)), keepdims=True))
-
-
-RIDGE = 1e-3
-"""Strength of the pull towards the weights as they were, relative to the mean variance of the inputs."""
+    others = no_units[expanded]  # columns of other groups' units
+    each = (parent.expand_maps({group: torch.tensor([unit])})[expanded] for unit in range(width))
+    return torch.stack([columns[~torch.isin(columns, others)] for columns in each])
 
 
 def prune_by_refit_error(inputs: Tensor, weight: Tensor, removed: int) -> Tensor:
-    """Return the map of a group that loses the `removed` units that the layer reading them can best do without.
+    """Return the unit map of a group without the `removed` units that its consumer can best do without.
 
-    One unit after the other goes: the one whose loss, once `weight` `[out, in]` is refitted on `inputs` `[n, in]`,
-    leaves the smallest squared error, w_j^2 / [G^-1]_jj with G the inputs' covariance (Hassibi and Stork 1993). So of
-    two units that say the same, one stays.
+    Units are removed one by one: the one whose removal, once `weight` `[out, in]` is refitted on `inputs` `[n, in]`,
+    leaves the smallest squared error, w_j^2 / [G^-1]_jj with G the inputs' covariance (Optimal Brain Surgeon, Hassibi
+    and Stork 1993). So of two redundant units one stays.
     """
     inverse, weight = torch.linalg.inv(_covariance(_centred(inputs)[0])), weight.to(torch.float64, copy=True)
     stays = torch.ones(weight.shape[1], dtype=torch.bool, device=weight.device)
@@ -432,11 +259,11 @@ def prune_by_refit_error(inputs: Tensor, weight: Tensor, removed: int) -> Tensor
 
 
 def prune_by_output_variance(consumers: Sequence[tuple[Tensor, Tensor, Tensor]], removed: int) -> Tensor:
-    """The same for units with several columns each: those go that move the outputs of their readers least.
+    """Return the unit map of a group, of several columns a unit, without those that move the outputs least.
 
-    Readers are `(inputs [n, in], weight [out, in], columns [units, block])`. How much a unit moves one is the mean
-    square of `weight @ inputs` over its own columns, as a share of all units'; how well others could stand in for it is
-    not asked, for that takes the inverse of a matrix of all columns.
+    Consumers are `(inputs [n, in], weight [out, in], columns [units, block])`. A unit's share of one consumer is the
+    mean square of `weight @ inputs` over its own columns, relative to the sum over all units. Whether other units could
+    replace it is not considered: that takes the inverse of a matrix of all columns.
     """
     shares = []
     for inputs, weight, columns in consumers:
@@ -444,16 +271,154 @@ def prune_by_output_variance(consumers: Sequence[tuple[Tensor, Tensor, Tensor]],
         own = weight.T[columns].double()  # [units, block, out]
         moved = torch.bmm(centred.transpose(1, 2), own).square().sum((1, 2)) / len(inputs)
         shares.append(moved / moved.sum().clamp(min=1e-300))
-    recorded = torch.stack(shares).sum(0)
-    return recorded.argsort(descending=True)[: len(recorded) - removed].sort().values.cpu()
+    total = torch.stack(shares).sum(0)
+    return total.argsort(descending=True)[: len(total) - removed].sort().values.cpu()
+
+
+# -- copying along unit maps
+
+
+def copy_along_axes_(
+    child: np.ndarray,
+    parent: np.ndarray,
+    maps: Sequence[np.ndarray | None],
+    *,
+    new_outputs: np.ndarray | None,
+    new_inputs: np.ndarray,
+) -> None:
+    """Copy a tensor `[R, …]` (weights, and perhaps moments) along the unit maps of its axes; None leaves an axis as is.
+
+    The first axis after R is that of the outputs. Entries of surviving units are the parent's; columns of new inputs
+    are `new_inputs` `[R]`; rows of new outputs are `new_outputs` `[R, new, …]`.
+    """
+    for axis, unit_map in enumerate(maps, 1):
+        if unit_map is not None:
+            parent = parent.take(unit_map.clip(0), axis)
+    child[...] = parent
+    for axis, unit_map in enumerate(maps, 1):
+        if unit_map is not None and (unit_map < 0).any():
+            index = *(slice(None),) * axis, unit_map < 0
+            child[index] = new_outputs if axis == 1 else _column(new_inputs, child.ndim)
+
+
+def _column(values: np.ndarray, ndim: int) -> np.ndarray:
+    """One value for each row: `[R, 1, …]`."""
+    return values.reshape(-1, *(1,) * (ndim - 1))
+
+
+def copy_units_(
+    child: Mapping[str, np.ndarray],
+    parent: Mapping[str, np.ndarray],
+    weight_map: WeightMap,
+    *,
+    generator: torch.Generator,
+) -> None:
+    """Fill the child's weights or buffers `[1, …]`, or weights and their moments `[3, …]`, from the parent's.
+
+    A tensor without a source stays as it is. New outputs of a weight matrix get random rows as long as the median row;
+    new outputs of other tensors keep the child's values. The moments of new entries are 0 and the mean of the tensor's
+    second moment: with 0 their first steps would be 3 to 6 learning rates long.
+    """
+    arrays = {group: unit_map.numpy() for group, unit_map in weight_map.maps.items()}
+    for name, tensor in child.items():
+        source = parent.get(weight_map.sources.get(name, ""))
+        if source is None:
+            continue
+        groups = weight_map.unit_axes[name]
+        axis = next((axis for axis, group in enumerate(groups) if group), 0)  # that of the outputs
+        maps = [arrays.get(group) if group else None for group in groups]
+        maps.insert(0, maps.pop(axis))
+        new, old = np.moveaxis(tensor, axis + 1, 1), np.moveaxis(source, axis + 1, 1)
+        mean = np.zeros(len(source), source.dtype)
+        mean[2:] = source[2:].mean(tuple(range(1, source.ndim)))
+        new_outputs = None
+        if maps[0] is not None and (maps[0] < 0).any():
+            new_outputs = new[:, maps[0] < 0]
+            new_outputs[0] = _new_unit_values(name, old[0], new_outputs[0], generator)
+            new_outputs[1:] = _column(mean[1:], new_outputs.ndim)
+        copy_along_axes_(new, old, maps, new_outputs=new_outputs, new_inputs=mean)
+
+
+def _new_unit_values(name: str, old: np.ndarray, built: np.ndarray, generator: torch.Generator) -> np.ndarray:
+    """Rows of new outputs, given the parent's rows and those that the child was built with."""
+    if name.endswith("counted"):  # a new unit does not enter the statistics that normalise the others
+        return np.zeros_like(built)
+    if built.ndim < 2 or name.endswith("bias"):
+        return built
+    rows = torch.randn(built.shape, generator=generator).numpy() if name.endswith("weight") else built
+    lengths = np.sort(_lengths(old), axis=None)
+    median = lengths[(len(lengths) - 1) // 2]
+    return rows * ((median if median > 0 else 2**0.5) / np.maximum(_lengths(rows), 1e-12))
+
+
+def _lengths(rows: np.ndarray) -> np.ndarray:
+    """The length of each row `[n, …]`, without overflow for large values: `[n, 1, …]`."""
+    return np.sqrt(np.square(rows, dtype=np.float64).sum(tuple(range(1, rows.ndim)), keepdims=True))
+
+
+# -- refitting after a removal
+
+RIDGE = 1e-3
+"""Strength of the penalty on changes of the weights, relative to the mean variance of the inputs."""
+
+
+def _refit_consumers_(
+    child: EvolvableModule,
+    parent: EvolvableModule,
+    operator: str,
+    arguments: Arguments,
+    weight_map: WeightMap,
+    unit_change: UnitChange,
+    recorded: Mapping[str, RecordedLinear],
+    states: Any,
+) -> None:
+    """Refit the child's layers that read removed units, so that their outputs are the parent's."""
+    child.eval()
+    for layer in child.modules():
+        if isinstance(layer, LayerNorm):
+            layer.count_all_if_few_()
+    child.merge_removed_layer_(parent, operator, arguments)
+    for name, replacement in unit_change.consumers:
+        bias_shape = parent.get_parameter(f"{name}.bias").shape
+        targets = _surviving_outputs(recorded[name].outputs, bias_shape, weight_map, replacement)
+        _refit_replacement_(child, replacement, targets, states)
+
+
+def _surviving_outputs(outputs: Tensor, bias_shape: torch.Size, weight_map: WeightMap, replacement: str) -> Tensor:
+    """The outputs `[n, out]` of one of the parent's linear maps that its replacement still has."""
+    outputs = outputs.unflatten(1, bias_shape)
+    for axis, group in enumerate(weight_map.unit_axes.get(f"{replacement}.bias", ())):
+        if group in weight_map.maps:
+            outputs = outputs.index_select(axis + 1, weight_map.maps[group].to(outputs.device))
+    return outputs.flatten(1)
+
+
+def _refit_replacement_(child: EvolvableModule, name: str, targets: Tensor, states: Any) -> None:
+    """Refit a linear map to `targets` `[n, out]`, unless its layer is nearer to them without.
+
+    It is where its activation replaces a removed one: relu(W x) for relu(I relu(W x)).
+    """
+    linear, inputs = cast(Linear, child.get_submodule(name)), child.layer_input(name, states)
+    matrix, bias = linear.matrix(), linear.bias.view(-1)
+    goal = child.layer_output(name, targets, inputs)
+
+    def error() -> float:
+        outputs = torch.addmm(bias, inputs, matrix.T)
+        return float((child.layer_output(name, outputs, inputs) - goal).square().sum())
+
+    merged, merged_error = (matrix.clone(), bias.clone()), error()
+    refit_(matrix, bias, inputs, targets)
+    if merged_error < error():
+        matrix.copy_(merged[0])
+        bias.copy_(merged[1])
 
 
 def refit_(weight: Tensor, bias: Tensor, inputs: Tensor, targets: Tensor) -> None:
     """Move `weight` `[out, in]` and `bias` `[out]` to the ridge solution of `inputs @ weight.T + bias = targets`.
 
-    `inputs` `[n, in]` and `targets` `[n, out]` come from the states of the last rollout. The penalty is on the change
-    of the weights, so directions that the data do not show stay as they were. Solved in float64, over inputs or over
-    states, whichever are fewer: milliseconds for 256.
+    `inputs` are `[n, in]`, `targets` `[n, out]`. The penalty is on the change of the weights, so directions in which
+    the inputs do not vary stay as they were. Solved in float64, over inputs or over states, whichever are fewer:
+    milliseconds for 256.
     """
     (centred, mean), (wanted, level), old = _centred(inputs), _centred(targets), weight.double()
     residual = wanted.addmm_(centred, old.T, alpha=-1.0)

@@ -85,7 +85,7 @@ def gradients_of(update, batch):
     """Those of each member's parameters, by name, in a minibatch of everything."""
     (part,) = update.ensemble.parts
     step_of(update, batch)
-    return [part.stack.parts(update.gradient, row) for row in range(len(update.gradient))]
+    return [part.stack.member_views(update.gradient, row) for row in range(len(update.gradient))]
 
 
 @torch.no_grad()

@@ -58,7 +58,7 @@ def by_autograd(members, stack, x, gradient):
         its = x[row].clone().requires_grad_()
         y = member(its)
         of_x, *of_parameters = torch.autograd.grad(y, [its, *member.parameters()], gradient[row])
-        flat[row, stack.places(row)] = torch.cat([part.reshape(-1) for part in of_parameters])
+        flat[row, stack.param_indices(row)] = torch.cat([part.reshape(-1) for part in of_parameters])
         found.append((y.detach(), of_x))
     return *(torch.stack(column) for column in zip(*found, strict=True)), flat
 

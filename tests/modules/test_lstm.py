@@ -301,7 +301,7 @@ def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
             whole[inside] = 0.0
             assert bool((whole == 0).all())
         torch.testing.assert_close(together.of_input[row], its.of_input, rtol=0, atol=1e-10)
-        parts, total = stack.parts(flat, row), 0
+        parts, total = stack.member_views(flat, row), 0
         for name, gradient in its.of_parameters.items():
             torch.testing.assert_close(parts[name], gradient, rtol=1e-9, atol=1e-10)
             total += int((gradient != 0).sum())

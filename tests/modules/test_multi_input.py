@@ -374,7 +374,7 @@ def test_gradients_are_each_members_own_and_what_is_not_there_stays_zero(specs):
     pull(upstream, found)
     whole = torch.cat([part.reshape(3, -1) for part in found], 1)
     for row, expected in enumerate(alone):
-        parts = stack.parts(whole, row)
+        parts = stack.member_views(whole, row)
         for (name, _), gradient in zip(members[row].named_parameters(), expected, strict=True):
             torch.testing.assert_close(parts[name], gradient, rtol=1e-10, atol=1e-10)
             parts[name].zero_()

@@ -275,7 +275,7 @@ def test_a_member_in_a_stack_is_as_it_is_alone(kind, batch):
     pull(2 * y, found)
     flat = torch.cat([part.reshape(len(members), -1) for part in found], 1)
     for row, (member, expected) in enumerate(zip(members, gradients, strict=True)):
-        parts, ours = stack.parts(flat, row), 0.0
+        parts, ours = stack.member_views(flat, row), 0.0
         for (name, _), gradient in zip(member.named_parameters(), expected, strict=True):
             torch.testing.assert_close(parts[name], gradient, rtol=1e-8, atol=1e-8)
             ours += float(gradient.abs().sum())

@@ -132,7 +132,7 @@ def test_each_row_of_a_stack_is_its_member_alone(shapes):
         torch.testing.assert_close(y[row, :, : member.num_outputs], its, rtol=0, atol=1e-10)
         assert bool((y[row, :, member.num_outputs :] == 0).all())
         torch.testing.assert_close(of_input[row], its_input, rtol=0, atol=1e-10)
-        parts, total = stack.parts(flat, row), 0
+        parts, total = stack.member_views(flat, row), 0
         for name, gradient in its_into.items():
             torch.testing.assert_close(parts[name], gradient, rtol=1e-9, atol=1e-10)
             total += int((gradient != 0).sum())

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from agilerl_like.modules.weight_transfer import (
     RIDGE,
-    AxisMap,
     WeightMap,
     append_units,
     copy_along_axes_,
@@ -62,7 +61,7 @@ def stream():
 
 
 def ways(*maps):
-    return [AxisMap.along(torch.tensor(unit_map).long()) for unit_map in maps]
+    return [np.array(unit_map, int) for unit_map in maps]
 
 
 def test_carry_copies_survivors_and_fills_the_new():
