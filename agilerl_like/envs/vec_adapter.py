@@ -393,8 +393,8 @@ class VecEnvAdapter:
             warnings.warn(text, stacklevel=4)
 
 
-def check_finite(transition: Transition) -> None:
-    """Raise EnvStepError if an env returned NaN or infinity."""
+def check_finite(transition: Any) -> None:
+    """Raise EnvStepError if a Transition or MultiAgentTransition holds NaN or infinity."""
     check_finite_array("reward", transition.reward)
     check_finite_array("observation", transition.obs)
     if transition.next_obs is not transition.obs:

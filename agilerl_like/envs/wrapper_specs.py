@@ -25,14 +25,14 @@ Wrapper = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Callable[[gy
 def check_wrapper(wrapper: Wrapper) -> None:
     """Raise ConfigurationError unless a wrapper has a legal form; an import path is not imported for that."""
     if not callable(wrapper):
-        name = _name_and_kwargs(wrapper)[0]
+        name = _name_and_kwargs(wrapper, "wrappers")[0]
         if ":" in name:
             check_module_name("wrappers", name, name.rpartition(":")[0])
         else:
-            _class_of(name)
+            _class_of(name, "wrappers")
 
 
-def resolve_wrapper(wrapper: Wrapper) -> Callable[[gym.Env], gym.Env]:
+def resolve_wrapper(wrapper: Wrapper, field: str = "wrappers") -> Callable[[Any], Any]:
     """Return what a name, a pair, a mapping or a callable puts around an env.
 
     Raises:
@@ -40,22 +40,22 @@ def resolve_wrapper(wrapper: Wrapper) -> Callable[[gym.Env], gym.Env]:
     """
     if callable(wrapper):
         return wrapper
-    name, kwargs = _name_and_kwargs(wrapper)
-    return partial(_class_of(name), **kwargs) if kwargs else _class_of(name)
+    name, kwargs = _name_and_kwargs(wrapper, field)
+    return partial(_class_of(name, field), **kwargs) if kwargs else _class_of(name, field)
 
 
-def _name_and_kwargs(wrapper: Any) -> tuple[str, Mapping[str, Any]]:
+def _name_and_kwargs(wrapper: Any, field: str) -> tuple[str, Mapping[str, Any]]:
     """A wrapper's name and its arguments."""
     if isinstance(wrapper, str):
         return wrapper, {}
     if isinstance(wrapper, Mapping):
         if not isinstance(wrapper.get("name"), str):
-            raise ConfigurationError(f"wrappers: {dict(wrapper)!r} has no name; allowed is {{'name': …, **kwargs}}")
+            raise ConfigurationError(f"{field}: {dict(wrapper)!r} has no name; allowed is {{'name': …, **kwargs}}")
         return wrapper["name"], {key: value for key, value in wrapper.items() if key != "name"}
     if isinstance(wrapper, tuple) and len(wrapper) == 2 and isinstance(wrapper[0], str):
         return wrapper[0], wrapper[1]
     raise ConfigurationError(
-        f"wrappers: {wrapper!r}; allowed are a name, (name, kwargs), {{'name': …, **kwargs}} and a callable"
+        f"{field}: {wrapper!r}; allowed are a name, (name, kwargs), {{'name': …, **kwargs}} and a callable"
     )
 
 
@@ -84,14 +84,14 @@ def changes_reward(wrapper: Wrapper) -> bool:
     return isinstance(kind, type) and issubclass(kind, (gym.RewardWrapper, gym.wrappers.NormalizeReward))
 
 
-def apply_wrapper(env: gym.Env, wrapper: Wrapper) -> gym.Env:
+def apply_wrapper(env: Any, wrapper: Wrapper, field: str = "wrappers") -> Any:
     """Put a wrapper around a single env; a ConfigurationError says if they do not suit each other."""
     try:
-        return resolve_wrapper(wrapper)(env)
+        return resolve_wrapper(wrapper, field)(env)
     except ConfigurationError:
         raise
     except (TypeError, ValueError, AssertionError, gym.error.Error) as fault:
-        raise ConfigurationError(f"wrappers: {wrapper!r} cannot go around {env}: {fault}") from fault
+        raise ConfigurationError(f"{field}: {wrapper!r} cannot go around {env}: {fault}") from fault
 
 
 def require_same_spaces(bare: Any, wrapped: Any, wrapper: Wrapper) -> Any:
@@ -175,13 +175,13 @@ class _SpacesOnlyEnv(gym.Env):
         return self._called
 
 
-def _class_of(name: str) -> Callable[..., gym.Env]:
+def _class_of(name: str, field: str) -> Callable[..., gym.Env]:
     module_name, _, attribute = name.rpartition(":")
     if module_name:
-        module = import_module_named("wrappers", name, module_name)
+        module = import_module_named(field, name, module_name)
         if not hasattr(module, attribute):
-            raise unknown_name(f"wrappers (in {module_name})", attribute, [one for one in dir(module) if one[0] != "_"])
+            raise unknown_name(f"{field} (in {module_name})", attribute, [one for one in dir(module) if one[0] != "_"])
         return getattr(module, attribute)
     if name not in gym.wrappers.__all__ or name == "vector":
-        raise unknown_name("wrappers", name, [one for one in gym.wrappers.__all__ if one != "vector"])
+        raise unknown_name(field, name, [one for one in gym.wrappers.__all__ if one != "vector"])
     return getattr(gym.wrappers, name)

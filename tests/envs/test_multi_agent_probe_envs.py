@@ -9,9 +9,10 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
-from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter, check_finite_multi_agent
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.probe_envs import ExpectedAction, ExpectedValue, as_observation
 from agilerl_like.envs.spaces import check_action_space, check_observation_space, tree_map
+from agilerl_like.envs.vec_adapter import check_finite
 
 with warnings.catch_warnings():  # it imports worlds in a way that PettingZoo itself calls old
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -46,11 +47,11 @@ def walk(probe, actions=None, steps=24):
         masks = env.action_mask
         given = {agent: among(choices, tick, NUM_ENVS) for agent, choices in (actions or mask_slices(env)).items()}
         step = env.step(given)
-        check_finite_multi_agent(step)
+        check_finite(step)
         for agent in env.agent_ids:
             for row in np.flatnonzero(step.valid[agent]):
                 mask = None if masks[agent] is None else tuple(masks[agent][row].tolist())
-                yield agent, at(row, now[agent]), given[agent][row], mask, at(row, step.of(agent))
+                yield agent, at(row, now[agent]), given[agent][row], mask, at(row, step.for_agent(agent))
         now = step.obs
 
 

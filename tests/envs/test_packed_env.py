@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from team_worlds import KILLS, Manifold, Scripted
 
 from agilerl_like.envs.multi_agent.packed_env import PackedMultiAgentEnv, PackedSpace
-from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_eval_env, make_multi_agent_vect_envs
-from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter, check_finite_multi_agent
+from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.spaces import mask_size
-from agilerl_like.envs.vec_adapter import Transition
+from agilerl_like.envs.vec_adapter import Transition, check_finite
 from agilerl_like.errors import ConfigurationError, EnvStepError
 
 
@@ -111,7 +111,7 @@ def test_whatever_lives_are_written_down_is_what_is_told(written):
         after = {agent: letter(agent, tick + 1) for agent in agents}
         ended = "o" not in after.values()
         for number, agent in enumerate(agents):
-            its = step.of(agent)
+            its = step.for_agent(agent)
             acted = letter(agent, tick) == "o"
             assert its.valid.tolist() == [acted] * 2
             assert its.reward.tolist() == [10.0 * number + tick if acted else 0.0] * 2
@@ -134,7 +134,7 @@ def test_one_agents_part_is_a_transition_of_its_own():
     env.reset([0])
     env.step(still(env))
     step = env.step(still(env))
-    alone = step.of("a")
+    alone = step.for_agent("a")
     assert isinstance(alone, Transition)
     assert alone.ended.tolist() == [True]
     assert alone.next_obs is step.next_obs["a"]
@@ -160,7 +160,7 @@ def test_an_env_that_keeps_its_dead_ends_when_all_are_dead():
 
 
 def test_counted_episodes_stand_still_at_their_end():
-    env = MultiAgentVecEnvAdapter(make_multi_agent_eval_env(team_of(partial(Scripted, a="oT", b="ooT"), 2).env, 2))
+    env = MultiAgentVecEnvAdapter(team_of(partial(Scripted, a="oT", b="ooT"), 2).env.eval_env(2))
     env.reset([3, 4])
     steps = [env.step(still(env)) for _ in range(4)]
     assert [step.ended.tolist() for step in steps] == [[False] * 2, [True] * 2, [False] * 2, [False] * 2]
@@ -386,12 +386,12 @@ def test_numbers_that_are_not_finite_are_named(wrong, message):
     env.reset([0])
     step = env.step(still(env))
     with pytest.raises(EnvStepError, match=message):
-        check_finite_multi_agent(step)
+        check_finite(step)
 
 
 def test_an_episode_without_agents_is_an_error():
     env = team_of(partial(Scripted, a=".oT"))
-    with pytest.raises(EnvStepError, match="began an episode without agents"):
+    with pytest.raises(EnvStepError, match="started an episode without agents"):
         env.reset([0])
 
 
@@ -403,7 +403,7 @@ class Nameless(Scripted):
 
 @pytest.mark.parametrize("names", [[], [0, 1], ["a", "a"], [""], None])
 def test_agents_need_names(names):
-    with pytest.raises(ConfigurationError, match=r"possible_agents=.*allowed is a list of unequal names"):
+    with pytest.raises(ConfigurationError, match=r"possible_agents=.*allowed is a list of distinct names"):
         PackedMultiAgentEnv(Nameless(names))
 
 

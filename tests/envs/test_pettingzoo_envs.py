@@ -104,7 +104,7 @@ def test_copies_do_what_bare_envs_do(name, continuous):
                 assert step.reward[agent][number] == np.float32(rewards[agent])
                 assert step.terminated[agent][number] == terminations[agent]
                 assert step.truncated[agent][number] == truncations[agent]
-            assert step.over[number] == (not one.agents)
+            assert step.ended[number] == (not one.agents)
             if not one.agents:
                 told[number] = one.reset()[0]
         observations = step.obs
@@ -198,7 +198,7 @@ def test_the_same_seeds_give_the_same_episodes_and_others_do_not(name):
     same(first, again)
     for a, b in zip(one, other, strict=True):
         same_bits(a, b)
-    assert sum(step.over.sum() for step in one) >= 4
+    assert sum(step.ended.sum() for step in one) >= 4
     agent = env.agent_ids[0]
     assert any((a.reward[agent] != b.reward[agent]).any() for a, b in zip(one, another, strict=True))
 
@@ -417,8 +417,8 @@ def picky(level):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"env": worlds.Scripted(a="oT")}, "is a parallel env itself, of which no copies can be made; allowed is what"),
-        ({"env": parallel_to_aec(worlds.Scripted(a="oT"))}, "is an AEC env itself, of which no copies can be made"),
+        ({"env": worlds.Scripted(a="oT")}, "is a parallel env itself, which cannot be copied; allowed is a factory"),
+        ({"env": parallel_to_aec(worlds.Scripted(a="oT"))}, "is an AEC env itself, which cannot be copied"),
         ({"env": 3}, "env=3; allowed are a factory, 'package.module:factory', 'package.module' and ids"),
         ({"env": "butterfly/no_such_world-v0"}, "env='butterfly/no_such_world-v0' is unknown"),
         ({"env": "no_such_module_here"}, "module 'no_such_module_here' cannot be imported"),

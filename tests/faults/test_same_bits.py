@@ -13,7 +13,6 @@ from restless_teams import Restless
 from tiny_runs import ENVS, SETTINGS, SMALL, Memory, digest, member_digest, population_for, tier, tiny_run
 
 from agilerl_like import IPPO, Population, make_multi_agent_vect_envs, make_vect_envs
-from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_eval_env
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.reporting import Reporter
 from agilerl_like.training.collector import PhaseTimer
@@ -111,7 +110,7 @@ def test_a_teams_bits_do_not_depend_on_the_teams_beside_it():
         for _ in range(48):
             collector.collect(1)
             collector.learn()
-        trials = MultiAgentVecEnvAdapter(make_multi_agent_eval_env(env, 2 * size))
+        trials = MultiAgentVecEnvAdapter(env.eval_env(2 * size))
         returns = teams.run_episodes(trials, [1, 2]).returns
         return (
             [member_digest(team) for team in teams],

@@ -21,7 +21,6 @@ from agilerl_like import (
     train_multi_agent_on_policy,
     train_on_policy,
 )
-from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_eval_env
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.elo_evaluator import INITIAL_RATING, RERATING_GAMES, EloEvaluator, fit_ratings, group_sides
@@ -59,7 +58,7 @@ def skilled(index, *groups):
 
 def contest(num_envs, *opponent_pool):
     env = make_multi_agent_vect_envs(Duel, num_envs, backend="sync")
-    found = EloEvaluator(MultiAgentVecEnvAdapter(make_multi_agent_eval_env(env, num_envs)), None)
+    found = EloEvaluator(MultiAgentVecEnvAdapter(env.eval_env(num_envs)), None)
     found.opponent_pool = list(opponent_pool)
     return found
 

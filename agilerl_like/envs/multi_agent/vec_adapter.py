@@ -1,8 +1,8 @@
-"""What one step of many teams did, agent by agent: the multi-agent sibling of `Transition`.
+"""One step of many multi-agent envs, agent by agent: the multi-agent counterpart of `Transition`.
 
-Whatever dialect an env speaks, `VecEnvAdapter` has translated it already; here its rows of bytes are taken apart. The
-subtlety is that agents' lives and episodes end apart: an agent's death ends nothing for the others, and its own rows
-are not valid from then on until the episode ends and the next begins.
+`VecEnvAdapter` has handled the env's autoreset mode already; here its rows of bytes are unpacked. Agents end
+independently: an agent's termination ends nothing for the others, and its rows are invalid from then on until the env's
+episode ends and the next one starts.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from agilerl_like.envs.array_backend import NumpyBackend
 from agilerl_like.envs.multi_agent.packed_env import MASK, read_step_result
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, copied
 from agilerl_like.envs.pytree import Tree
-from agilerl_like.envs.vec_adapter import Transition, VecEnvAdapter, check_finite_array
+from agilerl_like.envs.vec_adapter import Transition, VecEnvAdapter
 from agilerl_like.errors import ConfigurationError, EnvStepError
 
 
 class MultiAgentTransition(NamedTuple):
-    """What one step of N envs did to each agent; all arrays belong to the receiver.
+    """What one step of N envs did to each agent; the receiver owns all arrays.
 
-    By agent, `obs` [N, …] is what to act on next (of the new episode where one began), and `next_obs` [N, …] what the
-    actions led to; they are the very same dict if no episode ended. `valid` [N] is False where the agent was not there
-    to act: its reward is 0, and nothing ended. An agent that leaves without having terminated is truncated, and its
-    last observation stays in its rows; if it comes back, `acting` says so. `action_mask` [N, choices] goes with `obs`;
-    it is None if the agent's world never gave one, and all True where the agent is not there.
+    By agent, `obs` [N, …] is what to act on next (of the new episode where one started), and `next_obs` [N, …] is what
+    the actions led to; both are the same dict if no episode ended. `valid` [N] is False where the agent was absent: its
+    reward is 0, and nothing ended. An agent that leaves without having terminated is truncated, and its rows keep its
+    last observation; if it comes back, `acting` is True again. `action_mask` [N, choices] belongs to `obs`; it is None if
+    the env has never given the agent a mask, and all True where the agent is absent.
 
-    A truncated agent's last observation is to be bootstrapped from (the one before it, if the world shows it none);
-    where both flags are True, the termination counts. Where a worker process was lost with an episode, that is `over`
-    though nobody's step is valid, and everybody who was there is truncated.
+    Bootstrap from a truncated agent's final observation (its previous one, if the env gives none); where both flags are
+    True, the termination counts. If a worker process was lost, its envs have `ended`, no agent's step is valid, and all
+    agents that were present are truncated.
     """
 
     obs: dict[str, Tree]
@@ -43,37 +43,42 @@ class MultiAgentTransition(NamedTuple):
     next_obs: dict[str, Tree]
     valid: dict[str, np.ndarray]  # [N] bool
     action_mask: dict[str, np.ndarray | None]
-    acting: dict[str, np.ndarray]  # [N] bool: who is there to act on obs, so the next step's `valid`
-    ended: np.ndarray  # [N] bool: the episode has ended, and the next has begun
-    state: np.ndarray | None  # [N, …], goes with obs; None unless made with_state
-    next_state: np.ndarray | None  # [N, …], goes with next_obs
+    acting: dict[str, np.ndarray]  # [N] bool: is present to act on obs; the next step's `valid`
+    ended: np.ndarray  # [N] bool: the env's episode ended, and the next one started
+    state: np.ndarray | None  # [N, …], belongs to obs; None unless made with_state
+    next_state: np.ndarray | None  # [N, …], belongs to next_obs
+
+    @property
+    def acted(self) -> np.ndarray:
+        """Envs in which any agent acted, [N] bool."""
+        return np.any([*self.valid.values()], axis=0)
 
     @property
     def lost(self) -> np.ndarray:
-        """Envs whose episode was lost with its worker process, [N] bool."""
-        return self.ended & ~np.any([*self.valid.values()], axis=0)
+        """Envs whose worker process was lost, [N] bool."""
+        return self.ended & ~self.acted
 
     def for_agent(self, agent: str) -> Transition:
-        """What the step did to one agent, as if it were alone."""
+        """Return one agent's transition."""
         fields = (getattr(self, field) for field in Transition._fields)
         return Transition(*(field[agent] for field in fields))
 
 
 class MultiAgentVecEnvAdapter:
-    """Steps a `MultiAgentVectorEnv` and answers in MultiAgentTransitions; nobody else may step it meanwhile."""
+    """Steps a `MultiAgentVectorEnv` and returns MultiAgentTransitions; it must be the only user of the env."""
 
     def __init__(self, env: MultiAgentVectorEnv) -> None:
         if not isinstance(env, MultiAgentVectorEnv):
-            raise ConfigurationError(f"env={env!r} is not an env of teams; make_multi_agent_vect_envs makes one")
+            raise ConfigurationError(f"env={env!r} is not multi-agent; make_multi_agent_vect_envs makes one")
         self.env = env
         self.num_envs = env.num_envs
         self.agent_ids = env.agent_ids
         self.single_observation_spaces: dict[str, gym.Space] = env.single_observation_spaces
         self.single_action_spaces: dict[str, gym.Space] = env.single_action_spaces
         self.array_backend = NumpyBackend()
-        """The kind of arrays in MultiAgentTransitions."""
+        """Of the arrays in MultiAgentTransitions."""
         self.action_mask: dict[str, np.ndarray | None] = {}
-        """What goes with the observations of the last `reset` or `step`; `acting` and `state` likewise."""
+        """Masks of the last `reset` or `step`; `acting` and `state` likewise."""
         self.acting: dict[str, np.ndarray] = {}
         self.state: np.ndarray | None = None
         self._adapter = VecEnvAdapter(env.vector)
@@ -83,41 +88,43 @@ class MultiAgentVecEnvAdapter:
         self.set_num_members(1)
 
     def set_num_members(self, num_members: int) -> None:
-        """Have the rows cut into parts that take as much of each of so many equal blocks; comes before `reset`."""
+        """Divide the envs into env groups, each with as many envs of every member; call it before `reset`."""
         self._adapter.set_num_members(num_members)
         by_block = np.arange(self.num_envs).reshape(num_members, -1)
         self._rows = [by_block[:, columns].ravel() for columns in self.columns]
 
     @property
     def columns(self) -> tuple[slice, ...]:
-        """Which envs of each block belong to a part, as `set_num_members` has cut them; its rows are those block by block."""
+        """The envs of each member's block that belong to each env group; rows of a group are ordered by member."""
         return self._adapter.columns
 
     def reset(self, seeds: int | Sequence[int] | None = None) -> dict[str, Tree]:
-        """Begin a new episode in every env and return the first observations by agent [N, …].
+        """Start a new episode in every env and return the first observations by agent [N, …].
 
-        `seeds` is one for each env, or one for all (which is counted up from env to env).
+        `seeds` is one seed for each env, or one for all (env i is seeded with seeds + i).
         """
-        seen = self.env.packed_observations.read(self._adapter.reset(seeds))
-        self._acting = np.array(seen["acting"])
-        self._set_current(*self._observation_extras(seen, self._all_rows))
-        return copied(seen["obs"])
+        fields = self.env.packed_observations.read(self._adapter.reset(seeds))
+        self._acting = np.array(fields["acting"])
+        self.action_mask, self.acting, self.state = self._observation_extras(fields, self._all_rows)
+        return copied(fields["obs"])
 
     def step(self, actions: Mapping[str, Any]) -> MultiAgentTransition:
-        """Take every agent's actions [N, …]; those of agents that are not there are ignored."""
+        """Take all agents' actions [N, …]; those of absent agents are ignored."""
         step = self._adapter.step(self._pack(actions, self.num_envs))
-        return self._translate(step, slice(None))
+        transition = self._translate(step, self._all_rows)
+        self.action_mask, self.acting, self.state = transition.action_mask, transition.acting, transition.state
+        return transition
 
-    def step_async(self, part: int, actions: Mapping[str, Any]) -> None:
-        """Let the rows of one part begin to step; nothing else may be asked of them before `step_wait`."""
-        self._adapter.step_async(part, self._pack(actions, len(self._rows[part])))
+    def step_async(self, group: int, actions: Mapping[str, Any]) -> None:
+        """Start the step of one env group's rows; call `step_wait` before anything else for this group."""
+        self._adapter.step_async(group, self._pack(actions, len(self._rows[group])))
 
-    def step_wait(self, part: int) -> MultiAgentTransition:
-        """Return what the step of one part did, in the order of its rows."""
-        return self._translate(self._adapter.step_wait(part), self._rows[part])
+    def step_wait(self, group: int) -> MultiAgentTransition:
+        """Return the step of one env group, in the order of its rows."""
+        return self._translate(self._adapter.step_wait(group), self._rows[group])
 
     def last_info(self, row: int, *, ended: bool) -> dict[str, Any]:
-        """The info that one env gave in the last step, by agent; `ended` tells whether it ended the episode."""
+        """Return one env's infos of the last step, by agent; `ended` is True if that step ended the episode."""
         return self._adapter.last_info(row, ended=ended)
 
     def close(self) -> None:
@@ -125,68 +132,53 @@ class MultiAgentVecEnvAdapter:
         self.env.close()
 
     def __repr__(self) -> str:
-        return f"TeamTransitionEnv({self.env})"
+        return f"MultiAgentVecEnvAdapter({self.env})"
 
     def _pack(self, actions: Mapping[str, Any], count: int) -> np.ndarray:
         return self.env.packed_actions.pack(
             {agent: self.array_backend.to_env_actions(given) for agent, given in actions.items()}, count
         )
 
-    def _translate(self, step: Transition, rows: np.ndarray | slice) -> MultiAgentTransition:
+    def _translate(self, step: Transition, rows: np.ndarray) -> MultiAgentTransition:
         read = self.env.packed_observations.read
-        seen = read(step.obs)
-        last = seen if step.next_obs is step.obs else read(step.next_obs)
-        came = read_step_result(last, self._acting[rows], ~step.valid)
-        self._acting[rows] = seen["acting"]
-        mask, acting, state = self._observation_extras(seen, self._all_rows[rows])
-        if isinstance(rows, slice):
-            self._set_current(mask, acting, state)
-        obs = copied(seen["obs"])
-        reward, terminated, truncated, valid = (dict(zip(self.agent_ids, part, strict=True)) for part in came)
+        fields = read(step.obs)
+        final = fields if step.next_obs is step.obs else read(step.next_obs)
+        result = read_step_result(final, self._acting[rows], ~step.valid)
+        self._acting[rows] = fields["acting"]
+        mask, acting, state = self._observation_extras(fields, rows)
+        obs = copied(fields["obs"])
+        reward, terminated, truncated, valid = (dict(zip(self.agent_ids, values, strict=True)) for values in result)
         return MultiAgentTransition(
             obs=obs,
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            next_obs=obs if last is seen else copied(last["obs"]),
+            next_obs=obs if final is fields else copied(final["obs"]),
             valid=valid,
             action_mask=mask,
             acting=acting,
             ended=step.ended,
             state=state,
-            next_state=state if last is seen else _state_of(last),
+            next_state=state if final is fields else _state_of(final),
         )
 
     def _observation_extras(
-        self, seen: Tree, rows: np.ndarray
+        self, fields: Tree, rows: np.ndarray
     ) -> tuple[dict[str, np.ndarray | None], dict[str, np.ndarray], np.ndarray | None]:
-        """What goes with the observations of some envs: masks, who is to act, and the state."""
-        flags = np.ascontiguousarray(seen["acting"].T)  # [A, N]
+        """Return the action masks, acting flags and state that belong to the observations of some envs."""
+        flags = np.ascontiguousarray(fields["acting"].T)  # [A, N]
         acting = dict(zip(self.agent_ids, flags, strict=True))
-        some_masked, masks = seen["masked"].any(0), {}
+        any_masked, masks = fields["masked"].any(0), {}
         for column, agent in enumerate(self.agent_ids):
             info = {}
-            if some_masked[column]:
-                info = {MASK: seen["mask"][agent], f"_{MASK}": seen["masked"][:, column]}
+            if any_masked[column]:
+                info = {MASK: fields["mask"][agent], f"_{MASK}": fields["masked"][:, column]}
             try:
                 masks[agent] = self._masks[agent].read(info, rows, ignored=~acting[agent])
-            except EnvStepError as fault:
-                raise EnvStepError(f"agent {agent!r}, {fault}") from fault
-        return masks, acting, _state_of(seen)
-
-    def _set_current(
-        self, mask: dict[str, np.ndarray | None], acting: dict[str, np.ndarray], state: np.ndarray | None
-    ) -> None:
-        self.action_mask, self.acting, self.state = mask, acting, state
+            except EnvStepError as error:
+                raise EnvStepError(f"agent {agent!r}, {error}") from error
+        return masks, acting, _state_of(fields)
 
 
-def check_finite_multi_agent(transition: MultiAgentTransition) -> None:
-    """Raise EnvStepError, naming agent, env and place, if a world returned NaN or infinity."""
-    check_finite_array("reward", transition.reward)
-    check_finite_array("observation", transition.obs)
-    if transition.next_obs is not transition.obs:
-        check_finite_array("last observation", transition.next_obs)
-
-
-def _state_of(seen: Tree) -> np.ndarray | None:
-    return np.ascontiguousarray(seen["state"]) if "state" in seen else None
+def _state_of(fields: Tree) -> np.ndarray | None:
+    return np.ascontiguousarray(fields["state"]) if "state" in fields else None
