@@ -1,7 +1,7 @@
-"""The architecture of an actor and its critic: an encoder that suits the observations, perhaps a memory, and a head.
+"""The architecture of an actor and its critic: encoder, latent layer, optional recurrent layers, head.
 
 `NetworkSpec` is the architecture half of a genome. Actor and critic always have the same shape, so a mutation changes
-both alike.
+both in the same way.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from agilerl_like.networks.passage import Absent
 from agilerl_like.registry import Registry, registered
 
 LATENT_STEPS = (8, 16, 32)
-"""How many latent nodes a mutation adds or removes (AgileRL's choice)."""
+"""Numbers of latent nodes that a mutation may add or remove (AgileRL's choice)."""
 
 PARTS = ("encoder", "memory", "head")
-"""What a network consists of, in the order in which they read each other."""
+"""The parts of a network, from input to output; "memory" holds the recurrent layers."""
 
 NET_CONFIG_KEYS = (
     "encoder",
@@ -47,17 +47,17 @@ NET_CONFIG_KEYS = (
     "min_latent_dim",
     "max_latent_dim",
 )
-"""What a `net_config` may say."""
+"""The keys of a `net_config`."""
 
 
 class EncoderKind(NamedTuple):
-    """A kind of encoder."""
+    """A kind of encoder: its spec, the module that is built from it, and the form of its inputs."""
 
     spec: type[Spec]
     module: Callable[..., EvolvableModule]
     input_form: Literal["vectors", "image", "parts"]
     flat: Callable[..., EvolvableModule] | None = None
-    """What is built of the same spec where there are images among what a kind for vectors is to read."""
+    """The module for a kind that reads vectors when the observation contains images: it flattens them."""
 
 
 ENCODERS: Registry[EncoderKind] = registered(
@@ -70,7 +70,7 @@ ENCODERS: Registry[EncoderKind] = registered(
         "multi_input": EncoderKind(MultiInputSpec, EvolvableMultiInput, "parts"),
     },
 )
-"""Every kind of encoder, by the name that `net_config` may give as `encoder`."""
+"""Kinds of encoder by the name in `net_config["encoder"]`."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ class NetworkSpec(Spec):
     encoder: Spec = field(default_factory=lambda: MLPSpec(output_activation=MLPSpec.activation))
     """From the observation to the latent layer."""
     memory: Absent | LSTMSpec = field(default_factory=Absent)
-    """What is remembered of the latent layer over an episode."""
+    """Recurrent layers on top of the latent layer, if any."""
     head: MLPSpec | Absent = field(default_factory=MLPSpec)
-    """From there to the outputs; absent where the encoder is a whole network of the user's."""
+    """From there to the outputs; empty where the encoder is a whole network supplied by the user."""
     latent_dim: int = 64
-    """Width of the latent layer, the encoder's output."""
+    """Width of the latent layer, which is the encoder's output."""
     min_latent_dim: int = 8
     max_latent_dim: int = 128
 
@@ -100,12 +100,12 @@ class NetworkSpec(Spec):
         check_range("latent_dim", self.latent_dim, self.min_latent_dim, self.max_latent_dim)
         if getattr(self.encoder, "output_layernorm", False) and self.min_latent_dim < 2:
             raise ConfigurationError(
-                "min_latent_dim=1 is too few for output_layernorm=True, which leaves nothing of one"
+                "min_latent_dim=1 is too few for output_layernorm=True, which maps a single node to a constant"
             )
 
     @property
     def parts(self) -> dict[str, Spec]:
-        """The specs of its parts by name."""
+        """The specs of the parts by name."""
         return {name: getattr(self, name) for name in PARTS}
 
     # -- mutations
@@ -134,7 +134,7 @@ class NetworkSpec(Spec):
         return tuple({"nodes": nodes} for nodes in steps if nodes > 0)
 
     def _activations(self) -> tuple[str, ...]:
-        """Those to which some part could change."""
+        """The activations that at least one part could change to."""
         choices = (choice for part in self.parts.values() for choice in _activation_choices(part))
         return tuple(dict.fromkeys(str(choice["activation"]) for choice in choices))
 
@@ -161,13 +161,14 @@ class NetworkSpec(Spec):
     def is_fading(self) -> bool:
         return any(spec.is_fading for spec in self.parts.values())
 
-    # -- beside others in a stack
+    # -- stacking members
 
     @property
     def stack_sort_key(self) -> tuple[tuple[str, ...], int]:
-        """What neighbours in a stack should have in common: functions, and then which part is the deeper one.
+        """Sort key of members in a stack: activations, then how much deeper the head is than the encoder.
 
-        So those with a deep encoder come first and those with a deep head last, and each layer's owners in one run.
+        Members with a deep encoder come first and those with a deep head last, so that the members that have a certain
+        layer are contiguous.
         """
         activation_names = tuple(name for part in self.parts.values() for name in part.activation_names)
         return activation_names, self.head.depth - self.encoder.depth
@@ -187,16 +188,16 @@ class NetworkSpec(Spec):
         )
 
     def multiply_adds(self, padded: NetworkSpec, inputs: Any, num_outputs: int) -> int:
-        """Of an actor."""
-        said = head_input_size(padded)
+        """Return the multiply-adds of an actor for one observation."""
+        head_inputs = head_input_size(padded)
         return (
             self.encoder.multiply_adds(padded.encoder, inputs, padded.latent_dim)
-            + cast(Spec, self.memory).multiply_adds(padded.memory, padded.latent_dim, said)
-            + cast(Spec, self.head).multiply_adds(padded.head, said, num_outputs)
+            + cast(Spec, self.memory).multiply_adds(padded.memory, padded.latent_dim, head_inputs)
+            + cast(Spec, self.head).multiply_adds(padded.head, head_inputs, num_outputs)
         )
 
     def value_head(self) -> MLPSpec | Absent:
-        """The critic's head: a value is a plain number, which an output activation or normalisation would deform."""
+        """Return the critic's head: without output activation or normalization, which would distort the value."""
         if isinstance(self.head, Absent):
             return self.head
         fading = (*self.head.fading[:-1], "") if self.head.fading else ()
@@ -204,22 +205,22 @@ class NetworkSpec(Spec):
         is_plain = all(getattr(self.head, name) == value for name, value in plain.items())
         return self.head if is_plain else self.head.evolve(**plain)
 
-    # -- in words
+    # -- description and configuration
 
     def describe(self) -> str:
-        """One line for tables and logs."""
+        """Return one line for tables and logs."""
         if isinstance(self.encoder, CustomSpec):
             return self.encoder.describe()
         activations = dict.fromkeys((*self.encoder.activation_names[:1], *self.head.activation_names[:1]))
         return f"{' | '.join(self._sizes.values())} {'/'.join(activations)}"
 
     def legend(self) -> str:
-        """What stands in `describe` at each place."""
+        """Return the names of the fields of `describe`."""
         return "" if isinstance(self.encoder, CustomSpec) else f"{' | '.join(self._sizes)} activation"
 
     @property
     def _sizes(self) -> dict[str, str]:
-        """The sizes of what there is, in words."""
+        """The descriptions of the parts that are not empty."""
         parts = {name: spec.describe() for name, spec in self.parts.items()}
         sizes = {"encoder": parts.pop("encoder"), "latent": str(self.latent_dim), **parts}
         return {name: size for name, size in sizes.items() if size}
@@ -232,12 +233,12 @@ class NetworkSpec(Spec):
         *,
         recurrent: bool = False,
     ) -> NetworkSpec:
-        """Read AgileRL's `net_config` for observations of these leaves; none are one vector.
+        """Return the spec of AgileRL's `net_config` for observations with these leaves; without leaves, for one vector.
 
-        Its keys are `encoder` (a name of `ENCODERS`; left out, the kind that suits the observations), `encoder_config`,
-        `memory_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`; None stands for the default.
-        The encoder's output activation is its hidden one unless given. Convolutions of which nothing is given are those
-        that suit the image (see `modules.default_convs`).
+        Its keys are `encoder` (a name in `ENCODERS`; by default the kind that fits the observations), `encoder_config`,
+        `memory_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`; None means the default. The
+        encoder's output activation is its hidden one unless given. Convolutions that are not configured are chosen for
+        the image's size (see `modules.default_convs`).
 
         Raises:
             ConfigurationError: a key is unknown (near ones are named) or a value illegal.
@@ -247,8 +248,8 @@ class NetworkSpec(Spec):
         for key in config:
             if key not in NET_CONFIG_KEYS:
                 raise unknown_name("net_config key", key, NET_CONFIG_KEYS)
-        usual = "simba" if config.pop("simba", False) else default_encoder(leaves)
-        name = config.pop("encoder", usual)
+        default = "simba" if config.pop("simba", False) else default_encoder(leaves)
+        name = config.pop("encoder", default)
         check_encoder_name(name)
         encoder, memory, head = (dict(_mapping(f"{part}_config", config.pop(f"{part}_config", {}))) for part in PARTS)
         if recurrent:
@@ -269,7 +270,7 @@ class NetworkSpec(Spec):
 
     @classmethod
     def custom(cls, networks: CustomSpec) -> NetworkSpec:
-        """The architecture of whole networks of the user's."""
+        """Return the architecture of whole networks supplied by the user."""
         return cls(encoder=networks, head=Absent())
 
     def to_config(self) -> dict[str, Any]:
@@ -292,15 +293,15 @@ def _activation_choices(spec: Spec) -> tuple[Arguments, ...]:
 
 
 def head_input_size(spec: NetworkSpec) -> int:
-    """How many numbers the head reads."""
+    """Return the number of the head's inputs."""
     return spec.latent_dim if isinstance(spec.memory, Absent) else spec.memory.hidden_state_size
 
 
 def split_recurrent(encoder_config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide an `encoder_config` into settings of an encoder and those of a memory.
+    """Split an `encoder_config` into the settings of the encoder and those of the recurrent layers behind it.
 
-    AgileRL's recurrent encoder is an LSTM and nothing else: where `hidden_state_size` is given, the settings of an LSTM
-    are those of the memory behind the default encoder.
+    AgileRL's recurrent encoder is an LSTM alone: where `hidden_state_size` is given, an LSTM's settings configure the
+    recurrent layers, and the encoder is the default one.
     """
     names = {field.name for field in fields(LSTMSpec)} if "hidden_state_size" in encoder_config else set()
     memory = {name: value for name, value in encoder_config.items() if name in names | {"max_seq_len"}}
@@ -308,17 +309,17 @@ def split_recurrent(encoder_config: Mapping[str, Any]) -> tuple[dict[str, Any], 
 
 
 def sequence_length(net_config: Mapping[str, Any] | None) -> int | None:
-    """The `max_seq_len` in a `net_config`, None if there is none.
+    """Return the `max_seq_len` in a `net_config`, None if there is none.
 
-    AgileRL has it among the settings of its recurrent encoder. It says how updates are cut into sequences, not what a
-    network is, so it is the default of the agent's setting of that name.
+    It is a setting of AgileRL's recurrent encoder. Here it is a setting of the update, which splits rollouts into
+    sequences, so the value in the `net_config` is the default of the agent's `max_seq_len`.
     """
     configs = [_mapping(part, (net_config or {}).get(part) or {}) for part in ("encoder_config", "memory_config")]
     return next((config["max_seq_len"] for config in configs if config.get("max_seq_len") is not None), None)
 
 
 def check_encoder(name: str | None, config: Any) -> None:
-    """Raise ConfigurationError unless a configuration is one of the named kind of encoder, or of the likeliest."""
+    """Raise ConfigurationError unless a configuration fits the named kind of encoder, or the best guess of it."""
     check_mapping("encoder_config", config)
     config, memory = split_recurrent(config)
     LSTMSpec.from_config("encoder_config", {name: value for name, value in memory.items() if name != "max_seq_len"})
@@ -328,13 +329,13 @@ def check_encoder(name: str | None, config: Any) -> None:
 
 
 def check_encoder_name(name: object) -> None:
-    """Raise ConfigurationError unless it is the name of a kind of encoder."""
+    """Raise ConfigurationError unless a kind of encoder has this name."""
     if not isinstance(name, str) or name not in ENCODERS:
         raise unknown_name("encoder", name, ENCODERS)
 
 
 def inherits_encoder_config(common: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
-    """Whether what is said of a common encoder holds for one that differs from it: there is a kind that is both."""
+    """Return whether a group's encoder inherits the common `encoder_config`: some kind of encoder fits both."""
     names = [network["encoder"] for network in (common, its) if network.get("encoder") is not None]
     config, own = common.get("encoder_config", {}), its.get("encoder_config", {})
     keys = own.keys() if isinstance(own, Mapping) else set()
@@ -347,18 +348,18 @@ def inherits_encoder_config(common: Mapping[str, Any], its: Mapping[str, Any]) -
 
 
 def guess_encoder(config: Mapping[str, Any]) -> str:
-    """The kind of encoder that knows the most keys of a configuration."""
+    """Return the kind of encoder that has the most keys of a configuration."""
     known = {name: kind.spec.config_keys() & config.keys() for name, kind in ENCODERS.items()}
     return max(known, key=lambda kind: len(known[kind]))
 
 
 def make_encoder(spec: NetworkSpec, encoding: ObservationEncoder, branch: Branch, num_outputs: int) -> EvolvableModule:
-    """Build the encoder of an actor or a critic for observations of an encoding.
+    """Build the encoder of an actor or a critic.
 
-    If it is a whole network of the user's, it has `num_outputs`; else as many as the latent layer is wide.
+    A whole network supplied by the user has `num_outputs` outputs, any other encoder as many as the latent layer.
 
     Raises:
-        ConfigurationError: it is of a kind that cannot read them.
+        ConfigurationError: this kind of encoder cannot read the observations.
     """
     if isinstance(spec.encoder, CustomSpec):
         return EvolvableCustom(spec.encoder, (encoding, branch), num_outputs)
@@ -372,7 +373,7 @@ def make_encoder(spec: NetworkSpec, encoding: ObservationEncoder, branch: Branch
 
 
 def _input_forms(leaves: Sequence[Leaf]) -> dict[str, Any]:
-    """The forms in which an observation of these leaves can be read, and what an encoder is built for then."""
+    """Return the input forms that observations with these leaves have, and the `inputs` argument of each."""
     images = [leaf for leaf in leaves if leaf.kind == "image"]
     forms: dict[str, Any] = {"vectors": leaves if images else sum(leaf.size for leaf in leaves)}
     if len(images) == len(leaves) == 1:
@@ -383,7 +384,7 @@ def _input_forms(leaves: Sequence[Leaf]) -> dict[str, Any]:
 
 
 def default_encoder(leaves: Sequence[Leaf]) -> str:
-    """The name of the kind of encoder that suits what is observed."""
+    """Return the name of the kind of encoder that fits the observations."""
     if len(leaves) > 1 or any(leaf.path for leaf in leaves):
         return "multi_input"
     return "cnn" if leaves and leaves[0].kind == "image" else "mlp"
