@@ -79,7 +79,7 @@ class MutationSource:
         return self.network.some_of(self.observe())
 
     @property
-    def fitted(self) -> Tensor:
+    def refit_observations(self) -> Tensor:
         """The observations on which the readers of removed units are refitted."""
         held_out = torch.arange(len(self.observations)) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
         return self.observations[~held_out]
@@ -119,7 +119,7 @@ def _remove_within_limits(
     attempt = dict(arguments)
     amount = next((name for name in UNIT_COUNT_ARGUMENTS if name in arguments), "")
     consumers = dict(parent.network.unit_change(operator, arguments).consumers)  # they do not depend on the amount
-    recorded = {reader: RecordedLinear.of(parent.network, reader, parent.fitted) for reader in consumers}
+    recorded = {reader: RecordedLinear.of(parent.network, reader, parent.refit_observations) for reader in consumers}
     before = _policy_and_values(parent.network, parent.held_out)
     while True:
         unit_change = parent.network.unit_change(operator, attempt)
@@ -330,7 +330,7 @@ def _build_child(
         operator,
         arguments,
         unit_change=unit_change,
-        states=parent.fitted if unit_change.consumers else None,
+        states=parent.refit_observations if unit_change.consumers else None,
         recorded=recorded,
         generator=generator,
         moments=parent.moments,

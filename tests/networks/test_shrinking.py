@@ -305,8 +305,8 @@ def test_states_are_as_many_as_are_evaluated_quickly():
     each = 2 * (1024 * 32 * (9 * (3 + 2 * 128) + 64) + 64 * 64 + 64 * 4)
     assert MOST_WORK // each < FEWEST == len(large.observations)
     assert len(small.observations) == 1024
-    assert (len(large.fitted), len(large.held_out)) == (22, 10)  # of 32: every third one judges
-    together = torch.cat([large.fitted, large.held_out])
+    assert (len(large.refit_observations), len(large.held_out)) == (22, 10)  # of 32: every third one judges
+    together = torch.cat([large.refit_observations, large.held_out])
     assert len(torch.unique(together, dim=0)) == FEWEST
 
 
