@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agilerl_like.modules.base import Arguments, EvolvableModule, UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.layers import LayerNorm, Linear
-from agilerl_like.modules.param_stack import ParamSlot, bind_parameters_, layout, update_count_flags, views
+from agilerl_like.modules.param_stack import ParamSlot, bind_parameters_, slots_of, update_count_flags, views
 
 
 class WeightMap(NamedTuple):
@@ -70,21 +70,22 @@ def transfer_weights_(
     unit_change = parent.unit_change(operator, arguments) if unit_change is None else unit_change
     if recorded is None:
         recorded = {name: RecordedLinear.of(parent, name, states) for name, _ in unit_change.consumers}
-    buffers, parent_buffers = dict(child.named_buffers()), dict(parent.named_buffers())
-    slots, parent_slots = layout(child), layout(parent)
-    sources = child.source_names([*(slot.name for slot in slots), *buffers], operator, arguments)
-    maps = _unit_maps(parent, unit_change, recorded)
+    parameters, buffers = dict(child.named_parameters()), dict(child.named_buffers())
+    parent_parameters, parent_buffers = dict(parent.named_parameters()), dict(parent.named_buffers())
+    sources = child.source_names([*parameters, *buffers], operator, arguments)
+    maps = _unit_maps(parent, {**parent_parameters, **parent_buffers}, unit_change, recorded)
     weight_map = WeightMap(sources, child.unit_axes() if maps else {}, maps)
 
-    parent_rows = _rows_of(parent, moments)
-    on_cpu = _on_cpu(parent_rows)
+    parent_rows = torch.cat([*map(torch.ravel, parent_parameters.values()), *moments]).view(1 + len(moments), -1)
+    slots, on_cpu = slots_of(parameters), _on_cpu(parent_rows)
     rows = on_cpu.new_empty(len(on_cpu), slots[-1].stop)
-    _copy_unchanged_(rows.numpy(), child, slots, on_cpu.numpy(), parent_slots, weight_map)
-    changed = [slot for slot in slots if slot.name in sources and not weight_map.is_unchanged(slot.name)]
-    source_slots = [slot for slot in parent_slots if slot.name in {sources[slot.name] for slot in changed}]
-    copy_units_(_arrays(rows.numpy(), changed), _arrays(on_cpu.numpy(), source_slots), weight_map, generator=generator)
+    child_arrays = _arrays(rows.numpy(), slots)
+    parent_arrays = _arrays(on_cpu.numpy(), slots_of(parent_parameters))
+    _copy_unchanged_(child_arrays, parameters, parent_arrays, on_cpu.numpy(), weight_map)
+    changed = {name: array for name, array in child_arrays.items() if not weight_map.is_unchanged(name)}
+    copy_units_(changed, parent_arrays, weight_map, generator=generator)
     rows = rows.to(parent_rows)
-    bind_parameters_(rows[0], child.parameters())
+    bind_parameters_(rows[0], parameters.values())
     _copy_buffers_(buffers, parent_buffers, weight_map, generator)
     child.init_new_layer_(operator, arguments, generator)
     if unit_change.consumers:
@@ -96,12 +97,6 @@ def transfer_weights_(
     else:
         update_count_flags(child)
     return TransferResult(maps, rows[1:].unbind())
-
-
-def _rows_of(module: nn.Module, moments: Sequence[Tensor]) -> Tensor:
-    """A module's parameters in one row and its moments `[N]` in the others: `[R, N]`."""
-    parameters = (parameter.ravel() for parameter in module.parameters())
-    return torch.cat([*parameters, *moments]).view(1 + len(moments), -1)
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:
@@ -116,28 +111,25 @@ def _arrays(rows: np.ndarray, slots: Sequence[ParamSlot]) -> dict[str, np.ndarra
 
 
 def _copy_unchanged_(
-    rows: np.ndarray,
-    child: nn.Module,
-    slots: Sequence[ParamSlot],
+    child: Mapping[str, np.ndarray],
+    built: Mapping[str, Tensor],
+    parent: Mapping[str, np.ndarray],
     parent_rows: np.ndarray,
-    parent_slots: Sequence[ParamSlot],
     weight_map: WeightMap,
 ) -> None:
-    """Fill a child's rows `[R, N]` of weights and moments with all tensors whose units did not change.
+    """Copy all of a child's tensors `[R, …]` (weights and moments) whose units did not change.
 
-    New tensors, and those with new units, keep the values the child was built with. The second moment of a new tensor
-    is the mean of all: with 0 its first steps would be long.
+    New tensors, and those with new units, get the values that the child was built with. The second moment of a new
+    tensor is the mean over all of the parent's: with 0 its first steps would be long.
     """
-    by_name = {slot.name: slot for slot in parent_slots}
-    mean = parent_rows[2:].mean(1, keepdims=True)
-    for slot, parameter in zip(slots, child.parameters(), strict=True):
-        target, source = rows[:, slot.start : slot.stop], by_name.get(weight_map.sources.get(slot.name, ""))
-        if source is not None and weight_map.is_unchanged(slot.name):
-            target[:] = parent_rows[:, source.start : source.stop]
+    for name, tensor in child.items():
+        source = parent.get(weight_map.sources.get(name, ""))
+        if source is not None and weight_map.is_unchanged(name):
+            tensor[...] = source
             continue
-        target[0] = _on_cpu(parameter).reshape(-1).numpy()
+        tensor[0] = _on_cpu(built[name]).numpy()
         if source is None:
-            target[1:2], target[2:] = 0.0, mean
+            tensor[1:2], tensor[2:] = 0.0, _column(parent_rows[2:].mean(1), tensor.ndim)
 
 
 def _copy_buffers_(
@@ -180,13 +172,16 @@ def append_units(width: int, added: int) -> Tensor:
 
 
 def _unit_maps(
-    parent: EvolvableModule, unit_change: UnitChange, recorded: Mapping[str, RecordedLinear]
+    parent: EvolvableModule,
+    tensors: Mapping[str, Tensor],
+    unit_change: UnitChange,
+    recorded: Mapping[str, RecordedLinear],
 ) -> dict[str, Tensor]:
     """The unit map of every group whose width changes."""
     if not (unit_change.units or unit_change.fixed_maps):
         return {}
     axes, widths, maps = parent.unit_axes(), dict[str, int](), dict(unit_change.fixed_maps)
-    for name, tensor in (*parent.named_parameters(), *parent.named_buffers()):
+    for name, tensor in tensors.items():
         widths.update(zip(axes.get(name, ()), tensor.shape, strict=False))
     for group, change in unit_change.units.items():
         if change > 0:
