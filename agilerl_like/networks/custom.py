@@ -1,9 +1,8 @@
-"""Networks of the user's own as actor and critic: any `nn.Module`, or one that is evolvable itself.
+"""Actor and critic networks supplied by the user: any `nn.Module`, or an `EvolvableModule`.
 
-A module's weights are cloned, saved, perturbed and learned like any others, but for those that require no gradient when
-it is given, which stay as they are; its architecture evolves if it is an `EvolvableModule`. The one subtlety: nobody
-knows how to stack what somebody else wrote, so members of a stack are computed one after the other, each with its rows
-of the stacked parameters.
+Weights are cloned, saved, perturbed and trained as usual, except for parameters with `requires_grad=False`, which never
+change. The architecture evolves if the module is an `EvolvableModule`. A user's layers cannot be batched over members,
+so the members of a stack are computed one after the other, each with its rows of the stacked parameters.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ BRANCHES: tuple[Branch, Branch] = ("actor", "critic")
 
 
 class ModuleTemplate:
-    """A module of the user's as an architecture: equal to those of the same module, and to nothing else."""
+    """A user's module as part of an architecture; two templates are equal if they were made from the same object."""
 
     def __init__(self, module: nn.Module) -> None:
         self.source, self.module = module, copy.deepcopy(module)
@@ -50,7 +49,7 @@ class ModuleTemplate:
         return id(self.source)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleTemplate:
-        """It never changes, so copies of a network may share it."""
+        """Return the template itself: it is immutable, so copies of a network share it."""
         return self
 
     def __repr__(self) -> str:
@@ -59,28 +58,29 @@ class ModuleTemplate:
 
 @dataclass(frozen=True)
 class UserNetworkSpec(Spec):
-    """One network of the user's: its module, and what of it evolves."""
+    """One network supplied by the user: the module, and its evolvable architecture."""
 
     template: ModuleTemplate
     spec: Spec
-    """Absent if its architecture cannot evolve."""
+    """Empty if the architecture cannot evolve."""
 
     @classmethod
     def of(cls, module: nn.Module) -> UserNetworkSpec:
-        """The design of a module as it is given."""
+        """Return the spec of a module as the user supplied it."""
         return cls(ModuleTemplate(module), module.spec if isinstance(module, EvolvableModule) else Absent())
 
     def check(self, field: str) -> None:
-        """Raise ConfigurationError if it has parameters that must stay, and an architecture that does not."""
+        """Raise ConfigurationError if an evolvable module has parameters with `requires_grad=False`."""
         module = self.template.module
         if isinstance(module, EvolvableModule) and _frozen_names(module):
             raise ConfigurationError(
                 f"{field}={self.template} evolves, so all of its parameters are learned, but requires_grad=False is "
-                f"set for {', '.join(sorted(_frozen_names(module))):.200}; allowed is that in modules that do not evolve"
+                f"set for {', '.join(sorted(_frozen_names(module))):.200}; "
+                "allowed is that in modules that do not evolve"
             )
 
     def build(self) -> nn.Module:
-        """A module of this architecture, with the weights that were given where they fit it."""
+        """Return a module of this architecture, with the supplied weights where their shapes allow it."""
         module = self.template.module
         if isinstance(module, EvolvableModule) and self.spec != module.spec:
             return module.rebuild(self.spec)
@@ -89,18 +89,18 @@ class UserNetworkSpec(Spec):
 
 @dataclass(frozen=True)
 class CustomSpec(Spec):
-    """The architecture of an actor and a critic that the user gave."""
+    """The architecture of an actor and a critic supplied by the user."""
 
     actor: UserNetworkSpec
     critic: UserNetworkSpec
 
     @classmethod
     def of(cls, actor_network: Any, critic_network: Any) -> CustomSpec:
-        """Take both networks as they are given.
+        """Return the spec of both networks as the user supplied them.
 
         Raises:
-            ConfigurationError: one of them is missing, is no `nn.Module`, or has both parameters that require no
-                gradient and an architecture that evolves.
+            ConfigurationError: one of them is missing or no `nn.Module`, or is an `EvolvableModule` that has parameters
+                with `requires_grad=False`.
         """
         for name, network in (("actor_network", actor_network), ("critic_network", critic_network)):
             if not isinstance(network, nn.Module):
@@ -116,13 +116,13 @@ class CustomSpec(Spec):
         return {branch: self._network_spec(branch).spec.to_config() for branch in BRANCHES}
 
     def with_architectures(self, config: Mapping[str, Any]) -> CustomSpec:
-        """The same networks with the architectures that `to_config` wrote."""
+        """Return the spec of the same networks with the architectures that `to_config` wrote."""
         check_mapping("encoder_config", config)
         found = {}
         for branch in BRANCHES:
-            design = self._network_spec(branch)
-            spec = type(design.spec).from_config(f"{branch}_network", config.get(branch, {}))
-            found[branch] = design.evolve(spec=spec)
+            network = self._network_spec(branch)
+            spec = type(network.spec).from_config(f"{branch}_network", config.get(branch, {}))
+            found[branch] = network.evolve(spec=spec)
         return self.evolve(**found)
 
     def _network_spec(self, branch: str) -> UserNetworkSpec:
@@ -143,16 +143,16 @@ class CustomSpec(Spec):
 
     def apply(self, operator: str, **arguments: int | float | str) -> CustomSpec:
         branch, _, inner = operator.partition(".")
-        design = self._network_spec(branch)
-        return self.evolve(**{branch: design.evolve(spec=design.spec.apply(inner, **arguments))})
+        network = self._network_spec(branch)
+        return self.evolve(**{branch: network.evolve(spec=network.spec.apply(inner, **arguments))})
 
     @property
     def is_fading(self) -> bool:
         return self.actor.spec.is_fading or self.critic.spec.is_fading
 
     def without_fading(self) -> CustomSpec:
-        designs = {branch: self._network_spec(branch) for branch in BRANCHES}
-        return self.evolve(**{branch: one.evolve(spec=one.spec.without_fading()) for branch, one in designs.items()})
+        networks = {branch: self._network_spec(branch) for branch in BRANCHES}
+        return self.evolve(**{branch: one.evolve(spec=one.spec.without_fading()) for branch, one in networks.items()})
 
     def stack_key(self) -> Hashable:
         return self
@@ -162,19 +162,19 @@ class CustomSpec(Spec):
         return specs[0]
 
     def multiply_adds(self, padded: CustomSpec, inputs: Any, num_outputs: int) -> int:
-        """About as many as the actor has weights."""
+        """Return the number of the actor's parameters, as an estimate."""
         return sum(parameter.numel() for parameter in self.actor.build().parameters())
 
     def describe(self) -> str:
-        words = [f"{design.template} {design.spec.describe()}".strip() for design in (self.actor, self.critic)]
-        return "/".join(dict.fromkeys(words))
+        names = [f"{network.template} {network.spec.describe()}".strip() for network in (self.actor, self.critic)]
+        return "/".join(dict.fromkeys(names))
 
 
 class EvolvableCustom(EvolvableModule[CustomSpec]):
-    """One of the user's networks on rows of observations: `[…, D] -> […, num_outputs]`.
+    """A user's network applied to rows of observations: `[…, D] -> […, num_outputs]`.
 
-    The network is given what the space says, normalised: a batch of vectors `[B, *shape]`, images `[B, C, H, W]`,
-    one-hot categories `[B, n]`, or a dict or tuple of these; it returns `[B, num_outputs]`.
+    The network receives normalized observations in the form of their space: a batch of vectors `[B, *shape]`, images
+    `[B, C, H, W]`, one-hot categories `[B, n]`, or a dict or tuple of these; it returns `[B, num_outputs]`.
     """
 
     def __init__(self, spec: CustomSpec, inputs: tuple[ObservationEncoder, Branch], num_outputs: int) -> None:
@@ -184,10 +184,10 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         self.net = getattr(spec, self.branch).build()
         self._dims = [parameter.dim() for parameter in self.net.parameters()][:1]
         self.frozen_parameters = _frozen_names(self.net)
-        """Names of the parameters that stay as they were given."""
+        """Names of the parameters with `requires_grad=False`."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EvolvableCustom:
-        """The network as it was given, with the tensors that this one has now; nobody knows what else is in it."""
+        """Return a copy of the supplied network with this one's tensors; its other state cannot be known."""
         other = type(self)(self.spec, self.inputs, self.num_outputs)
         fresh, own = ([*net.parameters(), *net.buffers()] for net in (other.net, self.net))
         now = {id(new): memo.get(id(old), old) for new, old in zip(fresh, own, strict=True)}
@@ -195,7 +195,7 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         return other.train(self.training)
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
-        """The weights are those that the user gave."""
+        """Keep the weights that the user supplied."""
 
     def forward(self, x: Tensor) -> Tensor:
         if [parameter.dim() for parameter in self.net.parameters()][:1] == self._dims:
@@ -207,39 +207,39 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
                 self.net,
                 {name: tensor[row] for name, tensor in tensors.items()},
                 (self._to_observation(x[row]),),
-                tie_weights=False,  # what is shared is told already
+                tie_weights=False,  # `tensors` lists shared tensors under each of their names
             )
             for row in range(len(x))
         )
         return torch.stack([outputs.reshape(-1, self.num_outputs) for outputs in members])
 
     def _to_observation(self, rows: Tensor) -> Any:
-        """What the space says that rows `[B, D]` are."""
+        """Return rows `[B, D]` in the form of the observation space."""
         leaves = {leaf.path: leaf for leaf in self.encoding.leaves}
 
-        def seen_as(space: gymnasium.Space, path: tuple[str | int, ...]) -> Any:
+        def convert(space: gymnasium.Space, path: tuple[str | int, ...]) -> Any:
             if isinstance(space, gymnasium.spaces.Dict):
-                return {key: seen_as(part, (*path, key)) for key, part in space.spaces.items()}
+                return {key: convert(part, (*path, key)) for key, part in space.spaces.items()}
             if isinstance(space, gymnasium.spaces.Tuple):
-                return tuple(seen_as(part, (*path, place)) for place, part in enumerate(space.spaces))
+                return tuple(convert(part, (*path, index)) for index, part in enumerate(space.spaces))
             leaf = leaves[path]
-            seen = leaf.read(rows)
-            return seen.unflatten(-1, leaf.env_shape) if leaf.kind == "vector" and leaf.env_shape else seen
+            values = leaf.read(rows)
+            return values.unflatten(-1, leaf.env_shape) if leaf.kind == "vector" and leaf.env_shape else values
 
-        return seen_as(self.encoding.space, ())
+        return convert(self.encoding.space, ())
 
     def check(self) -> None:
-        """Try the network on two observations.
+        """Run the network on two observations.
 
         Raises:
-            ConfigurationError: it cannot read them, or does not give `[2, num_outputs]`.
+            ConfigurationError: it fails, or does not return `[2, num_outputs]`.
         """
-        trial, field = copy.deepcopy(self.net).eval(), f"{self.branch}_network"
+        net, field = copy.deepcopy(self.net).eval(), f"{self.branch}_network"
         rows = self.encoding.random_rows(2, torch.Generator().manual_seed(0))
         try:
             with torch.no_grad():
-                outputs = trial(self._to_observation(rows))
-        except Exception as error:  # whatever the user's code raises
+                outputs = net(self._to_observation(rows))
+        except Exception as error:  # the user's code may raise anything
             raise ConfigurationError(
                 f"{field}={type(self.net).__name__} cannot read {self.encoding.space}: {error!r}"
             ) from error
@@ -253,11 +253,11 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
                 f"allowed is a tensor of shape {(2, self.num_outputs)}"
             )
 
-    # -- mutations: what the user's own evolvable module says, behind the name "net"
+    # -- mutations: delegated to the user's evolvable module, whose names get the prefix "net."
 
     @property
     def is_evolvable(self) -> bool:
-        """Whether the user's own module is."""
+        """Whether the user's module is an `EvolvableModule`."""
         return isinstance(self.net, EvolvableModule)
 
     def _inner_module(self, operator: str) -> tuple[EvolvableModule, str] | None:
@@ -308,9 +308,10 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
 
 
 def _tensors_by_name(net: nn.Module) -> dict[str, Tensor]:
-    """A network's tensors by name: one that several modules share once for each, those of a module used twice once.
+    """Return a network's tensors by name.
 
-    Otherwise torch would exchange the latter's twice, and put back what it found the second time.
+    A tensor that several modules share is listed once for each; a module that is used twice is listed once, because
+    `functional_call` would otherwise swap its tensors twice and restore the wrong ones.
     """
     return {
         f"{owner}.{name}".lstrip("."): tensor
@@ -321,6 +322,6 @@ def _tensors_by_name(net: nn.Module) -> dict[str, Tensor]:
 
 
 def _frozen_names(net: nn.Module) -> frozenset[str]:
-    """Names of the parameters that require no gradient."""
+    """Return the names of the parameters with `requires_grad=False`."""
     tensors = _tensors_by_name(net).items()
     return frozenset(name for name, x in tensors if isinstance(x, nn.Parameter) and not x.requires_grad)

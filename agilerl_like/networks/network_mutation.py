@@ -86,7 +86,7 @@ class MutationSource:
 
     @property
     def held_out(self) -> Tensor:
-        """The observations on which a removal is evaluated: a refit of many columns is exact on those it was fitted to."""
+        """The observations on which a removal is evaluated; on those that it was fitted to, a refit may be exact."""
         held_out = self.observations[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
         return held_out if len(held_out) else self.observations
 
@@ -176,7 +176,7 @@ def _shift_from(
 def add_parameter_noise_(
     network: ActorCritic, observations: Tensor, sd: float, generator: torch.Generator, *, target_kl: float
 ) -> Arguments:
-    """Add noise to the policy's weight matrices until the mean KL(before || after) over the observations is `target_kl`.
+    """Add noise to the policy's weight matrices until the mean KL(before || after) over all states is `target_kl`.
 
     The noise of a matrix is Gaussian, proportional to the matrix's standard deviation and orthogonal to the matrix. Its
     scale is at most `sd`, and every matrix keeps a cosine of at least `MIN_COSINE` with the matrix before. Where a
@@ -258,9 +258,9 @@ def _policy_weight_matrices(network: ActorCritic) -> list[Tensor]:
 class _ScaleSearch:
     """A search for the scale, at most `limit`, at which `kl` is `target`; if it fails, for one with a smaller KL.
 
-    The KL grows with the square of a small scale, and up to the fifth exponent of a large one, so log KL is nearly linear
-    in log scale. The next guess is the root of the line through the bracketing points; after two guesses on one side
-    the error at the other end is halved (the Illinois method: Dowell and Jarratt 1971).
+    The KL grows with the square of a small scale, and with up to the fifth power of a large one, so log KL is nearly
+    linear in log scale. The next guess is the root of the line through the bracketing points; after two guesses on one
+    side the error at the other end is halved (the Illinois method: Dowell and Jarratt 1971).
     """
 
     kl: Callable[[float], float]
