@@ -1,4 +1,4 @@
-"""What an algorithm needs of modules: actor and critic, action distributions, and mutations carried out."""
+"""Networks of algorithms: actor and critic, action distributions, architectures and their mutation."""
 
 from agilerl_like.networks.actor_critic import Actor, ActorCritic, Network
 from agilerl_like.networks.architecture import NetworkSpec
