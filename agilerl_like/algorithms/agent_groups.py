@@ -1,4 +1,4 @@
-"""Which agents share a policy, and what each of them sees and does: the book of a team, checked when it is opened."""
+"""Which agents share a policy, and their spaces; validated before a team is built."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from agilerl_like.networks.architecture import NET_CONFIG_KEYS
 Spaces = Mapping[str, gymnasium.Space] | Sequence[gymnasium.Space]
 
 MAX_AGENTS = 1024
-"""How many a team may have."""
+"""Largest number of agents in a team."""
 
 
 def group_of(agent_id: str) -> str:
-    """The group that an agent's name names: "speaker" for "speaker_0"; a name without a number is its own."""
+    """Return an agent's default group: "speaker" for "speaker_0"; a name without a number is its own group."""
     return re.sub(r"_\d+$", "", agent_id)
 
 
 def agent_ids_of(spaces: Spaces) -> Sequence[str]:
-    """The agents that spaces name; ConfigurationError if they are a list."""
+    """Return the agent ids that are the keys of `spaces`; ConfigurationError if it is a list."""
     if isinstance(spaces, Mapping):
         return list(spaces)
-    raise ConfigurationError("agent_ids is missing: observation_spaces is a list, so nothing names the agents")
+    raise ConfigurationError("agent_ids is missing: observation_spaces is a list, which does not name the agents")
 
 
 def check_names(field: str, ids: Sequence[str]) -> None:
-    """Raise ConfigurationError unless these can be the names of a team's agents."""
+    """Raise ConfigurationError unless `ids` are valid agent ids of a team."""
     if not 0 < len(ids) <= MAX_AGENTS:
         raise ConfigurationError(f"{field} has {len(ids)} names; allowed are 1 to {MAX_AGENTS}")
     if not all(isinstance(agent, str) and agent for agent in ids) or len(set(ids)) < len(ids):
-        raise ConfigurationError(f"{field}={[*ids]!r:.200}; allowed are unequal names")
+        raise ConfigurationError(f"{field}={[*ids]!r:.200}; allowed are distinct names")
 
 
 def spaces_by_agent(name: str, spaces: Spaces, ids: Sequence[str]) -> dict[str, gymnasium.Space]:
-    """A space for each agent; ConfigurationError if one is missing or nobody's."""
+    """Return the space of each agent; ConfigurationError if one is missing or belongs to no agent."""
     if not isinstance(spaces, Mapping):
         if len(spaces) != len(ids):
             raise ConfigurationError(f"{name} has {len(spaces)} spaces; agent_ids names {len(ids)} agents")
@@ -47,7 +47,7 @@ def spaces_by_agent(name: str, spaces: Spaces, ids: Sequence[str]) -> dict[str, 
     for agent in spaces:
         if agent not in ids:
             raise unknown_name(f"{name} agent", agent, ids)
-    missing = [agent for agent in ids if agent not in set(spaces)]  # a Dict space would look among its samples
+    missing = [agent for agent in ids if agent not in set(spaces)]  # `agent in Dict space` would test samples, not keys
     if missing:
         raise ConfigurationError(f"{name} lacks {missing}; allowed is one space for each of {list(ids)}")
     return {agent: spaces[agent] for agent in ids}
@@ -59,7 +59,7 @@ def assign_groups(
     observed: Mapping[str, gymnasium.Space],
     acted: Mapping[str, gymnasium.Space],
 ) -> dict[str, tuple[str, ...]]:
-    """The agents of each group, in the order in which groups and agents first appear."""
+    """Return the agents of each group; groups and agents are in the order of `ids`."""
     for agent, space in (*observed.items(), *acted.items()):
         if not isinstance(space, gymnasium.Space):
             raise ConfigurationError(f"agent {agent!r} has {space!r:.100}; allowed are spaces of gymnasium")
@@ -84,10 +84,10 @@ def assign_groups(
 def net_config_by_group(
     net_config: Mapping[str, Any] | None, groups: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any] | None]:
-    """Each group's `net_config`: its own if there is one of that name, else what is said for all.
+    """Return each group's `net_config`: the common settings, overridden by those under the group's name.
 
     Raises:
-        ConfigurationError: a key is neither a group nor one of `NET_CONFIG_KEYS`, or a group's is no mapping.
+        ConfigurationError: a key is neither a group nor one of `NET_CONFIG_KEYS`, or a group's value is not a mapping.
     """
     config = {} if net_config is None else net_config
     check_mapping("net_config", config)

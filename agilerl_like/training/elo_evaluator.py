@@ -1,12 +1,12 @@
-"""Fitness where what one side wins the other loses: an Elo-like rating, from games against those who were best before.
+"""Fitness for zero-sum environments: an Elo-like rating from games against the best teams of earlier generations.
 
-A member fields the agents of one group and an opponent all others, then the other way round on the same seed, and who
-earned more in both games together has won; so nobody profits from a side that is easier. All members meet the same
-opponents: the best of the last generation and some that are drawn from earlier ones, each of which has a rating since
-it was crowned. The rating of a member is that at which its results are what a logistic curve expects.
+In a pair of games on the same seed, a member controls the agents of one group and the opponent all others, then the
+other way round; the team with the higher reward over both games wins, so that no side has an advantage. All members
+play the same opponents: the best team of the last generation, and a few sampled from earlier ones. An opponent's rating
+was fixed when it entered the pool. A member's rating is the one at which a logistic curve predicts its scores.
 
-The subtlety is the crowning. The best of many uncertain ratings is too high, and others are measured against it ever
-after; so who is crowned is rated anew, in games that nobody was selected by.
+The best of many uncertain ratings is biased upwards, and the bias would accumulate in the pool. So a team that enters
+the pool is rated again, in games that were not used to select it.
 """
 
 from __future__ import annotations
@@ -29,31 +29,30 @@ from agilerl_like.training.evaluator import EvalResult, EvaluateLocally, Evaluat
 from agilerl_like.training.sharding import ShardedPopulation
 
 INITIAL_RATING = 1000.0
-"""What the first opponent has by definition: the first of the founders, as it was before it had learned anything."""
+"""Of the first opponent, a copy of the untrained first member."""
 OPPONENTS_PER_GENERATION = 3
-"""How many opponents a generation meets, if there are so many."""
+"""Opponents that a generation plays against, if the pool has as many."""
 POOL_SIZE = 16
-"""How many opponents are kept."""
+"""Largest number of opponents in the pool."""
 RERATING_GAMES = 20
-"""Games against each opponent by which the best of a generation is rated anew."""
+"""Games against each opponent that rate a team again when it enters the pool."""
 SCALE = 400.0 / math.log(10.0)
-"""A difference in rating by which the odds are e to one."""
+"""Rating difference at which the odds are e to one."""
 
 
 class EloEvaluator(Evaluator):
-    """Judges teams by ratings."""
+    """Computes ratings; the opponent pool is the same on all ranks."""
 
     env: MultiAgentVecEnvAdapter
 
     def init_opponent_pool(self, members: ShardedPopulation) -> None:
-        first = members.broadcast_agents(
-            0, [members.local_members()[0].clone()] if 0 in members.local_members() else [None]
-        )[0]
+        local = members.local_members()
+        first = members.broadcast_agents(0, [local[0].clone() if 0 in local else None])[0]
         groups = cast(IPPO, first).groups
         if len(groups) < 2:
             raise ConfigurationError(
-                f"fitness='rating' needs groups that play against each other; all of {[*groups.values()]} are one. "
-                "Allowed are groups={agent: name} that divide them, or fitness='return'"
+                f"fitness='rating' needs at least two groups that play against each other; the only one is {dict(groups)}. "
+                "Allowed are groups={agent: name} with two names or more, or fitness='return'"
             )
         self.opponent_pool = [Opponent(first, INITIAL_RATING, 0)]
 
@@ -66,14 +65,13 @@ class EloEvaluator(Evaluator):
         should_stop: Callable[[], bool] = never,
     ) -> EvalResult:
         home = cast(MultiAgentPopulation | IPPO, players)
-        opponent_pool = self._sample_opponents(home.seed, generation)
-        games = [self._play_games(home, cast(IPPO, rival.player), seeds, should_stop) for rival in opponent_pool]
+        opponents = self._sample_opponents(home.seed, generation)
+        games = [self._play_games(home, cast(IPPO, opponent.player), seeds, should_stop) for opponent in opponents]
         scores = np.stack([score.mean(axis=1) for score, _ in games], axis=1)  # [P, opponents]
-        ratings, errors = fit_ratings(scores, len(seeds), [rival.rating for rival in opponent_pool])
+        ratings, errors = fit_ratings(scores, len(seeds), [opponent.rating for opponent in opponents])
         steps = np.sum([steps for _, steps in games], axis=0)
-        sides = len(group_sides(opponent_pool[0].player.groups))
-        played = len(opponent_pool) * sides * len(seeds)
-        return EvalResult(ratings.tolist(), errors.tolist(), errors.tolist(), played, steps.tolist())
+        episodes = len(opponents) * len(group_sides(opponents[0].player.groups)) * len(seeds)
+        return EvalResult(ratings.tolist(), errors.tolist(), errors.tolist(), episodes, steps.tolist())
 
     def update_opponent_pool(
         self, members: ShardedPopulation, slot: int, generation: int, evaluate: EvaluateLocally
@@ -84,23 +82,21 @@ class EloEvaluator(Evaluator):
         own, signal = evaluate(lambda asked: best and self.evaluate(best, seeds, generation, should_stop=asked))
         if signal:
             return PoolUpdate(0, signal)
-        rating, steps = members.process_group.all_gather(None if own is None else [own.fitness[0], own.steps[0]])[
-            owner_rank
-        ]
-        champion = members.broadcast_agents(owner_rank, [None if best is None else best.clone()])[0]
-        self.opponent_pool.append(Opponent(champion, rating, generation))
-        if len(self.opponent_pool) > POOL_SIZE:  # the first and the last stay
-            forgotten = generator(members.first.seed, Purpose.OPPONENTS, generation, 1).integers(1, POOL_SIZE)
-            del self.opponent_pool[int(forgotten)]
+        results = members.process_group.all_gather(None if own is None else [own.fitness[0], own.steps[0]])
+        rating, steps = results[owner_rank]
+        player = members.broadcast_agents(owner_rank, [None if best is None else best.clone()])[0]
+        self.opponent_pool.append(Opponent(player, rating, generation))
+        if len(self.opponent_pool) > POOL_SIZE:  # the first and the newest stay
+            removed = generator(members.first.seed, Purpose.OPPONENTS, generation, 1).integers(1, POOL_SIZE)
+            del self.opponent_pool[int(removed)]
         return PoolUpdate(steps, 0)
 
     def _sample_opponents(self, seed: int, generation: int) -> list[Opponent]:
-        """The newest, and some of the others."""
+        """Return the newest opponent, and a sample of the others."""
         *older, newest = self.opponent_pool
         count = min(OPPONENTS_PER_GENERATION - 1, len(older))
-        places = (
-            generator(seed, Purpose.OPPONENTS, generation).choice(len(older), count, replace=False) if count else ()
-        )
+        rng = generator(seed, Purpose.OPPONENTS, generation)
+        places = rng.choice(len(older), count, replace=False) if count else ()
         return [newest, *(older[int(place)] for place in sorted(places))]
 
     def _play_games(
@@ -110,42 +106,41 @@ class EloEvaluator(Evaluator):
         seeds: Sequence[int],
         should_stop: Callable[[], bool] = never,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores `[P, K]` of all members on each seed (1 won, 0.5 drawn, 0 lost), and the env steps they took `[P]`."""
+        """Return scores `[P, K]` of all members on each seed (1 won, 0.5 drawn, 0 lost), and their env steps `[P]`."""
         members = len(home) if isinstance(home, MultiAgentPopulation) else 1
         group_of = {agent: group for group, ids in visitor.groups.items() for agent in ids}
         mine, theirs = np.zeros((members, len(seeds))), np.zeros((members, len(seeds)))
         lost, steps = np.zeros(mine.shape, np.bool_), np.zeros(members, np.int64)
         with eval_mode(home), eval_mode(visitor):
-            at_home, away = home.group_policies, visitor.group_policies
+            home_policies, visitor_policies = home.group_policies, visitor.group_policies
             for side in group_sides(visitor.groups):
-                group_policies = {group: (at_home if group in side else away)[group] for group in visitor.groups}
-                games = evaluate_multi_agent(
-                    group_policies,
+                episodes = evaluate_multi_agent(
+                    {group: (home_policies if group in side else visitor_policies)[group] for group in visitor.groups},
                     self.env,
                     seeds,
                     members=members,
                     max_steps=self.max_steps,
                     should_stop=should_stop,
                 )
-                for agent, returns in games.returns.items():
-                    earned = mine if group_of[agent] in side else theirs
-                    earned += returns
-                lost |= games.lost
-                steps += games.lengths.sum(axis=1)
-        won = np.where(mine == theirs, 0.5, mine > theirs)
-        return np.where(lost, 0.5, won), steps
+                for agent, returns in episodes.returns.items():
+                    total = mine if group_of[agent] in side else theirs
+                    total += returns
+                lost |= episodes.lost
+                steps += episodes.lengths.sum(axis=1)
+        scores = np.where(mine == theirs, 0.5, mine > theirs)
+        return np.where(lost, 0.5, scores), steps
 
 
 def group_sides(groups: Mapping[str, object]) -> list[frozenset[str]]:
-    """What a team fields in its games with another, which fields the rest: each group alone, and all but that one."""
-    alone = [frozenset([group]) for group in groups]
-    return list(dict.fromkeys([*alone, *(frozenset(groups) - side for side in alone)]))
+    """Return the sets of groups that a team controls in its games: each single group, and all groups but that one."""
+    single = [frozenset([group]) for group in groups]
+    return list(dict.fromkeys([*single, *(frozenset(groups) - side for side in single)]))
 
 
 def fit_ratings(scores: np.ndarray, games: int, opponents: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Ratings `[P]` and their standard errors, from mean scores `[P, R]` in so many games against each opponent.
+    """Return ratings `[P]` and their standard errors, from mean scores `[P, R]` in `games` against each opponent.
 
-    Half a game won and half a game lost against each are thrown in, so that who has won all is not infinitely strong.
+    One drawn game against each opponent is added, so that a member that won all games has a finite rating.
     """
     ratings = np.asarray(opponents)
     wanted = ((scores * games + 0.5) / (games + 1)).sum(axis=1)

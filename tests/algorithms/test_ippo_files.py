@@ -117,8 +117,13 @@ def test_ranges_of_powers_of_two_suit_groups_of_any_size(tmp_path):
     ("observation_spaces", "action_spaces", "more", "message"),
     [
         ({}, {}, {}, "agent_ids has 0 names; allowed are 1 to 1024"),
-        ([Box(-1, 1, (2,))] * 2, [Discrete(2)] * 2, {"agent_ids": ["a", "a"]}, "agent_ids=.*allowed are unequal names"),
-        ([Box(-1, 1, (2,))] * 2, [Discrete(2)] * 2, {"agent_ids": [0, 1]}, "agent_ids=.*allowed are unequal names"),
+        (
+            [Box(-1, 1, (2,))] * 2,
+            [Discrete(2)] * 2,
+            {"agent_ids": ["a", "a"]},
+            "agent_ids=.*allowed are distinct names",
+        ),
+        ([Box(-1, 1, (2,))] * 2, [Discrete(2)] * 2, {"agent_ids": [0, 1]}, "agent_ids=.*allowed are distinct names"),
         ([Box(-1, 1, (2,))] * 2000, [Discrete(2)] * 2000, {"agent_ids": range(2000)}, "agent_ids has 2000 names"),
         ({"a": 3}, {"a": Discrete(2)}, {}, "agent 'a' has 3; allowed are spaces"),
         ({"a": Box(-1, 1, (2,))}, {"a": "left"}, {}, "agent 'a' has 'left'; allowed are spaces"),

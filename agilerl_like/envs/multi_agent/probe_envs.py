@@ -1,9 +1,8 @@
-"""Tiny worlds for teams, with answers known by hand: a learner that misses one mixes up agents, lives or ends.
+"""Multi-agent probe environments: tiny envs with known answers that expose mixed-up agents, episodes or ends.
 
-Each agent lives in a world of its own, many of which are those of `probes.py`; what is new is that they share a step.
-So every answer is that of the agent's own world, and whatever leaks from one agent into another makes it wrong. All
-teams are `speaker_0`, `listener_0` and `listener_1`: the listeners are a group, whose answers are equal wherever they
-see the same.
+Each agent has an env of its own, often one of `probe_envs.py`, and all agents step together. So an agent's answers are
+those of its own env, and any leak between agents makes them wrong. The agents are `speaker_0`, `listener_0` and
+`listener_1`: the listeners are one group, so their answers are equal wherever their observations are.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool],
 
 @dataclass(frozen=True)
 class AgentRole:
-    """The world that one agent lives in, and when it is there to live."""
+    """One agent's env, and the steps in which the agent is absent."""
 
     env_fn: Callable[[], gym.Env]
     absent_steps: frozenset[int] = frozenset()
-    """In which of the team's steps it is not there; its world stands still meanwhile."""
+    """Steps of the joint episode in which the agent is absent; its env is not stepped then."""
     mask_in_obs: bool = False
-    """Whether its action mask comes with its observation, and not as info."""
+    """Whether its action mask is part of its observation instead of its info."""
 
 
 class MultiAgentProbeEnv(ParallelEnv[str, Any, Any]):
-    """Agents that live side by side, each until its own world's episode ends."""
+    """A parallel env whose agents each step an env of their own, until that env's episode ends."""
 
     def __init__(self, roles: Mapping[str, AgentRole]) -> None:
         self.metadata = {"name": "team", "render_modes": []}
@@ -48,8 +47,8 @@ class MultiAgentProbeEnv(ParallelEnv[str, Any, Any]):
         self.agents = []
         self._roles = roles
         self._envs = {agent: role.env_fn() for agent, role in roles.items()}
-        # worlds share their spaces with their copies, but what is drawn here must not depend on what is drawn there
-        self._actions = {agent: deepcopy(env_fn.action_space) for agent, env_fn in self._envs.items()}
+        # copies of an env share its spaces; copied here so that sampling in one does not affect another
+        self._actions = {agent: deepcopy(env.action_space) for agent, env in self._envs.items()}
         self._observations = {agent: self._observation_space(agent) for agent in roles}
         self.state_space = Box(0, np.inf, (1 + len(roles),))
 
@@ -62,7 +61,7 @@ class MultiAgentProbeEnv(ParallelEnv[str, Any, Any]):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Begin the episode of every agent's world, each with a seed of its own."""
+        """Reset every agent's env, each with its own seed."""
         count = len(self.possible_agents)
         seeds = [None] * count if seed is None else np.random.SeedSequence(seed).generate_state(count).tolist()
         self._step_count = 0
@@ -75,17 +74,17 @@ class MultiAgentProbeEnv(ParallelEnv[str, Any, Any]):
         return {agent: self._last[agent][0] for agent in self.agents}, {a: self._last[a][1] for a in self.agents}
 
     def step(self, actions: dict[str, Any]) -> Step:
-        """Let everybody who is there take an action, and show newcomers where they are."""
+        """Step the envs of the agents that are present; agents that appear get their first observation."""
         rewards, terminations, truncations = {}, {}, {}
         for agent in self.agents:
-            seen, reward, terminations[agent], truncations[agent], info = self._envs[agent].step(actions[agent])
+            obs, reward, terminations[agent], truncations[agent], info = self._envs[agent].step(actions[agent])
             rewards[agent] = float(reward)
-            self._last[agent] = self._observation(agent, seen, info)
+            self._last[agent] = self._observation(agent, obs, info)
             if terminations[agent] or truncations[agent]:
                 self._ended.add(agent)
         self._step_count += 1
         self.agents = self._present_agents()
-        for agent in self.agents:  # newcomers have nothing behind them
+        for agent in self.agents:  # that have just appeared
             rewards.setdefault(agent, 0.0)
             terminations.setdefault(agent, False)
             truncations.setdefault(agent, False)
@@ -93,9 +92,9 @@ class MultiAgentProbeEnv(ParallelEnv[str, Any, Any]):
         return observations, rewards, terminations, truncations, infos
 
     def state(self) -> np.ndarray:
-        """How many steps the episode has, and who is there."""
-        there = [float(agent in self.agents) for agent in self.possible_agents]
-        return np.array([self._step_count, *there], dtype=np.float32)
+        """Return the step count and a flag for each agent that is present."""
+        present = [float(agent in self.agents) for agent in self.possible_agents]
+        return np.array([self._step_count, *present], dtype=np.float32)
 
     def _present_agents(self) -> list[str]:
         return [
@@ -118,7 +117,7 @@ class MultiAgentProbeEnv(ParallelEnv[str, Any, Any]):
 
 @dataclass(frozen=True)
 class MultiAgentProbe:
-    """A team, the question it asks, and each agent's answers; `steps` is about how many env steps it should need."""
+    """A multi-agent probe env with each agent's correct answers; `steps` is the training budget in env steps."""
 
     name: str
     roles: Mapping[str, AgentRole]
@@ -128,12 +127,12 @@ class MultiAgentProbe:
     steps: int = 10_000
 
     def make(self) -> MultiAgentProbeEnv:
-        """A new copy of the world."""
+        """Make a new copy of the env."""
         return MultiAgentProbeEnv(self.roles)
 
     @property
     def has_returning_agents(self) -> bool:
-        """Whether somebody leaves and comes back, which PettingZoo's own test of its API takes for a mistake."""
+        """Whether an agent leaves and returns, which PettingZoo's API test rejects."""
         return any(role.absent_steps and 0 not in role.absent_steps for role in self.roles.values())
 
 
@@ -146,7 +145,7 @@ def _reward_by_step(rewards: tuple[float, ...], _which: int, place: int, _action
 
 
 def _scripted_role(*rows: tuple[Observation, ...], pay: Callable[..., float], **more: Any) -> AgentRole:
-    """A role in which there is nothing to choose."""
+    """A role with a single possible action."""
     return AgentRole(partial(ScriptedEnv, rows, Discrete(1), pay, **more))
 
 
@@ -162,7 +161,7 @@ def _answers(speaker: Answers, listener: Answers, other_listener: Answers | None
 def _from_single_agent_probes(
     name: str, speaker: str, listener: str, question: str, steps: int, **more: Any
 ) -> MultiAgentProbe:
-    """A team whose agents live in worlds of `PROBES`; `more` is said of the listeners' roles."""
+    """A probe whose agents' envs are taken from `PROBES`; `more` are arguments of the listeners' roles."""
     one, other = PROBES[speaker], PROBES[listener]
     roles = _roles(AgentRole(one.make), AgentRole(other.make, **more))
     return MultiAgentProbe(name, roles, question, one.gamma, _answers(one.expectations, other.expectations), steps)
@@ -176,7 +175,7 @@ _ENDLESS = _scripted_role(_CONSTANT * 5, pay=partial(_reward_by_row, (0.1,)), tr
 
 _ALL = (
     MultiAgentProbe(
-        # V = 1 and V = -2: one reward and the end. Rewards that are summed, or land with another agent, give others.
+        # V = 1 and V = -2: one reward, then the end. Rewards that are summed or swapped give other values.
         "OwnReward",
         _roles(
             _scripted_role(((0.0,), (0.0,)), pay=partial(_reward_by_row, (1.0,))),
@@ -188,13 +187,13 @@ _ALL = (
         steps=4_000,
     ),
     MultiAgentProbe(
-        # V(o) = o for the speaker and -2 o for listeners, whose observations are drawn apart.
+        # V(o) = o for the speaker and -2 o for listeners, whose observations are independent.
         "OwnObservation",
         _roles(
             AgentRole(PROBES["ObservationReward"].make),
             _scripted_role(((-1.0,), (-1.0,)), ((1.0,), (1.0,)), pay=partial(_reward_by_row, (2.0, -2.0))),
         ),
-        "does each agent's value come from its own observation, and no team-mate's?",
+        "does each agent's value depend on its own observation only?",
         gamma=0.5,
         answers=_answers(
             PROBES["ObservationReward"].values, (ExpectedValue((-1.0,), 2.0), ExpectedValue((1.0,), -2.0))
@@ -217,42 +216,42 @@ _ALL = (
         "ActionByObservation",
         "ActionByObservation",
         "ContinuousByObservation",
-        "do policies of unlike groups, of choices and of numbers, each look at their own observation?",
+        "do a discrete and a continuous group each act on their own observation?",
         steps=20_000,
     ),
     _from_single_agent_probes(
         "SeveralChoices",
         "MultiDiscreteByObservation",
         "MultiBinaryByObservation",
-        "are several choices at once made each for itself, in groups of unlike choices?",
+        "are several choices at once made independently, in groups with different action spaces?",
         steps=8_000,
     ),
     _from_single_agent_probes(
         "SightAndTouch",
         "ImagePosition",
         "SightAndTouch",
-        "do groups see, one of them an image and the other one an image and a number?",
+        "can one group use an image, and the other an image and a number?",
         steps=9_000,
     ),
     _from_single_agent_probes(
         "ActionMask",
         "ActionMask",
         "ActionMask",
-        "do masks hold, in acting and in learning, whether they come as info or with the observation?",
+        "do masks apply in acting and in learning, whether given as info or with the observation?",
         steps=8_000,
         mask_in_obs=True,
     ),
     MultiAgentProbe(
-        # The speaker dies in its first step: V = 1, and 1 / (1 - gamma) = 10 if its end is missed. One listener lives
-        # for five steps and is paid 1 at last: V = gamma^4 … 1. The other one earns 0.2 for ever, seen through a limit
-        # of two steps of its own: V = 0.2 / (1 - gamma) = 2, and less if its limit is taken for an end.
+        # The speaker terminates in its first step: V = 1, or 1 / (1 - gamma) = 10 if that is missed. One listener's
+        # episode has five steps and a final reward of 1: V = gamma^4 … 1. The other one earns 0.2 for ever, with a time
+        # limit of two steps: V = 0.2 / (1 - gamma) = 2, and less if truncation is taken for termination.
         "EarlyDeath",
         _roles(
             AgentRole(PROBES["ConstantReward"].make),
             _scripted_role(_HALVES, pay=partial(_reward_by_step, (0.0, 0.0, 0.0, 0.0, 1.0)), space=_LISTENERS),
             _scripted_role(((0.0, 1.0),) * 3, pay=partial(_reward_by_row, (0.2,)), space=_LISTENERS, truncates=True),
         ),
-        "does an agent's end cut its own life, and nobody else's?",
+        "does an agent's end cut its own return, and no other agent's?",
         gamma=_HIGH_GAMMA,
         answers=_answers(
             (ExpectedValue((0.0,), 1.0),),
@@ -262,29 +261,29 @@ _ALL = (
         steps=20_000,
     ),
     MultiAgentProbe(
-        # A listener's life is two steps, the second of which is paid: V = gamma, 1. One of them begins it two steps
-        # late, while the speaker earns -1 for ever, seen through a limit of four steps: V = -2.
+        # A listener's episode has two steps, the second with reward 1: V = gamma, 1. One listener appears two steps
+        # late, while the speaker earns -1 for ever, with a time limit of four steps: V = -2.
         "LateAppearance",
         _roles(
             _scripted_role(_CONSTANT * 5, pay=partial(_reward_by_row, (-1.0,)), truncates=True),
             _SHORT_EPISODE,
             replace(_SHORT_EPISODE, absent_steps=frozenset({0, 1})),
         ),
-        "does an agent that comes later begin where it begins?",
+        "does the return of an agent that appears late start when it appears?",
         gamma=0.5,
         answers=_answers((ExpectedValue((0.0,), -2.0),), (ExpectedValue((1.0,), 0.5), ExpectedValue((2.0,), 1.0))),
         steps=10_000,
     ),
     MultiAgentProbe(
-        # Listeners earn 0.1 for ever, seen through a limit of four steps of their own: V = 0.1 / (1 - gamma) = 1. After
-        # one or two of them they sit out for a while; who takes that for an end gets 0.3.
+        # Listeners earn 0.1 for ever, with a time limit of four steps of their own: V = 0.1 / (1 - gamma) = 1. After one
+        # or two steps they are absent for a while; if that is taken for termination, V = 0.3.
         "SittingOut",
         _roles(
             _scripted_role(_CONSTANT * 7, pay=partial(_reward_by_row, (-0.1,)), truncates=True),
             replace(_ENDLESS, absent_steps=frozenset({1, 2})),
             replace(_ENDLESS, absent_steps=frozenset({2, 3})),
         ),
-        "is an agent that sits out cut off from what it does when it is back, but not from its worth?",
+        "is an absence a truncation: bootstrapped, but not joined to what follows it?",
         gamma=_HIGH_GAMMA,
         answers=_answers((ExpectedValue((0.0,), -1.0),), (ExpectedValue((0.0,), 1.0),)),
         steps=24_000,

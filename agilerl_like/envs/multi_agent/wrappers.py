@@ -1,6 +1,6 @@
-"""PettingZoo's images made small: shrunk and gray, of a few moments together, and with an action for several frames.
+"""Wrappers of PettingZoo parallel envs for image observations: frame skip, downscaling with grayscale, frame stack.
 
-They go around a parallel env, in `extra_wrappers` or in a configuration, from the inside to the outside:
+Use them in `extra_wrappers` or in a configuration; the first is the innermost:
 
     environment:
       id: butterfly/cooperative_pong-v6
@@ -9,7 +9,7 @@ They go around a parallel env, in `extra_wrappers` or in a configuration, from t
         - {name: "agilerl_like.envs.multi_agent.wrappers:SmallImages", shrink: 10}
         - {name: "agilerl_like.envs.multi_agent.wrappers:StackImages", images: 2}
 
-Images come with their channels behind, [H, W, C], as PettingZoo has them, and leave with their channels in front.
+`SmallImages` takes PettingZoo's channels-last images [H, W, C] and returns channels-first ones.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool],
 
 
 class ParallelEnvWrapper:
-    """A parallel env of which something is changed; whatever is not changed here is the env's own."""
+    """Base class: attributes that a subclass does not define are those of the wrapped env."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
 
     def __getattr__(self, name: str) -> Any:
-        if name == "env" or name.startswith("__"):  # a copy that is only being made has no env yet
+        if name == "env" or name.startswith("__"):  # copy and pickle look up names before `env` is set
             raise AttributeError(name)
         return getattr(self.env, name)
 
@@ -42,10 +42,10 @@ class ParallelEnvWrapper:
 
 
 class RepeatActions(ParallelEnvWrapper):
-    """Takes each action several times, until some agent comes or goes; rewards add up.
+    """Repeats each action until an agent appears or leaves; rewards are summed.
 
     Raises:
-        ConfigurationError: `times` is no whole number from 1.
+        ConfigurationError: `times` is not an integer >= 1.
     """
 
     def __init__(self, env: Any, times: int) -> None:
@@ -53,25 +53,25 @@ class RepeatActions(ParallelEnvWrapper):
         self._times = _check_count("times", times)
 
     def step(self, actions: Mapping[str, Any]) -> Step:
-        """Take actions; what is seen is what there was after the last of them."""
+        """Step repeatedly; observations are those after the last repetition."""
         step = self.env.step(actions)
-        earned = dict(step[1])
+        rewards = dict(step[1])
         for _ in range(self._times - 1):
             if {*self.env.agents} != {*actions}:
                 break
             step = self.env.step(actions)
-            for agent, reward in step[1].items():  # whoever arrives earns from then on
-                earned[agent] = earned.get(agent, 0.0) + reward
-        return step[0], earned, *step[2:]
+            for agent, reward in step[1].items():
+                rewards[agent] = rewards.get(agent, 0.0) + reward
+        return step[0], rewards, *step[2:]
 
 
 class SmallImages(ParallelEnvWrapper):
-    """Makes of every `shrink` by `shrink` pixels one, their mean; of all colours one too, if `gray`.
+    """Averages blocks of `shrink` by `shrink` pixels, and the colour channels if `gray`.
 
-    Whole pixels only: what is left over at the lower and the right border is cut off.
+    Incomplete blocks at the lower and right border are cropped.
 
     Raises:
-        ConfigurationError: an agent sees no images of bytes, or they are too small.
+        ConfigurationError: an agent's observations are not uint8 images, or are smaller than a block.
     """
 
     def __init__(self, env: Any, shrink: int = 2, gray: bool = True) -> None:
@@ -82,24 +82,24 @@ class SmallImages(ParallelEnvWrapper):
     def _small_space(self, agent: str) -> Box:
         space = self.env.observation_space(agent)
         if not isinstance(space, Box) or space.dtype != np.uint8 or len(space.shape) != 3:
-            raise ConfigurationError(f"observation_space({agent!r})={space}; allowed are images of bytes, [H, W, C]")
+            raise ConfigurationError(f"observation_space({agent!r})={space}; allowed are uint8 images, [H, W, C]")
         height, width, channels = space.shape
         if self._shrink > min(height, width):
-            raise ConfigurationError(f"shrink={self._shrink} leaves nothing of images of {height} by {width}")
+            raise ConfigurationError(f"shrink={self._shrink} is larger than images of {height} by {width}")
         shape = (1 if self._gray else channels, height // self._shrink, width // self._shrink)
         return Box(0, 255, shape, np.uint8)
 
     def observation_space(self, agent: str) -> Space:
-        """What an agent sees, uint8 [C, H, W]."""
+        """An agent's observation space, uint8 [C, H, W]."""
         return self._spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], Any]:
-        """Begin an episode."""
+        """Start an episode."""
         observations, infos = self.env.reset(seed=seed, options=options)
         return self._shrunk(observations), infos
 
     def step(self, actions: Mapping[str, Any]) -> Step:
-        """Take actions."""
+        """Step the env."""
         observations, *rest = self.env.step(actions)
         return self._shrunk(observations), *rest
 
@@ -108,24 +108,24 @@ class SmallImages(ParallelEnvWrapper):
 
 
 def shrink_image(image: np.ndarray, by: int, *, gray: bool) -> np.ndarray:
-    """An image [H, W, C] with one pixel for `by` times `by`, their mean rounded, [C or 1, H / by, W / by]."""
+    """Average an image [H, W, C] over blocks of `by` by `by` pixels, rounded; return [C or 1, H / by, W / by]."""
     height, width, channels = image.shape[0] // by, image.shape[1] // by, image.shape[2]
-    whole = image[: height * by, : width * by]
-    rows = whole.reshape(height, by, -1).sum(1, dtype=np.uint32)  # the rows first: most of the work, side by side
+    cropped = image[: height * by, : width * by]
+    rows = cropped.reshape(height, by, -1).sum(1, dtype=np.uint32)  # rows first: most of the work, on contiguous memory
     blocks = rows.reshape(height, width, by, channels).sum(2)  # [H, W, C]
-    many = by * by
+    count = by * by
     if gray:
-        blocks, many = blocks.sum(-1, keepdims=True), many * channels
-    return ((blocks + many // 2) // many).astype(np.uint8).transpose(2, 0, 1)
+        blocks, count = blocks.sum(-1, keepdims=True), count * channels
+    return ((blocks + count // 2) // count).astype(np.uint8).transpose(2, 0, 1)
 
 
 class StackImages(ParallelEnvWrapper):
-    """Shows an agent its last few images, the newest last: one image tells nothing of where a ball flies.
+    """Stacks each agent's last few images along the channels, the newest last, to show motion.
 
-    An agent's first image stands for those that it never saw.
+    An agent's first image fills the stack.
 
     Raises:
-        ConfigurationError: an agent sees no images with their channels in front, or `images` is no whole number from 1.
+        ConfigurationError: an agent's observations are not images [C, H, W], or `images` is not an integer >= 1.
     """
 
     def __init__(self, env: Any, images: int = 2) -> None:
@@ -142,28 +142,28 @@ class StackImages(ParallelEnvWrapper):
         return Box(low, high, dtype=space.dtype.type)
 
     def observation_space(self, agent: str) -> Space:
-        """What an agent sees, [images C, H, W]."""
+        """An agent's observation space, [images C, H, W]."""
         return self._spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], Any]:
-        """Begin an episode, of which nothing was seen."""
+        """Start an episode with empty stacks."""
         self._frames.clear()
         observations, infos = self.env.reset(seed=seed, options=options)
         return self._stacked(observations), infos
 
     def step(self, actions: Mapping[str, Any]) -> Step:
-        """Take actions."""
+        """Step the env."""
         observations, *rest = self.env.step(actions)
         return self._stacked(observations), *rest
 
     def _stacked(self, observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         for agent, image in observations.items():
-            seen = self._frames.setdefault(agent, deque([image] * self._images, self._images))
-            seen.append(image)
+            frames = self._frames.setdefault(agent, deque([image] * self._images, self._images))
+            frames.append(image)
         return {agent: np.concatenate(self._frames[agent]) for agent in observations}
 
 
 def _check_count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"{name}={value!r} must be a whole number from 1")
+        raise ConfigurationError(f"{name}={value!r} must be an integer >= 1")
     return value
