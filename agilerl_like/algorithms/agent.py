@@ -569,7 +569,7 @@ class Agent(EvolvableAlgorithm):
         # what a user's own networks do with mere shapes, nobody knows; and what lies in memory has cost it already
         if isinstance(tensors, safe_folder.LazyTensors) and self.custom_networks is None:
             with torch.device("meta"), MetaBuild(len(tensors)):
-                self._check_stored(tensors.facts, self.build(self.architecture))
+                self._check_stored(tensors.infos, self.build(self.architecture))
 
     def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.load_metadata(document)

@@ -407,7 +407,7 @@ for value in ([], None, "text", 5, [1.0], [1.0] * 3, ["1", "2"], [[1.0], [2.0]],
 for value in (None, 5, "text", {}, [1], [None], [{}], [[]], [{"uid": 1}]):
     case(f"run.json has births {value!r}", told(births=value), ON, said="run.births")
 for value in (None, 5, {}, [[1000.0, 0]], [[1000.0, 0, 0]], [["1000", 0]], [None], [[math.nan, 0]], [[1000.0, "0"]]):
-    case(f"run.json has rivals {value!r}", told(opponent_pool=value), ON)
+    case(f"run.json has rivals {value!r}", told(rivals=value), ON)
 for value in (None, 5, {}, [], {"record": None, "ancestry": []}, {"record": {}, "ancestry": []}, {"record": 5}):
     case(f"run.json has the best {value!r}", told(best=value), ON, said="run.best")
 for value in (None, [], "text", 5, {}, {"progress": {}}):

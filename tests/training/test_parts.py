@@ -43,7 +43,7 @@ def collector_of(env):
 def test_a_rollout_in_parts_is_the_rollout_of_the_whole(world):
     rows = MEMBERS * ENVS
     parted, whole = (collector_of(env) for env in (InHalves(rows, **world), Beads(rows, np, **world)))
-    assert [part.columns for part in parted.parts] == [slice(0, 2), slice(2, 5)]
+    assert [part.columns for part in parted.env_groups] == [slice(0, 2), slice(2, 5)]
     for _ in range(2):
         for ticks in (1, 20, STEPS - 21):
             assert parted.collect(ticks) == whole.collect(ticks) == ticks
@@ -102,7 +102,7 @@ def test_parts_that_cut_members_unlike_step_together():
             return *map(self.together, (obs, reward, terminated, truncated)), info
 
     collector = collector_of(Unlike(MEMBERS * ENVS))
-    assert len(collector.parts) == 1
+    assert len(collector.env_groups) == 1
     whole = collector_of(Beads(MEMBERS * ENVS, np))
     for each in (collector, whole):
         each.collect(STEPS)
