@@ -165,7 +165,7 @@ def test_a_file_that_the_user_names_for_training_is_the_users_word_and_the_run_r
         "gymnasium.envs.classic_control.cartpole:CartPoleEnv",
         "agilerl_like.envs.observation_wrappers:DrawnPole",
         "agilerl_like.envs.multi_agent.wrappers:SmallImages",
-        "agilerl_like.envs.probe_envs:Corridor",
+        "agilerl_like.envs.probe_envs:ScriptedEnv",
         "mpe2.simple_spread_v3",
         "mpe2.simple_spread_v3:parallel_env",
         "ale_py:ALE/Pong-v5",
@@ -199,7 +199,7 @@ def test_anything_else_does(path):
 
 @pytest.mark.parametrize("is_on_the_path", [True, False])
 def test_a_file_in_the_current_folder_is_no_known_package(tmp_path, monkeypatch, fired, is_on_the_path):
-    monkeypatch.setattr("agilerl_like.envs.import_paths.PACKAGES", ("known_and_absent",))
+    monkeypatch.setattr("agilerl_like.envs.import_paths.KNOWN_PACKAGES", ("known_and_absent",))
     (tmp_path / "known_and_absent.py").write_text(f"import pathlib; pathlib.Path({str(fired)!r}).touch()")
     if is_on_the_path:
         monkeypatch.syspath_prepend(tmp_path)

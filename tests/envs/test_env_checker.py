@@ -189,7 +189,10 @@ DEFECTS = {
         ),
         "warning: .*key 'action_mask'",
     ),
-    "legal action refused": (Failing, r"error: step\(.*2.*\) raised IndexError: list index .*test_check.py\", line"),
+    "legal action refused": (
+        Failing,
+        r"error: step\(.*2.*\) raised IndexError: list index .*test_env_checker.py\", line",
+    ),
     "changing spaces": (Swollen, "error: the spaces of the env change"),
     "writes into actions": (Overwriting, "warning: .* writes into the action"),
     "changes the folder": (Wandering, "warning: .*current folder"),
