@@ -1,4 +1,4 @@
-"""Networks to mutate: random ones of any spec, and ones that were fitted to a policy and a value worth keeping."""
+"""Networks to mutate: random ones of any spec, and ones fitted to a nontrivial policy and value."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def states(count: int, dtype: torch.dtype = torch.float64, *, inputs: int = INPU
 
 
 def in_rows(first: dict[str, Tensor], second: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """Moments by name, as they lie beside a network's parameters, `[N]` each."""
+    """Moments by name, in the order of a network's parameters, `[N]` each."""
     return tuple(torch.cat([m.reshape(-1) for m in moments.values()]) for moments in (first, second))
 
 
@@ -69,7 +69,7 @@ def second_of(one: MutationSource | MutatedNetwork) -> dict[str, Tensor]:
 
 
 def random_parent(build: Builder, spec: NetworkSpec, *, inputs: int = INPUTS) -> MutationSource:
-    """A network whose every number is its own, as after some training, with moments likewise."""
+    """A network with random parameters, as after some training, and random moments."""
     network = build(spec)
     network.reset_(stream())
     dtype = next(network.parameters()).dtype
@@ -120,7 +120,7 @@ def _fitted(spec: NetworkSpec, discrete: bool, share: bool) -> MutationSource:
 
 
 def fitted_parent(spec: NetworkSpec | None = None, *, discrete: bool = True, share: bool = False) -> MutationSource:
-    """A copy of a parent that was fitted with Adam for 250 steps."""
+    """A copy of a parent, fitted with Adam for 250 steps."""
     return copy.deepcopy(_fitted(spec or fitted_spec(), discrete, share))
 
 
@@ -136,7 +136,7 @@ def tensors(network: ActorCritic) -> dict[str, Tensor]:
 
 
 def outputs_of(network: ActorCritic, x: Tensor) -> Tensor:
-    """The policy's outputs and the value, side by side."""
+    """The policy's outputs and the value, concatenated."""
     with torch.no_grad():
         outputs, value = network.evaluate(x)
     return torch.cat([outputs, value.unsqueeze(-1)], -1)

@@ -47,7 +47,7 @@ NET_CONFIGS = st.fixed_dictionaries(
 
 
 @given(config=NET_CONFIGS, seed=st.integers(0, 2**31))
-def test_mutations_stay_legal_and_every_spec_survives_json(config, seed):
+def test_mutated_specs_stay_legal_and_round_trip_through_json(config, seed):
     spec, rng = NetworkSpec.from_net_config(config), np.random.default_rng(seed)
     for _ in range(10):
         legal = [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)]
@@ -63,7 +63,7 @@ def test_mutations_stay_legal_and_every_spec_survives_json(config, seed):
         assert hash(NetworkSpec.from_net_config(spec.to_config())) == hash(spec)
 
 
-def test_the_encoders_output_activation_is_its_hidden_one_unless_given():
+def test_the_encoders_output_activation_defaults_to_its_hidden_one():
     spec = NetworkSpec.from_net_config({"encoder_config": {"activation": "Tanh"}})
     assert (spec.encoder.output_activation, spec.head.output_activation) == ("Tanh", "Identity")
     spec = NetworkSpec.from_net_config({"encoder_config": {"activation": "Tanh", "output_activation": None}})
@@ -90,13 +90,13 @@ def test_the_encoders_output_activation_is_its_hidden_one_unless_given():
         ({"min_latent_dim": 1, "encoder_config": {"output_layernorm": True}}, "min_latent_dim=1 is too few"),
     ],
 )
-def test_a_wrong_net_config_is_told_what_is_wrong(config, message):
+def test_an_invalid_net_config_is_refused_by_key(config, message):
     with pytest.raises(ConfigurationError, match=message):
         NetworkSpec.from_net_config(config)
 
 
 def test_an_activation_can_be_reached_from_a_pair_of_different_ones():
-    # encoder ReLU, head Tanh: to ReLU only the head has a way to go, and only the head fades
+    # encoder ReLU, head Tanh: a change to ReLU changes only the head, and only the head blends
     spec = NetworkSpec.from_net_config({"head_config": {"activation": "Tanh"}})
     assert {"activation": "ReLU"} in spec.choices("change_activation")
     child = spec.apply("change_activation", activation="ReLU")
@@ -104,7 +104,7 @@ def test_an_activation_can_be_reached_from_a_pair_of_different_ones():
     assert {"activation": "ReLU"} not in child.without_fading().choices("change_activation")
 
 
-def test_an_operator_that_does_not_exist_is_told_its_near_names():
+def test_an_unknown_operator_is_refused_with_near_names():
     with pytest.raises(
         ConfigurationError, match=r"operator='encoder.add_nod' is unknown; did you mean 'encoder.add_node'"
     ):
@@ -113,7 +113,7 @@ def test_an_operator_that_does_not_exist_is_told_its_near_names():
         NetworkSpec().mutate("add_latent", np.random.default_rng(0))
 
 
-def test_a_description_names_all_widths_and_activations():
+def test_describe_lists_all_widths_and_activations():
     config = {"encoder_config": {"hidden_size": [32, 16]}, "latent_dim": 24}
     assert NetworkSpec.from_net_config(config).describe() == "32-16 | 24 | 64 ReLU"
     config["head_config"] = {"activation": "Tanh"}
@@ -129,7 +129,7 @@ def test_a_description_names_all_widths_and_activations():
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_it_evaluates_policy_and_value(share):
+def test_evaluate_returns_policy_outputs_and_value(share):
     network = random_parent(builder(BOX, share=share), NetworkSpec()).network
     network.value_norm.update_(5 * states(30)[:, :1] + 3, torch.ones(30, dtype=torch.float64))
     x = states(16)
@@ -137,13 +137,13 @@ def test_it_evaluates_policy_and_value(share):
     policy = network.actor.head(network.actor.encoder(x))
     value = network.critic.head(critic_encoder(x))[:, 0]
     torch.testing.assert_close(outputs_of(network, x), torch.cat([policy, value.unsqueeze(1)], 1))
-    # in the environment's units: times the deviation of what was seen, plus its mean
+    # in the environment's units: times the standard deviation of the returns, plus their mean
     seen = 5 * states(30)[:, 0] + 3
     units = value * (seen.var(unbiased=False) + 1e-8).sqrt() + seen.mean()
     torch.testing.assert_close(network.value(x), units)
 
 
-def test_a_shared_encoder_is_one_and_counted_once():
+def test_a_shared_encoder_is_one_module_and_counted_once():
     apart, shared = (builder(share=share)(NetworkSpec()) for share in (False, True))
     encoder = sum(p.numel() for p in apart.actor.encoder.parameters())
     count = [sum(p.numel() for p in network.parameters()) for network in (apart, shared)]
@@ -151,12 +151,12 @@ def test_a_shared_encoder_is_one_and_counted_once():
 
 
 def test_the_actors_parameters_come_first():
-    # what clips and counts gradients of actor and critic apart relies on it
+    # separate gradient norms of actor and critic rely on this order
     names = [name for name, _ in builder(BOX)(NetworkSpec()).named_parameters()]
     assert names == sorted(names, key=lambda name: not name.startswith("actor."))
 
 
-def test_a_value_is_not_bent_by_what_is_asked_of_the_policys_output():
+def test_the_value_head_has_no_output_activation_or_normalization():
     config = {"head_config": {"output_activation": "Tanh", "activation": "Tanh", "output_layernorm": True}}
     build = builder()
     network = random_parent(build, NetworkSpec.from_net_config(config)).network
@@ -167,7 +167,7 @@ def test_a_value_is_not_bent_by_what_is_asked_of_the_policys_output():
     assert network.critic.head.spec.output_activation == "Identity"
 
 
-def test_a_policys_output_may_fade_while_the_value_stays_plain():
+def test_the_policys_output_activation_may_blend_while_the_value_has_none():
     config = {"head_config": {"output_activation": "Tanh", "activation": "Tanh"}}
     build = builder()
     parent = random_parent(build, NetworkSpec.from_net_config(config))
@@ -183,7 +183,7 @@ def test_a_policys_output_may_fade_while_the_value_stays_plain():
     assert child.actor.head.spec.fading == child.critic.head.spec.fading == ()
 
 
-def test_a_new_policy_is_near_uniform_unless_it_shall_not_be():
+def test_a_new_policy_is_near_uniform_unless_configured_otherwise():
     x = states(256, torch.float32)
     for vanish, low, high in ((True, 0.0, 0.05), (False, 0.1, 10.0)):
         network = builder(dtype=torch.float32)(NetworkSpec.from_net_config({"head_config": {"output_vanish": vanish}}))
@@ -192,7 +192,7 @@ def test_a_new_policy_is_near_uniform_unless_it_shall_not_be():
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_a_stack_of_pairs_computes_each_pair(share):
+def test_stacked_actor_critics_compute_what_each_computes_alone(share):
     build = builder(BOX, share=share)
     networks = []
     for seed in range(3):
@@ -214,7 +214,7 @@ def test_a_stack_of_pairs_computes_each_pair(share):
         (gymnasium.spaces.MultiBinary(4), False),
     ],
 )
-def test_numbers_are_normalised_and_one_hots_are_not(space, normalised):
+def test_vectors_are_normalized_and_one_hots_are_not(space, normalised):
     switches = {"share_encoders": False, "normalize_value": False}
     network = ActorCritic(NetworkSpec(), ObservationEncoder(space), BOX, normalize_observation=True, **switches)
     assert isinstance(network.observation_norm, NoNorm) != normalised
@@ -223,7 +223,7 @@ def test_numbers_are_normalised_and_one_hots_are_not(space, normalised):
     assert isinstance(off.observation_norm, NoNorm)
 
 
-def test_defaults_are_read_from_one_place():
+def test_defaults_are_defined_in_one_place():
     assert NetworkSpec().encoder == MLPSpec(output_activation=MLPSpec.activation)
     assert NetworkSpec().head == MLPSpec()
 
@@ -252,7 +252,7 @@ def test_a_mutated_network_is_rebuilt_from_json_and_a_state_dict(seed):
 
 
 def facts(network):
-    """All about a network but its numbers."""
+    """Everything that describes a network except parameter values."""
 
     def said_of(one):
         plain = {key: value for key, value in vars(one).items() if isinstance(value, bool | int | float | str | Spec)}
@@ -266,7 +266,7 @@ def facts(network):
 
 @given(recurrent=st.booleans(), share=st.booleans(), normed=st.booleans(), seed=st.integers(0, 2**31))
 @settings(max_examples=15)
-def test_a_rebuilt_network_is_one_that_was_built(recurrent, share, normed, seed):
+def test_a_rebuilt_network_equals_a_newly_built_one(recurrent, share, normed, seed):
     rng = np.random.default_rng(seed)
     part = {"hidden_size": [16], "activation": "Tanh", "layer_norm": normed, "output_activation": "Tanh"}
     config = {"encoder_config": part, "head_config": part, "latent_dim": 8}

@@ -1,4 +1,4 @@
-"""Networks of the user's own: any module, and one that evolves."""
+"""Networks supplied by the user: any module, and one that evolves."""
 
 import gymnasium
 import numpy as np
@@ -19,7 +19,7 @@ ACTIONS = gymnasium.spaces.Discrete(3)
 
 
 class Squashed(EvolvableMLP):
-    """A user's own evolvable network: an MLP that sees its input through a tanh."""
+    """A user's evolvable network: an MLP that applies tanh to its input."""
 
     def forward(self, x):
         return super().forward(torch.tanh(x))
@@ -60,7 +60,7 @@ def experiences(agent, steps=8):
     return list(obs), actions, log_probs, list(rewards), list(dones), values, obs[-1], dones[0]
 
 
-def test_it_says_what_the_users_network_says_of_normalised_observations():
+def test_outputs_are_those_of_the_users_network_for_normalized_observations():
     agent, net = agent_of(normalize_observation=False), sequential(3)
     outputs = net(torch.from_numpy(observations()))
     _, log_prob, _, value = agent.get_action(observations())
@@ -71,7 +71,7 @@ def test_it_says_what_the_users_network_says_of_normalised_observations():
     np.testing.assert_allclose(value, sequential(1)(torch.from_numpy(observations()))[:, 0].detach(), rtol=1e-5)
 
 
-def test_members_of_a_population_learn_together_as_they_learn_alone():
+def test_stacked_members_learn_as_they_learn_alone():
     population = PPO.population(
         3,
         SPACE,
@@ -95,7 +95,7 @@ def test_members_of_a_population_learn_together_as_they_learn_alone():
 
 
 @pytest.mark.parametrize("make", [sequential, squashed])
-def test_it_is_cloned_saved_and_loaded(make, tmp_path):
+def test_a_user_network_is_cloned_saved_and_loaded(make, tmp_path):
     agent = agent_of(make)
     agent.learn(experiences(agent))
     clone = agent.clone()
@@ -120,7 +120,7 @@ def test_a_population_is_saved_and_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("operator", ["encoder.actor.add_node", "encoder.critic.add_node", "encoder.actor.add_layer"])
-def test_an_evolvable_one_grows_and_changes_no_output(operator):
+def test_growing_an_evolvable_user_network_keeps_its_outputs(operator):
     agent = agent_of(squashed)
     agent.learn(experiences(agent))
     obs = observations()
@@ -137,7 +137,7 @@ def test_an_evolvable_one_grows_and_changes_no_output(operator):
     np.testing.assert_allclose(found[3], value, atol=1e-5)
 
 
-def test_an_evolved_one_is_loaded_with_its_architecture(tmp_path):
+def test_an_evolved_user_network_is_loaded_with_its_architecture(tmp_path):
     agent = agent_of(squashed)
     operator = "encoder.actor.add_node"
     spec, details = agent.architecture.mutate(operator, np.random.default_rng(0))
@@ -148,7 +148,7 @@ def test_an_evolved_one_is_loaded_with_its_architecture(tmp_path):
     np.testing.assert_array_equal(loaded.get_action(observations())[3], agent.get_action(observations())[3])
 
 
-def test_a_removal_from_it_is_refitted_or_refused():
+def test_a_removal_from_a_user_network_is_refitted_or_refused():
     agent = agent_of(lambda outputs: squashed(outputs).double().float())
     agent.learn(experiences(agent))
     grow, shrink = "encoder.actor.add_node", "encoder.actor.remove_node"
@@ -163,7 +163,7 @@ def test_a_removal_from_it_is_refitted_or_refused():
     assert agent.architecture == back
 
 
-def test_one_that_cannot_grow_is_perturbed_and_has_its_numbers_evolved():
+def test_a_fixed_user_network_gets_noise_and_hyperparameter_mutations():
     ranges = HyperparameterConfig(lr=RLParameter(min=1e-5, max=1e-2))
     agent = agent_of(hp_config=ranges)
     agent.learn(experiences(agent))
@@ -177,7 +177,7 @@ def test_one_that_cannot_grow_is_perturbed_and_has_its_numbers_evolved():
     assert agent.lr != lr
 
 
-def test_its_matrices_are_perturbed_whatever_they_are_called():
+def test_user_matrices_get_noise_whatever_their_names():
     class Kernel(nn.Module):
         def __init__(self, outputs):
             super().__init__()
@@ -195,7 +195,7 @@ def test_its_matrices_are_perturbed_whatever_they_are_called():
     assert torch.equal(agent.actor.encoder.net.shift, Kernel(3).shift)
 
 
-def test_running_statistics_are_each_members_own():
+def test_running_statistics_are_separate_for_each_member():
     def normed(outputs):
         return nn.Sequential(nn.BatchNorm1d(4), *sequential(outputs))
 
@@ -210,7 +210,7 @@ def test_running_statistics_are_each_members_own():
 
 
 class Again(nn.Module):
-    """Uses one of its modules two times, and keeps it under one name."""
+    """Uses one of its modules twice under one name."""
 
     def __init__(self, net):
         super().__init__()
@@ -221,8 +221,8 @@ class Again(nn.Module):
 
 
 @pytest.mark.parametrize("between", [nn.PReLU, lambda: nn.LayerNorm(8), lambda: nn.BatchNorm1d(8)])
-def test_a_module_may_stand_in_two_places(between):
-    """By whatever names it is found, it learns the same."""
+def test_a_module_may_be_registered_twice(between):
+    """Training does not depend on the names under which it is registered."""
 
     def under_two_names(outputs):
         first, _, last = sequential(outputs)
@@ -268,7 +268,7 @@ def frozen(outputs):
     return net
 
 
-def test_what_requires_no_gradient_stays_as_it_was_given():
+def test_parameters_with_requires_grad_false_never_change():
     agent = agent_of(frozen)
     population = PPO.population(2, SPACE, ACTIONS, actor_network=frozen(3), critic_network=frozen(1), seed=1)
     for one in (agent, agent.clone(), agent.clone(index=1), *population):
@@ -287,7 +287,7 @@ def test_what_requires_no_gradient_stays_as_it_was_given():
 
 
 @pytest.mark.parametrize("share_encoders", [False, True])
-def test_what_is_frozen_in_a_network_that_evolves_is_refused_before_anything_is_learned(share_encoders):
+def test_frozen_parameters_in_an_evolvable_network_are_refused_at_construction(share_encoders):
     def flat(agent):
         return torch.cat([parameter.detach().flatten() for parameter in agent.network.parameters()])
 
@@ -306,7 +306,7 @@ def test_what_is_frozen_in_a_network_that_evolves_is_refused_before_anything_is_
     assert not torch.equal(flat(agent), before)
 
 
-def test_what_was_given_frozen_is_not_learned_for_being_freed():
+def test_unfreezing_a_parameter_later_is_refused():
     agent = agent_of(frozen)
     agent.actor.requires_grad_(True)
     with pytest.raises(ConfigurationError, match=r"requires_grad=True was set for actor\.encoder\.net\.0\.bias, actor"):
@@ -345,12 +345,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG.values(), ids=WRONG)
-def test_what_does_not_fit_is_told_at_once(arguments, message):
+def test_user_networks_that_do_not_fit_are_refused_at_construction(arguments, message):
     with pytest.raises(ConfigurationError, match=message):
         PPO(SPACE, ACTIONS, seed=1, **arguments)
 
 
-def test_a_dict_world_is_given_as_a_dict():
+def test_dict_observations_reach_the_network_as_a_dict():
     space = gymnasium.spaces.Dict(
         {"image": gymnasium.spaces.Box(0, 255, (1, 4, 4), np.uint8), "place": gymnasium.spaces.Box(-1, 1, (2,))}
     )
@@ -371,13 +371,13 @@ def test_a_dict_world_is_given_as_a_dict():
     np.testing.assert_allclose(value, [expected] * 5, rtol=1e-5)
 
 
-def test_the_architecture_of_two_networks_is_equal_to_itself_alone():
+def test_custom_specs_are_equal_only_for_the_same_modules():
     one, other = (CustomSpec.of(sequential(3), sequential(1)) for _ in range(2))
     assert one == one.evolve() != other
 
 
 class Counting(nn.Module):
-    """Keeps something that no copy can have: what its last forward was differentiated through."""
+    """Stores the graph of its last forward pass, which cannot be copied."""
 
     def __init__(self, outputs):
         super().__init__()
@@ -388,7 +388,7 @@ class Counting(nn.Module):
         return self.last
 
 
-def test_a_clone_has_the_weights_of_now_and_of_all_else_what_was_given():
+def test_a_clone_has_current_weights_and_the_supplied_other_state():
     agent = agent_of(Counting)
     agent.learn(experiences(agent))
     agent.evaluate_actions(observations(), np.zeros(6, dtype=np.int64))

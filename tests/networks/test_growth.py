@@ -1,4 +1,4 @@
-"""Law 4: growth is silent. No grow operator changes an output, whatever the network and whatever came before."""
+"""Law 4: growth keeps outputs. No grow operator changes an output, for any network after any mutations."""
 
 from dataclasses import replace
 
@@ -89,7 +89,7 @@ GROWTH = [
 
 
 @pytest.mark.parametrize(("operator", "arguments"), GROWTH)
-def test_growth_leaves_the_parent_alone_and_carries_everything_else(operator, arguments):
+def test_growth_does_not_modify_the_parent_and_copies_everything_else(operator, arguments):
     build = builder()
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": NORMED, "head_config": NORMED}))
     parent.network.observation_norm.update_(5 * states(20) + 1, torch.ones(20, dtype=torch.float64))
@@ -108,8 +108,8 @@ def test_growth_leaves_the_parent_alone_and_carries_everything_else(operator, ar
 
 @pytest.mark.parametrize("activation", ["ReLU", "Tanh"])
 @pytest.mark.parametrize("noisy", [False, True])
-def test_a_newborn_layer_is_silent_under_any_noise_drawn_later(activation, noisy):
-    # identity without noise of its own: whatever is drawn, relu(x) stays relu(x), and a skip is no layer at all
+def test_a_new_layer_is_the_identity_under_any_later_noise(activation, noisy):
+    # the new layer is the identity and has no noise of its own, so relu(x) stays relu(x)
     config = {"hidden_size": [16], "activation": activation, "noisy": noisy}
     build = builder()
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
@@ -123,8 +123,8 @@ def test_a_newborn_layer_is_silent_under_any_noise_drawn_later(activation, noisy
     torch.testing.assert_close(outputs_of(child, x), before, rtol=0, atol=1e-12)
 
 
-def test_a_newborn_unit_speaks_up_once_it_is_listened_to():
-    # its incoming weights are as large as its neighbours', so that the gradient of what reads it is as large too
+def test_a_new_unit_has_normal_activations_once_its_readers_learn():
+    # its incoming weights are as large as its neighbours', so the gradient of its outgoing weights is as large too
     build = builder()
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": {"hidden_size": [32]}}))
     with torch.no_grad():
@@ -132,7 +132,7 @@ def test_a_newborn_unit_speaks_up_once_it_is_listened_to():
             p.mul_(10.0)
     child = mutate_network(parent, "encoder.add_node", {"layer": 0, "nodes": 16}, stream()).network
     old, new = child.actor.encoder.linear(0).weight.norm(dim=1).split([32, 16])
-    # all of the newborn's rows are as long as the (lower) median row of the others
+    # each new row has the norm of the (lower) median row of the others
     torch.testing.assert_close(new, old.median().expand(16))
     gradient = torch.autograd.grad(outputs_grad(child), child.actor.encoder.linear(1).weight)[0].norm(dim=0)
     assert (gradient[32:] >= 0.1 * gradient[:32].median()).double().mean() >= 0.8
@@ -143,7 +143,7 @@ def outputs_grad(network):
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_actor_and_critic_change_alike(share):
+def test_actor_and_critic_change_in_the_same_way(share):
     build = builder(share=share)
     parent = random_parent(build, NetworkSpec())
     for operator, arguments in (("encoder.add_node", {"layer": 0, "nodes": 16}), ("head.add_layer", {"layer": 0})):
@@ -153,7 +153,7 @@ def test_actor_and_critic_change_alike(share):
         assert (child.actor.encoder is child.critic.encoder) == share
 
 
-def test_layers_of_an_encoder_may_grow_while_the_head_still_fades():
+def test_an_encoder_may_grow_while_the_head_blends_activations():
     build = builder()
     config = {"hidden_size": [16], "activation": "Tanh"}
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))

@@ -1,4 +1,4 @@
-"""Adam's moments travel with the weights: whose they were they stay, and nobody newborn is kicked (goal M4)."""
+"""Adam's moments follow their weights, and the first steps of new units are of normal size (goal M4)."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def mean_second(parent):
     return parent.moments[1].mean()
 
 
-def test_new_nodes_get_zero_and_the_mean_and_survivors_keep_theirs():
+def test_new_nodes_get_zero_and_mean_moments_and_old_nodes_keep_theirs():
     build = builder()
     parent = random_parent(build, SPEC)
     child = mutate_network(parent, "encoder.add_node", {"layer": 0, "nodes": 16}, stream())
@@ -57,7 +57,7 @@ def test_new_nodes_get_zero_and_the_mean_and_survivors_keep_theirs():
             assert torch.equal(second_of(child)[name], second_of(parent)[name])
 
 
-def test_latent_nodes_are_carried_into_both_heads():
+def test_moments_of_latent_nodes_are_transferred_in_both_heads():
     build = builder()
     parent = random_parent(build, SPEC)
     child = mutate_network(parent, "add_latent_node", {"nodes": 8}, stream())
@@ -93,7 +93,7 @@ def test_a_change_of_activation_keeps_every_moment():
     assert all(torch.equal(second_of(child)[name], moment) for name, moment in second_of(parent).items())
 
 
-def test_removed_nodes_take_their_moments_along_and_what_is_refitted_loses_its_direction():
+def test_removal_drops_moments_of_removed_nodes_and_zeroes_first_moments_of_refitted_layers():
     parent = fitted_parent(fitted_spec())
     result = mutate_network(parent, "encoder.remove_node", {"layer": 0, "nodes": 16}, stream())
     assert "refused" not in result.arguments
@@ -151,10 +151,10 @@ GROWTH = [
 
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize(("operator", "arguments"), GROWTH)
-def test_the_first_steps_after_growth_kick_nobody(operator, arguments, layer_norm):
+def test_the_first_steps_after_growth_are_of_normal_size(operator, arguments, layer_norm):
     parent = fitted_parent(fitted_spec(layer_norm=layer_norm, activation="ReLU"))
     child = mutate_network(parent, operator, arguments, stream())
-    # whoever is newborn shows where the first moment, all ones in the parent, is 0
+    # new parameters are those whose first moment, 1 everywhere in the parent, is 0
     marked = replace(parent, moments=(torch.ones_like(parent.moments[0]), parent.moments[1]))
     marks = mutate_network(marked, operator, arguments, stream()).moments[0]
     newborn = marks == 0
@@ -163,14 +163,14 @@ def test_the_first_steps_after_growth_kick_nobody(operator, arguments, layer_nor
     old_step = learner(parent, 250)
     new_step = learner(child, 250)
     twin, ours = old_step(0), new_step(0)
-    # survivors move as the unmutated twin's: sorted, for they only changed places (float32: the gradients are sums)
+    # old parameters move as in the unmutated twin; sorted, because their order changed (float32: gradients are sums)
     torch.testing.assert_close(ours[~newborn].sort().values, twin.sort().values, rtol=0.05, atol=2e-3)
     largest = torch.stack([ours, *(new_step(seed) for seed in range(1, 10))]).max(0).values
     assert largest[newborn].max() <= 1.5 if bool(newborn.any()) else True
 
 
-def test_without_the_mean_there_would_be_a_kick():
-    # the number that the rule avoids: second moment 0 at a late step gives 0.1 / sqrt(0.001) = 3.16 learning rates
+def test_without_the_mean_second_moment_the_first_step_would_be_three_times_too_large():
+    # the case that the rule avoids: second moment 0 at a late step gives 0.1 / sqrt(0.001) = 3.16 learning rates
     adam = Adam(torch.zeros(1, 1), torch.zeros(1, 1), torch.full((1,), 1e5), epsilon=1e-12)
     flat = torch.zeros(1, 1)
     adam.step_(flat, torch.ones(1, 1), *adam.paces(torch.ones(1), 1))

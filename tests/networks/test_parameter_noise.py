@@ -1,4 +1,4 @@
-"""Parameter noise is calibrated: it moves the policy by the KL asked for, within its bounds, and nothing else."""
+"""Parameter noise is calibrated: it moves the policy by the target KL, within its bounds, and nothing else."""
 
 import gymnasium
 import numpy as np
@@ -30,7 +30,7 @@ def mean_kl(before, after, log_std=None):
 
 
 def cosines(network, before):
-    """Of every matrix of the actor with what it was."""
+    """Cosine of every matrix of the actor with the matrix before."""
     return {
         name: float(F.cosine_similarity(tensor.flatten(), before[name].flatten(), dim=0))
         for name, tensor in tensors(network).items()
@@ -41,7 +41,7 @@ def cosines(network, before):
 @pytest.mark.parametrize(
     ("discrete", "share", "target"), [(d, s, 0.01) for d in (0, 1) for s in (0, 1)] + [(0, 0, 0.1)]
 )
-def test_noise_moves_the_policy_by_the_kl_that_is_asked_for(discrete, share, target):
+def test_noise_moves_the_policy_by_the_target_kl(discrete, share, target):
     parent = fitted_parent(discrete=discrete, share=share)
     network, x = parent.network, parent.observations
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
@@ -61,7 +61,7 @@ def test_noise_moves_the_policy_by_the_kl_that_is_asked_for(discrete, share, tar
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_noise_touches_only_the_policys_matrices(share):
+def test_noise_changes_only_the_policys_matrices(share):
     config = {"hidden_size": [16, 16], "layer_norm": True, "noisy": True}
     build = builder(gymnasium.spaces.Box(-1, 1, (2,)), share=share)
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": config, "head_config": config}))
@@ -73,7 +73,7 @@ def test_noise_touches_only_the_policys_matrices(share):
     assert parent.network.training
 
 
-def test_each_matrix_gets_noise_in_proportion_to_its_own_spread():
+def test_noise_of_a_matrix_is_proportional_to_its_standard_deviation():
     build = builder()
     parent = random_parent(build, NetworkSpec.from_net_config({"encoder_config": {"hidden_size": [400]}}))
     before = tensors(parent.network)
@@ -84,7 +84,7 @@ def test_each_matrix_gets_noise_in_proportion_to_its_own_spread():
         np.testing.assert_allclose(float(moved), done["sd"], rtol=5 / np.sqrt(2 * 1600))
 
 
-def test_the_same_generator_gives_the_same_noise_and_another_one_another():
+def test_noise_depends_on_the_generator_alone():
     results = []
     for seed in (3, 3, 4):
         parent = fitted_parent()
@@ -135,7 +135,7 @@ def test_a_smaller_bound_moves_the_policy_less():
 
 
 @pytest.mark.parametrize(("actions", "sd", "target"), [(1, 0.1, 0.01), (3, 0.0, 0.01), (3, 0.1, 0.0)])
-def test_where_no_noise_can_move_the_policy_there_is_none(actions, sd, target):
+def test_no_noise_is_added_where_it_cannot_move_the_policy(actions, sd, target):
     # a single action has probability 1 whatever the weights; and a bound or a target of 0 is no noise
     build = builder(gymnasium.spaces.Discrete(actions))
     parent = random_parent(build, NetworkSpec())
@@ -145,8 +145,8 @@ def test_where_no_noise_can_move_the_policy_there_is_none(actions, sd, target):
     assert all(torch.equal(tensor, before[name]) for name, tensor in tensors(parent.network).items())
 
 
-def test_the_search_asks_the_network_a_few_times_only():
-    # a birth may take 5 ms: the states are gone through twice or three times, and a quarter of them as often
+def test_the_search_evaluates_the_network_a_few_times_only():
+    # an offspring may take 5 ms: two or three evaluations on all states, and as many on a quarter of them
     def rows_of(network, x, seed):
         rows = []
         handle = network.actor.head.register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
@@ -166,10 +166,10 @@ def test_the_search_asks_the_network_a_few_times_only():
     assert rows_of(new, x, 0) / len(x) <= 4
 
 
-def test_it_holds_on_states_that_it_did_not_see():
+def test_the_kl_holds_on_other_states():
     parent = fitted_parent(fitted_spec(activation="ReLU"))
     x = states(2000, torch.float32, seed=42)
     before = outputs_of(parent.network, x)
     add_parameter_noise_(parent.network, parent.observations, 0.5, stream(), target_kl=0.01)
-    # 512 states: their mean KL is within a few of its standard errors of everybody's
+    # 512 states: their mean KL is within a few standard errors of that over all states
     assert 0.005 < mean_kl(before[:, :-1], outputs_of(parent.network, x)[:, :-1]) < 0.02

@@ -1,4 +1,4 @@
-"""Removal is compensated and gated: on networks that were fitted to something, against a removal without a refit."""
+"""Removals are refitted and limited: on fitted networks, compared with a removal without a refit."""
 
 from dataclasses import replace
 
@@ -51,14 +51,14 @@ def policy(network, x):
 
 
 def measured(parent, child, x):
-    """Mean KL(parent || child), and the value's RMSE over its standard deviation, by other means than the gate's."""
+    """Mean KL(parent || child), and the value's RMSE over its standard deviation, computed independently."""
     kl = float(kl_divergence(policy(parent, x), policy(child, x)).mean())
     ours, theirs = (outputs_of(network, x)[:, -1].double().numpy() for network in (parent, child))
     return kl, float(np.sqrt(np.mean((ours - theirs) ** 2)) / ours.std())
 
 
 def uncompensated(parent: MutationSource, result, discrete: bool):
-    """The same units removed, but what read them keeps its old columns and bias."""
+    """The same units removed, but their readers keep the old columns and bias."""
     bare = blank(result.network.spec, DISCRETE if discrete else BOX)
     bare.load_state_dict(result.network.state_dict())
     theirs = dict(parent.network.named_modules())
@@ -81,7 +81,7 @@ def uncompensated(parent: MutationSource, result, discrete: bool):
 
 @pytest.mark.parametrize("discrete", [True, False])
 @pytest.mark.parametrize(("operator", "arguments"), REMOVALS)
-def test_a_removal_is_compensated(operator, arguments, discrete):
+def test_a_removal_is_compensated_by_a_refit(operator, arguments, discrete):
     parent = fitted_parent(discrete=discrete)
     result = mutate_network(parent, operator, arguments, stream())
     done = result.arguments
@@ -96,14 +96,14 @@ def test_a_removal_is_compensated(operator, arguments, discrete):
     bare_kl, bare_error = measured(parent.network, bare, parent.held_out)
     assert kl < 0.1 * bare_kl
     assert error < 0.3 * bare_error
-    # and not only on the states that the refit saw
+    # and not only on the states of the refit
     fresh = states(512, torch.float32, seed=99)
     assert measured(parent.network, result.network, fresh)[0] < 0.2 * measured(parent.network, bare, fresh)[0]
 
 
 @pytest.mark.parametrize("activation", ["ReLU", "Sigmoid"])
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_removal_from_nets_of_every_kind_keeps_what_the_gate_promises(activation, layer_norm):
+def test_removal_from_every_kind_of_network_stays_within_the_limits(activation, layer_norm):
     parent = fitted_parent(fitted_spec(activation=activation, layer_norm=layer_norm))
     refused = 0
     for operator, arguments in REMOVALS:
@@ -115,7 +115,7 @@ def test_removal_from_nets_of_every_kind_keeps_what_the_gate_promises(activation
     assert refused <= 1  # goal M2: at most one in five
 
 
-def test_what_two_heads_read_is_refitted_in_both():
+def test_both_heads_are_refitted():
     parent = fitted_parent(share=True)
     for operator, arguments in (*REMOVALS[:2], REMOVALS[-1]):
         result = mutate_network(parent, operator, arguments, stream())
@@ -128,8 +128,8 @@ def test_what_two_heads_read_is_refitted_in_both():
 
 @pytest.mark.parametrize("part", ["encoder", "head"])
 @pytest.mark.parametrize("layer", [0, 1])
-def test_a_layer_that_does_nothing_is_removed_exactly(part, layer):
-    # Of relu(I relu(W x)) either layer can go. Without the second, refitting finds what read it unchanged; without the
+def test_an_identity_layer_is_removed_exactly(part, layer):
+    # Of relu(I relu(W x)) either layer can go. Without the second, a refit leaves its readers unchanged; without the
     # first, no linear map gives relu(W x), but the layer's own relu does if the map is W.
     build = builder()
     config = {"hidden_size": [24], "min_mlp_nodes": 8, "max_mlp_nodes": 64}
@@ -142,7 +142,7 @@ def test_a_layer_that_does_nothing_is_removed_exactly(part, layer):
     torch.testing.assert_close(outputs_of(result.network, x), outputs_of(single.network, x), rtol=0, atol=1e-9)
 
 
-def test_units_that_nobody_listens_to_leave_without_a_trace():
+def test_units_without_outgoing_weights_are_removed_exactly():
     build = builder()
     config = {"hidden_size": [40, 40]}
     spec = NetworkSpec.from_net_config({"encoder_config": config, "head_config": config})
@@ -167,7 +167,7 @@ WIDE = 64
 
 
 def indispensable(mute: int) -> MutationSource:
-    """A net in which each hidden unit alone carries one independent input, but for `mute` units that say nothing."""
+    """A net in which each hidden unit alone carries one independent input, but for `mute` units whose output is 0."""
     config = {"hidden_size": [WIDE], "activation": "Identity"}
     spec = NetworkSpec.from_net_config({"encoder_config": config, "latent_dim": WIDE})
     parent = random_parent(builder(inputs=WIDE), spec, inputs=WIDE)
@@ -179,7 +179,7 @@ def indispensable(mute: int) -> MutationSource:
     return replace(parent, observe=lambda: states(1024, inputs=WIDE))
 
 
-def test_a_removal_that_costs_too_much_is_refused_and_leaves_everything_untouched():
+def test_a_removal_beyond_the_limits_is_refused_and_changes_nothing():
     parent = indispensable(mute=0)
     parent.network.train()
     before, moments = tensors(parent.network), [moment.clone() for moment in parent.moments]
@@ -196,7 +196,7 @@ def test_a_removal_that_costs_too_much_is_refused_and_leaves_everything_untouche
 
 @pytest.mark.parametrize(("mute", "accepted"), [(40, 32), (20, 16), (10, 8), (6, None)])
 def test_a_refused_removal_is_halved_twice(mute, accepted):
-    # of `mute` units 32, 16 or 8 can go at no cost, and no other one can; 4 are not tried
+    # only `mute` units can be removed without change; 32, 16 and 8 are tried, 4 are not
     parent = indispensable(mute)
     result = mutate_network(parent, "encoder.remove_node", {"layer": 0, "nodes": 32}, stream())
     assert result.arguments.get("nodes") == (accepted or 32)
@@ -209,7 +209,7 @@ class Fold(Activation):
         return x.abs()
 
 
-def test_the_removal_of_a_layer_is_not_tried_by_halves():
+def test_the_removal_of_a_layer_is_not_halved():
     parent = indispensable(mute=0)
     double = mutate_network(parent, "encoder.add_layer", {"layer": 0}, stream())
     with torch.no_grad():  # a middle layer that folds its inputs cannot be replaced by a linear map
@@ -220,7 +220,7 @@ def test_the_removal_of_a_layer_is_not_tried_by_halves():
     assert set(result.arguments) == {"layer", "refused"}
 
 
-def test_distance_of_a_network_from_itself_is_zero_and_of_another_is_not():
+def test_policy_value_shift_is_zero_for_the_same_network_only():
     parent = fitted_parent()
     assert policy_value_shift(parent.network, parent.network, parent.observations) == (0.0, 0.0)
     other = fitted_parent(fitted_spec(activation="ReLU"))
@@ -232,7 +232,7 @@ def test_distance_of_a_network_from_itself_is_zero_and_of_another_is_not():
 
 
 @pytest.mark.parametrize("operator", ["encoder.remove_layer", "encoder.remove_node", "remove_latent_node"])
-def test_a_noisy_net_is_measured_without_its_noise_and_stays_in_training(operator):
+def test_a_noisy_network_is_compared_in_eval_mode_and_stays_in_training_mode(operator):
     build = builder(action_space=gymnasium.spaces.Discrete(2))
     config = {"hidden_size": [20, 40], "noisy": True, "min_mlp_nodes": 2}
     spec = NetworkSpec.from_net_config({"encoder_config": config, "head_config": {"noisy": True}})
@@ -253,7 +253,7 @@ def test_a_noisy_net_is_measured_without_its_noise_and_stays_in_training(operato
         np.testing.assert_allclose([result.arguments["kl"], result.arguments["value_error"]], [kl, error], atol=1e-9)
 
 
-def test_what_bridges_a_removed_noisy_layer_is_as_noisy_as_what_read_it():
+def test_the_map_that_replaces_a_noisy_layer_has_the_noise_of_its_reader():
     build = builder()
     spec = NetworkSpec.from_net_config({"encoder_config": {"hidden_size": [24], "noisy": True}})
     single = random_parent(build, spec)
@@ -266,7 +266,7 @@ def test_what_bridges_a_removed_noisy_layer_is_as_noisy_as_what_read_it():
     assert bool((child.actor.encoder.linear(1).weight_sigma == 0.125).all())
 
 
-def test_a_norm_that_lost_all_it_counted_counts_who_is_left():
+def test_a_norm_whose_counted_units_are_all_removed_counts_the_remaining_ones():
     build = builder()
     spec = NetworkSpec.from_net_config({"encoder_config": {"hidden_size": [32], "layer_norm": True}})
     parent = random_parent(build, spec)
@@ -288,7 +288,7 @@ def test_a_norm_that_lost_all_it_counted_counts_who_is_left():
 
 
 def image_parent(side, count=1024, **config):
-    """A residual network of images, which are cheap to make and dear to evaluate."""
+    """A residual network on images, which are cheap to make and expensive to evaluate."""
     encoding = ObservationEncoder(gymnasium.spaces.Box(0, 255, (3, side, side), np.uint8))
     spec = NetworkSpec.from_net_config({"encoder": "resnet", "encoder_config": config}, encoding.leaves)
     usual = {"share_encoders": False, "normalize_observation": True, "normalize_value": True}
@@ -299,19 +299,19 @@ def image_parent(side, count=1024, **config):
     return MutationSource(network, moments, lambda: rows)
 
 
-def test_states_are_as_many_as_are_evaluated_quickly():
+def test_the_number_of_states_is_limited_by_the_networks_cost():
     large, small = image_parent(32, channel_size=32), image_parent(4, channel_size=16)
     # a 3x3 stem of 3 channels and one block of 32 -> 128 -> 32 at 1024 places, and the linear layer; twice
     each = 2 * (1024 * 32 * (9 * (3 + 2 * 128) + 64) + 64 * 64 + 64 * 4)
     assert MOST_WORK // each < FEWEST == len(large.observations)
     assert len(small.observations) == 1024
-    assert (len(large.refit_observations), len(large.held_out)) == (22, 10)  # of 32: every third one judges
+    assert (len(large.refit_observations), len(large.held_out)) == (22, 10)  # of 32: every third one is held out
     together = torch.cat([large.refit_observations, large.held_out])
     assert len(torch.unique(together, dim=0)) == FEWEST
 
 
-def test_a_removal_is_judged_on_states_that_its_refit_has_not_seen():
-    # 512 columns are refitted on 43 images without error, whatever is lost; how much that was is seen on other images
+def test_a_removal_is_evaluated_on_states_outside_its_refit():
+    # 512 columns are refitted on 43 images without error, whatever was removed; the loss shows on other images only
     parent = image_parent(8, 64, channel_size=16, num_blocks=2, scale_factor=2, min_channel_size=8)
     with torch.no_grad():
         for block in parent.network.critic.encoder.blocks:
