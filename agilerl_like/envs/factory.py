@@ -31,8 +31,14 @@ from agilerl_like.envs.distinct_envs import num_distinct_envs, set_num_distinct_
 from agilerl_like.envs.env_errors import describe_exception, env_errors, env_name_of_config
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.final_obs_fix import CopyFinalObsSyncVectorEnv, with_copied_final_obs
-from agilerl_like.envs.import_paths import import_module_named, import_path, plain
-from agilerl_like.envs.install_hints import EXTRAS, install_hint, missing_module_name
+from agilerl_like.envs.import_paths import (
+    EXTRAS,
+    import_module_named,
+    import_path,
+    install_hint,
+    missing_module_name,
+    plain,
+)
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT, SubprocVectorEnv, resolve_num_workers
 from agilerl_like.envs.wrapper_specs import (
     BatchedObservationWrapper,

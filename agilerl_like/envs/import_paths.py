@@ -17,7 +17,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from agilerl_like.envs.install_hints import EXTRAS, install_hint, missing_module_name
 from agilerl_like.errors import ConfigurationError
 
 KNOWN_PACKAGES = ("ale_py", "gymnasium", "minatar", "minigrid", "mpe2", "pettingzoo")
@@ -32,6 +31,21 @@ OWN_MODULES = ("agilerl_like.envs.probe_envs", "agilerl_like.envs.multi_agent.pr
 GYMNASIUM_ID = re.compile(r"(?:[\w:.-]+/)?[\w:.-]+-v\d+")
 PETTINGZOO_FACTORIES = ("parallel_env", "raw_env", "env")
 """What the modules of PettingZoo's environments call their factories."""
+
+EXTRAS = {
+    "ale_py": "atari",
+    "ALE": "atari",
+    "Box2D": "box2d",
+    "box2d": "box2d",
+    "cv2": "atari",
+    "minatar": "minatar",
+    "MinAtar": "minatar",
+    "minigrid": "minigrid",
+    "MiniGrid": "minigrid",
+    "mpe2": "multi-agent",
+    "pygame": "multi-agent",
+}
+"""Module, or namespace of environments' ids -> extra."""
 
 
 def is_trusted_path(path: str) -> bool:
@@ -140,3 +154,20 @@ def plain(field: str, value: Any) -> Any:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as fault:
         raise ConfigurationError(f"{field}={value!r} cannot be written to a file: {fault}") from fault
+
+
+def install_hint(missing: str, fault: object = "") -> str:
+    """The command that installs a missing module or namespace, and the fault; without an extra, the fault alone."""
+    extra = EXTRAS.get(missing.partition(".")[0])
+    command = f"pip install 'agilerl-like[{extra}]'" if extra else ""
+    return f"{command} ({fault})" if command and fault else command or str(fault)
+
+
+def missing_module_name(fault: BaseException) -> str:
+    """The name of the module that an error of an import is about; "" if it does not tell."""
+    seen: BaseException | None = fault
+    while seen is not None:
+        if isinstance(seen, ImportError) and seen.name:
+            return seen.name
+        seen = seen.__cause__ or seen.__context__
+    return ""

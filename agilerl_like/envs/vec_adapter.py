@@ -27,11 +27,10 @@ from agilerl_like.envs.cartpole import SeededCartPole
 from agilerl_like.envs.env_errors import env_errors
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.final_obs_fix import copy_final_obs_in
-from agilerl_like.envs.info_size import InfoSizeMonitor
 from agilerl_like.envs.spaces import Tree, tree_map
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv, check_num_actions
 from agilerl_like.envs.vec_env_checks import check_reset, check_step, check_vector_env
-from agilerl_like.envs.vector_infos import info_of_env
+from agilerl_like.envs.vector_infos import InfoSizeMonitor, info_of_env
 from agilerl_like.envs.wrapper_specs import innermost_env, refuse_shared_envs
 from agilerl_like.errors import ConfigurationError, EnvStepError
 

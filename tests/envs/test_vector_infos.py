@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from agilerl_like.envs import VecEnvAdapter, make_vect_envs
-from agilerl_like.envs.info_size import LARGE, approx_bytes
+from agilerl_like.envs.vector_infos import LARGE, approx_bytes
 
 
 class Talkative(gym.Env):

@@ -23,8 +23,7 @@ from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWr
 from agilerl_like.envs.env_errors import describe_exception
 from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.envs.factory import VecEnvConfig, with_num_envs
-from agilerl_like.envs.import_paths import import_module_named
-from agilerl_like.envs.install_hints import install_hint, missing_module_name
+from agilerl_like.envs.import_paths import import_module_named, install_hint, missing_module_name
 from agilerl_like.envs.multi_agent.packed_env import (
     MASK,
     STATE_SPACE,
