@@ -56,9 +56,9 @@ class Curve(Reporter):
             raise RuntimeError(f"the run is no measurement, for it ended early: {summary.reason}")
 
 
-def vector(world: str, num_envs: int, backend: MultiAgentBackend = "auto") -> MultiAgentVectorEnv:
+def vector(env_name: str, num_envs: int, backend: MultiAgentBackend = "auto") -> MultiAgentVectorEnv:
     """Make a world's envs."""
-    return make_multi_agent_vect_envs(w.WORLDS[world].factory, num_envs, backend=backend, max_cycles=w.CYCLES)
+    return make_multi_agent_vect_envs(w.ENVS[env_name].factory, num_envs, backend=backend, max_cycles=w.CYCLES)
 
 
 def best_actions(teams: Mapping[str, IPPO]) -> w.Act:
@@ -75,7 +75,9 @@ def described(team: IPPO) -> str:
 
 def learn(task: Task) -> Learned:
     """Evolve a population, and judge the member that its own evaluation calls the best."""
-    env = vector(task.world, SETTINGS["num_envs"], "sync")  # runs of one core each, of which some can go side by side
+    env = vector(
+        task.env_name, SETTINGS["num_envs"], "sync"
+    )  # runs of one core each, of which some can go side by side
     population = IPPO.population(
         w.MEMBERS,
         env.single_observation_spaces,
@@ -98,7 +100,7 @@ def learn(task: Task) -> Learned:
     )
     seconds, best = time.perf_counter() - start, population.best
     env.close()
-    earned = w.mean_return(w.WORLDS[task.world], best_actions(dict.fromkeys(best.agent_ids, best)))
+    earned = w.mean_return(w.ENVS[task.env_name], best_actions(dict.fromkeys(best.agent_ids, best)))
     return Learned.of(PEER, task, seconds, curve.points, earned, described(best))
 
 
@@ -110,7 +112,7 @@ def equal_work(env: MultiAgentVectorEnv, seed: int) -> MultiAgentPopulation:
 
 def speed(task: Task) -> m.Measurement:
     """Train without evolution; the clock runs from the end of the first generation to that of the last."""
-    env = vector(task.world, m.ENVS_PER_MEMBER)
+    env = vector(task.env_name, m.ENVS_PER_MEMBER)
     population, ear = equal_work(env, task.seed), Ear()
     train_multi_agent_on_policy(
         env,
@@ -124,7 +126,7 @@ def speed(task: Task) -> m.Measurement:
     )
     env.close()
     steps, seconds = ear.after_first()
-    work = m.Work(task.world, w.MEMBERS, steps // w.MEMBERS, task.threads, task.seed, task.processes)
+    work = m.Work(task.env_name, w.MEMBERS, steps // w.MEMBERS, task.threads, task.seed, task.processes)
     return m.Measurement.of(PEER, "agilerl-like", work, seconds, [population[0].architecture.describe()])
 
 

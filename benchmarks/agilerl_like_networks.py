@@ -12,7 +12,7 @@ import torch
 
 from agilerl_like.envs import VecEnvConfig
 from benchmarks import measurement as m
-from benchmarks.agilerl_like_setup import World, build_population, collecting, net_config, train, train_spread
+from benchmarks.agilerl_like_setup import EnvSource, build_population, collecting, net_config, train, train_spread
 from benchmarks.envs import make
 
 
@@ -34,7 +34,7 @@ def networks(env_name: str) -> dict[str, Any]:
     return {"net_config": {**net_config(latent=m.IMAGE_LATENT), "encoder_config": convolutions}}
 
 
-def world_of(env_name: str) -> World:
+def env_source_of(env_name: str) -> EnvSource:
     """Return what envs are made of, as a user would write it down."""
     if env_name == m.POSITIONS:
         places = {"name": "agilerl_like.envs.observation_wrappers:KeepEntries", "entries": [0, 2]}
@@ -45,12 +45,12 @@ def world_of(env_name: str) -> World:
 def main() -> None:
     work = m.parse_work(__doc__ or "", envs=m.NETWORK_ENVS, spreads=True)
     torch.set_num_threads(work.threads)
-    world = world_of(work.env)
-    population = build_population(world, work.members, work.seed, **networks(work.env))
+    env_source = env_source_of(work.env)
+    population = build_population(env_source, work.members, work.seed, **networks(work.env))
     if work.processes > 1:
-        seconds = train_spread(population, world, work)
+        seconds = train_spread(population, env_source, work)
     else:
-        with collecting(population, world) as collector:
+        with collecting(population, env_source) as collector:
             train(collector, m.UPDATE_STEPS)
             seconds = train(collector, work.steps_per_member)
     network = [str(layer) for layer in population[0].network.modules() if not list(layer.children())]

@@ -19,7 +19,7 @@ from agilerl_like.training import train_on_policy
 from agilerl_like.training.collector import Collector, PhaseTimer
 from benchmarks import measurement as m
 
-World = str | Callable[..., Any] | VecEnvConfig
+EnvSource = str | Callable[..., Any] | VecEnvConfig
 """What envs are made of: an id, a factory, or either with wrappers around it."""
 CARTPOLE = m.ENVS[0]
 
@@ -82,16 +82,16 @@ def settings(**changes: Any) -> dict[str, Any]:
     }
 
 
-def make_envs(world: World, num_envs: int) -> VectorEnv:
+def make_envs(env_source: EnvSource, num_envs: int) -> VectorEnv:
     """Make envs of a world, by whatever steps them fastest."""
-    return (world if isinstance(world, VecEnvConfig) else VecEnvConfig(world)).make(num_envs)
+    return (env_source if isinstance(env_source, VecEnvConfig) else VecEnvConfig(env_source)).make(num_envs)
 
 
 def build_population(
-    env_name: World, members: int, seed: int, *, networks: Sequence[Mapping[str, Any]] = (), **changes: Any
+    env_source: EnvSource, members: int, seed: int, *, networks: Sequence[Mapping[str, Any]] = (), **changes: Any
 ) -> Population:
     """Make members of the common work but for `changes`; `networks` gives each a `net_config` of its own."""
-    env = make_envs(env_name, m.ENVS_PER_MEMBER)
+    env = make_envs(env_source, m.ENVS_PER_MEMBER)
     spaces = env.single_observation_space, env.single_action_space
     env.close()
     if not networks:
@@ -102,9 +102,9 @@ def build_population(
 
 
 @contextmanager
-def collecting(population: Population, env_name: World) -> Iterator[Collector]:
+def collecting(population: Population, env_source: EnvSource) -> Iterator[Collector]:
     """Give a population its envs, reset, for as long as the `with` block lasts."""
-    env = make_envs(env_name, m.ENVS_PER_MEMBER * len(population))
+    env = make_envs(env_source, m.ENVS_PER_MEMBER * len(population))
     try:
         collector = Collector(population, VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
         collector.reset(range(len(collector.population)))
@@ -124,9 +124,9 @@ def train(collector: Collector, steps_per_member: int) -> float:
     return time.perf_counter() - start
 
 
-def train_spread(population: Population, world: World, work: m.Work) -> float:
+def train_spread(population: Population, env_source: EnvSource, work: m.Work) -> float:
     """Train in many processes; return the seconds of what follows a first generation, in which they start."""
-    env, ear = make_envs(world, m.ENVS_PER_MEMBER), Ear()
+    env, ear = make_envs(env_source, m.ENVS_PER_MEMBER), Ear()
     train_on_policy(
         env,
         pop=population,

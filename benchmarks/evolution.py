@@ -36,7 +36,7 @@ RAW = ROOT / "benchmarks" / "results" / "evolution.jsonl"
 
 
 @dataclass(frozen=True)
-class World:
+class Case:
     """A configuration, what a seed should reach with it, and the return whose steps are counted."""
 
     config: str
@@ -45,12 +45,12 @@ class World:
     milestone: float
 
 
-WORLDS = {
-    "cartpole": World("configs/ppo/cartpole_tuned.yaml", 495.0, "5 of 5", 475.0),
-    "acrobot": World("configs/ppo/acrobot.yaml", -85.0, "5 of 5", -85.0),
-    "pendulum": World("configs/ppo/pendulum.yaml", -200.0, "4 of 5", -200.0),
-    "mountain_car_continuous": World("configs/ppo/mountain_car_continuous.yaml", 90.0, "4 of 5", 90.0),
-    "lunar_lander": World("configs/ppo/lunar_lander.yaml", 250.0, "4 of 5", 200.0),
+CASES = {
+    "cartpole": Case("configs/ppo/cartpole_tuned.yaml", 495.0, "5 of 5", 475.0),
+    "acrobot": Case("configs/ppo/acrobot.yaml", -85.0, "5 of 5", -85.0),
+    "pendulum": Case("configs/ppo/pendulum.yaml", -200.0, "4 of 5", -200.0),
+    "mountain_car_continuous": Case("configs/ppo/mountain_car_continuous.yaml", 90.0, "4 of 5", 90.0),
+    "lunar_lander": Case("configs/ppo/lunar_lander.yaml", 250.0, "4 of 5", 200.0),
 }
 
 
@@ -58,7 +58,7 @@ WORLDS = {
 class Result:
     """One seed."""
 
-    world: str
+    case: str
     seed: int
     threads: int
     members: int
@@ -87,10 +87,10 @@ class Milestone(Reporter):
 def measure(name: str, seed: int, threads: int) -> Result:
     """Train one seed with a configuration's whole budget and test its best member."""
     torch.set_num_threads(threads)
-    world = WORLDS[name]
-    config = load(ROOT / world.config, ["--seed", str(seed), "--training.target", "null"])
+    case = CASES[name]
+    config = load(ROOT / case.config, ["--seed", str(seed), "--training.target", "null"])
     setup = build(config)
-    milestone = Milestone(world.milestone)
+    milestone = Milestone(case.milestone)
     start = time.perf_counter()
     outcome = evolve_on_policy(
         SingleAgentEnvSetup(setup.env),
@@ -105,7 +105,7 @@ def measure(name: str, seed: int, threads: int) -> Result:
     fresh = best.run_episodes(env, integers(EPISODES, seed, Purpose.MANUAL, EPISODES))
     env.close()
     return Result(
-        world=name,
+        case=name,
         seed=seed,
         threads=threads,
         members=len(outcome.population),
@@ -126,8 +126,8 @@ def table(results: list[Result]) -> str:
         "| seconds, median (min-max) |",
         "|---|---|---|---|---|---|",
     ]
-    for name, world in WORLDS.items():
-        mine = sorted((r for r in results if r.world == name), key=lambda r: r.seed)
+    for name, case in CASES.items():
+        mine = sorted((r for r in results if r.case == name), key=lambda r: r.seed)
         if not mine:
             continue
         seconds = [r.seconds for r in mine]
@@ -138,8 +138,8 @@ def table(results: list[Result]) -> str:
             name,
             f"{mine[0].members}, {mine[0].env_steps:,} (+{evaluation:,.0f} of evaluation)",
             ", ".join(f"{r.mean:.0f}" for r in mine),
-            f"{world.bar:.0f} for {world.seeds_at_bar}: **{sum(r.mean >= world.bar for r in mine)} of {len(mine)}**",
-            f"{world.milestone:.0f}: " + (f"{never} never" if never else f"{statistics.median(reached):,.0f}"),
+            f"{case.bar:.0f} for {case.seeds_at_bar}: **{sum(r.mean >= case.bar for r in mine)} of {len(mine)}**",
+            f"{case.milestone:.0f}: " + (f"{never} never" if never else f"{statistics.median(reached):,.0f}"),
             f"{statistics.median(seconds):.0f} ({min(seconds):.0f}-{max(seconds):.0f})",
         )
         lines.append(f"| {' | '.join(cells)} |")
@@ -148,8 +148,8 @@ def table(results: list[Result]) -> str:
 
 def in_a_process(wanted: tuple[str, int, int]) -> Result:
     """Measure one seed in a process of its own."""
-    world, seed, threads = wanted
-    one = ["--one", "--worlds", world, "--seeds", str(seed), "--threads", str(threads)]
+    case, seed, threads = wanted
+    one = ["--one", "--worlds", case, "--seeds", str(seed), "--threads", str(threads)]
     command = [sys.executable, "-m", "benchmarks.evolution", *one]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
@@ -160,7 +160,7 @@ def in_a_process(wanted: tuple[str, int, int]) -> Result:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
+    parser.add_argument("--worlds", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--threads", type=int, default=1, help="torch's threads of each process")
     parser.add_argument(
@@ -175,7 +175,7 @@ def main() -> None:
         print(json.dumps(asdict(measure(options.worlds[0], options.seeds[0], options.threads))))
         return
     with ThreadPoolExecutor(options.jobs) as pool:
-        wanted = [(world, seed, options.threads) for world in options.worlds for seed in options.seeds]
+        wanted = [(case, seed, options.threads) for case in options.worlds for seed in options.seeds]
         results = list(pool.map(in_a_process, wanted))
     text = "\n".join(
         (

@@ -32,7 +32,7 @@ Actions = Mapping[str, np.ndarray]  # by agent, [N]
 Act = Callable[[Observations], Actions]
 
 
-class World(NamedTuple):
+class BenchmarkEnv(NamedTuple):
     """A world of discrete actions whose agents live as long as its episode, and what plays it well."""
 
     factory: Callable[..., ParallelEnv]
@@ -50,29 +50,29 @@ def play(make: Callable[[], ParallelEnv], act: Act, seeds: Sequence[int]) -> dic
 
 
 def _play_at_once(make: Callable[[], ParallelEnv], act: Act, seeds: Sequence[int]) -> dict[str, np.ndarray]:
-    worlds = [make() for _ in seeds]
-    seen = [world.reset(seed=seed)[0] for world, seed in zip(worlds, seeds, strict=True)]
-    earned = {agent: np.zeros(len(worlds)) for agent in seen[0]}
-    running = list(range(len(worlds)))
+    envs = [make() for _ in seeds]
+    seen = [world.reset(seed=seed)[0] for world, seed in zip(envs, seeds, strict=True)]
+    earned = {agent: np.zeros(len(envs)) for agent in seen[0]}
+    running = list(range(len(envs)))
     while running:
         actions = act({agent: np.stack([one[agent] for one in seen]) for agent in earned})
         for i in running:
-            seen[i], rewards, *_ = worlds[i].step({agent: int(actions[agent][i]) for agent in earned})
+            seen[i], rewards, *_ = envs[i].step({agent: int(actions[agent][i]) for agent in earned})
             for agent, reward in rewards.items():
                 earned[agent][i] += reward
-        running = [i for i in running if worlds[i].agents]
-    for world in worlds:
+        running = [i for i in running if envs[i].agents]
+    for world in envs:
         world.close()
     return earned
 
 
-def mean_return(world: World, act: Act, episodes: int = FRESH_EPISODES) -> float:
+def mean_return(world: BenchmarkEnv, act: Act, episodes: int = FRESH_EPISODES) -> float:
     """Return what a team earns in an episode, all agents together, on average over the fresh ones."""
     earned = play(world.make, act, range(FRESH_SEED, FRESH_SEED + episodes))
     return float(np.sum(list(earned.values()), axis=0).mean())
 
 
-def at_random(world: World, seed: int) -> Act:
+def at_random(world: BenchmarkEnv, seed: int) -> Act:
     """Return agents that draw any action as often as any other."""
     rng, env = np.random.default_rng(seed), world.make()
     choices = {agent: cast(Discrete, env.action_space(agent)).n for agent in env.possible_agents}
@@ -106,9 +106,9 @@ def spread_out(seen: Observations) -> Actions:
     return {agent: steer(own[:, i], obs[:, :2]) for i, (agent, obs) in enumerate(seen.items())}
 
 
-WORLDS = {
-    "simple_speaker_listener_v4": World(simple_speaker_listener_v4.parallel_env, speak_and_go),
-    "simple_spread_v3": World(simple_spread_v3.parallel_env, spread_out),
+ENVS = {
+    "simple_speaker_listener_v4": BenchmarkEnv(simple_speaker_listener_v4.parallel_env, speak_and_go),
+    "simple_spread_v3": BenchmarkEnv(simple_spread_v3.parallel_env, spread_out),
 }
 
 
@@ -119,7 +119,7 @@ class Yardstick(NamedTuple):
     greedy: float
 
     @classmethod
-    def of(cls, world: World, episodes: int = FRESH_EPISODES) -> "Yardstick":
+    def of(cls, world: BenchmarkEnv, episodes: int = FRESH_EPISODES) -> "Yardstick":
         """Play the fresh episodes with both."""
         return cls(*(mean_return(world, act, episodes) for act in (at_random(world, FRESH_SEED), world.greedy)))
 
@@ -152,7 +152,7 @@ def parse_task(description: str, argv: Sequence[str] | None = None) -> Task:
     """Read the options of a side's script."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--part", choices=(LEARN, SPEED), default=LEARN)
-    parser.add_argument("--world", choices=WORLDS, default=next(iter(WORLDS)))
+    parser.add_argument("--world", choices=ENVS, default=next(iter(ENVS)))
     parser.add_argument("--steps-per-member", type=int, default=10 * UPDATE_STEPS, metavar="N")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
@@ -194,7 +194,7 @@ class Learned:
         drawn: float | None = None,
     ) -> "Learned":
         """Put together from returns, which the yardstick turns into shares."""
-        yardstick = Yardstick.of(WORLDS[task.world])
+        yardstick = Yardstick.of(ENVS[task.world])
         return cls(
             peer=peer,
             world=task.world,

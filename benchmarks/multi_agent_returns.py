@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from benchmarks.harness import Run, conditions, earlier_runs, interleaved, options_of, publish, values
-from benchmarks.multi_agent_envs import CYCLES, FRESH_EPISODES, LEARN, MEMBERS, WORLDS, Learned
+from benchmarks.multi_agent_envs import CYCLES, ENVS, FRESH_EPISODES, LEARN, MEMBERS, Learned
 from benchmarks.multi_agent_speed import HEADINGS, OURS, PEER, commands
 from benchmarks.tables import Goal, markdown, median_and_range
 from benchmarks.venvs import PEERS, is_ready
@@ -22,23 +22,23 @@ ENOUGH, SEEDS = 0.6, 5
 MARKS = 5  # where a curve is written down
 
 
-def learning(options: argparse.Namespace, world: str) -> list[Run[Learned]]:
+def learning(options: argparse.Namespace, env_name: str) -> list[Run[Learned]]:
     """Let the sides learn in turn as long as all are to have seeds; then ours alone."""
-    sides = commands(LEARN, world, options.learning_steps // MEMBERS, options)
+    sides = commands(LEARN, env_name, options.learning_steps // MEMBERS, options)
     together = min(options.peer_seeds, options.repetitions) if PEER in sides else 0
     runs: list[Run[Learned]] = []
     if together:
-        runs += interleaved(sides, Learned, options, case=world, repetitions=together)
+        runs += interleaved(sides, Learned, options, case=env_name, repetitions=together)
     if OURS in sides and together < options.repetitions:
         later = argparse.Namespace(**{**vars(options), "seed": options.seed + together})
         alone = options.repetitions - together
-        runs += interleaved({OURS: sides[OURS]}, Learned, later, case=world, repetitions=alone)
+        runs += interleaved({OURS: sides[OURS]}, Learned, later, case=env_name, repetitions=alone)
     return runs
 
 
-def shares(runs: Sequence[Run[Learned]], world: str, side: str) -> list[float]:
+def shares(runs: Sequence[Run[Learned]], env_name: str, side: str) -> list[float]:
     """Return what a side reached in a world, seed by seed."""
-    return values([run for run in runs if run.case == world], side, lambda learned: learned.share)
+    return values([run for run in runs if run.case == env_name], side, lambda learned: learned.share)
 
 
 def percents(numbers: Sequence[float]) -> str:
@@ -46,11 +46,11 @@ def percents(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:.0%}" for number in numbers)
 
 
-def reached(world: str, side: str, learned: Sequence[Learned]) -> tuple[str, ...]:
+def reached(env_name: str, side: str, learned: Sequence[Learned]) -> tuple[str, ...]:
     """Return a row of what a side came to."""
     drawn = [one.drawn for one in learned if one.drawn is not None]
     return (
-        world,
+        env_name,
         HEADINGS[side],
         f"{statistics.median(one.env_steps for one in learned):,.0f}",
         f"{learned[0].random:.1f} to {learned[0].greedy:.1f}",
@@ -58,11 +58,11 @@ def reached(world: str, side: str, learned: Sequence[Learned]) -> tuple[str, ...
     )
 
 
-def curve(world: str, side: str, learned: Sequence[Learned], steps: int) -> tuple[str, ...]:
+def curve(env_name: str, side: str, learned: Sequence[Learned], steps: int) -> tuple[str, ...]:
     """Return a row of how a side came to it."""
     marks = [steps * mark // MARKS for mark in range(1, MARKS + 1)]
     return (
-        world,
+        env_name,
         HEADINGS[side],
         *(median_and_range([one.after(mark) for one in learned], "{:.0%}".format) for mark in marks),
     )
@@ -78,7 +78,7 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
     judged = "ours and AgileRL's without exploration (beside it AgileRL's with drawn actions, as it tests itself)"
     settings = f"AgileRL ({PEERS['agilerl'].requirements[0]}) its `ippo.yaml`, which is for simple_speaker_listener"
     flattered = ", and in AgileRL at drawn actions" if beside else ""
-    head = ("world", "learner", "env steps", "random to greedy", "share of the way, seed by seed")
+    head = ("env_name", "learner", "env steps", "random to greedy", "share of the way, seed by seed")
     after = [f"{options.learning_steps * mark // MARKS:,} steps" for mark in range(1, MARKS + 1)]
     return [
         "## What teams learn",
@@ -98,7 +98,7 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         f"{MEMBERS} looks{flattered}. Median (minimum to maximum) of the seeds.",
         "",
         *markdown(
-            ("world", "learner", *after),
+            ("env_name", "learner", *after),
             [curve(*key, learned, options.learning_steps) for key, learned in cases.items()],
         ),
     ]
@@ -107,21 +107,21 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
 def goals(runs: Sequence[Run[Learned]]) -> list[Goal]:
     """Return the promises that these runs speak of."""
     found = []
-    for world in WORLDS:
-        if got := shares(runs, world, OURS):
+    for env_name in ENVS:
+        if got := shares(runs, env_name, OURS):
             enough = sum(share >= ENOUGH for share in got) >= 0.8 * max(SEEDS, len(got))
-            what = f"{world}, P={MEMBERS}: share of the way from random to scripted greedy agents"
+            what = f"{env_name}, P={MEMBERS}: share of the way from random to scripted greedy agents"
             found.append(Goal(what, f">= {ENOUGH:.0%} for 4 of 5", percents(got), enough))
     return found
 
 
 def _place(run: Run[Learned]) -> tuple[int, int]:
-    return list(WORLDS).index(run.case), list(HEADINGS).index(run.side)
+    return list(ENVS).index(run.case), list(HEADINGS).index(run.side)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS), metavar="WORLD")
+    parser.add_argument("--worlds", nargs="+", choices=ENVS, default=list(ENVS), metavar="WORLD")
     parser.add_argument("--sides", nargs="+", choices=(PEER, OURS), default=[PEER, OURS])
     parser.add_argument("--learning-steps", type=int, default=1_000_000, metavar="N", help="of all members together")
     parser.add_argument("--peer-seeds", type=int, default=2)
@@ -131,11 +131,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     quick = {"sides": here, "peer_seeds": 1, "learning_steps": 40_000}
     # nets are small: a second thread costs more than it brings
     options = options_of(parser, argv, repetitions=SEEDS, quick=quick, threads=1, timeout=3 * 3600)
-    at_once = len(options.worlds) if options.side_by_side else 1
+    at_once = len(options.envs) if options.side_by_side else 1
     if options.side_by_side:
         options.patience = 0.0  # it will not get quiet
     with ThreadPoolExecutor(at_once) as pool:
-        runs = [run for found in pool.map(partial(learning, options), options.worlds) for run in found]
+        runs = [run for found in pool.map(partial(learning, options), options.envs) for run in found]
     if options.keep:
         runs = sorted(earlier_runs("multi_agent_returns", Learned, runs, options) + runs, key=_place)
     publish("multi_agent_returns", section(runs, options), runs, goals(runs), options)

@@ -29,7 +29,7 @@ from benchmarks.measurement import (
     WIDTH,
     Measurement,
 )
-from benchmarks.multi_agent_envs import CYCLES, MEMBERS, SPEED, WORLDS, Task
+from benchmarks.multi_agent_envs import CYCLES, ENVS, MEMBERS, SPEED, Task
 from benchmarks.tables import Goal, markdown, median_and_range
 from benchmarks.venvs import interpreter, is_ready
 
@@ -38,10 +38,13 @@ HEADINGS = {PEER: "AgileRL", OURS: "agilerl_like", SPREAD: "agilerl_like, two pr
 FASTER = 4.0
 
 
-def commands(part: str, world: str, steps_per_member: int, options: argparse.Namespace) -> dict[str, list[str]]:
+def commands(part: str, env_name: str, steps_per_member: int, options: argparse.Namespace) -> dict[str, list[str]]:
     """Return how each side is asked to do a part of its work."""
     return {
-        side: [*_worker(side), *Task(part, world, steps_per_member, options.threads, options.seed, processes).words()]
+        side: [
+            *_worker(side),
+            *Task(part, env_name, steps_per_member, options.threads, options.seed, processes).words(),
+        ]
         for side, processes in {PEER: 1, OURS: 1, SPREAD: 2}.items()
         if side in options.sides
     }
@@ -49,26 +52,26 @@ def commands(part: str, world: str, steps_per_member: int, options: argparse.Nam
 
 def _worker(side: str) -> list[str]:
     if side == PEER:
-        return [str(interpreter(side)), "-m", "benchmarks.peers.agilerl_teams"]
+        return [str(interpreter(side)), "-m", "benchmarks.peers.agilerl_multi_agent"]
     return [sys.executable, "-m", "benchmarks.agilerl_like_multi_agent"]
 
 
-def faster(runs: Sequence[Run[Measurement]], world: str, side: str) -> list[float]:
+def faster(runs: Sequence[Run[Measurement]], env_name: str, side: str) -> list[float]:
     """Return how many times faster we are, round by round."""
-    return ratios([run for run in runs if run.case == world], side, PEER, steps_per_second)
+    return ratios([run for run in runs if run.case == env_name], side, PEER, steps_per_second)
 
 
 def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> list[str]:
     """Return the whole section."""
     rows = []
-    for world in options.worlds:
-        mine = [run for run in runs if run.case == world]
+    for env_name in options.envs:
+        mine = [run for run in runs if run.case == env_name]
         speeds = [median_and_range(values(mine, side, steps_per_second), "{:,.0f}".format) for side in HEADINGS]
         rows.append(
             (
-                world,
+                env_name,
                 *speeds,
-                *(median_and_range(faster(runs, world, side), "{:.2f}x".format) for side in (OURS, SPREAD)),
+                *(median_and_range(faster(runs, env_name, side), "{:.2f}x".format) for side in (OURS, SPREAD)),
             )
         )
     return [
@@ -89,16 +92,16 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
         "",
         *libraries(runs),
         "",
-        *markdown(("world", *HEADINGS.values(), "one process / AgileRL", "two / AgileRL"), rows),
+        *markdown(("env_name", *HEADINGS.values(), "one process / AgileRL", "two / AgileRL"), rows),
     ]
 
 
 def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
     """Return the promises that these runs speak of."""
     found = []
-    for world in WORLDS:
-        if got := faster(runs, world, SPREAD):
-            what = f"{world}, P={MEMBERS}, two processes: steps/s against AgileRL's IPPO"
+    for env_name in ENVS:
+        if got := faster(runs, env_name, SPREAD):
+            what = f"{env_name}, P={MEMBERS}, two processes: steps/s against AgileRL's IPPO"
             measured = median_and_range(got, "{:.1f}x".format)
             found.append(Goal(what, f">= {FASTER:g}x", measured, statistics.median(got) >= FASTER))
     return found
@@ -106,16 +109,16 @@ def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS), metavar="WORLD")
+    parser.add_argument("--worlds", nargs="+", choices=ENVS, default=list(ENVS), metavar="WORLD")
     parser.add_argument("--sides", nargs="+", choices=HEADINGS, default=list(HEADINGS))
     parser.add_argument("--steps-per-member", type=int, default=10 * UPDATE_STEPS, metavar="N")
     here = [side for side in HEADINGS if side != PEER or is_ready(side)]
     quick = {"sides": here, "steps_per_member": UPDATE_STEPS}
     options = options_of(parser, argv, repetitions=3, quick=quick, threads=1)  # processes are many already
     runs: list[Run[Measurement]] = []
-    for world in options.worlds:
-        sides = commands(SPEED, world, options.steps_per_member, options)
-        runs += interleaved(sides, Measurement, options, case=world)
+    for env_name in options.envs:
+        sides = commands(SPEED, env_name, options.steps_per_member, options)
+        runs += interleaved(sides, Measurement, options, case=env_name)
     publish("multi_agent_speed", section(runs, options), runs, goals(runs), options)
 
 

@@ -47,7 +47,7 @@ class Learned:
     """What one run came to; `drawn` is the return with drawn actions, where that was measured too."""
 
     learner: str
-    world: str
+    env_name: str
     seed: int
     env_steps: int
     seconds: float
@@ -113,7 +113,7 @@ def learn(lesson: Lesson, seed: int, threads: int) -> Learned:
     setup.env.close()
     return Learned(
         learner="agilerl_like",
-        world=config.environment.id,
+        env_name=config.environment.id,
         seed=seed,
         env_steps=outcome.summary.env_steps,
         seconds=round(seconds, 1),
@@ -161,7 +161,7 @@ def table(runs: Sequence[Run[Learned]]) -> list[str]:
                 f"{statistics.median(learned.seconds for learned in mine):.0f}",
             )
         )
-    return markdown(("world", "learner", "env steps, all members", "return on 100 fresh episodes", "seconds"), rows)
+    return markdown(("env_name", "learner", "env steps, all members", "return on 100 fresh episodes", "seconds"), rows)
 
 
 def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[str]:

@@ -105,7 +105,7 @@ def main() -> None:
         json.dumps(
             {
                 "learner": f"Stable-Baselines3 {metadata.version('stable-baselines3')}",
-                "world": m.BREAKOUT,
+                "env_name": m.BREAKOUT,
                 "seed": options.seed,
                 "env_steps": model.num_timesteps,
                 "seconds": round(seconds, 1),

@@ -55,9 +55,9 @@ def steps_taken(agent: IPPO) -> int:
     return rollouts * -(-agent.learn_step // m.ENVS_PER_MEMBER) * m.ENVS_PER_MEMBER
 
 
-def vector(world: str) -> Any:
+def vector(env_name: str) -> Any:
     """Make a world's envs."""
-    return make_multi_agent_vect_envs(w.WORLDS[world].factory, num_envs=m.ENVS_PER_MEMBER, max_cycles=w.CYCLES)
+    return make_multi_agent_vect_envs(w.ENVS[env_name].factory, num_envs=m.ENVS_PER_MEMBER, max_cycles=w.CYCLES)
 
 
 def build_population(env: Any, *, layer_norm: bool, **settings: Any) -> list[IPPO]:
@@ -105,7 +105,7 @@ def drawn(agent: IPPO) -> w.Act:
 
 def learn(task: w.Task) -> w.Learned:
     """Run AgileRL from start to end, and judge its last elite."""
-    env = vector(task.world)
+    env = vector(task.env_name)
     population = build_population(
         env,
         layer_norm=True,
@@ -120,7 +120,7 @@ def learn(task: w.Task) -> w.Learned:
     selection, start = WatchedSelection(), time.perf_counter()
     train_multi_agent_on_policy(
         env,
-        task.world,
+        task.env_name,
         "IPPO",
         population,
         max_steps=task.steps_per_member,
@@ -142,26 +142,26 @@ def learn(task: w.Task) -> w.Learned:
     seconds, elite = time.perf_counter() - start, selection.elite
     elite.set_training_mode(False)
     found = ", ".join(f"{name}={getattr(elite, name):.3g}" for name in elite.registry.hp_config.names())
-    best, noisy = (w.mean_return(w.WORLDS[task.world], act(elite)) for act in (most_probable, drawn))
+    best, noisy = (w.mean_return(w.ENVS[task.env_name], act(elite)) for act in (most_probable, drawn))
     return w.Learned.of(PEER, task, seconds, selection.curve, best, found, drawn=noisy)
 
 
 def speed(task: w.Task) -> m.Measurement:
     """Train without evolution: a warm-up, then more with the clock running; every call closes its envs."""
-    env = vector(task.world)
+    env = vector(task.env_name)
     population = build_population(env, layer_norm=False, lr=m.LEARNING_RATE, ent_coef=m.ENTROPY)
     env.close()
 
     def train(until: int, evo_steps: int) -> float:
-        env, start = vector(task.world), time.perf_counter()
+        env, start = vector(task.env_name), time.perf_counter()
         train_multi_agent_on_policy(
-            env, task.world, "IPPO", population, max_steps=until, evo_steps=evo_steps, eval_loop=1, verbose=False
+            env, task.env_name, "IPPO", population, max_steps=until, evo_steps=evo_steps, eval_loop=1, verbose=False
         )
         return time.perf_counter() - start
 
     train(m.UPDATE_STEPS, m.UPDATE_STEPS)
     seconds = train(m.UPDATE_STEPS + task.steps_per_member, min(m.GENERATION_STEPS, task.steps_per_member))
-    work = m.Work(task.world, w.MEMBERS, task.steps_per_member, task.threads, task.seed)
+    work = m.Work(task.env_name, w.MEMBERS, task.steps_per_member, task.threads, task.seed)
     networks = {"actor": population[0].actors, "critic": population[0].critics}
     layers = [
         f"{group} {part}: {layer}"
