@@ -1,4 +1,4 @@
-"""Every benchmark of the engine in a sensible order, each into its section of benchmarks/README.md.
+"""Run every speed benchmark and write each result into its section of benchmarks/README.md.
 
 What is reached at the end of training (`python -m benchmarks.evolution`, `.networks`, `.teams`, `.multi_agent_rating`: hours)
 has to be asked for.

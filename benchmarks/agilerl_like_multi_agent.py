@@ -1,4 +1,4 @@
-"""What teams of `agilerl_like` learn in the worlds of `teams_worlds.py`, and how fast, by the calls that users have."""
+"""What teams of `agilerl_like` learn in the worlds of `multi_agent_envs.py`, and how fast, by the calls that users have."""
 
 import time
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from agilerl_like.algorithms.ippo import MultiAgentPopulation
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, MultiAgentVectorEnv
 from agilerl_like.reporting import GenerationRecord, Reporter, SummaryRecord
 from benchmarks import measurement as m
-from benchmarks import teams_worlds as w
+from benchmarks import multi_agent_envs as w
 from benchmarks.agilerl_like_setup import Ear, settings
 from benchmarks.multi_agent_envs import Learned, Task
 
@@ -39,7 +39,7 @@ SETTINGS: Mapping[str, Any] = {
     "rewards": "sum",  # they are teams
     "net_config": {"latent_dim": 64, "encoder_config": {"hidden_size": [64]}, "head_config": {"hidden_size": [64]}},
 }
-"""What teams start with in either world; lr and ent_coef evolve from there, and architectures."""
+"""Initial settings in both environments; lr, ent_coef and architectures evolve from them."""
 
 
 class Curve(Reporter):
@@ -57,7 +57,7 @@ class Curve(Reporter):
 
 
 def vector(env_name: str, num_envs: int, backend: MultiAgentBackend = "auto") -> MultiAgentVectorEnv:
-    """Make a world's envs."""
+    """Make the vector env."""
     return make_multi_agent_vect_envs(w.ENVS[env_name].factory, num_envs, backend=backend, max_cycles=w.CYCLES)
 
 

@@ -1,6 +1,6 @@
 """Env steps per second of `agilerl_like` with networks that remember, or that see images, without evolution.
 
-The worlds are those of the peers, each stepped by what its library steps it with: CartPole without velocities is
+The environments are those of the peers, each stepped by its library's own backend: CartPole without velocities is
 gymnasium's native vector env here, seen through a wrapper that reads its rows. Of a recurrent network ours has its
 dense layers before the LSTM, AgileRL's its own behind; no step of an episode is left out.
 """

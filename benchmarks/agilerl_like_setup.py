@@ -83,7 +83,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def make_envs(env_source: EnvSource, num_envs: int) -> VectorEnv:
-    """Make envs of a world, by whatever steps them fastest."""
+    """Make a vector env with the fastest backend."""
     return (env_source if isinstance(env_source, VecEnvConfig) else VecEnvConfig(env_source)).make(num_envs)
 
 

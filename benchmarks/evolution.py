@@ -5,7 +5,7 @@ evaluation first reached it are reported instead. Budgets count the training ste
 stand beside them. Every seed is a process of its own; `--jobs` of them run side by side.
 
     python -m benchmarks.evolution                             # all, into benchmarks/README.md
-    python -m benchmarks.evolution --worlds cartpole --seeds 1 2 --output -
+    python -m benchmarks.evolution --cases cartpole --seeds 1 2 --output -
 """
 
 import argparse
@@ -122,7 +122,7 @@ def measure(name: str, seed: int, threads: int) -> Result:
 def table(results: list[Result]) -> str:
     """The results as Markdown."""
     lines = [
-        "| world | members, steps | return on 100 fresh episodes, seed by seed | bar | steps to milestone, median "
+        "| case | members, steps | return on 100 fresh episodes, seed by seed | bar | steps to milestone, median "
         "| seconds, median (min-max) |",
         "|---|---|---|---|---|---|",
     ]
@@ -149,7 +149,7 @@ def table(results: list[Result]) -> str:
 def in_a_process(wanted: tuple[str, int, int]) -> Result:
     """Measure one seed in a process of its own."""
     case, seed, threads = wanted
-    one = ["--one", "--worlds", case, "--seeds", str(seed), "--threads", str(threads)]
+    one = ["--one", "--cases", case, "--seeds", str(seed), "--threads", str(threads)]
     command = [sys.executable, "-m", "benchmarks.evolution", *one]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
@@ -160,7 +160,7 @@ def in_a_process(wanted: tuple[str, int, int]) -> Result:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--threads", type=int, default=1, help="torch's threads of each process")
     parser.add_argument(
@@ -172,10 +172,10 @@ def main() -> None:
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # one measurement, as a line of JSON
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(asdict(measure(options.worlds[0], options.seeds[0], options.threads))))
+        print(json.dumps(asdict(measure(options.cases[0], options.seeds[0], options.threads))))
         return
     with ThreadPoolExecutor(options.jobs) as pool:
-        wanted = [(case, seed, options.threads) for case in options.worlds for seed in options.seeds]
+        wanted = [(case, seed, options.threads) for case in options.cases for seed in options.seeds]
         results = list(pool.map(in_a_process, wanted))
     text = "\n".join(
         (

@@ -79,7 +79,7 @@ class Births:
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         return f"{statistics.median(self.milliseconds):.1f} ms, at most {max(self.milliseconds):.1f} ms"
 
 
@@ -100,7 +100,7 @@ class Shares:
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         return f"{self.seconds:.1f} s, evolve {self.share('evolve'):.2%}, evaluate {self.share('evaluate'):.1%}"
 
 

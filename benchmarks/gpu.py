@@ -67,7 +67,7 @@ class Result:
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         return f"{self.seconds:.2f} s, {self.steps_per_second:,.0f} steps/s"
 
 

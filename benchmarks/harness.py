@@ -26,7 +26,7 @@ class Result(Protocol):
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         ...
 
 

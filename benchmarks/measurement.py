@@ -29,7 +29,7 @@ ENVS = ("CartPole-v1", "LunarLander-v3")
 POSITIONS = "CartPole-v1 without velocities"
 BREAKOUT = "MinAtar/Breakout-v1"
 NETWORK_ENVS = (POSITIONS, BREAKOUT)
-"""Worlds for networks with memory and for images (see ``worlds.py``)."""
+"""Worlds for networks with memory and for images (see ``envs.py``)."""
 SEQUENCE = 16  # steps through which gradients flow back
 CHANNELS = (16, 32)  # of convolutions of 3 by 3, stride 1
 IMAGE_LATENT = 128
@@ -94,7 +94,7 @@ class Measurement:
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         return f"{self.steps_per_second:,.0f} steps/s"
 
     def to_json(self) -> str:

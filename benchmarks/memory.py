@@ -173,7 +173,7 @@ class Result:
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         slope = f"{self.slope:+.2f} ± {self.slope_error:.2f} kB a generation"
         return f"{slope}, {self.growth_mb:+.1f} MB in all, {self.seconds:.0f} s"
 

@@ -1,7 +1,7 @@
-"""Worlds of teams that every side of ``benchmarks.multi_agent_returns`` has, what is asked of a side, and how its play is judged.
+"""Multi-agent environments of ``benchmarks.multi_agent_returns``, the work of a side, and how its result is evaluated.
 
 A team's fitness is its share of the way from agents that act at random to scripted greedy ones, all three on the same
-episodes. The subtlety is in the greedy ones: agents of these worlds coast, so they aim from where they would come to
+episodes. The subtlety is in the greedy ones: agents have inertia, so they aim from where they would come to
 rest. Peers run in virtual environments of their own, so this file needs numpy, PettingZoo and mpe2 alone.
 """
 
@@ -21,9 +21,9 @@ from benchmarks.measurement import UPDATE_STEPS
 
 CYCLES = 25  # steps of an episode
 MEMBERS = 4
-FRESH_EPISODES = 200  # of the last judgement
+FRESH_EPISODES = 200  # of the last evaluation
 FRESH_SEED = 1_000_000_000  # of the first of them: no run trains or evaluates with such seeds
-AT_ONCE = 50  # episodes side by side: a world of mpe2 keeps two megabytes for its picture
+AT_ONCE = 50  # episodes in parallel: an mpe2 env allocates two megabytes for rendering
 PUSH = 0.2  # how far an agent that rests is carried by one action: the push of 0.5, coasting 0.1 + 0.075 + …
 COASTING = 0.4  # how far it is carried by a speed of 1
 
@@ -33,7 +33,7 @@ Act = Callable[[Observations], Actions]
 
 
 class BenchmarkEnv(NamedTuple):
-    """A world of discrete actions whose agents live as long as its episode, and what plays it well."""
+    """An environment with discrete actions and no agent deaths, and a policy that plays it well."""
 
     factory: Callable[..., ParallelEnv]
     greedy: Act
@@ -51,7 +51,7 @@ def play(make: Callable[[], ParallelEnv], act: Act, seeds: Sequence[int]) -> dic
 
 def _play_at_once(make: Callable[[], ParallelEnv], act: Act, seeds: Sequence[int]) -> dict[str, np.ndarray]:
     envs = [make() for _ in seeds]
-    seen = [world.reset(seed=seed)[0] for world, seed in zip(envs, seeds, strict=True)]
+    seen = [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds, strict=True)]
     earned = {agent: np.zeros(len(envs)) for agent in seen[0]}
     running = list(range(len(envs)))
     while running:
@@ -61,20 +61,20 @@ def _play_at_once(make: Callable[[], ParallelEnv], act: Act, seeds: Sequence[int
             for agent, reward in rewards.items():
                 earned[agent][i] += reward
         running = [i for i in running if envs[i].agents]
-    for world in envs:
-        world.close()
+    for env in envs:
+        env.close()
     return earned
 
 
-def mean_return(world: BenchmarkEnv, act: Act, episodes: int = FRESH_EPISODES) -> float:
+def mean_return(env: BenchmarkEnv, act: Act, episodes: int = FRESH_EPISODES) -> float:
     """Return what a team earns in an episode, all agents together, on average over the fresh ones."""
-    earned = play(world.make, act, range(FRESH_SEED, FRESH_SEED + episodes))
+    earned = play(env.make, act, range(FRESH_SEED, FRESH_SEED + episodes))
     return float(np.sum(list(earned.values()), axis=0).mean())
 
 
-def at_random(world: BenchmarkEnv, seed: int) -> Act:
+def at_random(env: BenchmarkEnv, seed: int) -> Act:
     """Return agents that draw any action as often as any other."""
-    rng, env = np.random.default_rng(seed), world.make()
+    rng, env = np.random.default_rng(seed), env.make()
     choices = {agent: cast(Discrete, env.action_space(agent)).n for agent in env.possible_agents}
     env.close()
     return lambda seen: {agent: rng.integers(choices[agent], size=len(obs)) for agent, obs in seen.items()}
@@ -113,18 +113,18 @@ ENVS = {
 
 
 class Yardstick(NamedTuple):
-    """What two policies earn, between which others are placed."""
+    """Returns of a random and a greedy policy, between which other returns are placed."""
 
     random: float
     greedy: float
 
     @classmethod
-    def of(cls, world: BenchmarkEnv, episodes: int = FRESH_EPISODES) -> "Yardstick":
+    def of(cls, env: BenchmarkEnv, episodes: int = FRESH_EPISODES) -> "Yardstick":
         """Play the fresh episodes with both."""
-        return cls(*(mean_return(world, act, episodes) for act in (at_random(world, FRESH_SEED), world.greedy)))
+        return cls(*(mean_return(env, act, episodes) for act in (at_random(env, FRESH_SEED), env.greedy)))
 
     def share(self, earned: float) -> float:
-        """Return how much of the way from the one to the other it is."""
+        """Return the share of the distance from the random to the greedy return."""
         return round((earned - self.random) / (self.greedy - self.random), 4)
 
 
@@ -133,10 +133,10 @@ LEARN, SPEED = "learn", "speed"
 
 @dataclass(frozen=True)
 class Task:
-    """What a side's script is asked to do; steps are those of one member, in each of which all its agents act."""
+    """The work of one side's script; steps are env steps of one member, in each of which all its agents act."""
 
     part: str
-    world: str
+    env_name: str
     steps_per_member: int
     threads: int
     seed: int
@@ -145,14 +145,14 @@ class Task:
     def words(self) -> list[str]:
         """Return the options that `parse_task` reads, but for threads and seed, which the harness adds."""
         numbers = ["--steps-per-member", str(self.steps_per_member), "--processes", str(self.processes)]
-        return ["--part", self.part, "--world", self.world, *numbers]
+        return ["--part", self.part, "--env", self.env_name, *numbers]
 
 
 def parse_task(description: str, argv: Sequence[str] | None = None) -> Task:
     """Read the options of a side's script."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--part", choices=(LEARN, SPEED), default=LEARN)
-    parser.add_argument("--world", choices=ENVS, default=next(iter(ENVS)))
+    parser.add_argument("--env", choices=ENVS, default=next(iter(ENVS)))
     parser.add_argument("--steps-per-member", type=int, default=10 * UPDATE_STEPS, metavar="N")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
@@ -162,7 +162,7 @@ def parse_task(description: str, argv: Sequence[str] | None = None) -> Task:
 
 @dataclass(frozen=True)
 class Learned:
-    """What one run came to: shares of the way from random to greedy.
+    """The result of one run, as shares of the distance from random to greedy.
 
     `curve` is after each generation the env steps of all members so far, and the best member's share by its own
     evaluation; `share` is that of the last best member on the fresh episodes without exploration, and `drawn` with
@@ -170,7 +170,7 @@ class Learned:
     """
 
     peer: str
-    world: str
+    env_name: str
     seed: int
     env_steps: int
     seconds: float
@@ -193,11 +193,11 @@ class Learned:
         *,
         drawn: float | None = None,
     ) -> "Learned":
-        """Put together from returns, which the yardstick turns into shares."""
-        yardstick = Yardstick.of(ENVS[task.world])
+        """Build a result from returns, converted to shares."""
+        yardstick = Yardstick.of(ENVS[task.env_name])
         return cls(
             peer=peer,
-            world=task.world,
+            env_name=task.env_name,
             seed=task.seed,
             env_steps=curve[-1][0],
             seconds=round(seconds, 1),
@@ -211,7 +211,7 @@ class Learned:
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         return f"{self.share:.0%} of the way after {self.env_steps:,} steps in {self.seconds:.0f} s"
 
     def after(self, env_steps: int) -> float:

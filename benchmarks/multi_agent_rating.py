@@ -32,7 +32,7 @@ from agilerl_like import (
 )
 from agilerl_like.algorithms.ippo import MultiAgentPopulation
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
-from benchmarks import teams_worlds as w
+from benchmarks import multi_agent_envs as w
 from benchmarks.agilerl_like_multi_agent import Curve, best_actions, described
 from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish
 from benchmarks.tables import Goal, markdown, median_and_range
@@ -143,7 +143,7 @@ class Won:
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         first, founders = overall(self.against_first), overall(self.against_founders)
         return f"wins {first:.0%} against the first generation, {founders:.0%} against founders, {self.seconds:.0f} s"
 

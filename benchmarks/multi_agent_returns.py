@@ -1,7 +1,7 @@
 """What teams learn: the share of the way from random agents to scripted ones, with AgileRL's IPPO beside it.
 
     python -m benchmarks.multi_agent_returns --side-by-side                     # hours; AgileRL takes most of them
-    python -m benchmarks.multi_agent_returns --worlds simple_spread_v3 --sides ours --repetitions 2 --output -
+    python -m benchmarks.multi_agent_returns --envs simple_spread_v3 --sides ours --repetitions 2 --output -
 
 Each seed is a process of its own. AgileRL gets fewer seeds, for it takes long; where it has one, sides take turns.
 """
@@ -37,7 +37,7 @@ def learning(options: argparse.Namespace, env_name: str) -> list[Run[Learned]]:
 
 
 def shares(runs: Sequence[Run[Learned]], env_name: str, side: str) -> list[float]:
-    """Return what a side reached in a world, seed by seed."""
+    """Return the shares of a side in one environment, by seed."""
     return values([run for run in runs if run.case == env_name], side, lambda learned: learned.share)
 
 
@@ -88,7 +88,7 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         f"{CYCLES} steps; a team's return is what its agents earn together. A share says how far a team has come from "
         f"agents that act at random to scripted greedy ones; all played the same {FRESH_EPISODES} fresh episodes, "
         f"{judged if beside else 'without exploration'}, the member that was best in the last evaluation. One number a "
-        f"seed. Ours has settings of its own for both worlds, {settings if beside else 'AgileRL is not measured yet'}.",
+        f"seed. Ours has its own settings for both environments, {settings if beside else 'AgileRL is not measured yet'}.",
         "",
         conditions(runs, options, timed=False),
         "",
@@ -121,12 +121,12 @@ def _place(run: Run[Learned]) -> tuple[int, int]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", nargs="+", choices=ENVS, default=list(ENVS), metavar="WORLD")
+    parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS), metavar="ENV")
     parser.add_argument("--sides", nargs="+", choices=(PEER, OURS), default=[PEER, OURS])
     parser.add_argument("--learning-steps", type=int, default=1_000_000, metavar="N", help="of all members together")
     parser.add_argument("--peer-seeds", type=int, default=2)
-    parser.add_argument("--keep", action="store_true", help="with what was published before of other worlds and sides")
-    parser.add_argument("--side-by-side", action="store_true", help="all worlds at the same time")
+    parser.add_argument("--keep", action="store_true", help="keep earlier results of other environments and sides")
+    parser.add_argument("--side-by-side", action="store_true", help="all environments at the same time")
     here = [side for side in (PEER, OURS) if side == OURS or is_ready(side)]
     quick = {"sides": here, "peer_seeds": 1, "learning_steps": 40_000}
     # nets are small: a second thread costs more than it brings

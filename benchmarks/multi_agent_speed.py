@@ -1,7 +1,7 @@
 """Env steps per second of populations of teams, beside AgileRL's IPPO: both sides call their own training functions.
 
 python -m benchmarks.multi_agent_speed
-python -m benchmarks.multi_agent_speed --worlds simple_spread_v3 --repetitions 1 --output -
+python -m benchmarks.multi_agent_speed --envs simple_spread_v3 --repetitions 1 --output -
 """
 
 import argparse
@@ -109,7 +109,7 @@ def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", nargs="+", choices=ENVS, default=list(ENVS), metavar="WORLD")
+    parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS), metavar="ENV")
     parser.add_argument("--sides", nargs="+", choices=HEADINGS, default=list(HEADINGS))
     parser.add_argument("--steps-per-member", type=int, default=10 * UPDATE_STEPS, metavar="N")
     here = [side for side in HEADINGS if side != PEER or is_ready(side)]

@@ -52,7 +52,7 @@ class Births:
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         worst = max(self.milliseconds, key=lambda operator: statistics.median(self.milliseconds[operator]))
         return f"{worst}: {statistics.median(self.milliseconds[worst]):.1f} ms, the most of all kinds"
 

@@ -57,13 +57,13 @@ class Learned:
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         return f"{self.mean:.1f} after {self.env_steps:,} steps in {self.seconds:.0f} s"
 
 
 @dataclass(frozen=True)
 class Part:
-    """Learners of one world, and its seeds at most."""
+    """Learners of one environment, and its maximum number of seeds."""
 
     title: str
     lessons: Mapping[str, Lesson]

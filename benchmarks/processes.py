@@ -62,7 +62,7 @@ class Told:
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         births = statistics.median(self.evolve_milliseconds)
         return f"{self.steps_per_second:,.0f} steps/s, births {births:.1f} ms"
 
@@ -110,13 +110,13 @@ def measure(case: Case, threads: int, seed: int) -> Told:
 def faster(runs: Sequence[Run[Told]], backend: str) -> list[float]:
     """How many times the speed two processes have, round by round."""
     mine = [run for run in runs if run.case == f"{SPEED}, {backend}"]
-    return ratios(mine, "2", "1", lambda told: told.steps_per_second)
+    return ratios(mine, "2", "1", lambda result: result.steps_per_second)
 
 
 def births_of(runs: Sequence[Run[Told]], side: str) -> list[float]:
     """Milliseconds of every generation's births."""
     mine = [run for run in runs if run.case == BIRTHS]
-    return [spent for told in values(mine, side, lambda told: told.evolve_milliseconds) for spent in told]
+    return [spent for result in values(mine, side, lambda result: result.evolve_milliseconds) for spent in result]
 
 
 def section(runs: Sequence[Run[Told]], options: argparse.Namespace) -> list[str]:
@@ -126,7 +126,7 @@ def section(runs: Sequence[Run[Told]], options: argparse.Namespace) -> list[str]
         mine = [run for run in runs if run.case == f"{SPEED}, {backend}"]
         if mine:
             speed = [
-                median_and_range(values(mine, side, lambda told: told.steps_per_second), "{:,.0f}".format)
+                median_and_range(values(mine, side, lambda result: result.steps_per_second), "{:,.0f}".format)
                 for side in "12"
             ]
             speeds.append((backend, *speed, median_and_range(faster(runs, backend), "{:.2f}x".format)))

@@ -66,7 +66,7 @@ class Result:
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         return f"{self.steps_per_second:,.0f} steps/s, {self.share:.0%} of the floor"
 
 

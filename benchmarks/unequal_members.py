@@ -79,7 +79,7 @@ class Result:
 
     @property
     def headline(self) -> str:
-        """A few words for those who watch."""
+        """One line for the terminal."""
         return f"{self.seconds:.2f} s, {self.stacks} stacks, {self.weights:,} weights"
 
 

@@ -1,4 +1,4 @@
-"""What AgileRL's IPPO learns in the worlds of ``teams_worlds.py``, and how fast, with its own training function.
+"""What AgileRL's IPPO learns in the worlds of ``multi_agent_envs.py``, and how fast, with its own training function.
 
 Learning takes the values of AgileRL's ``configs/training/multi_agent/ippo.yaml``, which is for simple_speaker_listener;
 only the world, the seed and the budget are the benchmark's, nothing is compiled. Speed takes the common work of
@@ -25,7 +25,7 @@ from agilerl.utils.utils import make_multi_agent_vect_envs
 from numpy.typing import NDArray
 
 from benchmarks import measurement as m
-from benchmarks import teams_worlds as w
+from benchmarks import multi_agent_envs as w
 
 PEER = "AgileRL"
 EVO_STEPS = 10_000
@@ -56,7 +56,7 @@ def steps_taken(agent: IPPO) -> int:
 
 
 def vector(env_name: str) -> Any:
-    """Make a world's envs."""
+    """Make the vector env."""
     return make_multi_agent_vect_envs(w.ENVS[env_name].factory, num_envs=m.ENVS_PER_MEMBER, max_cycles=w.CYCLES)
 
 
