@@ -99,7 +99,7 @@ def test_in_two_parts_memory_is_the_same_to_the_last_bit(mode):
         )
         for backend, workers in (("sync", None), ("workers", 2))
     )
-    assert (len(whole.parts), len(parted.parts)) == (1, 2)
+    assert (len(whole.env_groups), len(parted.env_groups)) == (1, 2)
     for ticks in (1, STEPS - 1, 7, STEPS - 7):
         for collector in (whole, parted):
             collector.collect(ticks)

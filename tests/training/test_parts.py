@@ -47,7 +47,7 @@ def test_a_rollout_in_parts_is_the_rollout_of_the_whole(world):
     for _ in range(2):
         for ticks in (1, 20, STEPS - 21):
             assert parted.collect(ticks) == whole.collect(ticks) == ticks
-        ours, theirs = (collector._window([2, 0], STEPS) for collector in (parted, whole))
+        ours, theirs = (collector._last_steps([2, 0], STEPS) for collector in (parted, whole))
         for name, mine, other in zip(ours._fields, ours, theirs, strict=True):
             if name == "last_observations":
                 assert all(torch.equal(*pair) for pair in zip(mine, other, strict=True))
@@ -106,7 +106,7 @@ def test_parts_that_cut_members_unlike_step_together():
     whole = collector_of(Beads(MEMBERS * ENVS, np))
     for each in (collector, whole):
         each.collect(STEPS)
-    assert torch.equal(*(each._window([0, 1, 2], STEPS).observations for each in (collector, whole)))
+    assert torch.equal(*(each._last_steps([0, 1, 2], STEPS).observations for each in (collector, whole)))
 
 
 def test_a_whole_run_in_parts_is_the_run_of_the_whole():
