@@ -222,7 +222,7 @@ def test_an_environment_that_cannot_be_written_is_missing_by_name(tmp_path, caps
 
 def test_a_function_with_an_import_path_is_written_as_one(tmp_path):
     script(tmp_path / "run", env=short_pole)
-    assert load(tmp_path / "run" / "config.yaml").environment.id == "test_description:short_pole"
+    assert load(tmp_path / "run" / "config.yaml").environment.id == "test_run_settings:short_pole"
     with pytest.raises(ConfigurationError, match=r"environment.id='CartPole-v1' is 'test_description:short_pole'"):
         again(tmp_path / "run")
 
