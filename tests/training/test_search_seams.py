@@ -57,6 +57,7 @@ def run(folder, max_steps, selection, **options):
         pop=pop,
         max_steps=max_steps,
         evo_steps=64,
+        checkpoint=64,  # envs are reset where a checkpoint is written, so both runs must write one at the same step
         eval_loop=2,
         selection_strategy=selection,
         mutation=HistoryAsSeed(),
