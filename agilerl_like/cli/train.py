@@ -45,8 +45,7 @@ from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.plot import plot_run
 from agilerl_like.reporting.reporter import Reporter, Reporters
-from agilerl_like.reporting.tensorboard import TensorBoardReporter
-from agilerl_like.reporting.wandb import WandbReporter
+from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, sync_folder
 from agilerl_like.training.checkpoint_manager import RunFinished
@@ -205,6 +204,7 @@ def _sinks(config: Config, run_dir: Path) -> Iterable[Reporter]:
         yield TensorBoardReporter(run_dir / "tensorboard")
     if config.run.wandb:
         yield WandbReporter()
+    yield from (tracker_reporter(tracker, run_dir) for tracker in config.run.trackers)
 
 
 def _check_folder(config: Config) -> None:

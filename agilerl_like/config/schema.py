@@ -32,6 +32,7 @@ from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder, split_recurrent
 from agilerl_like.registry import registered
+from agilerl_like.reporting.trackers import TRACKERS
 from agilerl_like.training.training_arguments import TrainingArguments
 
 AUTO = "auto"
@@ -322,6 +323,9 @@ class RunConfig(Section):
     """Write curves for TensorBoard."""
     wandb: bool = False
     """Send curves to Weights & Biases."""
+    trackers: tuple[str | dict[str, Any], ...] = ()
+    """Further trackers: aim, clearml, comet_ml, dvclive, mlflow, swanlab, trackio, or registered ones; {name: ..., its
+    options} gives options."""
     plot: bool = True
     """Draw the run as evolution.png at its end, if matplotlib is installed."""
     device: str = "cpu"
@@ -347,6 +351,8 @@ class RunConfig(Section):
             raise ConfigurationError(
                 f"device={self.device!r}; allowed are 'cpu', 'cuda', 'cuda:1', ..., and 'auto'"
             ) from error
+        for tracker in self.trackers:
+            TRACKERS.find("trackers entry", tracker if isinstance(tracker, str) else tracker.get("name"))
         path = Path(self.name)
         if self.name and (path.is_absolute() or ".." in path.parts or not path.parts):
             raise ConfigurationError(

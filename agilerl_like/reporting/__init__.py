@@ -17,8 +17,7 @@ from agilerl_like.reporting.records import (
     fittest,
 )
 from agilerl_like.reporting.reporter import Reporter, Reporters
-from agilerl_like.reporting.tensorboard import TensorBoardReporter
-from agilerl_like.reporting.wandb import WandbReporter
+from agilerl_like.reporting.trackers import TensorBoardReporter, TrackerReporter, WandbReporter, tracker_reporter
 
 __all__ = [
     "NO_PARENT",
@@ -34,10 +33,12 @@ __all__ = [
     "RunRecord",
     "SummaryRecord",
     "TensorBoardReporter",
+    "TrackerReporter",
     "WandbReporter",
     "figure",
     "fittest",
     "plot_run",
     "read_lineage",
     "read_metrics",
+    "tracker_reporter",
 ]

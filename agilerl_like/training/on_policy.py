@@ -20,8 +20,7 @@ from agilerl_like.hpo import Explorer, Selection
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.reporter import Reporter, Reporters
-from agilerl_like.reporting.tensorboard import TensorBoardReporter
-from agilerl_like.reporting.wandb import WandbReporter
+from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter
@@ -66,6 +65,7 @@ def train_on_policy(
     overwrite: bool = False,
     processes: int = 1,
     reporters: Iterable[Reporter] = (),
+    trackers: Iterable[str | Mapping[str, Any]] = (),
     INIT_HP: Mapping[str, Any] | None = None,  # noqa: N803  # the name that AgileRL's older releases have for it
     MUT_P: Mapping[str, Any] | None = None,  # noqa: N803  # likewise
     wandb_api_key: str | None = None,
@@ -107,8 +107,9 @@ def train_on_policy(
     them return the whole population; only the main one prints, logs and saves.
 
     `env_name` and `algo` are labels and inferred when left out; `init_hp` and `mut_p` are AgileRL's dictionaries for
-    its logs, recorded with the run's settings; `INIT_HP` and `MUT_P` are older names of theirs. `reporters` are more
-    sinks for what happens. `wandb_api_key` is of its older releases and has nothing to do here, but with `wb` it is
+    its logs, recorded with the run's settings; `INIT_HP` and `MUT_P` are older names of theirs. `reporters` receive
+    the run's records. `trackers` are names of Accelerate's trackers ("mlflow", "trackio", …) or of registered ones, or
+    {"name": …, its options}. `wandb_api_key` is of its older releases and has nothing to do here, but with `wb` it is
     refused: W&B looks for a key by itself.
 
     Raises:
@@ -165,6 +166,7 @@ def train_on_policy(
         sinks.append(TensorBoardReporter(Path(tensorboard_log_dir or (run_dir or Path("runs") / name) / "tensorboard")))
     if wb:
         sinks.append(WandbReporter(**(wandb_kwargs or {})))
+    sinks += [tracker_reporter(tracker, run_dir or Path("runs") / name) for tracker in trackers]
     plan = RunPlan(
         training_args,
         chosen,

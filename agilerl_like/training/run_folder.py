@@ -17,7 +17,7 @@ from agilerl_like.reporting.files import LINEAGE, METRICS, begins_as_metrics
 from agilerl_like.reporting.plot import PLOT
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.reporter import Reporter
-from agilerl_like.reporting.wandb import ID
+from agilerl_like.reporting.trackers import WANDB_ID
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import FOLDER, KIND, remove_marker
 from agilerl_like.storage.durable_io import check_regular, make_folder, replace_file, sync_folder
@@ -198,7 +198,7 @@ RUN_FILES: Mapping[str, RunFile] = {
     POPULATION: StoredFolder("population"),
     PLOT: RunFile(lambda path: path.read_bytes()[:4] == b"\x89PNG"),
     EVENTS: SharedFolder(lambda path: "tfevents" in path.name),
-    ID: RunFile(lambda path: path.stat().st_size < 100),
+    WANDB_ID: RunFile(lambda path: path.stat().st_size < 100),
 }
 """What a run leaves in its folder, by name."""
 

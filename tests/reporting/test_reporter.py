@@ -55,7 +55,9 @@ def test_every_sink_hears_everything_in_order():
     first, second = Diary(), Diary()
     said = (a_run(), 128, a_generation(a_member()), (a_birth(),), "careful", a_summary())
     with Reporters([first, second]) as reporters:
-        for method, what in zip(("start", "progress", "generation", "births", "warning", "finish"), said, strict=True):
+        for method, what in zip(
+            ("start", "progress", "generation", "offspring", "warning", "finish"), said, strict=True
+        ):
             getattr(reporters, method)(what)
     assert first.heard == second.heard == [*said, "closed"]
 

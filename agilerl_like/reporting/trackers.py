@@ -1,0 +1,194 @@
+"""Curves in experiment trackers: `member/<slot>/…` and `population/…` over the env steps of the whole population.
+
+The trackers are Accelerate's, by name (`accelerate.tracking.LOGGER_TYPE_TO_CLASS`), and classes of the same interface
+that are registered with `register("tracker", name, cls)`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.registry import Registry, registered
+from agilerl_like.reporting.metrics import scalars
+from agilerl_like.reporting.records import GenerationRecord, RunRecord, SummaryRecord
+from agilerl_like.reporting.reporter import Reporter
+from agilerl_like.storage.durable_io import check_regular, replace_file
+
+PROJECT = "agilerl-like"
+WANDB_ID = "wandb-id"
+"""The file in a run's folder that holds the id of its W&B run."""
+
+
+class Package(NamedTuple):
+    """The package behind one of Accelerate's trackers."""
+
+    module: str
+    requirement: str
+    """What pip installs."""
+
+
+TRACKERS: Registry[Any] = registered(
+    "tracker",
+    {
+        "tensorboard": Package("tensorboard", "'agilerl-like[tensorboard]'"),
+        "wandb": Package("wandb", "'agilerl-like[wandb]'"),
+        **{
+            name: Package(name, name.replace("_", "-"))
+            for name in ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "trackio")
+        },
+    },
+)
+"""Every tracker by name: a `Package`, or a class with the interface of `accelerate.tracking.GeneralTracker`."""
+
+
+class TrackerReporter(Reporter):
+    """Logs one step a generation to the tracker `name`; `options` go to its constructor.
+
+    A resumed run opens a new run of the tracker, except for TensorBoard and W&B, which continue the same one.
+
+    Raises:
+        ConfigurationError: the name is unknown, or the package is not installed.
+    """
+
+    def __init__(self, name: str, run_dir: Path | str | None = None, **options: Any):
+        self._class = _tracker_class(name)
+        self._logging_dir = Path(run_dir or "runs").absolute()
+        self._options = options
+        self._tracker: Any = None
+
+    def start(self, run: RunRecord) -> None:
+        """Open a run of the tracker and store the settings in it."""
+        self._open(PROJECT, **self._options)
+        self._tracker.store_init_configuration(_flat(run.settings))
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Log every finite number of the generation."""
+        self._tracker.log(scalars(record), step=record.env_steps)
+
+    def close(self) -> None:
+        """Upload what is left and close the tracker's run."""
+        if self._tracker is not None:
+            self._tracker.finish()
+            self._tracker = None
+
+    def _open(self, project: str, **options: Any) -> None:
+        needs_folder = getattr(self._class, "requires_logging_directory", False)
+        self._tracker = self._class(*((project, str(self._logging_dir)) if needs_folder else (project,)), **options)
+        self._tracker.main_process_only = False  # only the main process has reporters: Accelerate need not check
+        self._tracker.start()
+
+
+class TensorBoardReporter(TrackerReporter):
+    """Writes events into `log_dir`; to view them, `tensorboard --logdir <log_dir>`."""
+
+    def __init__(self, log_dir: Path | str):
+        super().__init__("tensorboard", Path(log_dir).absolute().parent)
+        self._name = Path(log_dir).name
+
+    def start(self, run: RunRecord) -> None:
+        """Wait for the first generation: the event file is opened with its step."""
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Log every finite number; of a resumed run, discard the steps that a killed process logged from here on."""
+        if self._tracker is None:
+            is_resumed = any((self._logging_dir / self._name).glob("*tfevents*"))
+            self._open(self._name, purge_step=record.env_steps if is_resumed else None)
+        super().generation(record)
+
+
+class WandbReporter(TrackerReporter):
+    """Logs to Weights & Biases; keywords go to `wandb.init` and take precedence over what the run provides.
+
+    The folder of a run holds its W&B id, so that a resumed run continues in the same W&B run. W&B keeps the first
+    values of a step that is logged twice.
+    """
+
+    def __init__(self, **wandb_kwargs: Any):
+        super().__init__("wandb", **wandb_kwargs)
+
+    def start(self, run: RunRecord) -> None:
+        """Open a W&B run with the settings."""
+        options = {
+            "name": run.name,
+            "config": dict(run.settings),
+            "tags": [run.algorithm, run.env],
+            **({} if run.run_dir is None else _wandb_run_in(run.run_dir)),
+            **self._options,
+        }
+        self._open(options.pop("project", PROJECT), **options)
+
+    def finish(self, summary: SummaryRecord) -> None:
+        """Add the best agent of the run to the summary of the W&B run."""
+        best = summary.best
+        self._tracker.tracker.summary.update(
+            {
+                "reason": summary.reason,
+                "best/fitness": best.fitness,
+                "best/confirmed_fitness": summary.confirmed_fitness,
+                "best/uid": best.uid,
+                "best/generation": best.generation,
+                "best/architecture": best.architecture,
+                **{f"best/hp/{name}": value for name, value in best.hyperparameters.items()},
+            }
+        )
+
+
+def tracker_reporter(tracker: str | Mapping[str, Any], run_dir: Path | str | None) -> TrackerReporter:
+    """Return the reporter of a tracker, given by name or as {name: ..., its options}.
+
+    Raises:
+        ConfigurationError: the name is missing or unknown, or the package is not installed.
+    """
+    options = {"name": tracker} if isinstance(tracker, str) else dict(tracker)
+    if "name" not in options:
+        raise ConfigurationError(
+            f"trackers entry={options!r} lacks its name; allowed are {', '.join(sorted(TRACKERS))}"
+        )
+    name = options.pop("name")
+    if name == "wandb":
+        return WandbReporter(**options)
+    if name == "tensorboard":
+        return TensorBoardReporter(options.pop("log_dir", Path(run_dir or "runs") / "tensorboard"), **options)
+    return TrackerReporter(name, run_dir, **options)
+
+
+def _tracker_class(name: str) -> Any:
+    entry = TRACKERS.find("tracker", name)
+    if not isinstance(entry, Package):
+        return entry
+    if importlib.util.find_spec(entry.module) is None:
+        raise ConfigurationError(f"tracker={name!r} needs one more package: pip install {entry.requirement}")
+    from accelerate import logging, tracking
+
+    class PlainLogger(logging.MultiProcessAdapter):
+        """Accelerate's logger without `PartialState()`, which would set up this process's group before a run does."""
+
+        def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+            self.logger.log(level, msg, *args, **kwargs)
+
+    tracking.logger = PlainLogger(tracking.logger.logger, {})
+    return tracking.LOGGER_TYPE_TO_CLASS[name]
+
+
+def _flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name; lists become text, because trackers take numbers, flags and text."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = value if isinstance(value, bool | int | float | str | None) else str(value)
+    return found
+
+
+def _wandb_run_in(run_dir: Path) -> dict[str, str]:
+    """The folder of W&B's files, and the W&B run that belongs to this run."""
+    path = run_dir / WANDB_ID
+    if not check_regular(path):
+        replace_file(path, uuid.uuid4().hex.encode())
+    return {"dir": str(run_dir), "id": path.read_text(encoding="utf-8"), "resume": "allow"}

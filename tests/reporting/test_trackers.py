@@ -1,0 +1,169 @@
+import json
+import sys
+
+import pytest
+from reporting_examples import a_generation, a_member, a_run, a_summary
+
+from agilerl_like import registry
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.registry import Registry
+from agilerl_like.reporting import TensorBoardReporter, TrackerReporter, WandbReporter, tracker_reporter
+from agilerl_like.reporting.trackers import TRACKERS
+
+# The package needs an account: this module has its functions, and writes its calls to a file.
+STAND_IN = """
+import json, pathlib
+def note(*what):
+    with pathlib.Path(__file__).with_name("calls.jsonl").open("a") as file:
+        file.write(json.dumps(what) + "\\n")
+class Summary:
+    def update(self, values): note("summary", values)
+class Run:
+    summary = Summary()
+    def log(self, values, step): note("log", values, step)
+    def finish(self): note("finish")
+def init(**kwargs):
+    note("init", kwargs)
+    return Run()
+"""
+
+
+@pytest.fixture
+def wandb_calls(monkeypatch, tmp_path):
+    (tmp_path / "wandb.py").write_text(STAND_IN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    yield lambda: [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
+    sys.modules.pop("wandb")
+
+
+def test_all_of_accelerates_trackers_have_names():
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    assert set(TRACKERS) == set(LOGGER_TYPE_TO_CLASS)
+
+
+@pytest.mark.parametrize(
+    ("name", "install"),
+    [
+        ("tensorboard", r"pip install 'agilerl-like\[tensorboard\]'"),
+        ("wandb", r"pip install 'agilerl-like\[wandb\]'"),
+        ("comet_ml", "pip install comet-ml"),
+    ],
+)
+def test_a_missing_package_names_its_pip_install(monkeypatch, name, install):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigurationError, match=rf"^tracker='{name}' needs one more package: {install}$"):
+        tracker_reporter(name, None)
+
+
+def test_unknown_and_missing_names_are_errors():
+    with pytest.raises(ConfigurationError, match=r"^tracker='wanb' is unknown; did you mean 'wandb'"):
+        tracker_reporter("wanb", None)
+    with pytest.raises(
+        ConfigurationError, match=r"^trackers entry=\{'dir': 'x'\} lacks its name; allowed are aim, clear"
+    ):
+        tracker_reporter({"dir": "x"}, None)
+
+
+def scalars_in(folder, tag):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="an extra")
+    events = accumulator.EventAccumulator(str(folder))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(tag)]
+
+
+def test_tensorboard_has_one_value_a_generation_over_env_steps(tmp_path):
+    reporter = TensorBoardReporter(tmp_path)
+    reporter.start(a_run())
+    reporter.generation(a_generation(a_member(slot=1, fitness=100.0)))
+    reporter.generation(a_generation(a_member(slot=1, fitness=150.0), number=2))
+    reporter.close()
+    reporter.close()
+    assert scalars_in(tmp_path, "member/1/eval/mean_reward") == [(100_000, 100.0), (200_000, 150.0)]
+    assert scalars_in(tmp_path, "population/best")[-1] == (200_000, 150.0)
+
+
+def test_tensorboard_discards_steps_that_a_resumed_run_logs_again(tmp_path):
+    """A process reported three generations and was killed before it had saved the second."""
+    for generations in ((1, 2, 3), (2, 3, 4)):
+        reporter = tracker_reporter("tensorboard", tmp_path)
+        reporter.start(a_run())
+        for number in generations:
+            reporter.generation(a_generation(a_member(fitness=10.0 * number + generations[0]), number=number))
+        reporter.close()
+    curve = scalars_in(tmp_path / "tensorboard", "member/0/eval/mean_reward")
+    assert curve == [(100_000, 11.0), (200_000, 22.0), (300_000, 32.0), (400_000, 42.0)]
+
+
+def test_wandb_logs_over_env_steps_and_is_finished_once(wandb_calls):
+    reporter = tracker_reporter({"name": "wandb", "project": "mine"}, None)
+    reporter.start(a_run())
+    reporter.generation(a_generation(a_member()))
+    reporter.finish(a_summary())
+    reporter.close()
+    reporter.close()
+    init, log, summary, _ = wandb_calls()
+    assert [call[0] for call in wandb_calls()] == ["init", "log", "summary", "finish"]
+    settings = {"project": "mine", "name": "lander", "config": {"lr": 0.001}, "tags": ["PPO", "LunarLander-v3"]}
+    assert init[1] == settings
+    assert (log[1]["member/0/eval/mean_reward"], log[2]) == (100.0, 100_000)
+    best = summary[1]
+    assert (best["best/hp/lr"], best["best/uid"], best["best/generation"], best["best/fitness"]) == (
+        0.0012,
+        2,
+        1,
+        205.0,
+    )
+
+
+def test_wandb_continues_the_run_of_a_folder(wandb_calls, tmp_path):
+    folders = [tmp_path / name for name in ("a", "a", "b")]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+        reporter = WandbReporter()
+        reporter.start(a_run(run_dir=folder))
+        reporter.close()
+    opened = [call[1] for call in wandb_calls() if call[0] == "init"]
+    assert [(entry["dir"], entry["resume"]) for entry in opened] == [(str(folder), "allow") for folder in folders]
+    assert opened[0]["id"] == opened[1]["id"] != opened[2]["id"]
+
+
+class FileTracker:
+    """A tracker of one's own: the interface is that of `accelerate.tracking.GeneralTracker`."""
+
+    requires_logging_directory = True
+
+    def __init__(self, project, logging_dir, *, file):
+        self.calls, self.path = [project], f"{logging_dir}/{file}"
+
+    def start(self):
+        self.calls.append("start")
+
+    def store_init_configuration(self, values):
+        self.calls.append(values)
+
+    def log(self, values, step):
+        self.calls.append((values["eval/mean_reward" if "eval/mean_reward" in values else "population/best"], step))
+
+    def finish(self):
+        with open(self.path, "w") as file:
+            json.dump(self.calls, file)
+
+
+def test_a_registered_tracker_is_used_by_name(monkeypatch, tmp_path):
+    mine = Registry("tracker")
+    mine.add("file", FileTracker)
+    monkeypatch.setattr("agilerl_like.reporting.trackers.TRACKERS", mine)
+    monkeypatch.setitem(registry._REGISTRIES, "tracker", mine)
+    reporter = tracker_reporter({"name": "file", "file": "calls.json"}, tmp_path)
+    assert type(reporter) is TrackerReporter
+    reporter.start(a_run(settings={"algorithm": {"lr": 1e-3, "sizes": [64]}, "seed": 1}))
+    reporter.generation(a_generation(a_member()))
+    reporter.close()
+    assert json.loads((tmp_path / "calls.json").read_text()) == [
+        "agilerl-like",
+        "start",
+        {"algorithm.lr": 1e-3, "algorithm.sizes": "[64]", "seed": 1},
+        [100.0, 100_000],
+    ]
