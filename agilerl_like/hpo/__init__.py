@@ -5,7 +5,7 @@ weights.
 """
 
 from agilerl_like.hpo.evolution import next_generation, pre_training_mutations
-from agilerl_like.hpo.explorer import Explorer
+from agilerl_like.hpo.explorer import Explorer, with_hyperparameters
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.genome import Architecture, Genome, Mutation, Offspring
 from agilerl_like.hpo.history import History, Trial
@@ -40,4 +40,5 @@ __all__ = [
     "next_generation",
     "pre_training_mutations",
     "ranking",
+    "with_hyperparameters",
 ]

@@ -1,7 +1,7 @@
 """An immutable mapping that members of a population can share.
 
-Its names are in alphabetical order, so that equal mappings are iterated, hashed and sampled from in the same order. (The
-standard library's `MappingProxyType` can be neither hashed nor copied nor pickled.)
+Its names are in alphabetical order, so that equal mappings are iterated, hashed and sampled from in the same order.
+(The standard library's `MappingProxyType` can be neither hashed nor copied nor pickled.)
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class PopulationView:
     genomes: Sequence[Genome]  # [P]
     generation: int
     """The generation that has just been evaluated; the first is 1."""
-    history: History = History()
+    history: History = field(default_factory=History)
     """Trials of all generations so far, this one included."""
 
     def __post_init__(self) -> None:
@@ -125,9 +125,9 @@ class TournamentSelection(Selection):
     """Each parent is the best of `tournament_size` different members drawn at random.
 
     A tournament holds at most all members with a finite fitness, so a large one always finds the best; of size 1 it is
-    a uniform draw. With `elitism` the best member is the first parent. `population_size` is AgileRL's and may be left out.
-    `eval_loop` is from AgileRL's older releases, where that many last fitnesses are averaged; here only the last one
-    counts.
+    a uniform draw. With `elitism` the best member is the first parent. `population_size` is AgileRL's and may be left
+    out. `eval_loop` is from AgileRL's older releases, where that many last fitnesses are averaged; here only the last
+    one counts.
     """
 
     tournament_size: int = 2
