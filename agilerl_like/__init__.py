@@ -1,6 +1,6 @@
 """Populations of PPO agents that find their hyperparameters and architectures while they train.
 
-What is named here is loaded when it is first asked for: a worker process that only steps envs never loads torch.
+Names are imported on first access, so that a worker process that only steps envs never imports torch.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = [
     "HyperparameterConfig",
     "MultiAgentPopulation",
     "Mutations",
-    "PopulationDivergedError",
     "Population",
+    "PopulationDivergedError",
     "RLParameter",
     "Teams",
     "TournamentSelection",
@@ -43,6 +43,6 @@ __all__ = [
     "train_on_policy",
 ]
 
-_HOMES = ("errors", "registry", "hpo", "envs", "algorithms", "training")  # modules of these names, the lightest first
+_MODULES = ("errors", "registry", "hpo", "envs", "algorithms", "training")  # the quickest to import first
 
-__getattr__, __dir__ = lazy_attributes(__name__, __all__, _HOMES)
+__getattr__, __dir__ = lazy_attributes(__name__, __all__, _MODULES)

@@ -1,4 +1,4 @@
-"""Packages that load a name when it is first asked for: a worker process that only steps envs never loads torch."""
+"""Packages that import a name on first access, so that a worker process that only steps envs never imports torch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 
 def lazy_attributes(
-    package: str, names: Sequence[str], homes: Sequence[str]
+    package: str, names: Sequence[str], modules: Sequence[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package whose `names` live in its modules `homes`, the lightest first."""
+    """Return `__getattr__` and `__dir__` of a package whose `names` are in its `modules`, tried in this order."""
 
     def load(name: str) -> Any:
-        if name in homes:
+        if name in modules:
             return import_module(f"{package}.{name}")
-        for home in homes if name in names else ():
-            module = import_module(f"{package}.{home}")
+        for candidate in modules if name in names else ():
+            module = import_module(f"{package}.{candidate}")
             if hasattr(module, name):
                 return vars(sys.modules[package]).setdefault(name, getattr(module, name))
         raise AttributeError(f"module {package!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""What this machine has room for: an absurd count is refused before anything is made of it, and cores are shared.
+"""Limits of this machine: memory, which absurd counts in a setting would exceed, and CPU cores.
 
-What is compared is the least that will certainly be needed, with all the memory that there is, in use or not. So
-nothing is refused that could have run; what is merely too much is left to the machine.
+The memory check compares the least that is certainly needed with all memory that is installed, in use or not. So no
+run is refused that could have worked; the operating system handles the rest.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 def check_memory(named: str, count: int, each: int, what: str) -> None:
     """Raise ConfigurationError unless `count` things of at least `each` bytes fit into this machine's memory.
 
-    `named` is the setting that asks for them, with its value; `what` they are, in the plural.
+    `named` is the setting with its value, `what` the things in the plural.
     """
-    have = psutil.virtual_memory().total
-    if count * each > have:
+    total, needed = psutil.virtual_memory().total, count * each
+    if needed > total:
         raise ConfigurationError(
-            f"{named} needs at least {format_bytes(count * each)} of memory; this machine has {format_bytes(have)}: allowed "
-            f"are at most {have // each} {what}"
+            f"{named} needs at least {format_bytes(needed)} of memory; this machine has {format_bytes(total)}: allowed "
+            f"are at most {total // each} {what}"
         )
 
 
 def format_bytes(size: float) -> str:
-    """A number of bytes as people say it."""
+    """Return a number of bytes with a unit: 1.5 GB."""
     power = 0
     while size >= 1000 and power < len(UNITS) - 1:
         size, power = size / 1000, power + 1
@@ -40,13 +40,13 @@ def format_bytes(size: float) -> str:
 
 
 def available_cores() -> int:
-    """How many CPU cores are this process's, which shares them with those started together with it on this machine.
+    """Return this process's share of the CPU cores.
 
-    Launchers say in `LOCAL_WORLD_SIZE` how many these are (torchrun, accelerate, and we ourselves).
+    Launchers (torchrun, accelerate, ours) set `LOCAL_WORLD_SIZE` to the number of processes on this machine.
     """
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, usable // int(told)) if told.isdecimal() and int(told) else usable
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, usable // int(processes)) if processes.isdecimal() and int(processes) else usable
 
 
 def release_free_memory() -> None:

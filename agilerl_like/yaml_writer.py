@@ -1,4 +1,4 @@
-"""YAML of configurations: what text without quotes is read as, and the writer that quotes whatever would be misread."""
+"""The YAML dialect of configurations: types of plain scalars, and a writer that quotes text which looks like another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 
 TAG = "tag:yaml.org,2002:"
 DIGITS = r"(?:[0-9]+|[0-9]{1,3}(?:_[0-9]{3})+)"
-PLAIN = (
+PLAIN_SCALARS = (
     ("bool", "yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO"),
     ("int", rf"[-+]?{DIGITS}|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
     ("float", rf"[-+]?(?:{DIGITS}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
@@ -17,20 +17,20 @@ PLAIN = (
     ("null", "~|null|Null|NULL|none|None|", ["~", "n", "N", ""]),
     ("merge", "<<", "<"),
 )
-"""What text without quotes is taken for: kind, pattern, and how such text can begin. All else is text."""
+"""Types of scalars without quotes: type, pattern, possible first characters. Every other scalar is text."""
 
 
 class Dumper(yaml.SafeDumper):
-    """YAML with its lists in brackets, which reads the same by our rules and by YAML 1.1."""
+    """Writes YAML with lists in brackets, which has the same meaning in this dialect and in YAML 1.1."""
 
 
-for _kind, _pattern, _beginnings in PLAIN:
+for _kind, _pattern, _beginnings in PLAIN_SCALARS:
     Dumper.add_implicit_resolver(TAG + _kind, re.compile(rf"(?:{_pattern})\Z"), list(_beginnings))
 
 
 def _text(dumper: Dumper, text: str) -> yaml.Node:
     one_line = text.splitlines() in ([], [text])
-    return dumper.represent_scalar(f"{TAG}str", text, style=None if one_line else '"')  # else breaks become blanks
+    return dumper.represent_scalar(f"{TAG}str", text, style=None if one_line else '"')  # unquoted, breaks become blanks
 
 
 Dumper.add_representer(str, _text)
@@ -38,5 +38,5 @@ Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence(f"{T
 
 
 def to_yaml(data: Any) -> str:
-    """Return plain data as YAML, in the order in which it is."""
+    """Return plain data as YAML, in its own order."""
     return yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True)

@@ -21,7 +21,7 @@ from yaml.constructor import ConstructorError
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.storage import safe_folder
-from agilerl_like.yaml_writer import PLAIN, TAG
+from agilerl_like.yaml_writer import PLAIN_SCALARS, TAG
 
 KeyPath = tuple[str, ...]
 """The keys that lead to a value; in a list, how many stand before it."""
@@ -66,7 +66,7 @@ Loader.yaml_constructors = {
 }
 
 
-for _kind, _pattern, _beginnings in PLAIN:
+for _kind, _pattern, _beginnings in PLAIN_SCALARS:
     Loader.add_implicit_resolver(TAG + _kind, re.compile(rf"(?:{_pattern})\Z"), list(_beginnings))
 
 
