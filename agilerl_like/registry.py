@@ -58,7 +58,7 @@ class Registry(Mapping[str, T], Generic[T]):
             raise unknown_name(field, name, self)
         return self[name]
 
-    def env_name_of(self, entry: object) -> str | None:
+    def name_of(self, entry: object) -> str | None:
         """Return the name of an entry, None if it is not registered."""
         return next((name for name, known in self.items() if known is entry), None)
 
