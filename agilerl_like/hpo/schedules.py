@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
@@ -93,7 +93,7 @@ def check_schedules(schedules: Mapping[str, Any] | None) -> FrozenMapping[Schedu
 def schedules_to_json(schedules: Mapping[str, Schedule]) -> dict[str, Any]:
     """Return plain data that `check_schedules` reads; a function is represented by its name."""
     return {
-        name: [list(point) for point in schedule] if isinstance(schedule, tuple) else _name_of(schedule)
+        name: [[*point] for point in schedule] if isinstance(schedule, tuple) else _name_of(schedule)
         for name, schedule in schedules.items()
     }
 
@@ -101,10 +101,7 @@ def schedules_to_json(schedules: Mapping[str, Schedule]) -> dict[str, Any]:
 def with_functions(schedules: Mapping[str, Schedule], given: Mapping[str, Schedule]) -> FrozenMapping[Schedule]:
     """Return loaded schedules with the functions of `given` in place of those that a file can only name."""
     return FrozenMapping(
-        {
-            name: given[name] if callable(given.get(name)) and _name_of(given[name]) == schedule else schedule
-            for name, schedule in schedules.items()
-        }
+        {**schedules, **{name: own for name, own in given.items() if schedules.get(name) == _name_of(own)}}
     )
 
 
@@ -113,11 +110,12 @@ def _checked(name: str, schedule: Any) -> Schedule:
         if schedule not in SCHEDULES and ":" not in schedule:
             raise unknown_name(f"schedules.{name}", schedule, SCHEDULES)
         return schedule
-    if callable(schedule):
-        for progress in CHECKED_AT:
-            factor(name, schedule, progress)
-        return schedule
-    return _checked_points(name, schedule)
+    if not callable(schedule):
+        return _checked_points(name, schedule)
+    function = cast(Callable[[float], float], schedule)
+    for progress in CHECKED_AT:
+        factor(name, function, progress)
+    return function
 
 
 def _checked_points(name: str, given: Any) -> Points:
@@ -160,8 +158,7 @@ def _function(name: str, schedule: str | Callable[[float], float]) -> Callable[[
     return SCHEDULES[schedule]
 
 
-def _name_of(schedule: str | Callable[[float], float]) -> str:
-    if isinstance(schedule, str):
-        return schedule
-    registered_as = next((name for name, function in SCHEDULES.items() if function is schedule), "")
-    return registered_as or f"{schedule.__module__}:{getattr(schedule, '__qualname__', schedule)}"
+def _name_of(schedule: Schedule) -> str:
+    if not callable(schedule):
+        return str(schedule)
+    return SCHEDULES.name_of(schedule) or f"{schedule.__module__}:{getattr(schedule, '__qualname__', schedule)}"
