@@ -1,9 +1,11 @@
 """What the page on the search says is so."""
 
+import math
 import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from inspect import signature
 from math import comb, log
 from pathlib import Path
@@ -12,8 +14,9 @@ import numpy as np
 import pytest
 import yaml
 
-from agilerl_like import PPO, Mutations, RLParameter, TournamentSelection
+from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, hpo
 from agilerl_like.config.bundled import find
+from agilerl_like.networks import NetworkSpec
 from agilerl_like.training.run_folder import CONFIG
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +75,33 @@ def test_founders_of_an_environment_without_a_configuration():
     assert config.population.sample_hyperparameters
     ranges = {name: (range_.min, range_.max) for name, range_ in config.hyperparameters.items()}
     assert ranges == {"lr": (1e-5, 1e-2), "ent_coef": (1e-4, 1e-1)}
+
+
+def test_the_plan_and_the_explorer_of_the_page():
+    names = {"dataclass": dataclass, "math": math, **vars(hpo)}
+    for code in re.findall(r"```py\n(.*?)```", PAGE, flags=re.DOTALL):
+        exec(code, names)
+    unchanged = {"generation": 1, "parent_uid": -1, "architecture": "", "mutation": "None", "env_steps": 1}
+    fitness, rates = [5.0, math.nan, 7.0, 6.0], [1e-3, 9e-2, 2e-3, 3e-3]
+    trials = [
+        hpo.Trial(uid=uid, hyperparameters={"lr": rates[uid]}, fitness_before=0.0, fitness=fitness[uid], **unchanged)
+        for uid in range(4)
+    ]
+    genomes = [hpo.Genome({"lr": lr}, NetworkSpec()) for lr in rates]
+    view = hpo.PopulationView(np.array([5.0, 4.0, 7.0, 6.0]), range(4), genomes, 1, hpo.History().extended(trials))
+    config = HyperparameterConfig(lr=RLParameter(1e-5, 1e-1))
+    options = {
+        "selection": names["WorstLearnsFromBest"](),
+        "explorer": names["NearTheBest"](),
+        "seed": 1,
+        "next_uid": 9,
+    }
+    offspring = hpo.next_generation(view, [config] * 4, **options)
+    assert all(child.survives for child in offspring)
+    # the worst, slot 1, takes over 2e-3 and steps from the best trial with a finite fitness, which had 2e-3, too
+    rates[1] = offspring[1].genome.hyperparameters["lr"]
+    assert [child.genome.hyperparameters["lr"] for child in offspring] == rates
+    assert rates[1] in (2e-3 * 0.8, 2e-3 * 1.2)
 
 
 def test_the_script_runs_as_it_stands(tmp_path):
