@@ -1,18 +1,16 @@
-"""What every evolvable module is: a frozen spec, the `nn.Module` built from it, and the mutations that the spec allows.
+"""Evolvable modules: a frozen spec, the `nn.Module` built from it, and the mutations that the spec allows.
 
-A spec decides on shapes and touches no tensor; a mutation is a new spec. A module names the unit group on every axis of
-its parameters, which is all that `morphism` needs to carry weights and optimizer moments from one shape to another.
+A spec decides on shapes and touches no tensor; a mutation returns a new spec. What one kind of network has to define:
 
-So that members of unequal shape can be computed together, a kind of module says four things more. Its spec says what
-members must have in common (`stack_key`), which spec has room for all of some (`padded_union`) and how much work one sample
-is (`multiply_adds`); the module says where its layers stand in a deeper one (`name_in_padded`), and may give up room that none
-of its members needs (`shrink_`). Every tensor then fills the leading corner of the larger one, so an axis must hold units
-of one group (four gates of an LSTM are an axis of their own), and zeros fill the rest. Layers that need to know more of
-their members have `set_members` (see `layers`).
+- its spec: the mutations (`choices`, `apply`), and for stacks of members of unequal shape the fields that must be equal
+  (`STACK_FIELDS`), those whose maximum is used (`UNION_FIELDS`) and the work per sample (`multiply_adds`);
+- its module: the unit group on every axis of every tensor (`unit_axes`), the groups that an operator widens or narrows
+  (`unit_change`), the lists that have an entry for each layer (`LAYER_LISTS`), how a new layer is initialised so that
+  it changes no output (`init_new_layer_`), and for removals the inputs of its linear maps (`layer_input`).
 
-So that a mutation can be carried out on it, a kind of module says which groups an operator widens or narrows
-(`unit_change`), which of its tensors are newborn (`source_name`) and how a newborn layer keeps silent (`init_new_layer_`); after a
-removal, who read what was lost (`consumers`, `layer_input`). `morphism.morph` does the rest, for every kind alike.
+`weight_transfer` carries out a mutation from this for every kind of network alike, `param_stack` stacks members. In a
+stack each tensor fills the leading block of the padded tensor, so an axis must hold units of one group (the four gates
+of an LSTM are an axis of their own).
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.layers import Activation, check_activation
+from agilerl_like.modules.layers import ACTIVATIONS, SKIP, Activation, check_activation
 from agilerl_like.modules.module_utils import Layer, walk
 
 OperatorKind = Literal["layer", "node", "activation"]
@@ -43,17 +41,20 @@ A group that is not named is unchanged.
 
 
 class UnitChange(NamedTuple):
-    """What an operator does to a module, in the module's own names."""
+    """What an operator does to a module's unit groups, by the module's own names."""
 
     units: Mapping[str, int] = MappingProxyType({})
-    """By how many units each group gets wider or, negative, narrower."""
+    """Number of units that each group gains or, if negative, loses."""
     fixed_maps: UnitMaps = MappingProxyType({})
-    """Maps that are known beforehand: of axes that hold no units of which one could choose, like a kernel's."""
+    """Unit maps of axes whose units are not chosen by importance, such as a kernel's positions."""
     consumers: tuple[tuple[str, str], ...] = ()
-    """Linear maps, by their names in the parent and in the child, that read what a removal takes away."""
+    """Linear maps to refit, which read what a removal takes away: their names in the parent and in the child."""
+    refits_output: bool = False
+    """Whether those that read the module's output have to be refitted too."""
 
 
 SpecT = TypeVar("SpecT", bound="Spec")
+FadingSpecT = TypeVar("FadingSpecT", bound="FadingSpec")
 ModuleT = TypeVar("ModuleT", bound="EvolvableModule")
 
 
@@ -190,36 +191,42 @@ class Spec:
         arguments = dict(choices[rng.integers(len(choices))])
         return self.apply(operator, **arguments), arguments
 
+    STACK_FIELDS: ClassVar[tuple[str, ...]] = ()
+    """Fields that must be equal for members to be stacked; other differences are padded, or handled in the layers."""
+    UNION_FIELDS: ClassVar[tuple[str, ...]] = ()
+    """Fields of which a padded union has the maximum."""
+
     def stack_key(self) -> Hashable:
-        """What must be equal for members to be computed together; all else is made up for by zeros or in the layers."""
-        raise NotImplementedError
+        """Return what must be equal for members to be stacked."""
+        return tuple(getattr(self, name) for name in self.STACK_FIELDS)
 
     @classmethod
     def padded_union(cls: type[SpecT], specs: Sequence[Any]) -> SpecT:
-        """The smallest spec in which all these, of equal structure, have room."""
-        raise NotImplementedError
+        """Return the smallest spec in which all these, of equal `stack_key`, fit."""
+        return specs[0].evolve(**{name: max(getattr(spec, name) for spec in specs) for name in cls.UNION_FIELDS})
 
     def multiply_adds(self, padded: Any, inputs: Any, num_outputs: int) -> int:
-        """Multiplications that one sample takes in a stack of this cover; `inputs` as in the module's constructor."""
+        """Return the multiplications per sample in a stack of this padded spec; `inputs` as in the constructor."""
         raise NotImplementedError
 
     @property
     def is_fading(self) -> bool:
-        """Whether a mutation is still fading in."""
-        return False
+        """Whether a mutation is still fading in (see `layers.Activation`)."""
+        return bool(getattr(self, "fading", ()))
 
     def without_fading(self: SpecT) -> SpecT:
-        """The spec once nothing fades any more."""
-        return self
+        """Return the spec after everything has faded in."""
+        return self.evolve(fading=type(getattr(self, "fading"))()) if self.is_fading else self  # noqa: B009  # not every spec has it
 
     @property
     def activation_names(self) -> tuple[str, ...]:
-        """Names of all its activations: neighbours in a stack should have them in common."""
-        return ()
+        """Names of all its activations; in a stack, members with the same ones are neighbours."""
+        names = [getattr(self, field) for field in ("activation", "output_activation") if hasattr(self, field)]
+        return *names, *getattr(self, "fading", ())
 
     @property
     def depth(self) -> int:
-        """Number of its layers: neighbours in a stack should have that in common too."""
+        """Number of its layers; in a stack, members of the same depth are neighbours."""
         return 0
 
     def describe(self) -> str:
@@ -227,7 +234,7 @@ class Spec:
         raise NotImplementedError
 
     def __deepcopy__(self: SpecT, memo: dict[int, Any]) -> SpecT:
-        """A spec never changes, so a copy of a module may share it."""
+        """Specs are immutable, so copies share them."""
         return self
 
     def evolve(self: SpecT, **changes: Any) -> SpecT:
@@ -235,21 +242,73 @@ class Spec:
         return replace(self, **changes)
 
 
+def size_steps(operator: str, size: int, low: int, high: int, steps: Sequence[int]) -> list[int]:
+    """Return the amounts by which `add_…` or `remove_…` may change a size within its limits."""
+    left = high - size if operator.startswith("add") else size - low
+    return sorted({amount for step in steps if (amount := min(step, left)) > 0})
+
+
+class FadingSpec(Spec):
+    """A spec with `activation`, `output_activation` and `fading`, which can change its activation.
+
+    `fading` names, for each of `num_activations` activations and the output's, what it fades from ("" for nothing).
+    """
+
+    activation: str
+    output_activation: str
+    fading: tuple[str, ...]
+
+    @property
+    def num_activations(self) -> int:
+        """Number of activations that fade, the output's not counted."""
+        raise NotImplementedError
+
+    def _check_activations(self) -> None:
+        """Raise ConfigurationError unless the activations are known and `fading` has one entry for each."""
+        check_activation("activation", self.activation)
+        check_activation("output_activation", self.output_activation)
+        if self.fading and len(self.fading) != self.num_activations + 1:
+            raise ConfigurationError(
+                f"fading={self.fading!r} must be empty or have {self.num_activations + 1} entries, "
+                "the last of them for the output"
+            )
+        for before in self.fading:
+            if before not in ("", SKIP):
+                check_activation("fading", before)
+
+    def activation_choices(self) -> tuple[Arguments, ...]:
+        """Return the arguments of "change_activation": every other activation but the identity."""
+        return tuple({"activation": name} for name in ACTIVATIONS if name not in (self.activation, "Identity"))
+
+    def with_activation(self: FadingSpecT, activation: str) -> FadingSpecT:
+        """Return the spec that fades to another activation; the output's changes too if it was the same."""
+        if activation == self.activation:
+            return self
+        output_follows = self.output_activation == self.activation
+        fading = (self.activation,) * self.num_activations + (self.activation if output_follows else "",)
+        output = activation if output_follows else self.output_activation
+        return self.evolve(activation=activation, output_activation=output, fading=fading)
+
+
 class EvolvableModule(Layer, Generic[SpecT]):
-    """A module that was built from a spec: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
+    """A module built from a spec: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
 
     spec: SpecT
     inputs: Any
-    """What it reads: a number of features, or what else its kind is built for."""
+    """What it is built for: a number of features, or what else its kind reads."""
     num_outputs: int
+    LAYER_LISTS: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are lists with an entry for each layer, into which operators of kind "layer" insert."""
+    INSERT_OFFSET: ClassVar[int] = 0
+    """Index of an inserted layer minus the operator's argument: 1 where the argument is the layer before it."""
 
     @property
     def sample_shape(self) -> Any:
-        """Shape of one sample of what it reads, where that is numbers of one kind."""
+        """Shape of one input sample, where inputs are floats of one kind."""
         return (self.inputs,) if isinstance(self.inputs, int) else self.inputs
 
     def rebuild(self: ModuleT, spec: Any) -> ModuleT:
-        """A module of the same ends built from another spec, with the weights as they come."""
+        """Return a module with the same inputs and outputs built from another spec, with undefined weights."""
         return cast(Any, type(self))(spec, self.inputs, self.num_outputs)
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
@@ -276,14 +335,14 @@ class EvolvableModule(Layer, Generic[SpecT]):
         return y.detach(), pull
 
     def name_in_padded(self, padded: EvolvableModule) -> dict[str, str]:
-        """Where its layers stand in a module built from a covering spec, for those that stand elsewhere there."""
+        """Map layers to their names in a module built from a padded union, where these differ."""
         return {}
 
     def shrink_(self, members: Sequence[EvolvableModule]) -> None:
-        """In a cover: let go of room for parameters that none of these members needs."""
+        """In a padded module: drop parameters that none of these members needs."""
 
     def advance_fades_(self, share: float = 1.0) -> None:
-        """Move every mutation that fades in by a share of its way onward: between updates, never within one.
+        """Advance every mutation that fades in by a share of its way: between updates, never within one.
 
         Raises:
             ConfigurationError: `share` is not between 0 and 1.
@@ -293,11 +352,16 @@ class EvolvableModule(Layer, Generic[SpecT]):
             activation.advance_(share)
 
     def fade_left(self) -> float:
-        """How much of the latest mutation has still to fade in: 0 when nothing does (for one member)."""
+        """Return how much of the latest mutation has still to fade in, 0 when nothing does (for one member)."""
         return max((1.0 - float(activation.blend) for activation in _fades(self)), default=0.0)
 
     def finish_fading_(self) -> None:
-        """Forget what was faded from, once it is gone (for one member)."""
+        """Drop what was faded from, once everything has faded in (for one member)."""
+        for layer in self.modules():
+            if isinstance(layer, Activation):
+                layer.finish_fading_()
+            elif isinstance(layer, EvolvableModule):
+                layer.spec = layer.spec.without_fading()
 
     # -- what a mutation needs to know (of one member)
 
@@ -305,75 +369,86 @@ class EvolvableModule(Layer, Generic[SpecT]):
     """The linear maps that read the module's input."""
 
     def unit_axes(self) -> UnitAxes:
-        """Name the unit group on each axis of every parameter and buffer that has units.
+        """Return the unit groups on the axes of every parameter and buffer that has units.
 
-        The groups "in" and "out" are the module's ends.
+        The module's inputs are the group "in", its outputs "out".
         """
         raise NotImplementedError
 
     def expand_maps(self, maps: UnitMaps) -> UnitMaps:
-        """The maps of groups that follow from those of others, like pixels from their channel's."""
+        """Return the maps of groups that follow from others, such as pixels from their channel."""
         return {}
 
     def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
-        """What an operator does to the units."""
+        """Return what an operator does to the unit groups."""
         raise NotImplementedError
 
     def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
-        """The parent's name of one of this child's tensors; empty for one that nobody had before."""
-        return name
+        """Return the parent's name of one of this child's tensors, "" if it is new.
+
+        In the lists of layers, names behind an inserted or removed layer shift by one.
+        """
+        owner, _, rest = name.partition(".")
+        if owner not in self.LAYER_LISTS or self.spec.operator_kinds[operator] != "layer":
+            return name
+        number, _, attribute = rest.partition(".")
+        index, changed = int(number), int(arguments["block"] if "block" in arguments else arguments["layer"])
+        if operator.startswith("remove"):
+            return f"{owner}.{index + (index >= changed)}.{attribute}"
+        changed += self.INSERT_OFFSET
+        return "" if index == changed else f"{owner}.{index - (index > changed)}.{attribute}"
 
     def source_names(self, names: Collection[str], operator: str, arguments: Arguments) -> dict[str, str]:
-        """The same of all of them, without the newborn."""
+        """Return the parent's names of this child's tensors by the child's; new tensors are left out."""
         found = {name: self.source_name(name, operator, arguments) for name in names}
-        return {name: source_name for name, source_name in found.items() if source_name}
+        return {name: source for name, source in found.items() if source}
 
     def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
-        """Let a newborn layer of this child's change nothing."""
+        """Initialise a new layer of this child so that it changes no output."""
 
     def merge_removed_layer_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
-        """Let this child do about what its parent did with the layer that was removed, before readers are refitted."""
+        """Approximate the removed layer of the parent in the next layer of this child, before that is refitted."""
 
     def layer_input(self, name: str, x: Tensor) -> Tensor:
-        """What one of its linear maps reads `[n, columns]` when the module reads `x` `[B, in]`."""
+        """Return the input `[n, columns]` of one of the linear maps when the module reads `x` `[B, in]`."""
         raise NotImplementedError
 
     def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
-        """What the layer of a linear map says where the map gives `outputs` (which are not overwritten)."""
+        """Return the activation of a linear map's layer for given `outputs` of the map, which are not modified."""
         return outputs
 
 
 @cache
 def _annotations(kind: type[Spec]) -> tuple[tuple[str, str, tuple[type, ...]], ...]:
-    """Name and annotation of those fields of a kind of spec that can be checked by it, and types that need no check."""
+    """Return name, annotation, and the types that need no check, of those fields that can be checked."""
     annotated = [(field.name, str(field.type)) for field in fields(kind) if str(field.type) in FIELD_TYPES]
     return tuple((name, its, () if its.startswith("tuple") else FIELD_TYPES[its][0]) for name, its in annotated)
 
 
 def _fades(module: nn.Module) -> list[Activation]:
-    """The activations in a module that come from something else."""
+    """Return the activations in a module that are fading in."""
     return [layer for layer in walk(module).modules.values() if isinstance(layer, Activation) and layer.before]
 
 
 def check_field_type(field: str, value: object, annotation: str) -> None:
-    """Raise ConfigurationError unless a value is of the kind that a spec's annotation says."""
+    """Raise ConfigurationError unless a value has the type that a spec's annotation names."""
     types, wanted = FIELD_TYPES[annotation]
     is_list = annotation.startswith("tuple")
     entries = value if is_list and isinstance(value, tuple) else (value,)
     if is_list == isinstance(value, tuple) and all(type(entry) in types for entry in entries):
-        return  # nearly always, and soon found out
+        return  # the usual case, fast
     flags_misplaced = bool not in types and any(isinstance(entry, bool) for entry in entries)
     if is_list != isinstance(value, tuple) or flags_misplaced or not all(isinstance(entry, types) for entry in entries):
         raise ConfigurationError(f"{field}={value!r} must be {wanted}")
 
 
 def num_floats(inputs: Any) -> int:
-    """How many numbers a module of vectors is built for: as it is, or as leaves of an observation."""
+    """Return the number of inputs of a module that reads vectors: given as such, or as leaves of an observation."""
     return inputs if isinstance(inputs, int) else sum(leaf.size for leaf in inputs)
 
 
 def check_input_output_sizes(inputs: int, num_outputs: int) -> None:
-    """Raise ConfigurationError unless a module has something to read and something to say."""
+    """Raise ConfigurationError unless a module has at least one input and one output."""
     for name, count in (("num_inputs", inputs), ("num_outputs", num_outputs)):
         if count < 1:
             raise ConfigurationError(f"{name}={count!r} must be at least 1")
@@ -385,11 +460,11 @@ def check_mapping(field: str, value: object) -> None:
         raise ConfigurationError(f"{field}={value!r} must be a mapping from names to values")
 
 
-def check_limits(spec: Spec, low: str, high: str) -> None:
-    """Raise ConfigurationError unless, of two fields of a spec, 1 <= low <= high."""
-    if not 1 <= getattr(spec, low) <= getattr(spec, high):
+def check_limits(spec: Spec, low: str, high: str, *, least: int = 1) -> None:
+    """Raise ConfigurationError unless, of two fields of a spec, `least <= low <= high`."""
+    if not least <= getattr(spec, low) <= getattr(spec, high):
         raise ConfigurationError(
-            f"{low}={getattr(spec, low)!r} must be at least 1 and at most {high}={getattr(spec, high)!r}"
+            f"{low}={getattr(spec, low)!r} must be at least {least} and at most {high}={getattr(spec, high)!r}"
         )
 
 

@@ -1,8 +1,8 @@
 """The evolvable convolutional network: convolutions, optional normalisation over channels, and one linear layer.
 
 Its mutations never change the size of the image between layers: a new layer is an identity that keeps it, a kernel
-grows by a ring of zeros as its input grows by a ring of padding, and only layers that keep the size may go. So what the
-linear layer reads stays where it is. As in the MLP, what cannot be exact at once fades in (see `Activation`).
+grows by a ring of zeros together with one ring of padding, and only layers that keep the size can be removed. So the
+columns of the linear layer never move. As in the MLP, changes that are not exact at once fade in (see `Activation`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from agilerl_like.modules.base import (
     check_field_type,
     check_limits,
     check_range,
+    size_steps,
 )
 from agilerl_like.modules.cnn_defaults import LIMITS, default_conv_layers
 from agilerl_like.modules.conv_layers import (
+    CHANNEL_STEPS,
     Conv,
     Geometry,
     ImageBatches,
@@ -48,7 +50,7 @@ from agilerl_like.modules.mlp import IDEMPOTENT
 from agilerl_like.modules.module_utils import listed
 
 Extent = int | tuple[int, ...]
-"""A length: the same on every axis of the image, or one for each."""
+"""A length: one for all axes of the image, or one for each."""
 
 NEW_KERNEL_SIZE = 3
 
@@ -65,13 +67,13 @@ class CNNSpec(ImageSpec):
     """
 
     channel_size: tuple[int, ...] = (32, 32)
-    """Channels that each convolution gives."""
+    """Output channels of each convolution."""
     kernel_size: tuple[Extent, ...] = ()
     """Side of each kernel; 3 unless given."""
     stride_size: tuple[Extent, ...] = ()
     """Step of each convolution; 1 unless given."""
     padding: tuple[Extent, ...] = ()
-    """Zeros around what each convolution reads; 0 unless given."""
+    """Zeros around the input of each convolution; 0 unless given."""
     min_hidden_layers: int = 1
     """Fewest convolutions that a mutation may leave."""
     max_hidden_layers: int = 6
@@ -79,7 +81,7 @@ class CNNSpec(ImageSpec):
     max_kernel_size: int = 9
     """Largest side of a kernel that a mutation may make."""
     layer_norm: bool = False
-    """Normalise over the channels at each place before the activation."""
+    """Normalise over the channels at each position before the activation."""
 
     OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {
         "add_layer": "layer",
@@ -110,12 +112,10 @@ class CNNSpec(ImageSpec):
                 raise ConfigurationError(f"kernel_size entry={kernel} is above max_kernel_size={self.max_kernel_size}")
         if self.layer_norm and self.min_channel_size < 2:
             raise ConfigurationError("min_channel_size=1 is too few for layer_norm=True, which leaves nothing of one")
-        self._check_fading()
         for layer, before in enumerate(self.fading):
             if before == SKIP and not self._can_be_skipped(layer):
                 raise ConfigurationError(
-                    f"fading={self.fading!r}: only a convolution that gives an image like the one it reads "
-                    "can be skipped"
+                    f"fading={self.fading!r}: only a convolution whose output has the shape of its input can be skipped"
                 )
 
     @classmethod
@@ -132,12 +132,12 @@ class CNNSpec(ImageSpec):
         return len(self.channel_size)
 
     def _can_be_skipped(self, layer: int) -> bool:
-        """Whether a layer gives as many channels, and an image as large, as it reads from another layer."""
+        """Whether a layer has as many output as input channels, and keeps the size of the image."""
         inside = 0 < layer < len(self.channel_size)
         return inside and self.channel_size[layer - 1] == self.channel_size[layer] and self.keeps_size(layer)
 
     def keeps_size(self, layer: int) -> bool:
-        """Whether a layer's image is as large as the one it reads, so that the layer may go (and come back)."""
+        """Whether a layer's output is as large as its input, so that the layer can be removed and added again."""
         kernel, padding = self.kernel_size[layer], self.padding[layer]
         return (
             self.stride_size[layer] == 1
@@ -147,10 +147,10 @@ class CNNSpec(ImageSpec):
         )
 
     def geometries(self, num_axes: int) -> tuple[Geometry, ...]:
-        """Where the layers look in an image of so many axes.
+        """Return the layers' geometries for images of so many axes.
 
         Raises:
-            ConfigurationError: a list among the extents has another number of axes.
+            ConfigurationError: an entry has another number of axes.
         """
         kinds = ("kernel_size", "stride_size", "padding")
         return tuple(
@@ -161,22 +161,23 @@ class CNNSpec(ImageSpec):
     # -- mutations
 
     def choices(self, operator: str) -> tuple[Arguments, ...]:
-        if self.fading:  # one change at a time: a layer that is still a blend has no single shape to mutate
+        if self.fading:  # one change at a time
             return ()
         layers = range(len(self.channel_size))
         if operator == "add_layer":
             return tuple({"layer": i} for i in layers) if len(layers) < self.max_hidden_layers else ()
-        if operator == "remove_layer":  # never the first: none could come back before the others
+        if operator == "remove_layer":  # never the first: no layer can be added before the others
             removable = [i for i in layers[1:] if self.keeps_size(i)] if len(layers) > self.min_hidden_layers else []
             return tuple({"layer": i} for i in removable)
         if operator == "change_activation":
             return self.activation_choices()
         if operator == "change_kernel":
             return tuple({"layer": i, "by": by} for i in layers for by in (-2, 2) if self._may_change_kernel(i, by))
+        low, high = self.min_channel_size, self.max_channel_size
         return tuple(
             {"layer": i, "channels": channels}
             for i in layers
-            for channels in self.channel_choices(operator, self.channel_size[i])
+            for channels in size_steps(operator, self.channel_size[i], low, high, CHANNEL_STEPS)
         )
 
     def _may_change_kernel(self, layer: int, by: int) -> bool:
@@ -224,17 +225,17 @@ class CNNSpec(ImageSpec):
         layers = zip(self.channel_size, self.kernel_size, self.stride_size, strict=True)
         return "-".join(f"{channels}x{kernel}/{stride}" for channels, kernel, stride in layers)
 
-    # -- beside others in a stack
+    # -- in a stack
 
     def stack_key(self) -> Hashable:
-        """All but channels, which zeros make up for where a function gives 0 for 0."""
-        channels = () if self.may_be_narrower else self.channel_size
+        """All but the channels, which are padded where every activation maps 0 to 0."""
+        channels = () if self.may_be_padded else self.channel_size
         extents = self.kernel_size, self.stride_size, self.padding
         return extents, self.activation_names, self.layer_norm, channels
 
     @classmethod
     def padded_union(cls, specs: Sequence[CNNSpec]) -> CNNSpec:
-        """Each layer as wide as the widest."""
+        """Each layer is as wide as the widest."""
         return specs[0].evolve(
             channel_size=tuple(max(widths) for widths in zip(*(spec.channel_size for spec in specs), strict=True)),
             max_channel_size=max(spec.max_channel_size for spec in specs),
@@ -272,18 +273,18 @@ def _spread(field: str, extent: Extent, num_axes: int, layer: int) -> tuple[int,
         return (extent,) * num_axes
     if len(extent) != num_axes:
         raise ConfigurationError(
-            f"{field} entry={extent} of layer {layer} has {len(extent)} numbers for an image of {num_axes} axes"
+            f"{field} entry={extent} of layer {layer} has {len(extent)} entries for an image of {num_axes} axes"
         )
     return extent
 
 
 def largest(extent: Extent) -> int:
-    """The longest side."""
+    """Return the longest side."""
     return extent if isinstance(extent, int) else max(extent)
 
 
 def smallest(extent: Extent) -> int:
-    """The shortest side."""
+    """Return the shortest side."""
     return extent if isinstance(extent, int) else min(extent)
 
 
@@ -338,16 +339,18 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
     def convolutions(self) -> Iterable[tuple[Conv, float]]:
         return ((self.conv(i), 2**0.5) for i in range(len(self.convs)))
 
-    def trunk(self, parts: ImageBatches, reader: str = "output") -> ImageBatches:
+    def trunk(self, batches: ImageBatches, consumer: str = "output") -> ImageBatches:
         for i, (norm, activation) in enumerate(zip(self.norms, self.activations, strict=True)):
-            if reader == f"convs.{i}":
+            if consumer == f"convs.{i}":
                 break
-            sums = apply_norm(norm, self.conv(i)(parts), self.members)
-            parts = apply_activation(cast(Activation, activation), sums, parts, self.members, keep=self.spec.layer_norm)
-        return parts
+            sums = apply_norm(norm, self.conv(i)(batches), self.members)
+            keep = self.spec.layer_norm
+            batches = apply_activation(cast(Activation, activation), sums, batches, self.members, keep=keep)
+        return batches
 
     # -- mutations
 
+    LAYER_LISTS, INSERT_OFFSET = ("convs", "norms", "activations"), 1
     input_consumers = ("convs.0",)
 
     def unit_axes(self) -> UnitAxes:
@@ -376,7 +379,7 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
         return UnitChange()
 
     def _taps(self, layer: int, shrinks: bool) -> UnitMaps:
-        """A kernel loses its outermost taps, or gets a ring of new ones."""
+        """A kernel loses its outermost positions, or gets a ring of new ones."""
         ring = torch.tensor([-1])
         kept = [torch.arange(length) for length in self.conv(layer).geometry.kernel]
         return {
@@ -385,41 +388,31 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
         }
 
     def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
-        if operator not in ("add_layer", "remove_layer"):
-            return name
-        kind, _, rest = name.partition(".")
-        layer = int(arguments["layer"])
-        if operator == "remove_layer" and name == self._replacement(layer) + ".weight":
-            return ""  # what read the removed layer reads other channels now
-        if kind not in ("convs", "norms", "activations"):
-            return name
-        place, _, attribute = rest.partition(".")
-        i = int(place)
-        if operator == "remove_layer":
-            return f"{kind}.{i + (i >= layer)}.{attribute}"
-        return "" if i == layer + 1 else f"{kind}.{i - (i > layer)}.{attribute}"
+        if operator == "remove_layer" and name == self._replacement(int(arguments["layer"])) + ".weight":
+            return ""  # it reads other channels
+        return super().source_name(name, operator, arguments)
 
     def _replacement(self, layer: int) -> str:
-        """What reads, in this child, in place of a layer that was removed."""
+        """Return the layer of this child that reads what a removed layer read."""
         return f"convs.{layer}" if layer < len(self.convs) else "output"
 
     def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
-        """A newborn layer gives what it reads."""
+        """A new layer is an identity."""
         if operator == "add_layer":
-            newborn = self.conv(int(arguments["layer"]) + 1)
-            nn.init.dirac_(newborn.weight)
-            nn.init.zeros_(newborn.bias)
+            new = self.conv(int(arguments["layer"]) + 1)
+            nn.init.dirac_(new.weight)
+            nn.init.zeros_(new.bias)
 
     def merge_removed_layer_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
-        """Let a layer do what two did, as if nothing had stood between them."""
+        """Compose the removed layer with the next one, without the activation between them."""
         if operator != "remove_layer":
             return
         before, layer = cast(EvolvableCNN, parent), int(arguments["layer"])
         removed, replacement = before.conv(layer), cast(Conv, self.get_submodule(self._replacement(layer)))
         is_last = layer + 1 == len(before.convs)
-        reader = before.output_kernel() if is_last else before.conv(layer + 1).weight
-        replacement.weight.copy_(compose_kernels(reader, removed).reshape(replacement.weight.shape))
-        replacement.bias.add_(reader.flatten(2).sum(2) @ removed.bias)
+        kernel = before.output_kernel() if is_last else before.conv(layer + 1).weight
+        replacement.weight.copy_(compose_kernels(kernel, removed).reshape(replacement.weight.shape))
+        replacement.bias.add_(kernel.flatten(2).sum(2) @ removed.bias)
 
     def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         if name == "output":

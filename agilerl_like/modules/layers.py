@@ -105,6 +105,18 @@ def default_weights(*shape: int, fan_in: int) -> Tensor:
     )
 
 
+def draw_weights_(weight: Tensor, gain: float, generator: torch.Generator, *, orthogonal: bool) -> None:
+    """Draw weights `[out, in, …]`: an orthogonal matrix `[out, columns]` times `gain` (Saxe et al. 2014), or uniform.
+
+    Uniform weights are within +-gain/sqrt(columns), with a gain of at most 1.
+    """
+    if orthogonal:
+        nn.init.orthogonal_(weight, gain, generator=generator)
+    else:
+        bound = min(gain, 1.0) * weight[0].numel() ** -0.5
+        nn.init.uniform_(weight, -bound, bound, generator=generator)
+
+
 class ActiveBlock(NamedTuple):
     """Where in a stack a layer that some members lack does all its work.
 
@@ -177,15 +189,9 @@ class Linear(Layer):
         self.weight = nn.Parameter(default_weights(num_outputs, num_inputs, fan_in=num_inputs))
         self.bias = nn.Parameter(torch.zeros(num_outputs))
 
-    def reset_(self, gain: float, generator: torch.Generator) -> None:
-        """Draw orthogonal weights of the given gain, and zero biases (Saxe et al. 2014)."""
-        nn.init.orthogonal_(self.weight, gain, generator=generator)
-        nn.init.zeros_(self.bias)
-
-    def reset_uniform_(self, gain: float, generator: torch.Generator) -> None:
-        """Draw weights uniformly in +-gain/sqrt(inputs), and zero biases."""
-        bound = gain * self.weight.shape[-1] ** -0.5
-        nn.init.uniform_(self.weight, -bound, bound, generator=generator)
+    def reset_(self, gain: float, generator: torch.Generator, *, orthogonal: bool = True) -> None:
+        """Draw initial weights and set biases to zero; see `draw_weights_`."""
+        draw_weights_(self.weight, gain, generator, orthogonal=orthogonal)
         nn.init.zeros_(self.bias)
 
     def shrink_(self, width: int) -> None:

@@ -9,7 +9,7 @@ vectors of all layers, the first layer's first, so that a shallower or narrower 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
@@ -29,6 +29,7 @@ from agilerl_like.modules.base import (
     UnitMaps,
     check_limits,
     check_range,
+    size_steps,
 )
 from agilerl_like.modules.cells import Cell, GRUCell, Memory, Resets
 from agilerl_like.modules.inplace_mutation import mutation_method
@@ -71,6 +72,9 @@ class LSTMSpec(Spec):
         "remove_node": "node",
     }
 
+    STACK_FIELDS = ("cell", "dropout")
+    UNION_FIELDS = ("hidden_state_size", "num_layers", "max_hidden_state_size", "max_layers")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cell not in CELLS:
@@ -92,9 +96,8 @@ class LSTMSpec(Spec):
             return ({"layer": self.num_layers},) if self.num_layers < self.max_layers else ()
         if operator == "remove_layer":
             return ({"layer": self.num_layers - 1},) if self.num_layers > self.min_layers else ()
-        sign, limit = (1, self.max_hidden_state_size) if operator == "add_node" else (-1, self.min_hidden_state_size)
-        steps = sorted({min(step, sign * (limit - self.hidden_state_size)) for step in UNIT_STEPS})
-        return tuple({"nodes": nodes} for nodes in steps if nodes > 0)
+        low, high = self.min_hidden_state_size, self.max_hidden_state_size
+        return tuple({"nodes": nodes} for nodes in size_steps(operator, self.hidden_state_size, low, high, UNIT_STEPS))
 
     def apply(self, operator: str, **arguments: int | float | str) -> LSTMSpec:
         if operator not in self.OPERATORS:
@@ -104,15 +107,7 @@ class LSTMSpec(Spec):
             return self.evolve(num_layers=self.num_layers + sign)
         return self.evolve(hidden_state_size=self.hidden_state_size + sign * int(arguments["nodes"]))
 
-    # -- beside others in a stack
-
-    def stack_key(self) -> Hashable:
-        return self.cell, self.dropout
-
-    @classmethod
-    def padded_union(cls, specs: Sequence[LSTMSpec]) -> LSTMSpec:
-        names = ("hidden_state_size", "num_layers", "max_hidden_state_size", "max_layers")
-        return specs[0].evolve(**{name: max(getattr(spec, name) for spec in specs) for name in names})
+    # -- in a stack
 
     def multiply_adds(self, padded: LSTMSpec, inputs: int, num_outputs: int) -> int:
         """Of one step; members that lack a layer compute it all the same."""
@@ -300,23 +295,20 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
             unit_axes[f"residuals.{layer}.bias"] = ("out",)
         return unit_axes
 
+    LAYER_LISTS = ("cells", "residuals")
     input_consumers = ("cells.0.gates",)
 
     def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
-        """All layers get wider or narrower together; of a later one those units stay that its residual map needs."""
+        """All layers widen or narrow together; a later layer keeps the units that its residual map needs."""
         if operator.endswith("layer"):
-            return UnitChange()
-        residuals = [f"residuals.{layer}" for layer in self.residuals]
+            return UnitChange(refits_output=operator == "remove_layer")
         nodes = int(arguments["nodes"]) * (1 if operator == "add_node" else -1)
         units = {"out": nodes, **dict.fromkeys(self.residuals, nodes)}
+        residuals = (f"residuals.{layer}" for layer in self.residuals)
         return UnitChange(units, consumers=tuple((name, name) for name in residuals) if nodes < 0 else ())
 
-    def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
-        newborn = operator == "add_layer" and name.split(".")[1:2] == [str(arguments["layer"])]
-        return "" if newborn else name
-
     def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
-        """A newborn layer remembers something, and its residual map says nothing of it."""
+        """A new layer has a hidden state, and its residual map is zero."""
         if operator == "add_layer":
             self._cells[int(arguments["layer"])].reset_(generator, orthogonal=self.spec.init_layers)
 

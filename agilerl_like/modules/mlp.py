@@ -1,13 +1,12 @@
 """The evolvable multi-layer perceptron: linear layers, optional layer normalisation, activations.
 
-The one subtlety: a mutation that cannot be exact at once (a new activation, a new layer in front of an activation that
-is not idempotent) fades in. Its spec carries in `fading` what each layer comes from, and the layer blends from there
-(see `Activation`).
+A mutation that cannot be exact at once (a new activation, a new layer in front of an activation that is not idempotent)
+fades in: `fading` in the spec names what each layer comes from, and the layer blends from there (see `Activation`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
@@ -21,26 +20,25 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import (
     Arguments,
     EvolvableModule,
+    FadingSpec,
     OperatorKind,
     Pull,
-    Spec,
     UnitAxes,
     UnitChange,
     check_input_output_sizes,
     check_limits,
     check_range,
     num_floats,
+    size_steps,
 )
 from agilerl_like.modules.dense import DenseLayers, can_keep, pass_by_
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import (
-    ACTIVATIONS,
     SKIP,
     Activation,
     LayerNorm,
     Linear,
     NoisyLinear,
-    check_activation,
 )
 from agilerl_like.modules.module_utils import listed
 
@@ -55,7 +53,7 @@ IDEMPOTENT = frozenset({"ReLU", "Identity"})
 
 
 @dataclass(frozen=True)
-class MLPSpec(Spec):
+class MLPSpec(FadingSpec):
     """The architecture of an `EvolvableMLP`; sizes are in units."""
 
     hidden_size: tuple[int, ...] = (64,)
@@ -95,6 +93,8 @@ class MLPSpec(Spec):
         "change_activation": "activation",
     }
 
+    STACK_FIELDS = ("layer_norm", "output_layernorm", "noisy")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for low, high in (("min_hidden_layers", "max_hidden_layers"), ("min_mlp_nodes", "max_mlp_nodes")):
@@ -104,29 +104,22 @@ class MLPSpec(Spec):
         for nodes in self.hidden_size:
             check_range("hidden_size entry", nodes, self.min_mlp_nodes, self.max_mlp_nodes)
         if self.layer_norm and self.min_mlp_nodes < 2:
-            raise ConfigurationError("min_mlp_nodes=1 is too few for layer_norm=True, which leaves nothing of one node")
-        check_activation("activation", self.activation)
-        check_activation("output_activation", self.output_activation)
-        self._check_fading()
-        if not 0 < self.noise_std < inf:
-            raise ConfigurationError(f"noise_std={self.noise_std!r} must be positive and finite")
-
-    def _check_fading(self) -> None:
-        if self.fading and len(self.fading) != len(self.hidden_size) + 1:
-            raise ConfigurationError(
-                f"fading={self.fading!r} must be empty or have {len(self.hidden_size) + 1} entries: "
-                "one for each hidden layer and one for the output"
-            )
+            raise ConfigurationError("min_mlp_nodes=1 is too few for layer_norm=True: one normalised node is constant")
+        self._check_activations()
         for layer, before in enumerate(self.fading):
             if before == SKIP and (layer == 0 or len({*self.hidden_size[layer - 1 : layer + 1]}) > 1):
                 raise ConfigurationError(
                     f"fading={self.fading!r}: only a layer as wide as the one before can be skipped"
                 )
-            if before not in ("", SKIP):
-                check_activation("fading", before)
+        if not 0 < self.noise_std < inf:
+            raise ConfigurationError(f"noise_std={self.noise_std!r} must be positive and finite")
+
+    @property
+    def num_activations(self) -> int:
+        return len(self.hidden_size)
 
     def choices(self, operator: str) -> tuple[Arguments, ...]:
-        if self.fading:  # one change at a time: a layer that is still a blend has no single shape to mutate
+        if self.fading:  # one change at a time
             return ()
         layers = range(len(self.hidden_size))
         if operator == "add_layer":
@@ -134,18 +127,16 @@ class MLPSpec(Spec):
         if operator == "remove_layer":
             return tuple({"layer": i} for i in layers) if len(layers) > self.min_hidden_layers else ()
         if operator == "change_activation":
-            return tuple({"activation": name} for name in ACTIVATIONS if name not in (self.activation, "Identity"))
-        sign, limit = (1, self.max_mlp_nodes) if operator == "add_node" else (-1, self.min_mlp_nodes)
+            return self.activation_choices()
         return tuple(
             {"layer": i, "nodes": nodes}
             for i in layers
-            for nodes in sorted({min(step, sign * (limit - self.hidden_size[i])) for step in NODE_STEPS})
-            if nodes > 0
+            for nodes in size_steps(operator, self.hidden_size[i], self.min_mlp_nodes, self.max_mlp_nodes, NODE_STEPS)
         )
 
     def apply(self, operator: str, **arguments: int | float | str) -> MLPSpec:
         if operator == "change_activation":
-            return self._with_activation(str(arguments["activation"]))
+            return self.with_activation(str(arguments["activation"]))
         layer, sizes = int(arguments["layer"]), list(self.hidden_size)
         if operator == "add_layer":
             sizes.insert(layer + 1, sizes[layer])
@@ -163,25 +154,6 @@ class MLPSpec(Spec):
             raise ConfigurationError(f"operator={operator!r} is unknown; allowed are {', '.join(self.OPERATORS)}")
         return self.evolve(hidden_size=tuple(sizes))
 
-    def _with_activation(self, activation: str) -> MLPSpec:
-        if activation == self.activation:
-            return self
-        output_follows = self.output_activation == self.activation
-        fading = (self.activation,) * len(self.hidden_size) + (self.activation if output_follows else "",)
-        output = activation if output_follows else self.output_activation
-        return self.evolve(activation=activation, output_activation=output, fading=fading)
-
-    @property
-    def is_fading(self) -> bool:
-        return bool(self.fading)
-
-    def without_fading(self) -> MLPSpec:
-        return self.evolve(fading=())
-
-    @property
-    def activation_names(self) -> tuple[str, ...]:
-        return self.activation, self.output_activation, *self.fading
-
     @property
     def depth(self) -> int:
         return len(self.hidden_size)
@@ -189,18 +161,15 @@ class MLPSpec(Spec):
     def describe(self) -> str:
         return "-".join(map(str, self.hidden_size))
 
-    # -- beside others in a stack
-
-    def stack_key(self) -> Hashable:
-        return self.layer_norm, self.output_layernorm, self.noisy
+    # -- in a stack
 
     @classmethod
     def padded_union(cls, specs: Sequence[MLPSpec]) -> MLPSpec:
-        """As many layers as the deepest, each as wide as the widest; a layer that somebody skips is no wider."""
+        """As many layers as the deepest, each as wide as the widest; layers next to a skipped one have its width."""
         depth = max(len(spec.hidden_size) for spec in specs)
         sizes = [max((*spec.hidden_size, *(0,) * depth)[i] for spec in specs) for i in range(depth)]
         skips = [any(spec._skips(i) for spec in specs) for i in range(depth)]
-        for i in range(1, depth):  # forwards then backwards, so that a chain of skipped layers has one width
+        for i in range(1, depth):  # forwards then backwards: a chain of skipped layers has one width
             sizes[i] = max(sizes[i - 1 : i + 1]) if skips[i] else sizes[i]
         for i in reversed(range(1, depth)):
             sizes[i - 1] = sizes[i] if skips[i] else sizes[i - 1]
@@ -217,11 +186,11 @@ class MLPSpec(Spec):
         return self.fading[layer] if self.fading and layer < len(self.hidden_size) else ""
 
     def _skips(self, layer: int) -> bool:
-        """Whether the layer's input passes it by."""
+        """Whether the layer's input is passed on as its output, wholly or while it fades in."""
         return layer >= len(self.hidden_size) or self._fades_from(layer) == SKIP
 
     def multiply_adds(self, padded: MLPSpec, inputs: Any, num_outputs: int) -> int:
-        """It has its own number of layers, each as wide as the cover's."""
+        """Each member has its own number of layers, as wide as the padded ones."""
         sizes = (num_floats(inputs), *padded.hidden_size[: len(self.hidden_size)], num_outputs)
         return sum(i * o for i, o in pairwise(sizes))
 
@@ -230,8 +199,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
     """Linear layers of `spec.hidden_size` units and an output layer: `[..., num_inputs] -> [..., num_outputs]`.
 
     Raises:
-        ConfigurationError: there are no inputs or no outputs, or `output_layernorm` is asked for one output, of which
-            normalisation would leave nothing.
+        ConfigurationError: there are no inputs or no outputs, or `output_layernorm` is set for a single output.
     """
 
     _served: Mapping[Any, DenseLayers] = MappingProxyType({})  # the kinds of samples that came last, in a stack
@@ -255,7 +223,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         self.linears = listed(
             NoisyLinear(i, o, spec.noise_std) if spec.noisy else Linear(i, o) for i, o in pairwise(sizes)
         )
-        none = nn.Identity()  # one for all layers: every module takes time in every birth
+        none = nn.Identity()  # shared by all layers
         self.norms = listed(LayerNorm(size) if norm else none for size, norm in zip(sizes[1:], normed, strict=True))
         self.activations = listed(
             Activation(size, name, before) for size, name, before in zip(sizes[1:], names, fading, strict=True)
@@ -264,14 +232,11 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
         last = len(self.linears) - 1
         for i in range(last + 1):
-            linear = self.linear(i)
-            if self.spec.init_layers:
-                linear.reset_(output_gain if i == last else 2**0.5, generator)
-            else:
-                linear.reset_uniform_(min(output_gain, 1.0) if i == last else 1.0, generator)
+            gain = output_gain if i == last else 2**0.5
+            self.linear(i).reset_(gain, generator, orthogonal=self.spec.init_layers)
 
     def linear(self, i: int) -> Linear:
-        """Return the linear map of layer `i`; the last one gives the outputs."""
+        """Return the linear map of layer `i`; the last one is the output layer's."""
         return cast(Linear, self.linears[i])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -329,12 +294,12 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         return [*zip(cast(Iterable[Linear], self.linears), cast(Iterable[Activation], self.activations), strict=True)]
 
     def name_in_padded(self, padded: EvolvableModule) -> dict[str, str]:
-        """The output layer is the last one here and there."""
+        """The output layer is the last one in both."""
         here, there = len(self.linears) - 1, len(cast(EvolvableMLP, padded).linears) - 1
         return {f"{kind}.{here}": f"{kind}.{there}" for kind in ("linears", "norms", "activations")}
 
     def shrink_(self, members: Sequence[EvolvableModule]) -> None:
-        """A layer that some lack is as wide as what passes it by, but its matrix as wide as those who have it need."""
+        """A layer that some lack has only the width that its owners need; the others' input is passed on."""
         theirs = [cast(EvolvableMLP, member) for member in members]
         for i in range(len(self.linears) - 1):
             having = [one.linear(i) for one in theirs if i < len(one.spec.hidden_size)]
@@ -343,6 +308,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
 
     # -- mutations
 
+    LAYER_LISTS, INSERT_OFFSET = ("linears", "norms", "activations"), 1
     input_consumers = ("linears.0",)
 
     def unit_axes(self) -> UnitAxes:
@@ -361,7 +327,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
 
     @property
     def _normed(self) -> tuple[str, ...]:
-        """What there is in a normalisation, if there are any."""
+        """Tensors of a normalisation, if there are any."""
         return ("weight", "bias", "counted") if self.spec.layer_norm or self.spec.output_layernorm else ()
 
     def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
@@ -374,18 +340,14 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         return UnitChange(consumers=((behind, f"linears.{layer}"),) if operator == "remove_layer" else ())
 
     def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
-        if operator not in ("add_layer", "remove_layer"):
-            return name
-        kind, place, attribute = name.split(".")
-        i, layer = int(place), int(arguments["layer"])
-        if operator == "remove_layer":
-            if i == layer and attribute in ("weight", "weight_sigma", "input_noise") and kind == "linears":
-                return ""  # what read the removed layer reads other units now
-            return f"{kind}.{i + (i >= layer)}.{attribute}"
-        return "" if i == layer + 1 else f"{kind}.{i - (i > layer)}.{attribute}"
+        source = super().source_name(name, operator, arguments)
+        if operator == "remove_layer" and name.startswith(f"linears.{arguments['layer']}."):
+            reads_units = name.endswith(("weight", "weight_sigma", "input_noise"))  # of the removed layer
+            return "" if reads_units else source
+        return source
 
     def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
-        """A newborn layer gives what it reads, without noise."""
+        """A new layer is the identity, without noise."""
         if operator != "add_layer":
             return
         linear = self.linear(int(arguments["layer"]) + 1)
@@ -396,7 +358,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
             linear.bias_sigma.zero_()
 
     def merge_removed_layer_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
-        """Let a layer do what two did, as if nothing had stood between them, as noisily as the second."""
+        """Multiply the removed layer into the next one, without the activation between them; the noise is the latter's."""
         if operator != "remove_layer":
             return
         layer, before = int(arguments["layer"]), cast(EvolvableMLP, parent)
@@ -414,12 +376,6 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
     def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
         i = _place(name)
         return self.activations[i](self.norms[i](outputs.clone()), inputs)
-
-    def finish_fading_(self) -> None:
-        """Forget what was faded from, once it is gone (for one member)."""
-        for activation in self.activations:
-            cast(Activation, activation).finish_fading_()
-        self.spec = self.spec.without_fading()
 
 
 def _place(name: str) -> int:

@@ -367,10 +367,7 @@ class EvolvableMultiInput(EvolvableModule[MultiInputSpec]):
             extractor.reset_(generator, output_gain=2**0.5)
         maps = [cast(Linear, linear) for linear in self.fusion.values()]
         whole = Linear(sum(linear.weight.shape[1] for linear in maps), self.num_outputs)
-        if self.spec.init_layers:
-            whole.reset_(output_gain, generator)
-        else:
-            whole.reset_uniform_(min(output_gain, 1.0), generator)
+        whole.reset_(output_gain, generator, orthogonal=self.spec.init_layers)
         with torch.no_grad():
             for linear, part in zip(maps, whole.weight.split([m.weight.shape[1] for m in maps], 1), strict=True):
                 linear.weight.copy_(part)

@@ -273,7 +273,7 @@ def test_extents_may_be_lists_and_equal_ones_are_a_number():
         ({"min_channel_size": 1, "layer_norm": True}, "min_channel_size=1 is too few for layer_norm=True"),
         ({"activation": "Rulu"}, "activation='Rulu' is unknown; did you mean 'ReLU'"),
         ({"fading": ["Tanh"]}, "must be empty or have 3 entries"),
-        ({"fading": ["", "Skip", ""]}, "only a convolution that gives an image like the one it reads"),
+        ({"fading": ["", "Skip", ""]}, "only a convolution whose output has the shape of its input"),
         ({"fading": ["", "Tahn", ""]}, "fading='Tahn' is unknown; did you mean 'Tanh'"),
     ],
 )
@@ -288,7 +288,7 @@ def test_a_wrong_config_is_told_what_is_wrong(config, message):
         ({"kernel_size": (9, 3)}, "kernel_size entry=9 of layer 0 is larger than its input, which is 9x8"),
         ({"kernel_size": (8, 3)}, "kernel_size entry=3 of layer 1 is larger than its input, which is 2x1"),
         ({"stride_size": (8, 2)}, "stride_size entry=2 of layer 1 leaves nothing of its input, which is 1x1"),
-        ({"padding": (0, (1, 2, 3))}, "padding entry=.1, 2, 3. of layer 1 has 3 numbers for an image of 2 axes"),
+        ({"padding": (0, (1, 2, 3))}, "padding entry=.1, 2, 3. of layer 1 has 3 entries for an image of 2 axes"),
     ],
 )
 def test_what_does_not_fit_the_image_is_named(changes, message):

@@ -165,7 +165,7 @@ def test_every_choice_is_one_step_that_can_be_undone():
         ({"min_blocks": 3, "max_blocks": 2}, "min_blocks=3 must be at least 1 and at most max_blocks=2"),
         ({"activation": "Rulu"}, "activation='Rulu' is unknown; did you mean 'ReLU'"),
         ({"fading": ["Tanh"]}, "must be empty or have 2 entries"),
-        ({"fading": ["Skip", ""]}, "there is nothing to skip"),
+        ({"fading": ["Skip", ""]}, "has no layer that can be skipped"),
     ],
 )
 def test_a_wrong_config_is_told_what_is_wrong(config, message):
