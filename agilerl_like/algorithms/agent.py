@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.algorithms.episode_guard import never
-from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, evaluate, report_episodes
+from agilerl_like.algorithms.evaluation import EpisodeCallback, GroupPolicy, report_episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.serialization import MetaBuild, check_finite, read_agent, read_flag
 from agilerl_like.envs.spaces import (
@@ -460,32 +459,9 @@ class Agent(EvolvableAlgorithm):
         """What is remembered when an episode begins: zeros `[M, K, H]`."""
         return torch.zeros(self.network.state_shape, dtype=self.network.dtype, device=self.device)
 
-    def run_episodes(
-        self,
-        env: VecEnvAdapter,
-        seeds: list[int],
-        max_steps: int | None = None,
-        *,
-        with_infos: bool = False,
-        should_stop: Callable[[], bool] = never,
-    ) -> Episodes:
-        """Play one episode for each seed, without exploration."""
-        training = self.training
-        self.set_training_mode(False)
-        try:
-            return evaluate(
-                self.best_actions,
-                env,
-                seeds,
-                members=1,
-                encoding=self.encoding,
-                initial_hidden_state=self.initial_hidden_state,
-                max_steps=max_steps,
-                with_infos=with_infos,
-                should_stop=should_stop,
-            )
-        finally:
-            self.set_training_mode(training)
+    @property
+    def group_policies(self) -> dict[str, GroupPolicy]:
+        return {"": GroupPolicy(self.best_actions, self.encoding, self.initial_hidden_state)}
 
     def test(
         self,

@@ -1,17 +1,21 @@
-"""Playing counted episodes: every member on the same seeds, none cut short because another one was quicker.
+"""Evaluation episodes: every member plays the same seeds, and no episode is cut short because another one was faster.
 
-The subtlety is the count. Taking the first episodes that end, from whichever env, favours short ones; so each env
-plays one episode of a given seed and what it does afterwards is ignored, until all have ended and the next round
-begins.
+Taking the first episodes that end, from any env, would favour short ones. So each env plays one episode of a given seed,
+its later steps are ignored, and the next round starts when all episodes have ended.
 
-Whether all have ended is asked after every step of numpy, and of tensors now and then: to ask waits for the device, and
-steps too many are ignored like all others.
+Agents are evaluated in groups that share a policy; a single agent is a group of one. After each step of numpy envs, and
+after some steps of tensor envs, the loop checks whether all episodes have ended: that check waits for the device, and
+surplus steps are ignored anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
 from itertools import count
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,146 +23,197 @@ import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.episode_guard import EpisodeGuard, never
-from agilerl_like.envs.array_backend import NumpyBackend
+from agilerl_like.envs.array_backend import ArrayBackend, NumpyBackend
 from agilerl_like.envs.distinct_envs import num_distinct_envs, round_up_to_sets
 from agilerl_like.envs.spaces import ObservationEncoder
-from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.seeding import Purpose, integers
 
 Policy = Callable[[Tensor, Tensor | None, Tensor], tuple[Any, Tensor]]
-"""Encoded observations `[N, D]`, masks `[N, choices]`, and what is remembered of the episode `[N, M, K, H]` -> the
-env's actions `[N, …]`, and what is remembered then."""
+"""Encoded observations `[N, D]`, action masks `[N, choices]` and hidden states `[N, M, K, H]` -> the env's actions
+`[N, …]` and the next hidden states."""
 
-TENSOR_STEPS = 16
-"""Steps of tensors between two looks at who is still playing."""
-
-MORE_TRIES = 3
-"""How often those play again of whose episodes none was left to judge them by."""
+TENSOR_CHECK_STEPS = 16
+"""Steps of tensor envs between two checks for episodes that still run."""
+MAX_RETRIES = 3
+"""How often the episodes of a member are repeated if all of them were lost."""
 
 Played = tuple[np.ndarray, ...]
-"""Returns `[…, P, K]`, lengths `[P, K]`, whether episodes were lost `[P, K]`, and their last infos `[P, K]`."""
+"""Returns by agent `[A, P, K]`, lengths `[P, K]`, flags of lost episodes `[P, K]`, and their last infos `[P, K]`."""
 LOST = 2
-"""The place of `lost` in it."""
+"""Index of the flags in it."""
 
 
-class Stepped(Protocol):
-    """An env of which each row's last info can be asked."""
+class EvalEnv(Protocol):
+    """The interface of `VecEnvAdapter` and `MultiAgentVecEnvAdapter` that evaluation uses."""
 
     num_envs: int
+    action_mask: Any
+    env: Any
 
+    @property
+    def agent_ids(self) -> tuple[str, ...]: ...
+    @property
+    def array_backend(self) -> ArrayBackend: ...
+    def reset(self, seeds: Sequence[int] | None = None) -> Any: ...
+    def step(self, actions: Any) -> Any: ...
     def last_info(self, row: int, *, ended: bool) -> dict[str, Any]: ...
 
 
 class NoInfos:
-    """Keeps no infos."""
+    """Stores no infos."""
 
     def note(self, stopped: Any, ended: Any) -> None:
         """Do nothing."""
 
     def of(self, rows: int) -> np.ndarray:
-        """Nothing of any row, `[N]`."""
+        """Return None for each row, `[N]`."""
         return np.full(rows, None, dtype=object)
 
 
 class LastInfos(NoInfos):
-    """Keeps the info of the last step of each row's episode; to ask an env of tensors for them waits for its device."""
+    """Stores the info of the last step of each row's episode; with a tensor env this waits for the device."""
 
-    def __init__(self, env: Stepped, to_numpy: Callable[[Any], np.ndarray] = np.asarray) -> None:
+    def __init__(self, env: EvalEnv, to_numpy: Callable[[Any], np.ndarray] = np.asarray) -> None:
         self._env, self._to_numpy = env, to_numpy
         self._infos = np.full(env.num_envs, None, dtype=object)
 
     def note(self, stopped: Any, ended: Any) -> None:
-        """Keep the infos of rows `[N]` whose episode stops here: it `ended`, or is not continued."""
+        """Store the infos of the rows `[N]` that `stopped`: their episode `ended`, or was cut."""
         rows, over = np.flatnonzero(self._to_numpy(stopped)), self._to_numpy(ended)
         for row in rows.tolist():
             self._infos[row] = self._env.last_info(row, ended=bool(over[row]))
 
     def of(self, rows: int) -> np.ndarray:
-        """The infos of all rows, `[N]`."""
+        """Return the infos of all rows, `[N]`."""
         return self._infos
 
 
 class Episodes(NamedTuple):
-    """What P members scored in K episodes each."""
+    """Results of K episodes of each of P members."""
 
-    returns: np.ndarray  # [P, K] float64
+    returns: np.ndarray  # [P, K] float64, summed over agents
     lengths: np.ndarray  # [P, K] int64
-    lost: np.ndarray  # [P, K] bool: the process that stepped the env died, and nobody knows how the episode went on
-    infos: np.ndarray | None = None  # [P, K] object: the info of each episode's last step, if they were asked for
+    lost: np.ndarray  # [P, K] bool: the worker process died during the episode
+    infos: np.ndarray | None = None  # [P, K] object: the info of each episode's last step, None unless requested
+    returns_by_agent: Mapping[str, np.ndarray] = MappingProxyType({})  # [P, K] float64; of a single agent under ""
 
     @property
     def means(self) -> np.ndarray:
-        """Mean return of each member `[P]`, of the episodes that were not lost; nan if all were."""
+        """Mean return of each member `[P]` over the episodes that were not lost; nan if all were."""
         count = (~self.lost).sum(axis=1)
         total = np.where(self.lost, 0.0, self.returns).sum(axis=1)
         return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
 
     @property
     def standard_errors(self) -> np.ndarray:
-        """Standard error of each mean return `[P]`: the sample deviation over the square root of the episodes counted.
-
-        It is nan where fewer than two episodes count.
-        """
+        """Standard error of each mean return `[P]`; nan where fewer than two episodes count."""
         count = (~self.lost).sum(axis=1)
         squares = np.where(self.lost, 0.0, (self.returns - self.means[:, None]) ** 2).sum(axis=1)
         return np.sqrt(np.divide(squares, count * (count - 1), out=np.full(len(count), np.nan), where=count > 1))
 
     @property
     def steps(self) -> int:
-        """Env steps of all members together."""
+        """Env steps of all members."""
         return int(self.lengths.sum())
 
 
 EpisodeCallback = Callable[[float, dict[str, Any]], None]
-"""Called with an episode's return and its last info, to which `episode_length` is added."""
+"""Called with an episode's return and its last info, with `episode_length` added."""
 
 
 def report_episodes(episodes: Episodes, callback: EpisodeCallback | None) -> None:
-    """Call `callback`, if there is one, for each episode of the first member."""
+    """Call `callback` for each episode of the first member."""
     if callback is None or episodes.infos is None:
         return
     for score, length, info in zip(episodes.returns[0], episodes.lengths[0], episodes.infos[0], strict=True):
         callback(float(score), {**(info or {}), "episode_length": int(length)})
 
 
+class RowLayout(Protocol):
+    """Converts between the arrays of a group's agents and rows `[N A, …]`, as `AgentGroup` does."""
+
+    def observation_rows(self, by_agent: Any) -> Any: ...
+    def mask_rows(self, masks: Any) -> Any: ...
+    def split_by_agent(self, rows: Any) -> Any: ...
+
+
+class SingleAgentRows:
+    """The layout of a single agent, whose arrays are the rows."""
+
+    def observation_rows(self, by_agent: Any) -> Any:
+        return by_agent
+
+    def mask_rows(self, masks: Any) -> Any:
+        return masks
+
+    def split_by_agent(self, rows: Any) -> Any:
+        return rows
+
+
+class GroupPolicy(NamedTuple):
+    """What the agents of one group act with."""
+
+    policy: Policy
+    encoding: ObservationEncoder
+    initial_hidden_state: Tensor  # [M, K, H], on the policy's device
+    layout: RowLayout = SingleAgentRows()
+
+
+class HasTrainingMode(Protocol):
+    """An agent or a population."""
+
+    @property
+    def training(self) -> bool: ...
+    def set_training_mode(self, training: bool) -> None: ...
+
+
+@contextmanager
+def eval_mode(player: HasTrainingMode) -> Iterator[None]:
+    """Switch off exploration inside the `with` block."""
+    training = player.training
+    player.set_training_mode(False)
+    try:
+        yield
+    finally:
+        player.set_training_mode(training)
+
+
 def evaluate(
-    policy: Policy,
-    env: VecEnvAdapter,
+    groups: Iterable[GroupPolicy],
+    env: EvalEnv,
     seeds: Sequence[int],
     *,
     members: int,
-    encoding: ObservationEncoder,
-    initial_hidden_state: Tensor,
     max_steps: int | None = None,
     with_infos: bool = False,
     should_stop: Callable[[], bool] = never,
 ) -> Episodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's rows.
 
-    If the rows are unlike (see `envs.instances`), seeds are added until every instance is played equally often, and
-    every member plays the same instances on the same seeds.
+    `groups` are the policies of all agents of the env. If the rows differ (see `envs.distinct_envs`), seeds are
+    added until every kind is played equally often, and all members play the same kinds on the same seeds.
 
-    `nothing` `[M, K, H]`, on the policy's device, is what is remembered when an episode begins. `max_steps` cuts an
-    episode that is longer. `with_infos` keeps the info of each episode's last step. `should_stop` is asked at every
-    step.
+    `max_steps` cuts longer episodes. `with_infos` stores the info of each episode's last step. `should_stop` is called
+    at every step.
 
     Raises:
         EnvStepError: an observation or a reward is not finite.
-        EvaluationStopped: the evaluation was asked to stop.
+        EvaluationStopped: `should_stop` returned True.
     """
     envs = env.num_envs // members
     seeds = _for_whole_sets(seeds, num_distinct_envs(env.env), envs)
-    beginning = initial_hidden_state.expand(env.num_envs, *initial_hidden_state.shape)
 
     def play(some: Sequence[int]) -> Played:
         guard = EpisodeGuard(env, members, is_cut=max_steps is not None, should_stop=should_stop)
-        return _round(policy, env, some, members, encoding, beginning, max_steps, with_infos, guard)
+        return _play_round(groups, env, some, members, max_steps, with_infos, guard)
 
-    return Episodes(*in_rounds(play, seeds, envs))
+    returns, lengths, lost, infos = in_rounds(play, seeds, envs)
+    by_agent = dict(zip(env.agent_ids, returns, strict=True))
+    return Episodes(returns.sum(0), lengths, lost, infos, by_agent)
 
 
 def _for_whole_sets(seeds: Sequence[int], instances: int, envs: int) -> Sequence[int]:
-    """Return the seeds, and as many more as give every instance equally many, if a member's envs have all of them."""
+    """Return the seeds, and as many more as give every kind of row equally many, if a member has rows of all kinds."""
     if envs % instances:
         return seeds
     missing = round_up_to_sets(len(seeds), instances) - len(seeds)
@@ -168,8 +223,8 @@ def _for_whole_sets(seeds: Sequence[int], instances: int, envs: int) -> Sequence
 def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], envs: int) -> Played:
     """Play an episode for each of `seeds`, as many at a time as a member has envs.
 
-    Members all of whose episodes were lost with the processes that stepped them would be judged by nothing, for what is
-    not their fault: they play again, on other seeds, `MORE_TRIES` times at most.
+    Members all of whose episodes were lost with their worker processes have no result, through no fault of theirs: they
+    play again on other seeds, at most `MAX_RETRIES` times.
     """
 
     def all_of(seeds: Sequence[int]) -> Played:
@@ -177,22 +232,20 @@ def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], env
         return tuple(np.concatenate(parts, axis=-1) for parts in zip(*rounds, strict=True))
 
     played = all_of(seeds)
-    for attempt in range(1, MORE_TRIES + 1):
-        unjudged = played[LOST].all(axis=-1, keepdims=True)
-        if not unjudged.any():
+    for attempt in range(1, MAX_RETRIES + 1):
+        all_lost = played[LOST].all(axis=-1, keepdims=True)
+        if not all_lost.any():
             break
         others = all_of(integers(len(seeds), seeds[0], Purpose.EVALUATION_ENVS, attempt))
-        played = tuple(np.where(unjudged, new, old) for new, old in zip(others, played, strict=True))
+        played = tuple(np.where(all_lost, new, old) for new, old in zip(others, played, strict=True))
     return played
 
 
-def _round(
-    policy: Policy,
-    env: VecEnvAdapter,
+def _play_round(
+    groups: Iterable[GroupPolicy],
+    env: EvalEnv,
     seeds: Sequence[int],
     members: int,
-    encoding: ObservationEncoder,
-    state: Tensor,
     max_steps: int | None,
     with_infos: bool,
     guard: EpisodeGuard,
@@ -200,28 +253,43 @@ def _round(
     envs = env.num_envs // members
     observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
     guard.check(observation=observations)
-    arrays, device = env.array_backend, state.device
-    encode = arrays.make_encode_fn(encoding)
-    look_every = 1 if isinstance(arrays, NumpyBackend) else TENSOR_STEPS
-    playing = arrays.from_numpy(np.tile(np.arange(envs) < len(seeds), members))
-    returns, lengths, lost = (arrays.zeros(env.num_envs, dtype=dtype) for dtype in (np.float64, np.int64, np.bool_))
-    infos = LastInfos(env, arrays.to_numpy) if with_infos else NoInfos()
+    backend = env.array_backend  # known from the first reset on
+    actors = [_GroupActor(group, backend) for group in groups]
+    playing = backend.from_numpy(np.tile(np.arange(envs) < len(seeds), members))
+    returns = [backend.zeros(env.num_envs, dtype=np.float64) for _ in env.agent_ids]
+    lengths, lost = backend.zeros(env.num_envs, dtype=np.int64), backend.zeros(env.num_envs, dtype=np.bool_)
+    check_every = 1 if isinstance(backend, NumpyBackend) else TENSOR_CHECK_STEPS
+    infos = LastInfos(env, backend.to_numpy) if with_infos else NoInfos()
     for step in count(1):
         guard.step(lambda playing=playing: int(playing.sum()))
-        mask = None if env.action_mask is None else torch.as_tensor(env.action_mask).to(device)
-        actions, state = policy(encode(observations).to(device), mask, state)
-        transition = env.step(actions)
-        observations = transition.obs
+        transition = env.step(reduce(operator.or_, [actor.act(observations, env.action_mask) for actor in actors]))
+        observations, ended = transition.obs, transition.ended
         guard.check(reward=transition.reward, observation=observations)
-        counted = playing & transition.valid
-        returns += arrays.where(counted, transition.reward, 0.0)
-        lengths += counted
-        lost = lost | (playing & transition.ended & ~transition.valid)
-        before, playing = playing, playing & ~transition.ended
+        for total, reward in zip(returns, transition.rewards, strict=True):
+            total += backend.where(playing, reward, 0.0)  # 0 where not valid
+        lengths += playing & transition.acted
+        lost = lost | (playing & transition.lost)
+        before, playing = playing, playing & ~ended
         if max_steps is not None:
             playing = playing & (lengths < max_steps)
-        infos.note(before & ~playing, transition.ended)
-        if step % look_every == 0 and not guard.goes_on(playing):
+        infos.note(before & ~playing, ended)
+        if step % check_every == 0 and not guard.goes_on(playing):
             break
-    found = arrays.to_numpy(returns), arrays.to_numpy(lengths), arrays.to_numpy(lost), infos.of(env.num_envs)
-    return tuple(part.reshape(members, envs)[:, : len(seeds)] for part in found)
+    found = np.stack([backend.to_numpy(total) for total in returns]), *map(backend.to_numpy, (lengths, lost))
+    return tuple(x.reshape(*x.shape[:-1], members, envs)[..., : len(seeds)] for x in (*found, infos.of(env.num_envs)))
+
+
+class _GroupActor:
+    """One group's agents in all envs during a round, with their hidden states."""
+
+    def __init__(self, group: GroupPolicy, backend: ArrayBackend) -> None:
+        self._policy, self._layout, self._state = group.policy, group.layout, group.initial_hidden_state.unsqueeze(0)
+        self._encode = backend.make_encode_fn(group.encoding)
+
+    def act(self, observations: Any, masks: Any) -> Any:
+        """Return the actions `[N, …]`; of several agents a dict by agent."""
+        device, mask = self._state.device, self._layout.mask_rows(masks)
+        encoded = self._encode(self._layout.observation_rows(observations)).to(device)
+        mask = None if mask is None else torch.as_tensor(mask).to(device)
+        actions, self._state = self._policy(encoded, mask, self._state.expand(len(encoded), -1, -1, -1))
+        return self._layout.split_by_agent(actions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.episode_guard import never
-from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, Offspring
@@ -185,16 +185,36 @@ class EvolvableAlgorithm(ABC):
     def finish_blend(self) -> None:
         """Let go of what a finished mutation faded from."""
 
+    @property
     @abstractmethod
+    def group_policies(self) -> dict[str, GroupPolicy]:
+        """The policy of each group of agents."""
+
+    def check_env(self, env: Any) -> None:
+        """Raise ConfigurationError unless an env adapter has this algorithm's agents."""
+        return
+
     def run_episodes(
         self,
-        env: Any,
-        seeds: list[int],
+        env: EvalEnv,
+        seeds: Sequence[int],
         max_steps: int | None = None,
         *,
+        with_infos: bool = False,
         should_stop: Callable[[], bool] = never,
     ) -> Episodes:
         """Play one episode for each seed, without exploration."""
+        self.check_env(env)
+        with eval_mode(self):
+            return evaluate(
+                self.group_policies.values(),
+                env,
+                seeds,
+                members=1,
+                max_steps=max_steps,
+                with_infos=with_infos,
+                should_stop=should_stop,
+            )
 
     @abstractmethod
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.episode_guard import never
-from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import AlgorithmT, EvolvableAlgorithm
 from agilerl_like.algorithms.ppo_config import COMMON
 from agilerl_like.algorithms.serialization import read_floats, read_population
@@ -139,16 +139,38 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
     def reset_noise(self) -> None:
         """Draw new noise for everybody from here on: what follows does not depend on how much was used before."""
 
+    @property
+    def training(self) -> bool:
+        """Whether the members explore."""
+        return self.agents[0].training
+
+    @property
     @abstractmethod
+    def group_policies(self) -> dict[str, GroupPolicy]:
+        """The policy of each group of agents, which acts in equal blocks of rows, one for each member."""
+
     def run_episodes(
         self,
-        env: Any,
+        env: EvalEnv,
         seeds: Sequence[int],
         max_steps: int | None = None,
         *,
         should_stop: Callable[[], bool] = never,
     ) -> Episodes:
-        """Play one episode for each seed and each member, without exploration."""
+        """Play one episode for each seed and each member, without exploration.
+
+        The members' envs are equal blocks of the env's rows.
+        """
+        self.agents[0].check_env(env)
+        with eval_mode(self):
+            return evaluate(
+                self.group_policies.values(),
+                env,
+                seeds,
+                members=len(self),
+                max_steps=max_steps,
+                should_stop=should_stop,
+            )
 
     @abstractmethod
     def set_members(self, heirs: list[AlgorithmT]) -> None:

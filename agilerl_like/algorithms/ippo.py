@@ -9,7 +9,7 @@ times the team's, and all learners of a team are due at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args
@@ -28,17 +28,9 @@ from agilerl_like.algorithms.agent_groups import (
     net_config_by_group,
     spaces_by_agent,
 )
-from agilerl_like.algorithms.episode_guard import never
-from agilerl_like.algorithms.evaluation import EpisodeCallback, Episodes, report_episodes
+from agilerl_like.algorithms.evaluation import EpisodeCallback, GroupPolicy, report_episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.individuals import BasePopulation, make_members
-from agilerl_like.algorithms.multi_agent_evaluation import (
-    GroupPolicy,
-    MultiAgentEpisodes,
-    Policy,
-    eval_mode,
-    evaluate_multi_agent,
-)
 from agilerl_like.algorithms.multi_agent_experiences import (
     ByAgent,
     MultiAgentExperiences,
@@ -49,7 +41,7 @@ from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO, check_rollout, fit_batch_to_rollout, with_int_dtype
 from agilerl_like.algorithms.ppo_config import PPOConfig, validated
 from agilerl_like.algorithms.serialization import read_count, read_multi_agent_spec, to_builtin, whole
-from agilerl_like.envs.multi_agent.group_env import AgentGroup, Rewards
+from agilerl_like.envs.multi_agent.group_env import AgentGroup, Rewards, check_agents
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, ParallelEnv, single_env_vector
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.spaces import space_to_json
@@ -424,55 +416,27 @@ class IPPO(EvolvableAlgorithm):
         made_with = self.settings()["swap_channels"]
         if made_with is not None and swap_channels != made_with:
             raise ConfigurationError(f"swap_channels={swap_channels!r}; this team was made with {made_with!r}")
-        stepped = MultiAgentVecEnvAdapter(env if isinstance(env, MultiAgentVectorEnv) else single_env_vector(env))
+        adapter = MultiAgentVecEnvAdapter(env if isinstance(env, MultiAgentVectorEnv) else single_env_vector(env))
         seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
-        played = self.run_team_episodes(stepped, seeds, max_steps, with_infos=callback is not None)
-        report_episodes(played.team_return, callback)
-        self.fitness.append(float(played.team_return.means[0]))
+        episodes = self.run_episodes(adapter, seeds, max_steps, with_infos=callback is not None)
+        report_episodes(episodes, callback)
+        self.fitness.append(float(episodes.means[0]))
         if sum_scores:
             return self.fitness[-1]
-        return np.array([sum(played.returns[agent].mean() for agent in ids) for ids in self.groups.values()])
+        by_agent = episodes.returns_by_agent
+        return np.array([sum(by_agent[agent].mean() for agent in ids) for ids in self.groups.values()])
 
     # -- testing
 
     @property
     def group_policies(self) -> dict[str, GroupPolicy]:
-        """What the agents of each group think with."""
         return {
-            group: GroupPolicy(learner.best_actions, learner, learner.initial_hidden_state, self.agent_groups[group])
+            group: learner.group_policies[""]._replace(layout=self.agent_groups[group])
             for group, learner in self.learners.items()
         }
 
-    def run_team_episodes(
-        self,
-        env: MultiAgentVecEnvAdapter,
-        seeds: Sequence[int],
-        max_steps: int | None = None,
-        *,
-        with_infos: bool = False,
-        should_stop: Callable[[], bool] = never,
-    ) -> MultiAgentEpisodes:
-        """Play one episode for each seed, without exploration."""
-        with eval_mode(self):
-            return evaluate_multi_agent(
-                self.group_policies,
-                env,
-                seeds,
-                members=1,
-                max_steps=max_steps,
-                with_infos=with_infos,
-                should_stop=should_stop,
-            )
-
-    def run_episodes(
-        self,
-        env: MultiAgentVecEnvAdapter,
-        seeds: list[int],
-        max_steps: int | None = None,
-        *,
-        should_stop: Callable[[], bool] = never,
-    ) -> Episodes:
-        return self.run_team_episodes(env, seeds, max_steps, should_stop=should_stop).team_return
+    def check_env(self, env: MultiAgentVecEnvAdapter) -> None:
+        check_agents(env, self.agent_groups.values())
 
     # -- copies
 
@@ -667,43 +631,11 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
             learners.set_members([team.learners[group] for team in heirs])
 
     @property
-    def training(self) -> bool:
-        """Whether they explore."""
-        return self.agents[0].training
-
-    @property
     def group_policies(self) -> dict[str, GroupPolicy]:
-        """What the agents of each group think with, each team's in its own block of envs."""
-        first = self.agents[0]
         return {
-            group: GroupPolicy(
-                self._policy(learners), first.learners[group], learners.initial_hidden_state, first.agent_groups[group]
-            )
+            group: learners.group_policies[""]._replace(layout=self.agents[0].agent_groups[group])
             for group, learners in self.by_group.items()
         }
-
-    def run_episodes(
-        self,
-        env: MultiAgentVecEnvAdapter,
-        seeds: Sequence[int],
-        max_steps: int | None = None,
-        *,
-        should_stop: Callable[[], bool] = never,
-    ) -> Episodes:
-        with eval_mode(self):
-            return evaluate_multi_agent(
-                self.group_policies, env, seeds, members=len(self), max_steps=max_steps, should_stop=should_stop
-            ).team_return
-
-    def _policy(self, learners: Population) -> Policy:
-        shape = len(self), -1
-
-        def policy(encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
-            its_mask = None if mask is None else mask.unflatten(0, shape)
-            actions, after = learners.act(encoded.unflatten(0, shape), state.unflatten(0, shape), its_mask)
-            return learners.to_env(actions), after.flatten(0, 1)
-
-        return policy
 
 
 Teams = MultiAgentPopulation

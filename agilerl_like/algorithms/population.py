@@ -14,11 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.agent import Agent, custom_spec, values_of
-from agilerl_like.algorithms.episode_guard import never
-from agilerl_like.algorithms.evaluation import Episodes, evaluate
+from agilerl_like.algorithms.evaluation import GroupPolicy
 from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.serialization import read_population
-from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import Rollout
@@ -144,40 +142,15 @@ class Population(BasePopulation[Agent]):
 
     # -- testing
 
-    def run_episodes(
-        self,
-        env: VecEnvAdapter,
-        seeds: Sequence[int],
-        max_steps: int | None = None,
-        *,
-        should_stop: Callable[[], bool] = never,
-    ) -> Episodes:
-        """Play one episode for each seed and each member, without exploration.
-
-        The members' envs are equal blocks of the env's rows.
-        """
-
+    @property
+    def group_policies(self) -> dict[str, GroupPolicy]:
         def policy(encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
             shape = len(self), -1
             its_mask = None if mask is None else mask.unflatten(0, shape)
             actions, after = self.act(encoded.unflatten(0, shape), state.unflatten(0, shape), its_mask)
             return self.to_env(actions), after.flatten(0, 1)
 
-        training = self.agents[0].training
-        self.set_training_mode(False)
-        try:
-            return evaluate(
-                policy,
-                env,
-                seeds,
-                members=len(self),
-                encoding=self.agents[0].encoding,
-                initial_hidden_state=self.initial_hidden_state,
-                max_steps=max_steps,
-                should_stop=should_stop,
-            )
-        finally:
-            self.set_training_mode(training)
+        return {"": GroupPolicy(policy, self.agents[0].encoding, self.initial_hidden_state)}
 
     def test(self, env: gymnasium.vector.VectorEnv, **kwargs: Any) -> list[float]:
         """Test every member as `Agent.test` does, and return the mean scores."""

@@ -60,15 +60,14 @@ def evaluate(
             )
         with contextlib.closing(env_setup.make_eval_env(min(episodes, EVALUATION_ENVS))) as eval_setup:
             env_and_seeds = env_setup.adapt(eval_setup), integers(episodes, seed, Purpose.CONFIRMATION_ENVS)
-            by_agent = agent.run_team_episodes(*env_and_seeds) if isinstance(agent, IPPO) else None
-            played = agent.run_episodes(*env_and_seeds) if by_agent is None else by_agent.team_return
+            played = agent.run_episodes(*env_and_seeds)
     scores = played.returns[0]
     write_line(
         f"mean return {scores.mean():.2f} ± {scores.std():.2f} over {episodes} episodes "
         f"(from {scores.min():.2f} to {scores.max():.2f}, {played.lengths.mean():.0f} steps on average, seed {seed})"
     )
-    if by_agent is not None:
-        write_line(", ".join(f"{name}: {earned.mean():.2f}" for name, earned in by_agent.returns.items()))
+    if isinstance(agent, IPPO):
+        write_line(", ".join(f"{name}: {returns.mean():.2f}" for name, returns in played.returns_by_agent.items()))
     return ExitCode.DONE
 
 

@@ -60,6 +60,21 @@ class Transition(NamedTuple):
         """Rows whose episode ended in this step, [N] bool."""
         return self.terminated | self.truncated
 
+    @property
+    def rewards(self) -> tuple[Array, ...]:
+        """The reward of each agent, here of one."""
+        return (self.reward,)
+
+    @property
+    def acted(self) -> Array:
+        """Rows in which an agent acted, [N] bool."""
+        return self.valid
+
+    @property
+    def lost(self) -> Array:
+        """Rows whose worker process was lost, [N] bool."""
+        return self.ended & ~self.valid
+
 
 @dataclass
 class _EnvGroup:
@@ -113,6 +128,8 @@ class VecEnvAdapter:
             raise ConfigurationError("env is an EnvPool with batch_size < num_envs; allowed is batch_size=num_envs")
         self.env = env
         self.num_envs: int = env.num_envs
+        self.agent_ids = ("",)
+        """One agent, without a name."""
         self.single_observation_space: gym.Space = _policy_space(env)
         self.single_action_space: gym.Space = env.single_action_space
         self.autoreset_mode: AutoresetMode | None = _autoreset_mode(env)

@@ -18,10 +18,10 @@ from typing import cast
 import numpy as np
 
 from agilerl_like.algorithms.episode_guard import never
+from agilerl_like.algorithms.evaluation import eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
-from agilerl_like.algorithms.multi_agent_evaluation import eval_mode, evaluate_multi_agent
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, generator, integers
@@ -114,15 +114,15 @@ class EloEvaluator(Evaluator):
         with eval_mode(home), eval_mode(visitor):
             home_policies, visitor_policies = home.group_policies, visitor.group_policies
             for side in group_sides(visitor.groups):
-                episodes = evaluate_multi_agent(
-                    {group: (home_policies if group in side else visitor_policies)[group] for group in visitor.groups},
+                episodes = evaluate(
+                    [(home_policies if group in side else visitor_policies)[group] for group in visitor.groups],
                     self.env,
                     seeds,
                     members=members,
                     max_steps=self.max_steps,
                     should_stop=should_stop,
                 )
-                for agent, returns in episodes.returns.items():
+                for agent, returns in episodes.returns_by_agent.items():
                     total = mine if group_of[agent] in side else theirs
                     total += returns
                 lost |= episodes.lost

@@ -11,7 +11,7 @@ import pytest
 from agilerl_like import PPO, make_vect_envs
 from agilerl_like.algorithms import episode_guard
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
-from agilerl_like.algorithms.evaluation import MORE_TRIES, Episodes, in_rounds
+from agilerl_like.algorithms.evaluation import MAX_RETRIES, Episodes, in_rounds
 from agilerl_like.envs import VecEnvAdapter, evaluation_env
 from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.errors import EnvStepError
@@ -123,7 +123,7 @@ def test_an_episode_that_is_lost_again_and_again_stays_lost():
         return np.full((2, 2), float(len(tries))), np.full((2, 2), len(tries)), lost
 
     returns, lengths, still = in_rounds(run_episodes, [3, 4], 2)
-    assert len(tries) == 1 + MORE_TRIES
+    assert len(tries) == 1 + MAX_RETRIES
     assert len({tuple(seeds) for seeds in tries}) == len(tries)  # other seeds each time
     assert returns.tolist() == [[1, 1], [4, 4]]
     assert lengths.tolist() == [[1, 1], [4, 4]]

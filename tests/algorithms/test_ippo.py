@@ -33,7 +33,7 @@ def a_team(index=0, **more):
 @pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
 def test_every_agent_learns_what_it_must(name):
     record = solve_multi_agent(MULTI_AGENT_PROBES[name])
-    assert {answer.who for answer in record.answers} == set(MULTI_AGENT_PROBES[name].roles)
+    assert {answer.agent for answer in record.answers} == set(MULTI_AGENT_PROBES[name].roles)
     for answer in record.answers:
         assert answer.right, answer
 

@@ -198,7 +198,9 @@ def test_agents_learn_from_what_they_earn_or_from_what_all_do(rewards, given):
 
     env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(Paid, 2, backend="sync"))
     space = env.single_observation_spaces["twin_0"], env.single_action_spaces["twin_0"]
-    meeting = MultiAgentStepSync(env, {"twin": AgentGroup(["twin_0", "twin_1"], *space, identified=False)}, rewards)
+    meeting = MultiAgentStepSync(
+        env, {"twin": AgentGroup(["twin_0", "twin_1"], *space, agent_id_one_hot=False)}, rewards
+    )
     (group,) = meeting.groups.values()
     group.set_num_members(1)
     group.reset([1, 2])
@@ -212,7 +214,7 @@ def test_who_is_dead_gets_no_share_and_does_not_count_in_the_mean():
     env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(MULTI_AGENT_PROBES["EarlyDeath"].make, 1, backend="sync"))
     rows = {
         agent: AgentGroup(
-            [agent], env.single_observation_spaces[agent], env.single_action_spaces[agent], identified=True
+            [agent], env.single_observation_spaces[agent], env.single_action_spaces[agent], agent_id_one_hot=True
         )
         for agent in env.agent_ids
     }
@@ -257,16 +259,16 @@ def test_twins_that_see_the_same_do_different_things_only_if_they_know_who_they_
 
 def test_a_name_stands_behind_a_vector_and_beside_anything_else():
     vector, image = Box(-2, 2, (2,)), Box(0, 255, (4, 4, 3), np.uint8)
-    rows = AgentGroup(["a_0", "a_1"], vector, Discrete(2), identified=True)
+    rows = AgentGroup(["a_0", "a_1"], vector, Discrete(2), agent_id_one_hot=True)
     assert rows.single_observation_space == Box(np.float32([-2, -2, 0, 0]), np.float32([2, 2, 1, 1]))
     seen = {"a_0": np.float32([[1, 2]]), "a_1": np.float32([[-1, 0]])}
     assert rows.observations(seen).tolist() == [[1, 2, 1, 0], [-1, 0, 0, 1]]
-    rows = AgentGroup(["a_0", "a_1"], image, Discrete(2), identified=True)
+    rows = AgentGroup(["a_0", "a_1"], image, Discrete(2), agent_id_one_hot=True)
     looked = rows.observations({agent: np.full((3, 4, 4, 3), i, np.uint8) for i, agent in enumerate(rows.agent_ids)})
     assert looked["agent_id"].tolist() == [[1, 0], [0, 1]] * 3
     assert looked["observation"][:, 0, 0, 0].tolist() == [0, 1] * 3
     with pytest.raises(ConfigurationError, match="agent_id"):
-        AgentGroup(["a_0", "a_1"], Dict({"agent_id": vector}), Discrete(2), identified=True)
+        AgentGroup(["a_0", "a_1"], Dict({"agent_id": vector}), Discrete(2), agent_id_one_hot=True)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from agilerl_like.envs.vec_adapter import Transition
 from agilerl_like.errors import ConfigurationError
 
 Rewards = Literal["individual", "sum", "mean"]
+NUMPY = NumpyBackend()
 AGENT_ID = "agent_id"  # key of the one-hot agent id in Dict observations
 
 
@@ -82,8 +83,9 @@ class AgentGroup:
             return np.concatenate([rows, agent_ids], axis=1, dtype=np.float32)
         return {**(rows if isinstance(rows, Mapping) else {OBSERVATION: rows}), AGENT_ID: agent_ids}
 
-    def split_by_agent(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+    def split_by_agent(self, rows: Any) -> dict[str, np.ndarray]:
         """Split rows `[N A, …]` into arrays by agent `[N, …]`."""
+        rows = NUMPY.to_env_actions(rows)
         by_env = rows.reshape(-1, len(self.agent_ids), *rows.shape[1:])
         return {agent: by_env[:, place] for place, agent in enumerate(self.agent_ids)}
 
@@ -172,9 +174,7 @@ class MultiAgentStepSync:
             self._first_obs = self.env.reset(seeds)
             self._actions, self._transitions, self._unread = {}, {}, {}
             widths = [columns.stop - columns.start for columns in self.env.columns]
-            self.episodes = [
-                EpisodeTracker(self.env.num_envs // sum(widths) * width, NumpyBackend()) for width in widths
-            ]
+            self.episodes = [EpisodeTracker(self.env.num_envs // sum(widths) * width, NUMPY) for width in widths]
         return self._first_obs
 
     def step_async(self, group: int, actions: Mapping[str, np.ndarray]) -> None:
@@ -216,7 +216,7 @@ class GroupEnv:
         self.num_envs = step_sync.env.num_envs * self.agents
         self.single_observation_space: gym.Space = agent_group.single_observation_space
         self.single_action_space: gym.Space = agent_group.single_action_space
-        self.array_backend: ArrayBackend = NumpyBackend()
+        self.array_backend: ArrayBackend = NUMPY
         self.action_mask: Array | None = None
         self.env: Any = step_sync.env.env
 
@@ -237,8 +237,7 @@ class GroupEnv:
 
     def step_async(self, group: int, actions: Any) -> None:
         """Send the actions of one env group's rows."""
-        rows = np.asarray(self.array_backend.to_env_actions(actions))
-        self.step_sync.step_async(group, self._agent_group.split_by_agent(rows))
+        self.step_sync.step_async(group, self._agent_group.split_by_agent(actions))
 
     def step_wait(self, group: int) -> Transition:
         """Return the step of one env group."""

@@ -49,6 +49,11 @@ class MultiAgentTransition(NamedTuple):
     next_state: np.ndarray | None  # [N, …], belongs to next_obs
 
     @property
+    def rewards(self) -> tuple[np.ndarray, ...]:
+        """The reward of each agent."""
+        return tuple(self.reward.values())
+
+    @property
     def acted(self) -> np.ndarray:
         """Envs in which any agent acted, [N] bool."""
         return np.any([*self.valid.values()], axis=0)
