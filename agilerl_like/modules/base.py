@@ -216,7 +216,8 @@ class Spec:
 
     def without_fading(self: SpecT) -> SpecT:
         """Return the spec after everything has faded in."""
-        return self.evolve(fading=type(getattr(self, "fading"))()) if self.is_fading else self  # noqa: B009  # not every spec has it
+        fading = getattr(self, "fading", ())
+        return self.evolve(fading=type(fading)()) if fading else self
 
     @property
     def activation_names(self) -> tuple[str, ...]:

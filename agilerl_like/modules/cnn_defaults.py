@@ -1,7 +1,7 @@
-"""The convolutions that an image gets where a configuration names none, derived from its height and width by one rule.
+"""Default convolutions for an image, derived from its height and width by one rule.
 
-A long axis is strided over until fewer than `MIN_STRIDED_LENGTH` places are left, then read by overlapping kernels of 3. For
-84x84 images that gives the network of Mnih et al. (2015): kernels 8, 4, 3 with strides 4, 2, 1 and 32, 64, 64 channels.
+A long axis is strided over until fewer than `MIN_STRIDED_LENGTH` positions are left; then follow overlapping kernels of
+3. For 84x84 images this is the network of Mnih et al. (2015): kernels 8, 4, 3, strides 4, 2, 1 and channels 32, 64, 64.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 MIN_STRIDED_LENGTH = 12
-"""An axis with fewer places is not strided over: stride 2 with a kernel of 4 would leave less than 5."""
+"""A shorter axis is not strided over: stride 2 with a kernel of 4 would leave less than 5 positions."""
 MAX_STRIDE = 4
 NARROW, WIDE = 32, 64
-"""Channels of the first convolution, and of those behind a stride, where an image has fewer places."""
+"""Channels of the first convolution, and of those after a stride."""
 
 LIMITS = ("min_hidden_layers", "max_hidden_layers", "min_channel_size", "max_channel_size", "max_kernel_size")
-"""Fields of a `CNNSpec` that the convolutions keep to."""
+"""Fields of a `CNNSpec` that limit the convolutions."""
 
 
 def default_conv_layers(
@@ -27,10 +27,10 @@ def default_conv_layers(
     max_channel_size: int,
     max_kernel_size: int,
 ) -> dict[str, tuple[object, ...]]:
-    """Return the lists of a `CNNSpec`, within these limits, for images of these sides (that of the channels left out).
+    """Return the lists of a `CNNSpec`, within these limits, for images of this size (without channels).
 
-    Every kernel fits into what is left of the image, however small it is. The last convolution has stride 1, and there
-    are at least two, as far as the limits allow. Nothing is padded.
+    Every kernel fits into its input, however small that is. The last convolution has stride 1, and there are at least
+    two, as far as the limits allow. There is no padding.
     """
     channels, kernels, strides = list[int](), list[tuple[int, ...]](), list[tuple[int, ...]]()
     sides, width = tuple(size), NARROW
@@ -48,7 +48,7 @@ def default_conv_layers(
 
 
 def _stride(length: int) -> int:
-    """1 for few places, 2 for more, 4 for more than four times as many."""
+    """Return the stride for an axis: 1, 2, or 4 for long axes."""
     stride = 1
     while stride < MAX_STRIDE and length >= stride * stride * MIN_STRIDED_LENGTH:
         stride *= 2
@@ -56,5 +56,5 @@ def _stride(length: int) -> int:
 
 
 def _side(length: int, stride: int) -> int:
-    """The side of a kernel that overlaps with its neighbours by half; 3 for stride 1, less where the image is tiny."""
+    """Return the side of a kernel that overlaps its neighbours by half: 3 for stride 1, less for tiny images."""
     return 2 * stride if stride > 1 else min(3, length // 2 + 1)

@@ -358,7 +358,7 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
             linear.bias_sigma.zero_()
 
     def merge_removed_layer_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
-        """Multiply the removed layer into the next one, without the activation between them; the noise is the latter's."""
+        """Multiply the removed layer into the next one, without the activation between them."""
         if operator != "remove_layer":
             return
         layer, before = int(arguments["layer"]), cast(EvolvableMLP, parent)

@@ -398,7 +398,7 @@ def test_every_axis_of_units_has_one_width(spec):
             assert not group or widths.setdefault(group, size) == size
     assert widths["out"] == OUTPUTS
     remembered = {"4"} if "past" in dict(spec.extractors) and spec is SPECS["with a memory"] else set()
-    assert {place: widths[f"{place}.out"] for place in module.extractors} == {
+    assert {place: widths[f"extractors.{place}.out"] for place in module.extractors} == {
         place: 4 if place in remembered else 8 for place in module.extractors
     }
 
