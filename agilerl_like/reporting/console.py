@@ -1,8 +1,8 @@
-"""The console output of a run: a bar, a table of members that is redrawn in place, and a summary.
+"""The console output of a run: a progress bar, a table of members that is redrawn in place, and a summary.
 
-Where the stream is no terminal (a log file, a pipe, a notebook) there are plain lines, one for each generation. No
-thread refreshes it: the table is drawn when the run reports, which leaves the cores to training and is safe beside
-environments in forked processes.
+If the stream is not a terminal (a log file, a pipe, a notebook), it is plain lines, one per generation. There is no
+refresh thread: the table is drawn when the run reports, which leaves the cores to training and is safe with forked
+environment processes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _ASCII = str.maketrans({"±": "+-", "→": "->", "←": "<-", "·": "|", "…": 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Fall silent where rich would exit: a run outlives whoever was reading it."""
+        """Stop printing where rich would exit the process: the run continues without a reader."""
         with contextlib.suppress(SystemExit):
             super().on_broken_pipe()
 
 
 def is_terminal(stream: IO[str]) -> bool:
-    """Whether a stream is a terminal, and neither a file, a pipe nor the output of a notebook."""
+    """Return whether a stream is a terminal, not a file, a pipe or the output of a notebook."""
     try:
         return stream.isatty()
     except (AttributeError, ValueError):  # an object that only writes; a stream that was closed
@@ -50,12 +50,12 @@ def is_terminal(stream: IO[str]) -> bool:
 
 
 class ConsoleReporter(Reporter):
-    """Shows a run on a `rich` console; `verbose=False` shows warnings alone."""
+    """Shows a run on a `rich` console; with `verbose=False` only warnings."""
 
     def __init__(
         self, console: Console | None = None, *, verbose: bool = True, clock: Callable[[], float] = time.monotonic
     ):
-        # A notebook's own display would print every line as a block of HTML: it gets the plain lines.
+        # plain lines in notebooks, where rich would print every line as a block of HTML
         self.console = _Console(force_jupyter=False) if console is None else console
         self.verbose = verbose
         self._clock = clock
@@ -68,86 +68,83 @@ class ConsoleReporter(Reporter):
         self._previous: dict[int, float] = {}
         self._bests: list[float] = []
         self._env_steps = 0
-        self._picture = _Picture(None, self.console.size, Segments([]))
-        self._began = self._shown = self._clock()
-        self._since = _Mark(self._began, 0)
-        self._heard = False
+        self._rendered = _RenderedMembers(None, self.console.size, Segments([]))
+        self._started = self._last_output = self._clock()
+        self._first_count: _StepCount | None = None
 
-    def _hear(self, env_steps: int) -> None:
-        if not self._heard:
-            self._since = _Mark(self._clock(), env_steps)
-        self._heard = True
+    def _count_steps(self, env_steps: int) -> None:
+        self._first_count = self._first_count or _StepCount(self._clock(), env_steps)
         self._env_steps = env_steps
 
     @property
     def redraws(self) -> bool:
-        """Whether the console writes to a terminal, on which the cursor can be moved back.
+        """Whether the console is a terminal on which the cursor can be moved back.
 
-        The stream is asked: rich takes `FORCE_COLOR` for a terminal, and notebooks and CI services set that.
+        rich alone does not suffice: it takes `FORCE_COLOR`, which notebooks and CI services set, for a terminal.
         """
         console = self.console
         is_capable = console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
         return is_capable and is_terminal(console.file)
 
     def start(self, run: RunRecord) -> None:
-        """Say what is about to be trained, and open the live picture."""
+        """Print the title and start the live display."""
         self.close()
         self._run = run
         self._clear()
         if not self.verbose:
             return
-        self._say(Text.assemble((_title(run), "bold"), (f"  seed {run.seed}", "dim")))
+        self._print(Text.assemble((_title(run), "bold"), (f"  seed {run.seed}", "dim")))
         if run.backend:
-            self._say(Text(f"envs: {run.backend}", style="dim"))
+            self._print(Text(f"envs: {run.backend}", style="dim"))
         if run.run_dir is not None:
-            self._say(Text(f"writes to {run.run_dir}", style="dim"))
+            self._print(Text(f"writes to {run.run_dir}", style="dim"))
         if self.redraws:
             self._live = Live(console=self.console, auto_refresh=False)
             self._live.start()
             self._draw()
 
     def progress(self, env_steps: int) -> None:
-        """Move the bar, at most four times a second; without a terminal, write a line at most every ten seconds."""
-        self._hear(env_steps)
+        """Move the bar at most four times a second; without a terminal, print a line at most every ten seconds."""
+        self._count_steps(env_steps)
         if not self.verbose or self._run is None:
             return
-        waited = self._clock() - self._shown
+        waited = self._clock() - self._last_output
         if self._live is not None and waited >= _REDRAW_SECONDS:
             self._draw()
         elif self._live is None and waited >= _LINE_SECONDS:
-            self._shown = self._clock()
-            self._say(Text(f"         {self._pace(self._run)}"))
+            self._last_output = self._clock()
+            self._print(Text(f"         {self._pace(self._run)}"))
 
     def generation(self, record: GenerationRecord) -> None:
-        """Show the members, or the best of them in one line; first of all, how their architectures are to be read."""
+        """Show the members, or the best one in one line; before the first generation the legend of architectures."""
         is_first, best = self._record is None, fittest(record.members)
         if self._record is not None:
             self._previous = {member.uid: member.fitness for member in self._record.members}
         self._record = record
-        self._hear(record.env_steps)
+        self._count_steps(record.env_steps)
         self._bests.append(best.fitness)
         if not self.verbose or self._run is None:
             return
         if is_first and best.legend:
-            self._say(Text(f"architectures: {best.legend}", style="dim"))
+            self._print(Text(f"architectures: {best.legend}", style="dim"))
         if self._live is not None:
             self._draw()
         else:
-            self._shown = self._clock()
-            self._say(Text(f"gen {record.generation:>4}  {self._pace(self._run)}  {_line(record)}"))
+            self._last_output = self._clock()
+            self._print(Text(f"gen {record.generation:>4}  {self._pace(self._run)}  {_line(record)}"))
 
     def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
-        """Say which members had to be replaced and why; ordinary births are seen in the table."""
+        """Warn of members that had to be replaced; other offspring appear in the table."""
         for birth in births:
             if birth.reason:
                 self.warning(f"generation {birth.generation}, slot {birth.slot}: {birth.reason}")
 
     def warning(self, text: str) -> None:
-        """Print a warning above the picture."""
-        self._say(Text.assemble(("warning: ", "bold yellow"), text))
+        """Print a warning above the live display."""
+        self._print(Text.assemble(("warning: ", "bold yellow"), text))
 
     def finish(self, summary: SummaryRecord) -> None:
-        """Leave the last table on the screen and say how the run ended."""
+        """Leave the last table on the screen and print the summary."""
         if not self.verbose:
             return
         if self._live is not None:
@@ -156,18 +153,18 @@ class ConsoleReporter(Reporter):
         if self.redraws:
             self.console.print(summary_panel(summary))
             return
-        self._say(Text(f"\n{summary.reason}"))
+        self._print(Text(f"\n{summary.reason}"))
         for label, lines in summary_facts(summary).items():
             for number, line in enumerate(lines):
-                self._say(Text(f"  {label if number == 0 else '':<16}{line}"))
+                self._print(Text(f"  {label if number == 0 else '':<16}{line}"))
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Stop the live display."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def _say(self, text: Text) -> None:
+    def _print(self, text: Text) -> None:
         if self.redraws:
             self.console.print(text)
         else:
@@ -175,18 +172,20 @@ class ConsoleReporter(Reporter):
 
     def _draw(self) -> None:
         if self._live is not None and self._run is not None:
-            self._shown = self._clock()
+            self._last_output = self._clock()
             self._live.update(Group(self._members(), "", self._bar(self._run), self._best(self._run)), refresh=True)
 
     def _members(self) -> RenderableType:
         if self._record is None:
-            return Text("the first generation is on its way", style="dim")
+            return Text("training the first generation", style="dim")
         size = self.console.size
-        if self._picture.shows is not self._record or self._picture.size != size:
+        if self._rendered.record is not self._record or self._rendered.size != size:
             title = Rule(f"generation {self._record.generation}", align="left", style="dim")
             table = members_table(self._record, self._previous, width=size.width, height=size.height - 5)
-            self._picture = _Picture(self._record, size, Segments(list(self.console.render(Group(title, table)))))
-        return self._picture.segments
+            self._rendered = _RenderedMembers(
+                self._record, size, Segments(list(self.console.render(Group(title, table))))
+            )
+        return self._rendered.segments
 
     def _bar(self, run: RunRecord) -> RenderableType:
         grid = Table.grid(padding=(0, 2), expand=True)
@@ -215,27 +214,27 @@ class ConsoleReporter(Reporter):
         return min(1.0, self._env_steps / run.max_env_steps)
 
     def _pace(self, run: RunRecord) -> str:
-        """Steps, speed and time: the speed is the last generation's, the ETA comes from the whole run so far."""
+        """Steps, speed and time: the speed of the last generation, the ETA from the whole run of this process."""
         now = self._clock()
-        done = self._env_steps - self._since.env_steps
-        rate = done / (now - self._since.seconds) if now > self._since.seconds else 0.0
+        first = self._first_count or _StepCount(self._started, 0)
+        rate = (self._env_steps - first.env_steps) / (now - first.seconds) if now > first.seconds else 0.0
         left = max(0, run.max_env_steps - self._env_steps)
         speed = rate if self._record is None else self._record.steps_per_second
         steps = f"{formatting.count(self._env_steps):>5}/{formatting.count(run.max_env_steps)} steps"
         eta = formatting.duration(left / rate if rate > 0 else math.nan)
-        return f"{steps}  {formatting.count(speed):>5}/s  {formatting.duration(now - self._began)}  ETA {eta:>5}"
+        return f"{steps}  {formatting.count(speed):>5}/s  {formatting.duration(now - self._started)}  ETA {eta:>5}"
 
 
-class _Picture(NamedTuple):
-    """The members as they were drawn: laying the table out costs more than the rest of a redraw, so it is done once."""
+class _RenderedMembers(NamedTuple):
+    """The rendered table of a generation, cached because its layout costs more than the rest of a redraw."""
 
-    shows: GenerationRecord | None
+    record: GenerationRecord | None
     size: ConsoleDimensions
     segments: Segments
 
 
-class _Mark(NamedTuple):
-    """When a count was first heard: a run that goes on from a checkpoint does not begin at 0."""
+class _StepCount(NamedTuple):
+    """The first count of this process, which is not 0 in a resumed run."""
 
     seconds: float
     env_steps: int
@@ -251,8 +250,8 @@ def _title(run: RunRecord) -> str:
 
 def _line(record: GenerationRecord) -> str:
     best = fittest(record.members)
-    numbers = formatting.returns([best.fitness, population_metrics(record)["population/median"]])
-    top, median = (text or "nan" for text in numbers)
+    fitness = formatting.returns([best.fitness, population_metrics(record)["population/median"]])
+    top, median = (text or "nan" for text in fitness)
     values = ", ".join(f"{name} {formatting.hyperparameter(value)}" for name, value in best.hyperparameters.items())
     member = "; ".join(filter(None, (values, best.architecture)))
     return f"best {top:>7}  median {median:>7}  member {best.uid}: {member}"

@@ -1,8 +1,8 @@
-"""The two files that every run leaves: `metrics.csv`, a row a member, and `lineage.jsonl`, a line a birth.
+"""The two files of every run: `metrics.csv` (a row per member) and `lineage.jsonl` (a line per offspring).
 
-Both are complete after every generation, and on the disk itself before a checkpoint counts on them. A resumed run
-continues them: what an earlier process has written of later generations is replaced, and a line that a crash or a power
-cut has damaged is removed with a warning. Records that the disk does not take stay in memory until it does.
+Both are complete after every generation, and synced to the disk before a checkpoint is saved. A resumed run replaces
+what an earlier process wrote about later generations, and removes lines that a crash or power cut damaged, with a
+warning. Records that cannot be written (full disk) stay in memory until they can.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting.metrics import member_metrics, population_metrics
@@ -35,12 +35,12 @@ T = TypeVar("T")
 METRICS = "metrics.csv"
 LINEAGE = "lineage.jsonl"
 DAMAGED = ".damaged"
-"""What is behind the name of a copy of a file of which damaged lines were removed."""
+"""Suffix of the copy of a file from which damaged lines were removed."""
 _IDENTITY = ("generation", "slot", "uid", "parent_uid", "env_steps", "mutation", "architecture", "parameters")
 _TEXT = frozenset({"mutation", "architecture"})
 _WHOLE = tuple(name for name in _IDENTITY if name not in _TEXT)
 MAX_COLUMNS = 1000
-"""Of `metrics.csv`."""
+"""Most columns of `metrics.csv`."""
 
 
 class RecordFile:
@@ -49,41 +49,40 @@ class RecordFile:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         """Absolute, because an environment may change the working directory."""
-        self._size = -1
-        """Bytes of the whole lines, where a write has failed and may have left part of a line behind them."""
-        self._is_named = False
-        """Whether its name is known to be on the disk."""
+        self._complete_bytes = -1
+        """Size without the partial line that a failed write may have left; -1 if no write has failed."""
+        self._name_is_synced = False
         self.warnings: list[str] = []
 
     def prepare(self) -> None:
         """Make the folder.
 
         Raises:
-            CheckpointError: what is there is not a regular file.
+            CheckpointError: the path exists and is not a regular file.
         """
         make_folder(self.path.parent)
         check_regular(self.path)
-        self._size, self._is_named = -1, False
+        self._complete_bytes, self._name_is_synced = -1, False
 
     def append(self, text: str) -> None:
-        """Write lines behind the others; if that fails, the next call first removes what it has left."""
+        """Append lines; if that fails, the next call first removes the partial line."""
         handle = open_to_write(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
-            if self._size >= 0:
-                os.ftruncate(handle, self._size)
-            self._size = os.fstat(handle).st_size
+            if self._complete_bytes >= 0:
+                os.ftruncate(handle, self._complete_bytes)
+            self._complete_bytes = os.fstat(handle).st_size
             write_all(handle, text.encode())
-            self._size = -1
+            self._complete_bytes = -1
         finally:
             os.close(handle)
 
     def replace(self, text: str) -> None:
         """Replace all lines, durably."""
         replace_file(self.path, text.encode())
-        self._size, self._is_named = -1, True
+        self._complete_bytes, self._name_is_synced = -1, True
 
     def sync(self) -> None:
-        """Write it to the disk itself."""
+        """Sync content and name to the disk."""
         if not check_regular(self.path):
             return
         handle = open_to_write(self.path, os.O_RDONLY)
@@ -91,12 +90,12 @@ class RecordFile:
             os.fsync(handle)
         finally:
             os.close(handle)
-        if not self._is_named:
+        if not self._name_is_synced:
             sync_folder(self.path.parent)
-            self._is_named = True
+            self._name_is_synced = True
 
-    def repair(self, damaged: Sequence[int]) -> None:
-        """Copy the file aside, and warn, because these lines of it are about to be removed."""
+    def back_up(self, damaged: Sequence[int]) -> None:
+        """Copy the file, and warn that the lines with these numbers are about to be removed from it."""
         copy = self.path.with_name(self.path.name + DAMAGED)
         replace_file(copy, self.path.read_bytes())
         several = f"lines {', '.join(map(str, damaged[:5]))}{' …' if damaged[5:] else ''} are"
@@ -105,26 +104,15 @@ class RecordFile:
             f"the file as it was is in {copy.name}"
         )
 
-    def pop_warnings(self) -> list[str]:
-        """Return the warnings since the last call."""
-        taken, self.warnings = self.warnings, []
-        return taken
 
+class FileReporter(DurableReporter, Generic[T]):
+    """Writes records to one file of a run's folder; those that the disk refuses are written with the next ones."""
 
-class CsvReporter(DurableReporter):
-    """Writes `metrics.csv`.
-
-    Columns: what the member is (`generation, slot, uid, parent_uid, env_steps, mutation, architecture, parameters`),
-    `eval/…`, `rollout/…`, `hp/…`, `train/…`, then what is the same in all rows of a generation: `population/…` and
-    `time/…` (seconds are since the start of the run). A column that appears later is added on the right; where a member
-    has no such number the field is empty.
-    """
+    file_name: ClassVar[str]
 
     def __init__(self, run_dir: Path | str):
-        self._file = RecordFile(Path(run_dir) / METRICS)
-        self._columns: tuple[str, ...] = ()
-        self._rows: list[dict[str, Any]] = []
-        """Those that are not in the file yet."""
+        self._file = RecordFile(Path(run_dir) / self.file_name)
+        self._pending: list[T] = []
 
     @property
     def path(self) -> Path:
@@ -132,9 +120,47 @@ class CsvReporter(DurableReporter):
         return self._file.path
 
     def start(self, run: RunRecord) -> None:
-        """Make the folder; refuse a file of that name that is not one of ours."""
+        """Make the folder."""
         self._file.prepare()
-        self._columns, self._rows = (), []
+        self._pending = []
+
+    def finish(self, summary: Any) -> None:
+        self._write()
+
+    def close(self) -> None:
+        self._write()
+
+    def sync(self) -> None:
+        self._write()
+        self._file.sync()
+
+    def pop_warnings(self) -> list[str]:
+        taken, self._file.warnings = self._file.warnings, []
+        return taken
+
+    def _write(self) -> None:
+        """Write the pending records; OSError if that fails."""
+        raise NotImplementedError
+
+
+class CsvReporter(FileReporter[dict[str, Any]]):
+    """Writes `metrics.csv`.
+
+    Columns: `generation, slot, uid, parent_uid, env_steps, mutation, architecture, parameters`, `eval/…`, `rollout/…`,
+    `hp/…`, `train/…`, then the columns that are equal in all rows of a generation: `population/…` and `time/…` (seconds
+    since the start of the run). Columns that appear later are added on the right; missing values are empty fields.
+    """
+
+    file_name = METRICS
+
+    def __init__(self, run_dir: Path | str):
+        super().__init__(run_dir)
+        self._columns: tuple[str, ...] = ()
+
+    def start(self, run: RunRecord) -> None:
+        """Make the folder; ConfigurationError if it holds another file of that name."""
+        super().start(run)
+        self._columns = ()
         if self.path.is_file() and not begins_as_metrics(self.path):
             raise ConfigurationError(
                 f"{self.path} is in the way: it begins with {', '.join(_header(self.path)[:8])} and not "
@@ -142,33 +168,12 @@ class CsvReporter(DurableReporter):
             )
 
     def generation(self, record: GenerationRecord) -> None:
-        """Append one row a member.
-
-        Raises:
-            OSError: the disk does not take them; they are written with the next ones.
-        """
-        self._rows += [_row(record, member) for member in record.members]
+        """Append one row per member."""
+        self._pending += [_row(record, member) for member in record.members]
         self._write()
-
-    def finish(self, summary: Any) -> None:
-        """Write what is not written yet."""
-        self._write()
-
-    def close(self) -> None:
-        """Write what is not written yet."""
-        self._write()
-
-    def sync(self) -> None:
-        """Write all rows to the disk itself."""
-        self._write()
-        self._file.sync()
-
-    def pop_warnings(self) -> list[str]:
-        """Return what was repaired."""
-        return self._file.pop_warnings()
 
     def _write(self) -> None:
-        rows = self._rows
+        rows = self._pending
         if not rows:
             return
         if not self._columns:
@@ -180,95 +185,63 @@ class CsvReporter(DurableReporter):
             self._rewrite(wanted, [*_table(self.path, self._columns).records, *rows])
         else:
             self._rewrite(wanted, rows)
-        self._columns, self._rows = wanted, []
+        self._columns, self._pending = wanted, []
 
     def _resume_at(self, generation: int) -> None:
-        if not self.path.is_file():
-            return
-        columns = _header(self.path)
+        columns = _header(self.path) if self.path.is_file() else ()
         if not columns:
             return
         found = _table(self.path, columns)
         if found.damaged:
-            self._file.repair(found.damaged)
-        kept = [row for row in found.records if float(row["generation"]) < generation]
-        if len(kept) < len(found.records) or not found.is_whole:
-            self._rewrite(columns, kept)
+            self._file.back_up(found.damaged)
+        earlier = [row for row in found.records if float(row["generation"]) < generation]
+        if len(earlier) < len(found.records) or not found.is_intact:
+            self._rewrite(columns, earlier)
         self._columns = columns
 
     def _rewrite(self, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
         self._file.replace(_csv(columns, [dict(zip(columns, columns, strict=True)), *rows]))
 
 
-class LineageReporter(DurableReporter):
+class LineageReporter(FileReporter[OffspringRecord]):
     """Writes `lineage.jsonl`: every `OffspringRecord` as one JSON object; a number that is not finite is null."""
 
-    def __init__(self, run_dir: Path | str):
-        self._file = RecordFile(Path(run_dir) / LINEAGE)
-        self._fresh = True
-        self._births: list[OffspringRecord] = []
-        """Those that are not in the file yet."""
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._file.path
+    file_name = LINEAGE
+    _is_new = True
 
     def start(self, run: RunRecord) -> None:
-        """Make the folder."""
-        self._file.prepare()
-        self._fresh, self._births = True, []
+        super().start(run)
+        self._is_new = True
 
     def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
-        """Append one line a birth.
-
-        Raises:
-            OSError: the disk does not take them; they are written with the next ones.
-        """
-        self._births += births
+        """Append one line per offspring."""
+        self._pending += births
         self._write()
-
-    def finish(self, summary: Any) -> None:
-        """Write what is not written yet."""
-        self._write()
-
-    def close(self) -> None:
-        """Write what is not written yet."""
-        self._write()
-
-    def sync(self) -> None:
-        """Write all births to the disk itself."""
-        self._write()
-        self._file.sync()
-
-    def pop_warnings(self) -> list[str]:
-        """Return what was repaired."""
-        return self._file.pop_warnings()
 
     def _write(self) -> None:
-        if not self._births:
+        if not self._pending:
             return
-        if self._fresh and self.path.is_file():
-            self._resume_at(min(birth.generation for birth in self._births))
-        self._fresh = False
-        self._file.append("".join(map(_line, self._births)))
-        self._births = []
+        if self._is_new and self.path.is_file():
+            self._resume_at(min(birth.generation for birth in self._pending))
+        self._is_new = False
+        self._file.append("".join(map(_line, self._pending)))
+        self._pending = []
 
     def _resume_at(self, generation: int) -> None:
-        found = _found(self.path, read_birth)
+        found = _parse_lines(self.path, read_birth)
         if found.damaged:
-            self._file.repair(found.damaged)
-        kept = [birth for birth in found.records if birth.generation < generation]
-        if len(kept) < len(found.records) or not found.is_whole:
-            self._file.replace("".join(map(_line, kept)))
+            self._file.back_up(found.damaged)
+        earlier = [birth for birth in found.records if birth.generation < generation]
+        if len(earlier) < len(found.records) or not found.is_intact:
+            self._file.replace("".join(map(_line, earlier)))
 
 
 def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
-    """Return the rows of a run's `metrics.csv`: `mutation` and `architecture` as text, all else as float (or nan).
+    """Return the rows of a run's `metrics.csv`: `mutation` and `architecture` as text, other columns as float (or nan).
 
     Raises:
-        ConfigurationError: there is no such file, or it is not that of a run.
-        CheckpointError: the file is damaged: names the line, the column, the value and what is allowed.
+        ConfigurationError: there is no such file, or it is not a metrics file.
+        CheckpointError: the file is damaged; names the line, the column, the value and what is allowed.
     """
     path = _existing(Path(run_dir) / METRICS)
     table = csv.reader(safe_folder.read_lines(path))
@@ -285,11 +258,11 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
 
 
 def read_lineage(run_dir: Path | str) -> tuple[OffspringRecord, ...]:
-    """Return the births of a run's `lineage.jsonl`, oldest first.
+    """Return the records of a run's `lineage.jsonl`, oldest first.
 
     Raises:
         ConfigurationError: there is no such file.
-        CheckpointError: the file is damaged: names the line, the field, the value and what is allowed.
+        CheckpointError: the file is damaged; names the line, the field, the value and what is allowed.
     """
     path = _existing(Path(run_dir) / LINEAGE)
     lines = enumerate(safe_folder.read_lines(path), start=1)
@@ -297,12 +270,12 @@ def read_lineage(run_dir: Path | str) -> tuple[OffspringRecord, ...]:
 
 
 def read_birth(line: str, where: str) -> OffspringRecord:
-    """Return the birth that a line of `lineage.jsonl` describes; `where` is what a CheckpointError calls the line."""
+    """Parse a line of `lineage.jsonl`; `where` names the line in a CheckpointError."""
     return OffspringRecord.from_json(safe_folder.parse_json(line.encode(), where), where)
 
 
 def begins_as_metrics(path: Path) -> bool:
-    """Whether a file begins as `metrics.csv` does; an empty one does."""
+    """Return whether a file is empty or begins as `metrics.csv` does."""
     columns = _header(path)
     return not columns or columns[: len(_IDENTITY)] == _IDENTITY
 
@@ -321,45 +294,42 @@ def _existing(path: Path) -> Path:
     return path
 
 
-# -- what a resumed run finds
-
-
-class Found(NamedTuple, Generic[T]):
-    """What is left in a file that a resumed run continues."""
+class ParsedLines(NamedTuple, Generic[T]):
+    """The content of a file that a resumed run continues."""
 
     records: list[T]
     damaged: list[int]
-    """Numbers of the lines that are no records."""
-    is_whole: bool
+    """Numbers of the lines that are not records."""
+    is_intact: bool
     """Whether every byte of the file is part of a record."""
 
 
-def _found(path: Path, parse: Callable[[str, str], T], *, skip: int = 0) -> Found[T]:
-    """Parse each line of a file but the first few, and leave out those that are damaged.
+def _parse_lines(path: Path, parse: Callable[[str, str], T], *, skip: int = 0) -> ParsedLines[T]:
+    """Parse each line of a file but the first `skip`, and leave out damaged ones.
 
-    A process that is killed, and a disk that is full, leave a last line without its end; a power cut leaves NUL bytes
-    where lines were. Neither was ever written as a whole, so neither counts as damage.
+    A killed process and a full disk leave a partial last line, a power cut leaves NUL bytes at the end. Neither was
+    written completely, so neither counts as damage.
     """
     data = safe_folder.read_regular(path, safe_folder.MAX_TEXT_BYTES)
     texts = data.rstrip(b"\0").decode("utf-8", errors="replace").split("\n")
-    found: Found[T] = Found([], [], not texts[-1] and not data.endswith(b"\0"))
+    found: ParsedLines[T] = ParsedLines([], [], not texts[-1] and not data.endswith(b"\0"))
     for number, text in enumerate(texts[skip:-1], 1 + skip):
         try:
             found.records.append(parse(text, f"path={str(path)!r}, line {number}"))
         except (CheckpointError, ValueError):
             found.damaged.append(number)
-    return found if not found.damaged else found._replace(is_whole=False)
+    return found if not found.damaged else found._replace(is_intact=False)
 
 
-def _table(path: Path, columns: tuple[str, ...]) -> Found[dict[str, str]]:
-    """The rows of `metrics.csv`, as they are written there."""
+def _table(path: Path, columns: tuple[str, ...]) -> ParsedLines[dict[str, str]]:
+    """The rows of `metrics.csv` as text."""
 
     def parse(line: str, where: str) -> dict[str, str]:
         fields = _fields(line)
         _read_row(columns, fields)
         return dict(zip(columns, fields, strict=True))
 
-    return _found(path, parse, skip=1)
+    return _parse_lines(path, parse, skip=1)
 
 
 def _fields(line: str) -> list[str]:
@@ -367,9 +337,6 @@ def _fields(line: str) -> list[str]:
         return next(csv.reader([line]), [])
     except csv.Error:  # NUL bytes, or a field that is too long
         return []
-
-
-# -- writing
 
 
 def _row(record: GenerationRecord, member: MemberRecord) -> dict[str, Any]:
@@ -388,7 +355,7 @@ def _line(birth: OffspringRecord) -> str:
 
 
 def _read_row(columns: tuple[str, ...], fields: list[str]) -> dict[str, Any]:
-    """A row of `metrics.csv` by column; ValueError says which field cannot be one."""
+    """Parse a row of `metrics.csv`; ValueError names the field that is wrong."""
     if len(fields) != len(columns):
         raise ValueError(f"it has {len(fields)} fields; allowed is one for each of {len(columns)} columns")
     row: dict[str, Any] = {

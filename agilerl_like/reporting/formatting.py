@@ -1,4 +1,4 @@
-"""Numbers, durations and mutations as a person wants to read them: short, aligned, and no digit that is noise."""
+"""Numbers, durations and mutations as short text, without digits that are only noise."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def hyperparameter(value: float | int, *, scientific: bool = False) -> str:
-    """Return a hyperparameter in at most seven characters where possible: `2048`, `0.995`, `3.2e-4`."""
+    """Return a hyperparameter in about seven characters: `2048`, `0.995`, `3.2e-4`."""
     if isinstance(value, Integral):
         return str(value)
     if math.isfinite(value) and value != 0 and (scientific or not 0.01 <= abs(value) < 10_000):
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
-    return f"{value:.4g}" if 0.9 <= abs(value) < 1 else f"{value:.3g}"  # discounts tell in the last digit
+    return f"{value:.4g}" if 0.9 <= abs(value) < 1 else f"{value:.3g}"  # the last digit of a discount matters
 
 
 def hyperparameters(values: Sequence[float | int]) -> list[str]:
-    """Return the values of one hyperparameter in one notation, so that a column can be compared at a glance."""
+    """Return the values of one hyperparameter in the same notation, so that they can be compared at a glance."""
     tiny = any(0 < abs(value) < 0.01 for value in values)
     return [hyperparameter(value, scientific=tiny and abs(value) < 1) for value in values]
 
 
 def returns(values: Iterable[float], *, signed: bool = False) -> list[str]:
-    """Return fitnesses with as many decimals as the largest of them leaves meaningful; an absent one is empty."""
+    """Return fitnesses with the decimals that suit the largest; a value that is not finite is empty."""
     values = list(values)
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     decimals = 0 if largest >= 1000 else 1 if largest >= 10 else 2 if largest >= 0.1 or largest == 0 else 4
@@ -36,7 +36,7 @@ def returns(values: Iterable[float], *, signed: bool = False) -> list[str]:
 
 
 def fitness(value: float) -> str:
-    """Return one fitness, `nan` if it is none."""
+    """Return one fitness; `nan` and `inf` as such."""
     return returns([value])[0] or str(value)
 
 
@@ -49,7 +49,7 @@ def count(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return `0:42`, `12:05` or `3:07:09`; `-:--` where it is not known."""
+    """Return `0:42`, `12:05` or `3:07:09`; `-:--` if it is not known."""
     if not math.isfinite(seconds):
         return "-:--"
     minutes, rest = divmod(round(seconds), 60)
@@ -68,22 +68,22 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def shares(seconds_by_part: Mapping[str, float]) -> list[str]:
-    """Return each part's share of the whole, largest first: `env 41%`."""
+    """Return each part's share of the sum, largest first: `env 41%`."""
     whole = sum(seconds_by_part.values())
     ordered = sorted(seconds_by_part.items(), key=lambda item: -item[1])
     return [f"{part} {seconds / whole:.0%}" for part, seconds in ordered if whole > 0 and seconds / whole >= 0.005]
 
 
 def mutation(record: Mapping[str, Any]) -> str:
-    """Return what one mutation did, with its numbers: `lr 1e-3 → 1.2e-3`, `encoder.add_node (layer 0, nodes 32)`."""
+    """Return a mutation with its arguments: `lr 1e-3 → 1.2e-3`, `encoder.add_node (layer 0, nodes 32)`."""
     kind, operator, details = record["kind"], record.get("operator", ""), record.get("details", {})
     if kind == "none":
         return ""
     if kind == "rl_hp":
         return ", ".join(_change(name, change) for name, change in details.items())
-    numbers = ", ".join(f"{name} {_word(value)}" for name, value in details.items())
-    what = "weights perturbed" if kind == "parameters" else operator or kind
-    return f"{what} ({numbers})" if numbers else what
+    arguments = ", ".join(f"{name} {_value(value)}" for name, value in details.items())
+    label = "weights perturbed" if kind == "parameters" else operator or kind
+    return f"{label} ({arguments})" if arguments else label
 
 
 def _change(name: str, change: Sequence[float | int]) -> str:
@@ -91,7 +91,7 @@ def _change(name: str, change: Sequence[float | int]) -> str:
     return f"{name} {before} → {after}"
 
 
-def _word(value: Any) -> str:
+def _value(value: Any) -> str:
     if isinstance(value, (list, tuple)) and len(value) == 2:
-        return f"{_word(value[0])} → {_word(value[1])}"
+        return f"{_value(value[0])} → {_value(value[1])}"
     return hyperparameter(value) if isinstance(value, (int, float)) else str(value)

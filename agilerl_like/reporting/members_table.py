@@ -1,15 +1,15 @@
-"""The table of a population that fits the window: the fittest on top, a row a member.
+"""The table of a population, one row per member, fittest first, in a layout that fits the window.
 
-Where the window is narrow the headers are broken, then the words (architecture, mutation) move into a second table,
-then the least telling columns go. What is left out for want of room is named below the table, never dropped in silence.
+In a narrow window headers are broken into lines, then text columns (architecture, mutation) move into a second table,
+then the least informative columns are left out. A note below the table names everything that is left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from itertools import repeat
+from typing import Literal, NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -20,65 +20,61 @@ from agilerl_like.reporting import formatting
 from agilerl_like.reporting.records import GenerationRecord, MemberRecord, fitness_order
 
 _GAP = 2
-_ARCHITECTURE = 40  # what it may claim beside numbers; where there is room it takes more
-_ARCHITECTURE_ALONE = 12  # what it must have in a table of words, whose width shall not cost a number
+_ARCHITECTURE_WIDTH = 40  # least width beside numbers; it grows into free space
+_ARCHITECTURE_WIDTH_ALONE = 12  # least width in the second table
 
 
 def members_table(
     record: GenerationRecord, previous: Mapping[int, float], *, width: int, height: int = 10_000
 ) -> RenderableType:
-    """Return a generation's members in one table or two, of at most `width` columns and about `height` lines.
+    """Return a generation's members in one or two tables of at most `width` columns and about `height` lines.
 
-    `previous` holds the fitness of the generation before by uid; a newborn is compared with its parent.
+    `previous` is the fitness of the previous generation by uid; offspring are compared with their parent.
     """
     members = sorted(record.members, key=fitness_order, reverse=True)
-    facts = _facts(members, previous, math.inf if record.target is None else record.target)
-    numbers = [_numbers(name, members) for name in members[0].hyperparameters]
-    words = _words(members)
-    tables, left_out = _arrange(facts, numbers, words, width)
+    identity = _identity(members, previous, math.inf if record.target is None else record.target)
+    hyperparameters = [
+        _column(name, formatting.hyperparameters([m.hyperparameters[name] for m in members]))
+        for name in members[0].hyperparameters
+    ]
+    tables, left_out = _arrange(identity, hyperparameters, _texts(members), width)
     parts: list[RenderableType] = []
     rows = len(members)
     for table in tables:
-        room = height - 1 - _height(table)  # a line for the note
-        rows = min(rows, room if parts else max(1, room))
+        fitting = height - 1 - _header_height(table)  # one line for the note
+        rows = min(rows, fitting if parts else max(1, fitting))
         if rows < 1:
             break
-        parts += [_render([column.top(rows) for column in table], width), ""]
-        height -= _height(table) + rows + 1
-    unseen = len(members) - rows
-    notes = [f"{unseen} more {'member' if unseen == 1 else 'members'}"] if unseen else []
+        parts += [_render(table, rows, width), ""]
+        height -= _header_height(table) + rows + 1
+    hidden = len(members) - rows
+    notes = [f"{hidden} more {'member' if hidden == 1 else 'members'}"] if hidden else []
     notes += [f"not shown: {', '.join(left_out)}"] if left_out else []
     if notes:
         parts[-1] = Text(f"… {'; '.join(notes)}", style="dim", overflow="ellipsis", no_wrap=True)
     return Group(*(parts if notes else parts[:-1]))
 
 
-@dataclass(frozen=True)
-class _Column:
+class _Column(NamedTuple):
     header: str
-    cells: tuple[str, ...]
-    styles: tuple[str, ...]
+    cells: list[Text]
     justify: Literal["left", "right"] = "right"
-    claim: int = 0  # of an elastic column: the width it insists on
-
-    @property
-    def width(self) -> int:
-        return min(self.full_width, self.claim or self.full_width)
+    min_width: int = 0  # 0: as wide as its cells; else elastic
 
     @property
     def full_width(self) -> int:
-        return max(map(cell_len, (*self.header.split("\n"), *self.cells)))
+        return max(map(cell_len, (*self.header.split("\n"), *(cell.plain for cell in self.cells))))
+
+    @property
+    def width(self) -> int:
+        return min(self.full_width, self.min_width or self.full_width)
 
     def broken(self) -> _Column:
-        return replace(self, header=self.header.replace("_", "\n").replace(" ", "\n"))
-
-    def top(self, rows: int) -> _Column:
-        return replace(self, cells=self.cells[:rows], styles=self.styles[:rows])
+        return self._replace(header=self.header.replace("_", "\n").replace(" ", "\n"))
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """How columns are shown; `_LAYOUTS` go from roomy to tight."""
+class _Layout(NamedTuple):
+    """An arrangement of columns; `_LAYOUTS` are ordered from wide to narrow."""
 
     stacked: bool = False
     broken: bool = False
@@ -99,29 +95,31 @@ _LAYOUTS = (
 
 
 def _arrange(
-    facts: list[_Column], numbers: list[_Column], words: list[_Column], width: int
+    identity: list[_Column], hyperparameters: list[_Column], texts: list[_Column], width: int
 ) -> tuple[list[list[_Column]], list[str]]:
+    """The columns of one or two tables that fit the width, and the headers of hyperparameters that do not."""
     tables: list[list[_Column]] = []
-    for shown in range(len(numbers), -1, -1):
+    for shown in range(len(hyperparameters), -1, -1):
         for layout in _LAYOUTS:
-            tables = _tables(layout, facts, numbers[:shown], words)
+            tables = _tables(layout, [*identity, *hyperparameters[:shown]], texts)
             if all(_width(table) <= width for table in tables):
-                return tables, [column.header for column in numbers[shown:]]
-    return tables, [column.header for column in numbers]
+                return tables, [column.header for column in hyperparameters[shown:]]
+    return tables, [column.header for column in hyperparameters]
 
 
-def _tables(layout: _Layout, facts: list[_Column], numbers: list[_Column], words: list[_Column]) -> list[list[_Column]]:
-    facts, numbers, words = (
+def _tables(layout: _Layout, numbers: list[_Column], texts: list[_Column]) -> list[list[_Column]]:
+    numbers, texts = (
         [column.broken() if layout.broken else column for column in columns if column.header not in layout.without]
-        for columns in (facts, numbers, words)
+        for columns in (numbers, texts)
     )
     if not layout.stacked:
-        return [[*facts, *numbers, *words]]
-    name = next(column for column in facts if column.header == "member")
-    return [[*facts, *numbers], [name, *(replace(c, claim=c.claim and _ARCHITECTURE_ALONE) for c in words)]]
+        return [[*numbers, *texts]]
+    member = next(column for column in numbers if column.header == "member")
+    narrow = [column._replace(min_width=column.min_width and _ARCHITECTURE_WIDTH_ALONE) for column in texts]
+    return [numbers, [member, *narrow]]
 
 
-def _height(table: list[_Column]) -> int:
+def _header_height(table: list[_Column]) -> int:
     return max(column.header.count("\n") for column in table) + 1
 
 
@@ -129,55 +127,52 @@ def _width(table: list[_Column]) -> int:
     return sum(column.width for column in table) + _GAP * (len(table) - 1)
 
 
-def _facts(members: list[MemberRecord], previous: Mapping[int, float], goal: float) -> list[_Column]:
+def _column(header: str, cells: Iterable[str], styles: Iterable[str] | str = "") -> _Column:
+    each = repeat(styles) if isinstance(styles, str) else styles
+    return _Column(header, [Text(cell, style=style) for cell, style in zip(cells, each, strict=False)])
+
+
+def _identity(members: list[MemberRecord], previous: Mapping[int, float], target: float) -> list[_Column]:
     fitness = [m.fitness for m in members]
     changes = [m.fitness - previous.get(m.uid, previous.get(m.parent_uid, math.nan)) for m in members]
-    newborn = [bool(previous) and m.uid not in previous for m in members]
-    names = tuple(f"{m.uid} ← {m.parent_uid}" if new else str(m.uid) for m, new in zip(members, newborn, strict=True))
-    quiet = ("dim",) * len(members)
+    is_new = [bool(previous) and m.uid not in previous for m in members]
+    names = [f"{m.uid} ← {m.parent_uid}" if new else str(m.uid) for m, new in zip(members, is_new, strict=True)]
     return [
-        _Column("slot", tuple(str(m.slot) for m in members), quiet),
-        _Column("member", names, tuple("cyan" if new else "" for new in newborn), "left"),
-        _Column(
+        _column("slot", (str(m.slot) for m in members), "dim"),
+        _column("member", names, ("cyan" if new else "" for new in is_new))._replace(justify="left"),
+        _column(
             "fitness",
-            tuple(text or "nan" for text in formatting.returns(fitness)),
-            tuple("green" if value >= goal else "" if math.isfinite(value) else "red" for value in fitness),
+            (text or "nan" for text in formatting.returns(fitness)),
+            ("green" if value >= target else "" if math.isfinite(value) else "red" for value in fitness),
         ),
-        _Column("±", tuple(formatting.returns([m.fitness_std for m in members])), quiet),
-        _Column(
+        _column("±", formatting.returns([m.fitness_std for m in members]), "dim"),
+        _column(
             "change",
-            tuple(formatting.returns(changes, signed=True)),
-            tuple("green" if change > 0 else "red" if change < 0 else "dim" for change in changes),
+            formatting.returns(changes, signed=True),
+            ("green" if change > 0 else "red" if change < 0 else "dim" for change in changes),
         ),
     ]
 
 
-def _numbers(name: str, members: list[MemberRecord]) -> _Column:
-    values = [m.hyperparameters[name] for m in members]
-    return _Column(name, tuple(formatting.hyperparameters(values)), ("",) * len(members))
-
-
-def _words(members: list[MemberRecord]) -> list[_Column]:
-    quiet = ("dim",) * len(members)
-    mutations = tuple("-" if m.mutation in ("None", "") else m.mutation for m in members)
+def _texts(members: list[MemberRecord]) -> list[_Column]:
+    mutations = ["-" if m.mutation in ("None", "") else m.mutation for m in members]
+    architecture = _column("architecture", (m.architecture for m in members))
     return [
-        _Column("weights", tuple(formatting.count(m.parameters) for m in members), quiet),
-        _Column(
-            "architecture", tuple(m.architecture for m in members), ("",) * len(members), "left", claim=_ARCHITECTURE
+        _column("weights", (formatting.count(m.parameters) for m in members), "dim"),
+        architecture._replace(justify="left", min_width=_ARCHITECTURE_WIDTH),
+        _column("last mutation", mutations, ("dim" if m == "-" else "magenta" for m in mutations))._replace(
+            justify="left"
         ),
-        _Column("last mutation", mutations, tuple("dim" if m == "-" else "magenta" for m in mutations), "left"),
     ]
 
 
-def _render(columns: Sequence[_Column], width: int) -> Table:
-    spare = width - _width(list(columns))
-    tall = _height(list(columns))
+def _render(columns: list[_Column], rows: int, width: int) -> Table:
+    spare, height = width - _width(columns), _header_height(columns)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
-        room = min(column.full_width, column.width + spare) if column.claim else column.width
-        header = "\n" * (tall - 1 - column.header.count("\n")) + column.header
-        table.add_column(header, justify=column.justify, width=room, no_wrap=True, overflow="ellipsis")
-    for row in range(len(columns[0].cells)):
-        cells = [Text(column.cells[row], style=column.styles[row]) for column in columns]
-        table.add_row(*cells, style="bold" if row == 0 else "")
+        column_width = min(column.full_width, column.width + spare) if column.min_width else column.width
+        header = "\n" * (height - 1 - column.header.count("\n")) + column.header
+        table.add_column(header, justify=column.justify, width=column_width, no_wrap=True, overflow="ellipsis")
+    for row in range(rows):
+        table.add_row(*(column.cells[row] for column in columns), style="bold" if row == 0 else "")
     return table

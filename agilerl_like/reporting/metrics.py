@@ -1,6 +1,6 @@
-"""The numbers of a generation under the names that other tools use, one definition for CSV, TensorBoard and W&B.
+"""Metrics of a generation by name, for CSV and all trackers.
 
-`rollout/`, `train/`, `eval/` and `time/` mean what they mean in Stable-Baselines3 (`eval/mean_reward` is the fitness,
+`rollout/`, `train/`, `eval/` and `time/` have the meaning of Stable-Baselines3 (`eval/mean_reward` is the fitness,
 `rollout/ep_rew_mean` the return of training episodes); `hp/`, `member/` and `population/` are ours.
 """
 
@@ -13,7 +13,7 @@ from agilerl_like.reporting.records import GenerationRecord, MemberRecord
 
 
 def member_metrics(member: MemberRecord) -> dict[str, float]:
-    """Return what is particular to one member."""
+    """Return the metrics of one member."""
     return {
         "eval/mean_reward": member.fitness,
         "eval/std_reward": member.fitness_std,
@@ -25,10 +25,10 @@ def member_metrics(member: MemberRecord) -> dict[str, float]:
 
 
 def population_metrics(record: GenerationRecord) -> dict[str, float]:
-    """Return what all members have in common.
+    """Return the metrics of the whole population.
 
     `best`, `median` and `worst` are taken over the finite fitnesses of this generation; `best_ever…` describe the best
-    agent of the run so far, whose fitness is that of fresh episodes.
+    agent of the run so far, with its fitness on fresh episodes.
     """
     fitness = [member.fitness for member in record.members if math.isfinite(member.fitness)]
     return {

@@ -1,7 +1,7 @@
-"""What a run tells the people who watch it: plain frozen records, so that a sink needs no knowledge of agents.
+"""Frozen records that the training loop passes to reporters, so that reporters need not know agents.
 
-The training loop fills them and every sink reads the same ones. Steps are env steps. A number that does not exist (no
-episode ended, nobody confirmed the fitness) is nan and never 0, for 0 is a return that an agent may really have.
+Steps are env steps. A missing number (no episode ended, the fitness is not confirmed) is nan and never 0, because 0 is
+a possible return.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agilerl_like.errors import CheckpointError
 from agilerl_like.storage.validation import Flag, NonNegativeInt, Number, Score, Text, short_repr, validate_record
 
 NO_PARENT = -1
-"""The `parent_uid` of a member that nobody begot: the first population."""
+"""The `parent_uid` of the members of the initial population."""
 
 
 ParentUid = Annotated[int, Field(strict=True, ge=NO_PARENT, lt=2**63)]
@@ -26,7 +26,7 @@ MUTATION_KEYS = {"kind", "operator", "details"}
 
 
 def _checked_mutation(change: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a mutation of a birth; ValueError unless it can be printed."""
+    """Return a mutation; ValueError unless it can be printed."""
     kind, operator, details = change.get("kind"), change.get("operator", ""), change.get("details", {})
     if not (isinstance(kind, str) and isinstance(operator, str) and isinstance(details, Mapping)):
         raise ValueError("allowed is a mapping of kind (text), operator (text) and details (a mapping)")
@@ -42,7 +42,7 @@ def _checked_mutation(change: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """The start of a run. `max_env_steps` is summed over all members, as is every step count that names no member."""
+    """The start of a run. `max_env_steps` is summed over all members, as are all step counts outside `MemberRecord`."""
 
     name: str
     env: str
@@ -53,7 +53,7 @@ class RunRecord:
     max_env_steps: int
     target: float | None = None
     backend: str = ""
-    """What steps the envs, and why."""
+    """How the envs are stepped, and why."""
     run_dir: Path | None = None
     processes: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -63,12 +63,11 @@ class RunRecord:
 class MemberRecord:
     """One member at the end of one generation, before selection.
 
-    `fitness` is the mean return of its `episodes` evaluation episodes (of `evaluation_steps` in all) and `fitness_std`
-    their standard deviation;
-    `train_return` the mean return of the training episodes that ended in this generation; `hyperparameters` those that
-    it trained with; `mutation` the label of what made it ("None", "lr", "encoder.add_node", …); `losses` have
-    Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` counts its weights;
-    `legend` says what stands at each place of `architecture`.
+    `fitness` is the mean return of `episodes` evaluation episodes with `evaluation_steps` steps in total, `fitness_std`
+    their standard deviation; `train_return` is the mean return of the training episodes that ended in this generation;
+    `hyperparameters` are those it trained with; `mutation` is the label of the mutation that produced it ("None", "lr",
+    "encoder.add_node", …); `losses` have Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …);
+    `parameters` is the number of weights; `legend` explains the parts of `architecture`.
     """
 
     slot: NonNegativeInt
@@ -92,9 +91,8 @@ class MemberRecord:
 class BestRecord(MemberRecord):
     """The best agent of a run so far, found in `generation`.
 
-    `fitness`, `fitness_std` and `episodes` are those of fresh episodes, which selection does not use, and
-    `standard_error` is the standard error of that fitness. It is nan where an interrupt came before the fresh episodes:
-    `fitness` is then that of the member's evaluation.
+    `fitness`, `fitness_std` and `episodes` are of fresh episodes, which selection does not use, and `standard_error` is
+    that of the fitness. It is nan if an interrupt came before the fresh episodes: `fitness` is then the evaluation's.
     """
 
     generation: NonNegativeInt
@@ -102,7 +100,7 @@ class BestRecord(MemberRecord):
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the fitness is that of fresh episodes."""
+        """Whether the fitness was measured on fresh episodes."""
         return math.isfinite(self.fitness) and math.isfinite(self.standard_error)
 
 
@@ -110,9 +108,9 @@ class BestRecord(MemberRecord):
 class OffspringRecord:
     """One decision of evolution, taken at the end of `generation`, and one line of lineage.jsonl.
 
-    Each mutation has the keys kind, operator and details (for numbers: `{"lr": [before, after]}`). A survivor keeps its
-    uid, and its parent is itself as it was. A founder has `parent_uid == NO_PARENT`, no parent's values, generation 0.
-    `reason` is said when selection had no choice ("replaced: fitness is nan").
+    Each mutation has the keys kind, operator and details (of hyperparameters: `{"lr": [before, after]}`). A survivor
+    keeps its uid and is its own parent. An initial member has `parent_uid == NO_PARENT`, no parent's values, generation
+    0. `reason` is given when a member had to be replaced ("replaced: fitness is nan").
     """
 
     generation: NonNegativeInt
@@ -129,15 +127,15 @@ class OffspringRecord:
     reason: Text = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data that `from_json` reads; a number that is not finite is null."""
+        """Return plain data for `from_json`; a number that is not finite is null."""
         return _plain({field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
     def from_json(cls, data: Any, where: str = "birth") -> OffspringRecord:
-        """Read what `to_json` wrote.
+        """Read the output of `to_json`.
 
         Raises:
-            CheckpointError: a field is missing, unknown or of no meaning; `where` says what it was read from.
+            CheckpointError: a field is missing, unknown or invalid; `where` names the source.
         """
         if isinstance(data, Mapping):
             fitness, mutations = data.get("parent_fitness"), data.get("mutations")
@@ -153,7 +151,7 @@ class OffspringRecord:
 
 
 def offspring_from_json(data: Any, where: str) -> tuple[OffspringRecord, ...]:
-    """Read a list of births; CheckpointError says which is wrong."""
+    """Read a list of records; CheckpointError names the one that is wrong."""
     if not isinstance(data, list):
         raise CheckpointError(f"{where}={short_repr(data)}; allowed is a list of births")
     return tuple(OffspringRecord.from_json(birth, f"{where}.{number}") for number, birth in enumerate(data))
@@ -163,7 +161,7 @@ def offspring_from_json(data: Any, where: str) -> tuple[OffspringRecord, ...]:
 class GenerationRecord:
     """The end of one generation: generations count from 1, steps and seconds from the start of the run.
 
-    `env_steps` are the training steps of all members so far, `evaluation_steps` those of evaluation, and
+    `env_steps` and `evaluation_steps` are the steps of all members so far in training and in evaluation,
     `steps_per_second` is the speed of this generation. `seconds_by_part` is the time since the start spent in env, act,
     learn, evaluate, evolve and report. `best` is the best agent of the run so far, this generation included.
     """
@@ -187,11 +185,11 @@ class GenerationRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryRecord:
-    """The end of a run: its best agent, of whichever generation, and how that came to be.
+    """The end of a run, with the best agent of all generations.
 
-    `reason` is "target reached", "budget spent", "interrupted" or "disk full". `resume` is what to type to go on, empty
-    if there is nothing to go on with.
-    `ancestry` holds the births that led to `best`, oldest first, without survivals that changed nothing.
+    `reason` is "target reached", "budget spent", "interrupted" or "disk full". `resume` is the command that resumes the
+    run, empty if it cannot be resumed. `ancestry` holds the ancestors of `best`, oldest first, without survivals that
+    changed nothing.
     """
 
     reason: str
@@ -206,7 +204,7 @@ class SummaryRecord:
 
     @property
     def confirmed_fitness(self) -> float:
-        """Fitness of the best agent on fresh episodes, nan if none were played."""
+        """Fitness of the best agent on fresh episodes, nan if there were none."""
         return self.best.fitness if self.best.is_confirmed else math.nan
 
 
@@ -221,7 +219,7 @@ def _plain(value: Any) -> Any:
 
 
 def rank(fitness: float, uid: float, generation: float = 0) -> tuple[float, float, float]:
-    """Return what is compared to find the best: of equal fitness the later generation wins, and in one the oldest.
+    """Return the sort key of the best agent: at equal fitness the later generation wins, within one the smaller uid.
 
     A fitness that is not finite is the lowest.
     """

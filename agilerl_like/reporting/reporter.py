@@ -1,80 +1,80 @@
-"""What a sink of a run's records is, and how several are one.
+"""The interface of reporters, and several reporters as one.
 
-A run must outlive its reports: a sink whose pipe is closed or whose disk is full (`OSError`) is dropped with one
-warning on the others, and training continues. A `DurableReporter` is not dropped: it holds what the disk has not taken,
-and writes it later. Any other error is a bug and is raised.
+A run outlives its reports: a reporter whose pipe is closed or whose disk is full (`OSError`) is dropped with a warning
+to the others, and training continues. A `DurableReporter` is kept, because it holds the unwritten records in memory and
+writes them later. Any other error is a bug and is raised.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, RunRecord, SummaryRecord
 
 
 class Reporter(Protocol):
-    """A sink. A subclass overrides what it wants to hear; what it leaves alone does nothing."""
+    """Receives the records of a run; a subclass overrides the methods it needs, the others do nothing."""
 
     def start(self, run: RunRecord) -> None:
-        """Begin a run. Files are opened here and not at construction, so that building a sink changes nothing."""
+        """Begin a run. Files are opened here and not at construction, so that constructing has no side effects."""
         return
 
     def progress(self, env_steps: int) -> None:
-        """Hear how many env steps all members have done; called after every rollout, so it must return at once."""
+        """Receive the env steps of all members so far; called after every rollout, so it must return quickly."""
         return
 
     def generation(self, record: GenerationRecord) -> None:
-        """Hear the result of one generation, before selection."""
+        """Receive the result of one generation, before selection."""
         return
 
     def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
-        """Hear what evolution decided: one birth a slot, in the order of the slots."""
+        """Receive what evolution decided: one record a slot, in the order of the slots."""
         return
 
     def warning(self, text: str) -> None:
-        """Hear of something a person should know though the run goes on."""
+        """Receive a warning for the user; the run continues."""
         return
 
     def finish(self, summary: SummaryRecord) -> None:
-        """Hear how the run ended."""
+        """Receive the end of the run."""
         return
 
     def close(self) -> None:
-        """Let go of files and terminal; called once or more, whether or not the run finished."""
+        """Release files and terminal; called at least once, whether or not the run finished."""
         return
 
 
 class DurableReporter(Reporter):
-    """A sink whose records must outlive a full disk and a power cut.
+    """A reporter whose records must survive a full disk and a power cut.
 
-    A method that raises `OSError` has lost nothing: what it was told stays in memory and is written with what follows.
+    A method that raises `OSError` has lost nothing: unwritten records stay in memory and are written with later ones.
     """
 
     def sync(self) -> None:
-        """Write to the disk itself all that was reported so far; called before a checkpoint that counts on it."""
+        """Write all records so far to the disk itself; called before a checkpoint is saved."""
         return
 
     def pop_warnings(self) -> list[str]:
-        """Return what a person should be told of the file, once."""
+        """Return the warnings since the last call."""
         return []
 
 
 class Reporters(Reporter):
-    """Any number of sinks as one; with none it is silent."""
+    """Any number of reporters as one."""
 
-    def __init__(self, sinks: Iterable[Reporter] = ()):
-        self._sinks = list(sinks)
+    def __init__(self, reporters: Iterable[Reporter] = ()):
+        self._reporters = list(reporters)
         self._behind: list[Reporter] = []
-        """Sinks of which a person knows that they could not write everything at once."""
+        """Durable reporters that have failed to write, which the user has been warned of."""
 
     def __iter__(self) -> Iterator[Reporter]:
-        return iter(tuple(self._sinks))
+        return iter(tuple(self._reporters))
 
     def __len__(self) -> int:
-        return len(self._sinks)
+        return len(self._reporters)
 
     def __enter__(self) -> Reporters:
         return self
@@ -85,61 +85,51 @@ class Reporters(Reporter):
         self.close()
 
     def start(self, run: RunRecord) -> None:
-        """Begin in every sink."""
-        self._each(lambda sink: sink.start(run))
+        self._call("start", run)
 
     def progress(self, env_steps: int) -> None:
-        """Pass the count on."""
-        self._each(lambda sink: sink.progress(env_steps))
+        self._call("progress", env_steps)
 
     def generation(self, record: GenerationRecord) -> None:
-        """Pass the generation on."""
-        self._each(lambda sink: sink.generation(record))
+        self._call("generation", record)
 
     def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
-        """Pass the births on."""
-        self._each(lambda sink: sink.offspring(births))
+        self._call("offspring", births)
 
     def warning(self, text: str) -> None:
-        """Pass the warning on."""
-        self._each(lambda sink: sink.warning(text))
+        self._call("warning", text)
 
     def finish(self, summary: SummaryRecord) -> None:
-        """Pass the summary on."""
-        self._each(lambda sink: sink.finish(summary))
+        self._call("finish", summary)
 
     def sync(self) -> None:
-        """Let every record reach the disk itself."""
-        self._each(lambda sink: sink.sync() if isinstance(sink, DurableReporter) else None)
+        """Write all records of durable reporters to the disk itself."""
+        self._call("sync")
 
     def close(self) -> None:
-        """Close every sink."""
-        self._each(lambda sink: sink.close())
+        self._call("close")
 
-    def _each(self, tell: Callable[[Reporter], None]) -> None:
-        for sink in self:
-            if sink not in self._sinks:  # dropped meanwhile, when it was told of another's end
+    def _call(self, method: str, *arguments: Any) -> None:
+        for reporter in self:
+            if reporter not in self._reporters or not hasattr(reporter, method):  # dropped by a warning in this loop
                 continue
             try:
-                tell(sink)
+                getattr(reporter, method)(*arguments)
             except OSError as error:
-                self._fail(sink, error)
-            if isinstance(sink, DurableReporter):
-                for text in sink.pop_warnings():
+                self._handle(reporter, error)
+            if isinstance(reporter, DurableReporter):
+                for text in reporter.pop_warnings():
                     self.warning(text)
 
-    def _fail(self, sink: Reporter, error: OSError) -> None:
-        if not isinstance(sink, DurableReporter):
-            self._drop(sink, error)
-        elif sink not in self._behind:
-            self._behind.append(sink)
+    def _handle(self, reporter: Reporter, error: OSError) -> None:
+        name = type(reporter).__name__
+        if not isinstance(reporter, DurableReporter):
+            self._reporters.remove(reporter)
+            with contextlib.suppress(OSError):  # flushing the buffer fails again
+                reporter.close()
+            self.warning(f"{name} stopped: {error}. Training continues without it.")
+        elif reporter not in self._behind:
+            self._behind.append(reporter)
             self.warning(
-                f"{type(sink).__name__} is behind: {error}. Its records stay in memory and are written when the disk "
-                "takes them."
+                f"{name} cannot write: {error}. Its records stay in memory and are written when the disk accepts them."
             )
-
-    def _drop(self, sink: Reporter, error: OSError) -> None:
-        self._sinks.remove(sink)
-        with contextlib.suppress(OSError):  # what failed to write fails again when its buffer is flushed
-            sink.close()
-        self.warning(f"{type(sink).__name__} stopped: {error}. Training goes on without it.")

@@ -1,4 +1,4 @@
-"""The summary of a run: how good its best agent is, what it is made of, how it came to be, where it was saved."""
+"""The summary at the end of a run: fitness, genome, lineage and path of the best agent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich.console import RenderableType
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from agilerl_like.reporting import formatting
@@ -19,7 +19,7 @@ _STYLES = {"target reached": "green", "interrupted": "yellow", "disk full": "red
 
 
 def summary_facts(summary: SummaryRecord) -> dict[str, list[str]]:
-    """Return the lines of the summary under their labels, without any markup."""
+    """Return the lines of the summary by label, without markup."""
     best = summary.best
     values = [f"{name} {formatting.hyperparameter(value)}" for name, value in best.hyperparameters.items()]
     speed = summary.env_steps / summary.seconds if summary.seconds > 0 else math.nan
@@ -27,20 +27,20 @@ def summary_facts(summary: SummaryRecord) -> dict[str, list[str]]:
         "best fitness": [_fitness(summary)],
         "hyperparameters": [", ".join(values) or "-"],
         "architecture": [f"{best.architecture}  ({best.parameters:,} weights)"],
-        "lineage": _lineage(summary.ancestry) or [f"member {best.uid} is a founder"],
+        "lineage": _lineage(summary.ancestry) or [f"member {best.uid} is an initial member"],
         "steps": [
-            f"{formatting.count(summary.env_steps)} of training, {formatting.count(summary.evaluation_steps)} of evaluation"
-            f", {formatting.count(speed)} steps/s"
+            f"{formatting.count(summary.env_steps)} of training, "
+            f"{formatting.count(summary.evaluation_steps)} of evaluation, {formatting.count(speed)} steps/s"
         ],
         "time": [" · ".join([formatting.duration(summary.seconds), *formatting.shares(summary.seconds_by_part)])],
     }
     if summary.saved_to is not None:
         facts["saved to"] = [str(summary.saved_to)]
-    return {**facts, "to go on": [summary.resume]} if summary.resume else facts
+    return {**facts, "to resume": [summary.resume]} if summary.resume else facts
 
 
 def summary_panel(summary: SummaryRecord) -> RenderableType:
-    """Return the summary in a frame whose colour and title say why the run ended."""
+    """Return the summary in a frame; colour and title show why the run ended."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -62,50 +62,50 @@ def _fitness(summary: SummaryRecord) -> str:
     return f"{text}  (member {best.uid}, generation {best.generation})"
 
 
-class _Chapter(NamedTuple):
-    """One line of the lineage: when, who, at which fitness of the parent, what changed."""
+class _LineageRow(NamedTuple):
+    """One ancestor of the best agent: generation, uid, fitness of the parent, changes."""
 
-    when: str
-    who: str
+    generation: str
+    uid: str
     fitness: str
-    what: str
+    changes: str
 
 
 def _lineage(ancestry: Sequence[OffspringRecord]) -> list[str]:
-    story = _story(ancestry)
-    who, fitness = (max((len(getattr(line, part)) for line in story), default=0) for part in ("who", "fitness"))
-    return [f"{line.when}  {line.who:<{who}}  {line.fitness:>{fitness}}  {line.what}" for line in story]
+    rows = _lineage_rows(ancestry)
+    uid, fitness = (max((len(getattr(row, field)) for row in rows), default=0) for field in ("uid", "fitness"))
+    return [f"{row.generation}  {row.uid:<{uid}}  {row.fitness:>{fitness}}  {row.changes}" for row in rows]
 
 
 def _lineage_grid(ancestry: Sequence[OffspringRecord]) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(style="cyan", no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for line in _story(ancestry):
-        grid.add_row(*line)
+    grid = Table.grid(
+        Column(style="dim", no_wrap=True),
+        Column(style="cyan", no_wrap=True),
+        Column(justify="right", no_wrap=True),
+        Column(overflow="fold"),
+        padding=(0, 2),
+    )
+    for row in _lineage_rows(ancestry):
+        grid.add_row(*row)
     return grid
 
 
-def _story(ancestry: Sequence[OffspringRecord]) -> list[_Chapter]:
+def _lineage_rows(ancestry: Sequence[OffspringRecord]) -> list[_LineageRow]:
     fitness = formatting.returns([birth.parent_fitness for birth in ancestry])
-    lines = [
-        _Chapter(f"gen {birth.generation:>3}", _who(birth), f"at {text}" if text else "", _what(birth))
+    rows = [
+        _LineageRow(f"gen {birth.generation:>3}", _uids(birth), f"at {text}" if text else "", _changes(birth))
         for birth, text in zip(ancestry, fitness, strict=True)
     ]
-    if len(lines) <= _ANCESTORS:
-        return lines
-    left_out = len(lines) - _ANCESTORS + 1
-    return [lines[0], _Chapter("  …", "", "", f"{left_out} births more, in lineage.jsonl"), *lines[left_out + 1 :]]
+    if len(rows) <= _ANCESTORS:
+        return rows
+    left_out = len(rows) - _ANCESTORS + 1
+    return [rows[0], _LineageRow("  …", "", "", f"{left_out} births more, in lineage.jsonl"), *rows[left_out + 1 :]]
 
 
-def _who(birth: OffspringRecord) -> str:
-    if birth.survives or birth.parent_uid == NO_PARENT:
-        return str(birth.uid)
-    return f"{birth.uid} ← {birth.parent_uid}"
+def _uids(birth: OffspringRecord) -> str:
+    return str(birth.uid) if birth.survives or birth.parent_uid == NO_PARENT else f"{birth.uid} ← {birth.parent_uid}"
 
 
-def _what(birth: OffspringRecord) -> str:
+def _changes(birth: OffspringRecord) -> str:
     changes = "; ".join(filter(None, map(formatting.mutation, birth.mutations)))
-    return changes or ("founder" if birth.parent_uid == NO_PARENT else "copied unchanged")
+    return changes or ("initial member" if birth.parent_uid == NO_PARENT else "copied unchanged")

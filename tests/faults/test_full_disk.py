@@ -52,5 +52,5 @@ def test_records_that_the_disk_does_not_take_for_a_moment_cost_a_warning_and_are
     ended = train(tmp_path, faults="record:3:full;record:4:full;record:6:full")
     assert ended.code == 0, ended
     for name in ("CsvReporter", "LineageReporter"):
-        assert ended.said.count(f"{name} is behind: [Errno 28] No space left on device") == 1, ended.said
+        assert ended.said.count(f"{name} cannot write: [Errno 28] No space left on device") == 1, ended.said
     assert state(tmp_path) == undisturbed()

@@ -240,7 +240,7 @@ def test_the_summary_says_how_good_what_how_it_came_and_where_it_is(tmp_path):
         "  best fitness    205.0 ± 10.0 over 20 fresh episodes  (member 2, generation 1)",
         "  hyperparameters lr 1.2e-3, batch_size 64",
         "  architecture    enc 64 | head 64 Tanh  (12,345 weights)",
-        "  lineage         gen   0  0                 founder",
+        "  lineage         gen   0  0                 initial member",
         "                  gen   1  2 ← 0   at 100.0  lr 1e-3 → 1.2e-3",
         "                  gen  12  9 ← 2   at -50.0  encoder.add_node (layer 0, nodes 32)",
         "                  gen  13  11 ← 9  at 150.0  copied unchanged",
@@ -256,7 +256,7 @@ def test_a_long_lineage_keeps_its_founder_and_its_end():
     ConsoleReporter(console).finish(a_summary(ancestry=(a_founder(), *births)))
     lineage = [line for line in written(console).splitlines() if "gen " in line or "…" in line]
     assert len(lineage) == 12
-    assert "founder" in lineage[0]
+    assert "initial member" in lineage[0]
     assert "19 births more, in lineage.jsonl" in lineage[1]  # 30 in all, of which 1 + 10 are shown
     assert "gen  20" in lineage[2]
     assert "gen  29" in lineage[-1]
@@ -340,4 +340,4 @@ def test_one_episode_has_no_deviation_and_nothing_is_claimed_that_was_not_confir
     best = dataclasses.replace(a_summary().best, episodes=1, standard_error=math.nan)
     ConsoleReporter(console).finish(a_summary(best=best, ancestry=()))
     assert "  best fitness    205.0  (member 2, generation 1)\n" in written(console)
-    assert "member 2 is a founder" in written(console)
+    assert "member 2 is an initial member" in written(console)

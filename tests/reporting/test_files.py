@@ -133,9 +133,7 @@ def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(tmp_
         reporters.close()
     for name in ("metrics.csv", "lineage.jsonl"):
         assert (tmp_path / "full" / name).read_text() == (tmp_path / "roomy" / name).read_text()
-    behind = (
-        "is behind: [Errno 27] File too large. Its records stay in memory and are written when the disk takes them."
-    )
+    behind = "cannot write: [Errno 27] File too large. Its records stay in memory and are written when the disk accepts them."
     assert heard.texts == [f"CsvReporter {behind}", f"LineageReporter {behind}"]
 
 

@@ -68,7 +68,7 @@ def test_a_sink_that_cannot_write_is_dropped_with_one_warning():
     first, second = a_generation(a_member()), a_generation(a_member(), number=2)
     reporters.generation(first)
     reporters.generation(second)
-    text = "FullDisk stopped: [Errno 28] No space left on device. Training goes on without it."
+    text = "FullDisk stopped: [Errno 28] No space left on device. Training continues without it."
     assert before.heard == [first, text, second]
     assert after.heard == [text, first, second]
     assert full.asked == 1
