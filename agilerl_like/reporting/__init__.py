@@ -1,6 +1,6 @@
-"""What a person looks at while a population trains and afterwards: console, files, curves and a picture.
+"""Output for users during and after training: console, files, trackers and a plot.
 
-Everything here receives plain records and knows neither agents nor algorithms. Importing it loads no optional package.
+Everything here receives plain records and depends on no agent or algorithm. Importing it loads no optional package.
 """
 
 from agilerl_like.reporting.console import ConsoleReporter

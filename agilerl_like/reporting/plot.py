@@ -1,7 +1,7 @@
-"""One picture of a run: how fit its members became, and which hyperparameters and sizes led there.
+"""One figure of a run: fitness, hyperparameters and network size of all members over time.
 
-Every member is a branch that leaves its parent's; the branch of the best member is drawn dark in every panel, so that
-one can follow what was changed on the way. Where height is not fitness, colour is.
+Every member is a branch that starts at its parent; the lineage of the best member is dark in every panel. Panels whose
+height is not fitness show it as colour.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _LABELS = 16
 _LABEL_LENGTH = 20
 """Characters of a mutation's label: `encoder.remove_layer`, the longest operator of the default network."""
 _LEFT, _TOP, _RIGHT = 0.15, 0.65, 0.85
-"""Beyond these shares of the axes a label would leave them, and is put on the other side of its point."""
+"""Shares of the axes beyond which a label is put on the other side of its point, so that it stays inside."""
 _LEAST_SPREAD = 0.1
-"""Half the height of an axis at least, relative to the values: less would make noise look like a change."""
+"""Least half height of an axis relative to the values: a smaller one would make noise look like a change."""
 PANELS = 48
-"""Of hyperparameters, each of which is drawn by itself."""
+"""Most hyperparameters, each of which has its own panel."""
 DRAWABLE = 1e100
-"""Numbers beyond it, or nearer to zero than its inverse, are left out: the arithmetic of axes would overflow."""
+"""Larger numbers, and those below its inverse, are left out, because axis arithmetic would overflow."""
 _DARK, _BLUE, _GREY, _RED = "#14213d", "#2a6f97", "#b8c2cc", "#d1495b"
 
 
 def plot_run(run_dir: Path | str, path: Path | str | None = None) -> Path:
-    """Draw a run's folder into a PNG, `evolution.png` in that folder by default, and return where it is."""
+    """Plot a run into a PNG, by default `evolution.png` in its folder, and return the path."""
     target = Path(run_dir) / PLOT if path is None else Path(path)
     picture = io.BytesIO()
     figure(run_dir).savefig(picture, dpi=130, format="png")
@@ -52,7 +52,7 @@ def plot_run(run_dir: Path | str, path: Path | str | None = None) -> Path:
 
 
 def figure(run_dir: Path | str) -> Figure:
-    """Return the picture of a run, a figure that belongs to no window and to no global state."""
+    """Return the figure of a run; it belongs to no window and no global state."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -63,7 +63,7 @@ def figure(run_dir: Path | str) -> Figure:
         raise CheckpointError(
             f"path={str(Path(run_dir) / METRICS)!r} has {len(names)} hp/ columns; allowed are {PANELS}"
         )
-    columns = len(names) if len(names) <= 4 else min((3, 4), key=lambda n: -len(names) % n)  # few empty places
+    columns = len(names) if len(names) <= 4 else min((3, 4), key=lambda n: -len(names) % n)  # fewest empty panels
     lines = math.ceil(len(names) / columns)
     drawing = Figure(figsize=(12, 4 + 2.4 * lines), layout="constrained", facecolor="white")
     grid = drawing.add_gridspec(lines + 1, columns, height_ratios=[1.7] + [1] * lines)
@@ -71,7 +71,7 @@ def figure(run_dir: Path | str) -> Figure:
     norm = _fitness_norm(history)
     small = [drawing.add_subplot(grid[1 + i // columns, i % columns]) for i in range(len(names))]
     for axes, name in zip(small, names, strict=True):
-        _draw_trait(axes, name, history, norm)
+        _draw_panel(axes, name, history, norm)
     for axes in small[-columns:]:
         axes.set_xlabel("generation")
     bar = drawing.colorbar(small[0].collections[-1], ax=small, label="fitness", aspect=16 * lines, pad=0.01)
@@ -95,7 +95,7 @@ def _title(run_dir: Path, last: Mapping[str, Any], best: Mapping[str, Any]) -> s
 
 @dataclass(frozen=True)
 class _History:
-    """The rows of metrics.csv, the row that each continues (-1: none), and those that led to the best, oldest first."""
+    """The rows of metrics.csv, the row that each continues (-1: none), and the lineage of the best, oldest first."""
 
     rows: list[dict[str, Any]]
     before: list[int]
@@ -114,7 +114,7 @@ def _read(run_dir: Path | str) -> _History:
     last_seen: dict[int, int] = {}
     before: list[int] = []
     for start, stop in _generations(rows):
-        # Parents are looked up before their slot's new owner is entered: a clone leaves from where its parent stood.
+        # parents are looked up before the new members of their slots are added
         before += [last_seen.get(row["uid"], last_seen.get(row["parent_uid"], -1)) for row in rows[start:stop]]
         last_seen.update((row["uid"], index) for index, row in enumerate(rows[start:stop], start))
     lineage = [_best_row(rows)]
@@ -124,7 +124,7 @@ def _read(run_dir: Path | str) -> _History:
 
 
 def _best_row(rows: list[dict[str, Any]]) -> int:
-    """The row of the best agent of the run, as it was evaluated; without such columns, that of the highest fitness."""
+    """The row of the best agent of the run; without the columns that name it, the row of the highest fitness."""
     best = rows[-1].get("population/best_ever_uid"), rows[-1].get("population/best_ever_generation")
     for number, row in enumerate(rows):
         if (row["uid"], row["generation"]) == best:
@@ -143,7 +143,7 @@ def _fitness_norm(history: _History) -> Normalize:
 
     fitness = history.column("eval/mean_reward")
     fitness = fitness[np.isfinite(fitness)]
-    # One member that failed badly must not take the colours from all others.
+    # quantile: one member that failed badly must not use up the colour range
     return Normalize(*np.quantile(fitness, [0.1, 1.0]), clip=True) if fitness.size else Normalize(0.0, 1.0)
 
 
@@ -151,8 +151,8 @@ def _draw_branches(axes: Axes, history: _History, x: np.ndarray, y: np.ndarray) 
     from matplotlib.collections import LineCollection
 
     points = np.stack([x, y], axis=-1)
-    pieces = [points[[i, j]] for j, i in enumerate(history.before) if i >= 0]
-    axes.add_collection(LineCollection([p for p in pieces if np.isfinite(p).all()], colors=_GREY, linewidths=0.9))
+    segments = [points[[i, j]] for j, i in enumerate(history.before) if i >= 0]
+    axes.add_collection(LineCollection([p for p in segments if np.isfinite(p).all()], colors=_GREY, linewidths=0.9))
     axes.plot(*points[history.lineage].T, color=_DARK, linewidth=2.0, zorder=3, label="the best member's lineage")
 
 
@@ -170,7 +170,7 @@ def _draw_fitness(axes: Axes, history: _History) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: formatting.count(value))
     _limit_height(axes, np.concatenate([fitness, best, [target if abs(target) < DRAWABLE else math.nan]]), margin=0.2)
     _label_mutations(axes, history, steps, fitness)
-    _dress(axes, "fitness")
+    _style_axes(axes, "fitness")
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, frameon=False, fontsize=9)
 
 
@@ -184,39 +184,39 @@ def _label_mutations(axes: Axes, history: _History, x: np.ndarray, y: np.ndarray
         above = up < _TOP
         ends_here = across > (_LEFT if above else _RIGHT)  # above the point to its left, below it to its right
         axes.annotate(
-            _short(rows[i]["mutation"]), (x[i], y[i]), xytext=(-3 if ends_here else 3, 5 if above else -5),
+            _shortened(rows[i]["mutation"]), (x[i], y[i]), xytext=(-3 if ends_here else 3, 5 if above else -5),
             textcoords="offset points", ha="right" if ends_here else "left", va="bottom" if above else "top",
             rotation=-30 if above == ends_here else 30, rotation_mode="anchor", fontsize=8, color=_DARK, zorder=5,
             parse_math=False, clip_on=True,
         )  # fmt: skip
 
 
-def _short(label: str) -> str:
-    """Return the label of a mutation in at most `_LABEL_LENGTH` characters: several hyperparameters become a number."""
+def _shortened(label: str) -> str:
+    """Shorten the label of a mutation to `_LABEL_LENGTH` characters; several hyperparameters become their number."""
     if len(label) <= _LABEL_LENGTH:
         return label
     if "," in label:
         return f"{label.count(',') + 1} hyperparameters"
     parts = label.split(".")
-    ends = [".".join(parts[first:]) for first in range(1, len(parts))]  # where in the network goes before what was done
+    ends = [".".join(parts[first:]) for first in range(1, len(parts))]  # the location is dropped before the operation
     end = next((end for end in ends if len(end) < _LABEL_LENGTH), "")
     return f"…{end}" if end else f"{label[: _LABEL_LENGTH - 1]}…"
 
 
-def _draw_trait(axes: Axes, name: str, history: _History, norm: Normalize) -> None:
+def _draw_panel(axes: Axes, name: str, history: _History, norm: Normalize) -> None:
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
 
     values, fitness = history.column(name), history.column("eval/mean_reward")
     generation = history.column("generation")
     _draw_branches(axes, history, generation, values)
-    colours = colormaps["viridis"].with_extremes(bad=_RED)  # red: its fitness was not finite
+    colours = colormaps["viridis"].with_extremes(bad=_RED)  # red: the fitness is not finite
     axes.scatter(generation, values, c=fitness, s=16, cmap=colours, norm=norm, zorder=4, plotnonfinite=True)
     _scale(axes, values)
     if name == "parameters":
         axes.yaxis.set_major_formatter(lambda value, _: formatting.count(value))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    _dress(axes, "weights in the network" if name == "parameters" else name.removeprefix("hp/"))
+    _style_axes(axes, "weights in the network" if name == "parameters" else name.removeprefix("hp/"))
 
 
 def _scale(axes: Axes, values: np.ndarray) -> None:
@@ -236,10 +236,10 @@ def _scale(axes: Axes, values: np.ndarray) -> None:
 
 
 def _limit_height(axes: Axes, values: np.ndarray, margin: float = 0.05) -> None:
-    """Set the limits of y to those of the values and a margin, and to a least height around values that hardly differ.
+    """Set the limits of y to the values with a margin, but at least to a minimum height.
 
-    The least height is relative to the largest value, and for discounts and other values in [0.9, 1) to what they lack
-    of 1: 0.99 and 0.995 are far apart.
+    The minimum is relative to the largest value, and for values in [0.9, 1), such as discounts, to their distance from
+    1: 0.99 and 0.995 are far apart.
     """
     finite = values[np.isfinite(values)]
     if not finite.size:
@@ -253,7 +253,7 @@ def _limit_height(axes: Axes, values: np.ndarray, margin: float = 0.05) -> None:
     axes.set_ylim(middle - half, middle + half)
 
 
-def _dress(axes: Axes, title: str) -> None:
+def _style_axes(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=_DARK, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e9ecef", linewidth=0.8)
