@@ -1,6 +1,6 @@
-"""Action masks: which actions a world allows in the state that it is in, as it says in `info["action_mask"]`.
+"""Action masks: which actions each env allows in its current state, read from `info["action_mask"]`.
 
-A world may have masks and be silent for a while, and rows that say nothing may do everything.
+An env may leave its mask out of some infos; its row then allows every action.
 """
 
 from __future__ import annotations
@@ -17,71 +17,73 @@ from agilerl_like.errors import ConfigurationError, EnvStepError
 
 
 class ActionMasks:
-    """Reads the masks of an env."""
+    """Reads and checks the action masks of a vector env with one action space."""
 
     def __init__(self, space: Space) -> None:
         self.space, self.size = space, mask_size(space)
         self.array_backend: ArrayBackend = NumpyBackend()
-        self._seen = False
-        self._choices = mask_slices(space)
-        self._stuck: Array | None = None  # rows that once had no choice; tensors only
+        self._has_masks = False
+        self._slices = mask_slices(space)
+        self._blocked: Array | None = None  # rows that ever allowed nothing; tensors only
 
     def read(self, info: dict[str, Any], rows: np.ndarray, *, ignored: Array | None = None) -> Array | None:
-        """Return the mask [len(rows), size] that goes with the observations; None as long as the world had none.
+        """Return the mask [len(rows), size] of the current observations, or None before the first mask of the env.
 
-        `rows` are the envs' own, by which one without a choice is named. `ignored` ones [len(rows)] are those whose
-        next action is ignored: a finished world may well allow nothing.
+        `rows` are the row numbers, for error messages. `ignored` [len(rows)] marks rows whose next action is ignored:
+        an env may allow nothing after its episode's end.
         """
         given = info.get("action_mask")
         if given is None:
-            return self.free(len(rows)) if self._seen else None
-        self._seen = True
+            return self.all_allowed(len(rows)) if self._has_masks else None
+        self._has_masks = True
         present = info.get("_action_mask")
         if isinstance(given, np.ndarray) and given.dtype == object:
             given = [np.ones(self.size) if row is None else row for row in given]
-        mask = self._as_flags(given)
+        mask = self._as_bool(given)
         if tuple(mask.shape) != (len(rows), self.size):
             raise ConfigurationError(
                 f"info['action_mask'] has shape {tuple(mask.shape)}; allowed for {self.space} in {len(rows)} envs is "
                 f"{(len(rows), self.size)}"
             )
-        for free in (None if present is None else ~self.array_backend.to_bool(present, copy=False), ignored):
-            mask = mask if free is None else mask | free[:, None]
-        self._look_for_stuck(mask, rows)
+        if present is not None:
+            mask = mask | ~self.array_backend.as_array(present, np.bool_, copy=False)[:, None]
+        if ignored is not None:
+            mask = mask | ignored[:, None]
+        self._check_not_blocked(mask, rows)
         return mask
 
-    def free(self, rows: int) -> Array:
-        """Return a mask that allows everything."""
+    def all_allowed(self, rows: int) -> Array:
+        """Return a mask [rows, size] that allows every action."""
         return ~self.array_backend.zeros(rows, self.size, dtype=np.bool_)
 
     def check(self) -> None:
-        """Raise EnvStepError if tensors allowed nothing somewhere since the beginning; waits for the device."""
-        if self._stuck is not None and bool(self._stuck.any()):
-            row = int(self._stuck.nonzero()[0])
+        """Raise EnvStepError if a mask of tensors ever allowed nothing; this waits for the device."""
+        if self._blocked is not None and bool(self._blocked.any()):
+            row = int(self._blocked.nonzero()[0])
             raise EnvStepError(f"env {row}: action_mask allowed no action in one of its last steps")
 
-    def _as_flags(self, given: Any) -> Array:
+    def _as_bool(self, given: Any) -> Array:
         try:
-            return self.array_backend.to_bool(given, copy=True)
+            return self.array_backend.as_array(given, np.bool_, copy=True)
         except ValueError as fault:  # rows of unequal length
             raise ConfigurationError(f"info['action_mask'] has rows of unequal shape: {given!r}") from fault
 
-    def _look_for_stuck(self, mask: Array, rows: np.ndarray) -> None:
-        for choice in self._choices:
-            stuck = ~mask[:, choice].any(1)
-            if not isinstance(stuck, np.ndarray):
-                self._stuck = stuck if self._stuck is None else self._stuck | stuck
-            elif stuck.any():
-                place = int(np.argmax(stuck))
-                named = f"env {rows[place]}: action_mask={mask[place].astype(int).tolist()}"
-                raise EnvStepError(f"{named} allows no action")
+    def _check_not_blocked(self, mask: Array, rows: np.ndarray) -> None:
+        for columns in self._slices:
+            blocked = ~mask[:, columns].any(1)
+            if not isinstance(blocked, np.ndarray):  # a tensor is only read in `check`
+                self._blocked = blocked if self._blocked is None else self._blocked | blocked
+            elif blocked.any():
+                first = int(np.argmax(blocked))
+                values = mask[first].astype(int).tolist()
+                raise EnvStepError(f"env {rows[first]}: action_mask={values} allows no action")
 
 
 def mask_slices(space: Space) -> list[slice]:
-    """Return which entries of a mask belong to one choice, of which something must be left."""
+    """Return the mask columns of each choice of an action, in each of which at least one entry must be True."""
     if isinstance(space, Discrete):
         return [slice(None)]
     if isinstance(space, MultiDiscrete):
         stops = np.cumsum(space.nvec)
         return [slice(stop - count, stop) for stop, count in zip(stops.tolist(), space.nvec.tolist(), strict=True)]
-    return []  # a bit that may not be 1 can still be 0
+    return []  # MultiBinary: a bit that may not be 1 can still be 0

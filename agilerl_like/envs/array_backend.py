@@ -1,8 +1,8 @@
-"""What stepping needs of arrays, once for numpy and once for torch, so that nobody else asks which kind an env returns.
+"""The array operations that stepping needs, once for numpy and once for torch.
 
-The subtlety is `maybe_any`. Looking into numpy is free. Looking into a tensor on an accelerator waits for everything that
-was asked of it before, so for tensors `maybe_any` says yes without looking: what stands behind it must be right, if idle,
-where no flag is set.
+The subtlety is `maybe_any`. Reading a numpy array is free; reading a tensor on an accelerator waits for all work queued
+before it. `TorchBackend.maybe_any` therefore returns True without reading the tensor, so the code that it guards must
+also be correct where no flag is set.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.spaces import Leaf, ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 
-Array = Any  # np.ndarray or torch.Tensor: all arrays of one Transition are of one kind
+Array = Any  # np.ndarray or torch.Tensor: all arrays of one Transition have the same type
+DType = type[np.generic]
+
+_TORCH_DTYPES: Mapping[DType, torch.dtype] = {
+    np.float32: torch.float32,
+    np.float64: torch.float64,
+    np.int64: torch.int64,
+    np.bool_: torch.bool,
+}
 
 
 class ArrayBackend(ABC):
-    """One kind of arrays."""
+    """Operations on one type of arrays."""
 
     @abstractmethod
-    def to_float32(self, given: Any, *, copy: bool) -> Array:
-        """Return float32 numbers; with `copy` never the very array that came in."""
+    def as_array(self, given: Any, dtype: DType, *, copy: bool) -> Array:
+        """Convert to an array of a dtype; with `copy` the result never shares memory with the argument."""
 
     @abstractmethod
-    def to_bool(self, given: Any, *, copy: bool) -> Array:
-        """Return booleans; with `copy` never the very array that came in."""
-
-    @abstractmethod
-    def zeros(self, *shape: int, dtype: type[np.generic]) -> Array:
-        """Return zeros of one of numpy's types."""
+    def zeros(self, *shape: int, dtype: DType) -> Array:
+        """Return zeros."""
 
     @abstractmethod
     def copy(self, tree: Tree) -> Tree:
@@ -43,39 +47,36 @@ class ArrayBackend(ABC):
 
     @abstractmethod
     def maybe_any(self, flags: Array) -> bool:
-        """Say whether some flag may be set; numpy knows, a tensor is not looked into."""
+        """Return whether any flag may be set; exact for numpy, always True for torch."""
 
     @abstractmethod
     def where(self, flags: Array, yes: Tree, no: Tree) -> Tree:
-        """Take the rows of `yes` where flags [N] are set and those of `no` elsewhere."""
+        """Return the rows of `yes` where flags [N] are set and those of `no` elsewhere."""
 
     @abstractmethod
     def from_numpy(self, array: np.ndarray) -> Array:
-        """Return what numpy holds as this kind."""
-
-    @abstractmethod
-    def to_env_actions(self, given: Any) -> Any:
-        """Return actions as the env takes them; from a tensor to numpy this is the exchange with the host."""
-
-    @abstractmethod
-    def make_encode_fn(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
-        """Return what turns observations into rows `[..., size]`, on the device that they are on."""
+        """Convert a numpy array."""
 
     @abstractmethod
     def to_numpy(self, array: Array) -> np.ndarray:
-        """Return numpy, waiting for the device if it has to be."""
+        """Convert to numpy; waits for the device if there is one."""
+
+    @abstractmethod
+    def to_env_actions(self, given: Any) -> Any:
+        """Convert actions to the type that the env takes; from a tensor to numpy this is the transfer to the host."""
+
+    @abstractmethod
+    def make_encode_fn(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
+        """Return a function that encodes observations as rows `[..., size]` on the device that they are on."""
 
 
 class NumpyBackend(ArrayBackend):
     """numpy."""
 
-    def to_float32(self, given: Any, *, copy: bool) -> np.ndarray:
-        return np.array(given, dtype=np.float32) if copy else np.asarray(given, dtype=np.float32)
+    def as_array(self, given: Any, dtype: DType, *, copy: bool) -> np.ndarray:
+        return np.array(given, dtype=dtype) if copy else np.asarray(given, dtype=dtype)
 
-    def to_bool(self, given: Any, *, copy: bool) -> np.ndarray:
-        return np.array(given, dtype=np.bool_) if copy else np.asarray(given, dtype=np.bool_)
-
-    def zeros(self, *shape: int, dtype: type[np.generic]) -> np.ndarray:
+    def zeros(self, *shape: int, dtype: DType) -> np.ndarray:
         return np.zeros(shape, dtype=dtype)
 
     def copy(self, tree: Tree) -> Tree:
@@ -93,14 +94,14 @@ class NumpyBackend(ArrayBackend):
     def from_numpy(self, array: np.ndarray) -> np.ndarray:
         return array
 
+    def to_numpy(self, array: np.ndarray) -> np.ndarray:
+        return array
+
     def to_env_actions(self, given: Any) -> Any:
         return given.cpu().numpy() if isinstance(given, Tensor) else given
 
     def make_encode_fn(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
         return lambda observations: torch.from_numpy(encoding.encode(observations))
-
-    def to_numpy(self, array: np.ndarray) -> np.ndarray:
-        return array
 
 
 class TorchBackend(ArrayBackend):
@@ -109,18 +110,13 @@ class TorchBackend(ArrayBackend):
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def to_float32(self, given: Any, *, copy: bool) -> Tensor:
-        return self._tensor(given, np.float32).to(torch.float32, copy=copy)
+    def as_array(self, given: Any, dtype: DType, *, copy: bool) -> Tensor:
+        if not isinstance(given, Tensor):  # an env of tensors may return masks, for example, on the host
+            return torch.from_numpy(np.array(given, dtype)).to(self.device)
+        return given.to(_TORCH_DTYPES[dtype], copy=copy)
 
-    def to_bool(self, given: Any, *, copy: bool) -> Tensor:
-        return self._tensor(given, np.bool_).to(torch.bool, copy=copy)
-
-    def _tensor(self, given: Any, dtype: type[np.generic]) -> Tensor:
-        """Whatever an env of tensors tells on the host, masks for example, on its device."""
-        return given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, dtype)).to(self.device)
-
-    def zeros(self, *shape: int, dtype: type[np.generic]) -> Tensor:
-        return torch.zeros(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device=self.device)
+    def zeros(self, *shape: int, dtype: DType) -> Tensor:
+        return torch.zeros(shape, dtype=_TORCH_DTYPES[dtype], device=self.device)
 
     def copy(self, tree: Tree) -> Tree:
         return tree_map(torch.clone, tree)
@@ -137,20 +133,23 @@ class TorchBackend(ArrayBackend):
     def from_numpy(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
+    def to_numpy(self, array: Tensor) -> np.ndarray:
+        return array.cpu().numpy()
+
     def to_env_actions(self, given: Any) -> Tensor:
         return torch.as_tensor(given, device=self.device)
 
     def make_encode_fn(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
-        parts = [(leaf, self._leaf_encode_fn(leaf)) for leaf in encoding.leaves]
-        return lambda observations: encoding.join([part(leaf.get(observations)) for leaf, part in parts], torch)
+        leaves = [(leaf, self._leaf_encode_fn(leaf)) for leaf in encoding.leaves]
+        return lambda observations: encoding.join([encode(leaf.get(observations)) for leaf, encode in leaves], torch)
 
     def _leaf_encode_fn(self, leaf: Leaf) -> Callable[[Tensor], Tensor]:
-        """Return what turns arrays of a leaf into its part of rows, as `Leaf.encode` does it."""
+        """Return the counterpart of `leaf.encode` for tensors."""
         if not leaf.counts.size:
             dtype = torch.uint8 if leaf.is_uint8 else torch.float32
-            return lambda numbers: numbers.to(dtype).reshape(*leaf.batch_shape(numbers.shape), leaf.size)
+            return lambda values: values.to(dtype).reshape(*leaf.batch_shape(values.shape), leaf.size)
         counts, starts, places = (
-            torch.from_numpy(part).to(self.device) for part in (leaf.counts, leaf.starts, leaf.places)
+            torch.from_numpy(array).to(self.device) for array in (leaf.counts, leaf.starts, leaf.places)
         )
 
         def one_hot(given: Tensor) -> Tensor:
@@ -159,18 +158,15 @@ class TorchBackend(ArrayBackend):
             outside = (categories < 0) | (categories >= counts)
             rows = torch.zeros(len(categories), leaf.size, device=self.device)
             rows.scatter_(1, places + categories.clamp(min=0).minimum(counts - 1), 1.0)
-            # to raise an error here would wait for the device; learning looks for numbers that are not finite
+            # raising an error here would wait for the device; `learn` checks that observations are finite
             rows.masked_fill_(outside.any(1, keepdim=True), torch.nan)
             return rows.reshape(*batch_shape, leaf.size)
 
         return one_hot
 
-    def to_numpy(self, array: Tensor) -> np.ndarray:
-        return array.cpu().numpy()
-
 
 def array_backend_of(observations: Tree) -> ArrayBackend:
-    """Return the kind of arrays that observations are of.
+    """Return the backend for the arrays of an observation tree.
 
     Raises:
         ConfigurationError: neither numpy nor torch.

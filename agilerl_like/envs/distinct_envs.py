@@ -1,16 +1,16 @@
-"""Instances: the unlike envs of one vector env, such as a `SyncVectorEnv` of three levels of a game.
+"""Counts the distinct envs in one vector env, such as a `SyncVectorEnv` of three levels of a game.
 
-A test is fair if every member plays every instance equally often, so episodes are counted in whole sets of instances.
-Copies of one env are no instances, though each may come from a function of its own
-(`[lambda: gym.make(…) for _ in range(8)]`), so freshly made envs are compared and not their functions. Envs that say by
-an attribute which row they stand in count as unlike; then a test has more episodes than it needs, and stays fair.
+Evaluation is fair only if every member plays every distinct env equally often, so episodes are counted in whole sets.
+Copies of one env are not distinct, even if each has its own function (`[lambda: gym.make(…) for _ in range(8)]`), so
+newly made envs are compared and not their functions. Envs that store their row number in an attribute count as
+distinct; evaluation then has more episodes than necessary, but stays fair.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -19,38 +19,37 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 
 BUILT_FROM_ENV_FNS = (SyncVectorEnv, AsyncVectorEnv, SubprocVectorEnv)
-"""Vector envs that are made of one function for each row."""
+"""Vector envs that are made from one function per row."""
 
 DEPTH = 8
 """How deep attributes of attributes are compared."""
 
 
 def num_distinct_envs(env: Any) -> int:
-    """Return how many unlike envs the rows of a vector env repeat, in order; 1 if all rows are alike.
+    """Return how many distinct envs the rows of a vector env repeat, in order; 1 if all rows are equal.
 
-    The answer is stored on the env, because envs are made once to find it.
+    The result is stored on the env, because computing it makes each of its envs once.
     """
     core = getattr(env, "unwrapped", env)
-    known = vars(core)
-    if not isinstance(core, BUILT_FROM_ENV_FNS) or "env_config" in known:
+    if not isinstance(core, BUILT_FROM_ENV_FNS) or hasattr(core, "env_config"):
         return 1
-    if "instances" not in known:
-        known["instances"] = 1 if _are_equal(known["env_fns"]) else core.num_envs
-    return known["instances"]
+    if not hasattr(core, "num_distinct_envs"):
+        set_num_distinct_envs(core, 1 if _are_equal(core.env_fns) else core.num_envs)
+    return cast(Any, core).num_distinct_envs
 
 
-def set_num_distinct_envs(env: VectorEnv, instances: int) -> None:
-    """Store on a vector env how many unlike envs its rows repeat."""
-    vars(env)["instances"] = instances
+def set_num_distinct_envs(env: VectorEnv, count: int) -> None:
+    """Store on a vector env how many distinct envs its rows repeat."""
+    cast(Any, env).num_distinct_envs = count
 
 
-def round_up_to_sets(count: int, instances: int) -> int:
-    """Return the smallest number of episodes from `count` on that has every instance equally often."""
-    return -(-count // instances) * instances
+def round_up_to_sets(count: int, num_distinct: int) -> int:
+    """Return the smallest number of episodes >= `count` that has every distinct env equally often."""
+    return -(-count // num_distinct) * num_distinct
 
 
 def _are_equal(functions: Sequence[Callable[[], gym.Env]]) -> bool:
-    first, *others = dict.fromkeys(functions)  # without those that stand there twice
+    first, *others = dict.fromkeys(functions)  # without repetitions
     if not others:
         return True
     envs = [function() for function in (first, *others)]
@@ -73,7 +72,7 @@ def _layers(env: gym.Env) -> list[Any]:
 
 
 def _equal(one: Any, other: Any, depth: int = DEPTH) -> bool:
-    """Compare attributes of two fresh envs; of what has no value to compare, such as a generator, the type alone."""
+    """Compare attributes of two new envs; objects without a comparable value, such as generators, by type alone."""
     if one is other or depth == 0:
         return True
     if type(one) is not type(other):

@@ -1,7 +1,7 @@
-"""Failures of an environment: how they are described, and when one is a defect of the environment.
+"""Exceptions of environments: how messages describe them, and which of them are defects of the environment.
 
-An exception that an environment raises, in this process or in a worker process, becomes an `EnvStepError` that
-names the environment and the line of its code. Worker processes import this module, so it stays clear of torch.
+An exception that an environment raises, in this process or in a worker process, becomes an `EnvStepError` that names
+the environment and the line of its code. Worker processes import this module without torch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -19,7 +18,7 @@ import numpy as np
 from agilerl_like.errors import ConfigurationError, EnvStepError, Terminated
 
 EXTERNAL_ERRORS = (OSError, EOFError, MemoryError)
-"""Exceptions that come from outside of an environment's code, such as a simulator server that does not answer."""
+"""Exceptions with causes outside of an environment's code, such as a simulator server that does not answer."""
 
 _PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = ("site-packages", str(Path(traceback.__file__).parent))
@@ -29,7 +28,7 @@ class ReportedException(NamedTuple):
     """An exception of an environment, as a worker process reports it to its parent."""
 
     kind: str
-    """Equal for two failures if they have the same type at the same line; "" for one that comes from outside."""
+    """Equal for two exceptions of the same type at the same line; "" for one with an external cause."""
     summary: str
     """One line: type, message and place."""
     traceback: str
@@ -42,20 +41,21 @@ class ReportedException(NamedTuple):
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return type and message of an exception, and the last line of the environment's own code that it passed."""
+    """Return type and message of an exception, and the last line of the environment's own code in its traceback."""
     message = " ".join(str(error).split())
-    name = type(error).__name__
-    place = _place(error)
-    what = message if isinstance(error, EnvStepError) else f"{name}: {message}" if message else name
-    return f"{what} ({place})" if place and not isinstance(error, EnvStepError) else what
+    if isinstance(error, EnvStepError):
+        return message
+    name, place = type(error).__name__, _innermost_place(error)
+    what = f"{name}: {message}" if message else name
+    return f"{what} ({place})" if place else what
 
 
 @contextmanager
 def env_errors(env: Any, action: str) -> Iterator[None]:
-    """Turn whatever an environment raises in this block into an EnvStepError that names it.
+    """Convert any exception that an environment raises in this block into an EnvStepError that names it.
 
-    `env` is a vector environment, or its name; `action` is what it is asked to do ("step", "reset"). `sys.exit` counts
-    as an exception of the environment; Ctrl-C, a second SIGTERM and our own errors pass.
+    `env` is a vector environment or its name; `action` is the call, such as "step". `sys.exit` counts as an exception
+    of the environment; Ctrl-C, a second SIGTERM and our own errors are raised unchanged.
     """
     try:
         yield
@@ -64,8 +64,7 @@ def env_errors(env: Any, action: str) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, Terminated) or not isinstance(error, (Exception, SystemExit)):
             raise
-        space_mismatch = _misfit_in(env)
-        text = space_mismatch or f"{_row_of(error)}{action} failed with {describe_exception(error)}"
+        text = _mismatch_in(env) or f"{_row_of(error)}{action} failed with {describe_exception(error)}"
         raise EnvStepError(f"{env_name_of(env)}: {text}") from error
 
 
@@ -85,52 +84,58 @@ def env_name_of(env: Any) -> str:
 
 
 def env_name_of_config(env_config: Any) -> str:
-    """Return the name of the environment that a recipe makes: its id or import path, or its factory's name."""
-    source = env_config.env_kwargs.get("source", env_config.env)  # of a multi-agent environment
+    """Return the name of the environment of a VecEnvConfig: its id or import path, or its factory's name."""
+    source = env_config.env_kwargs.get("source", env_config.env)  # "source": of a multi-agent environment
     return source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
 
 
-def space_mismatch(space: gym.Space, observation: Any) -> str:
-    """Say how an observation differs from its space in structure, shape or dtype; "" if it does not."""
+def space_mismatch(space: gym.Space, given: Any, rows: int | None = None, name: str = "an observation") -> str:
+    """Return how an observation differs from its space in structure, shape or dtype; "" if it does not.
+
+    With `rows`, `given` holds the observations of that many envs.
+    """
     if isinstance(space, gym.spaces.Dict):
-        if not isinstance(observation, Mapping) or any(key not in observation for key in space.spaces):
-            return f"an observation is {_short(observation)}; its space has the keys {list(space.spaces)}"
-        return next(filter(None, (space_mismatch(part, observation[key]) for key, part in space.spaces.items())), "")
+        if not isinstance(given, Mapping) or any(key not in given for key in space.spaces):
+            keys = sorted(map(str, given)) if isinstance(given, Mapping) else short_repr(given)
+            return f"{name} is {keys}; its space has the keys {list(space.spaces)}"
+        children = ((child, given[key], f"{name}[{key!r}]") for key, child in space.spaces.items())
+        return next(filter(None, (space_mismatch(child, one, rows, path) for child, one, path in children)), "")
     if isinstance(space, gym.spaces.Tuple):
-        if not isinstance(observation, (tuple, list)) or len(observation) != len(space.spaces):
-            return f"an observation is {_short(observation)}; its space has {len(space.spaces)} parts"
-        return next(filter(None, map(space_mismatch, space.spaces, observation)), "")
+        is_sequence = isinstance(given, tuple) or (rows is None and isinstance(given, list))
+        if not is_sequence or len(given) != len(space.spaces):
+            return f"{name} is {short_repr(given)}; its space is a tuple of {len(space.spaces)}"
+        children = zip(space.spaces, given, range(len(given)), strict=True)
+        return next(filter(None, (space_mismatch(child, one, rows, f"{name}[{i}]") for child, one, i in children)), "")
     if space.shape is None or space.dtype is None:
         return ""
+    shape = space.shape if rows is None else (rows, *space.shape)
+    allowed = f"its space has shape {shape} and dtype {space.dtype}"
     try:
-        given = np.asarray(observation)
-    except ValueError:  # nested sequences of unequal lengths
-        return f"an observation is {_short(observation)}; its space has shape {space.shape} and dtype {space.dtype}"
-    if given.shape == space.shape and np.can_cast(given.dtype, space.dtype, "same_kind"):
+        array = np.asarray(given)
+    except ValueError:
+        return f"{name} is {short_repr(given)}, rows of unequal shape; {allowed}"
+    if array.shape == shape and np.can_cast(array.dtype, space.dtype, "same_kind"):
         return ""
-    return (
-        f"an observation has shape {given.shape} and dtype {given.dtype}; "
-        f"its space has shape {space.shape} and dtype {space.dtype}"
-    )
+    return f"{name} has shape {array.shape} and dtype {array.dtype}; {allowed}"
 
 
-def check_step_result(outcome: Any) -> None:
+def check_step_result(result: Any) -> None:
     """Raise EnvStepError unless a step returned (observation, reward, terminated, truncated, info) of these types.
 
-    The observation is left to `space_mismatch`.
+    The observation is not checked; `space_mismatch` does that.
     """
-    if not isinstance(outcome, tuple) or len(outcome) != 5:
+    if not isinstance(result, tuple) or len(result) != 5:
         raise EnvStepError(
-            f"step returned {_short(outcome)}; allowed is (observation, reward, terminated, truncated, info)"
+            f"step returned {short_repr(result)}; allowed is (observation, reward, terminated, truncated, info)"
         )
-    _, reward, terminated, truncated, info = outcome
+    _, reward, terminated, truncated, info = result
     if type(reward) is not float:
         check_reward("reward", reward)
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if type(flag) is not bool and not _is_scalar(flag, "biu"):
-            raise EnvStepError(f"{name}={_short(flag)}; allowed is True or False")
+            raise EnvStepError(f"{name}={short_repr(flag)}; allowed is True or False")
     if not isinstance(info, dict):
-        raise EnvStepError(f"info={_short(info)}; allowed is a dict")
+        raise EnvStepError(f"info={short_repr(info)}; allowed is a dict")
 
 
 def check_reward(name: str, reward: Any) -> None:
@@ -138,7 +143,15 @@ def check_reward(name: str, reward: Any) -> None:
     if not _is_scalar(reward, "biuf"):
         shape = getattr(reward, "shape", None)
         of_shape = f" of shape {shape}" if shape else ""
-        raise EnvStepError(f"{name}={_short(reward)}{of_shape}; allowed is one real number")
+        raise EnvStepError(f"{name}={short_repr(reward)}{of_shape}; allowed is one real number")
+
+
+def short_repr(value: Any) -> str:
+    """Return a `repr` of one line and at most 80 characters; of a large array, its shape and dtype."""
+    if isinstance(value, np.ndarray) and value.size > 4:
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _is_scalar(value: Any, kinds: str) -> bool:
@@ -149,11 +162,7 @@ def _is_scalar(value: Any, kinds: str) -> bool:
     return array.ndim == 0 and array.dtype.kind in kinds
 
 
-def _short(value: Any) -> str:
-    return f"{value!r:.80}"
-
-
-def _misfit_in(env: Any) -> str:
+def _mismatch_in(env: Any) -> str:
     """Describe the first observation of a SyncVectorEnv that does not fit its space; "" if all fit."""
     core = getattr(env, "unwrapped", env)
     if not isinstance(core, gym.vector.SyncVectorEnv):
@@ -165,29 +174,27 @@ def _misfit_in(env: Any) -> str:
 
 
 def _row_of(error: BaseException) -> str:
-    """Name the environment of a SyncVectorEnv that raised, by the loop variable of its step or reset; "" elsewhere."""
+    """Return "env ROW: " for an exception in a SyncVectorEnv's step or reset, by their loop variable; else ""."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        its_own = frame.f_locals
-        if isinstance(its_own.get("self"), gym.vector.SyncVectorEnv) and isinstance(its_own.get("i"), int):
-            return f"env {its_own['i']}: "
+        local = frame.f_locals
+        if isinstance(local.get("self"), gym.vector.SyncVectorEnv) and isinstance(local.get("i"), int):
+            return f"env {local['i']}: "
     return ""
 
 
 def _frames(error: BaseException) -> list[tuple[str, int, str]]:
-    """File, line and function of the frames of a traceback behind our own last one; of all if there are none."""
-    found = [(_file(frame), line, frame.f_code.co_name) for frame, line in traceback.walk_tb(error.__traceback__)]
-    last = max((place for place, (file, *_) in enumerate(found) if file.startswith(_PACKAGE)), default=-1)
-    return found[last + 1 :] or found
+    """Return file, line and function of the traceback's frames after our own last one; of all if there are none."""
+    frames = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    last = max((index for index, (file, *_) in enumerate(frames) if file.startswith(_PACKAGE)), default=-1)
+    return frames[last + 1 :] or frames
 
 
-def _place(error: BaseException) -> str:
-    """Name the innermost line outside of installed libraries, or of all if every line is theirs."""
+def _innermost_place(error: BaseException) -> str:
+    """Return the innermost line outside of installed libraries, or of all if every line is theirs."""
     frames = _frames(error)
     own = [frame for frame in frames if not any(library in frame[0] for library in _LIBRARIES)]
     for file, line, function in reversed(own or frames):
         return f'File "{file}", line {line}, in {function}'
     return ""
-
-
-def _file(frame: FrameType) -> str:
-    return frame.f_code.co_filename

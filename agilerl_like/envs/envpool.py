@@ -1,8 +1,8 @@
-"""EnvPool's C++ environments behind gymnasium's vector interface (the extra `envpool`; this file alone imports it).
+"""EnvPool's C++ environments as a gymnasium VectorEnv (the extra `envpool`; only this file imports it).
 
-EnvPool fixes its seeds when a pool is built and ignores `reset(seed=…)`. So a seeded reset builds a new pool here, with
-one seed for each env; an unseeded one resets the pool there is. Paper: Weng et al. 2022, "EnvPool: A Highly Parallel
-Reinforcement Learning Environment Execution Engine".
+EnvPool fixes its seeds when a pool is built and ignores `reset(seed=…)`. A seeded reset therefore builds a new pool
+with one seed for each env; an unseeded one resets the existing pool. Paper: Weng et al. 2022, "EnvPool: A Highly
+Parallel Reinforcement Learning Environment Execution Engine".
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from agilerl_like.resources import available_cores
 
 
 def is_installed() -> bool:
-    """Say whether EnvPool can be imported, without importing it."""
+    """Return whether EnvPool can be imported, without importing it."""
     return importlib.util.find_spec("envpool") is not None
 
 
 def has_same_env(env_id: str, *, max_episode_steps: int | None) -> bool:
-    """Say whether EnvPool is installed and has gymnasium's env under this id: same time limit, same kind of spaces."""
+    """Return whether EnvPool is installed and has gymnasium's env of this id, with equal time limit and spaces."""
     if not is_installed():
         return False
     envpool = _envpool()
@@ -39,12 +39,12 @@ def has_same_env(env_id: str, *, max_episode_steps: int | None) -> bool:
     spec = _spec(envpool, env_id)
     original = _original_spaces(env_id)
     return spec.config.max_episode_steps == max_episode_steps and (
-        original is None or all(map(_alike, original, _pool_spaces(spec)))
+        original is None or all(map(_is_compatible, original, _pool_spaces(spec)))
     )
 
 
 def is_pool(env: object) -> bool:
-    """Say whether this is a pool that somebody made with `envpool.make_gymnasium`."""
+    """Return whether this is a pool made by the user with `envpool.make_gymnasium`."""
     return any(base.__module__.partition(".")[0] == "envpool" for base in type(env).__mro__)
 
 
@@ -67,8 +67,8 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self.num_envs = num_envs
         spaces = _pool_spaces(_spec(envpool, env_id, num_envs=num_envs, **pool_kwargs))
         original = _original_spaces(env_id)
-        if original is not None and all(map(_alike, original, spaces)):
-            spaces = original  # the same numbers, with bounds that were looked after better
+        if original is not None and all(map(_is_compatible, original, spaces)):
+            spaces = original  # the same values with more accurate bounds
         self.single_observation_space, self.single_action_space = spaces
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -76,7 +76,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin new episodes; with seeds (one for each env, or one that is counted up) in a new pool."""
+        """Start new episodes; with seeds (one per env, or the first of consecutive ones) in a new pool."""
         if seed is not None or self._pool is None:
             if seed is None:
                 seed = int(self.np_random.integers(2**31))
@@ -93,7 +93,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         return self._pool.step(validate_actions(actions, self.single_action_space, self.num_envs))
 
     def close_extras(self, **_: Any) -> None:
-        """Let the pool's threads go."""
+        """Close the pool and its threads."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
@@ -103,12 +103,12 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             warnings.simplefilter("ignore")
             kwargs = {"num_threads": min(available_cores(), self.num_envs), **self._pool_kwargs}
             pool = _envpool().make_gymnasium(self._env_id, num_envs=self.num_envs, seed=seeds, **kwargs)
-            _ = pool.observation_space  # built at first use, and it warns
+            _ = pool.observation_space  # built at first use, with a warning
         return pool
 
 
 def validate_actions(actions: Any, space: gym.Space, rows: int) -> np.ndarray:
-    """Return actions as an array, one for each env; EnvPool itself steps with whatever it is given.
+    """Return actions as an array, one for each env; EnvPool itself checks nothing.
 
     Raises:
         ConfigurationError: another number of actions, or one outside the space.
@@ -140,12 +140,12 @@ def _spec(envpool: ModuleType, env_id: str, **kwargs: Any) -> Any:
 def _pool_spaces(spec: Any) -> tuple[gym.Space, gym.Space]:
     """Return the observation and action space of one env."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # EnvPool builds Box from float64 bounds, about which gymnasium warns
-        return _unbounded(spec.gymnasium_observation_space), spec.gymnasium_action_space
+        warnings.simplefilter("ignore")  # EnvPool makes Boxes from float64 bounds, and gymnasium warns of them
+        return _with_infinite_bounds(spec.gymnasium_observation_space), spec.gymnasium_action_space
 
 
-def _unbounded(space: gym.Space) -> gym.Space:
-    """Mend bounds that EnvPool left out: C++'s numeric_limits<float>::min() is the smallest *positive* number."""
+def _with_infinite_bounds(space: gym.Space) -> gym.Space:
+    """Correct bounds that EnvPool left out: C++'s numeric_limits<float>::min() is the smallest *positive* float."""
     if not isinstance(space, Box) or space.dtype.kind != "f":
         return space
     limits = np.finfo(space.dtype)
@@ -155,7 +155,7 @@ def _unbounded(space: gym.Space) -> gym.Space:
 
 
 def _original_spaces(env_id: str) -> tuple[gym.Space, gym.Space] | None:
-    """Return the spaces of gymnasium's env of this id, or None where it cannot be made here."""
+    """Return the spaces of gymnasium's env of this id, or None where it cannot be made."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -166,7 +166,7 @@ def _original_spaces(env_id: str) -> tuple[gym.Space, gym.Space] | None:
     return env.observation_space, env.action_space
 
 
-def _alike(one: gym.Space, other: gym.Space) -> bool:
+def _is_compatible(one: gym.Space, other: gym.Space) -> bool:
     if isinstance(one, Discrete) and isinstance(other, Discrete):
         return one.n == other.n and one.start == other.start
     return type(one) is type(other) and one.shape == other.shape and one.dtype == other.dtype

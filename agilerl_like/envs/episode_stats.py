@@ -1,4 +1,4 @@
-"""Returns of episodes: those that run are added up step by step, those that ended are told when somebody asks."""
+"""Returns of episodes: the running ones are summed step by step, the finished ones are read on request."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from agilerl_like.envs.array_backend import Array, ArrayBackend
 
 
 class FinishedEpisodes(NamedTuple):
-    """What ended in each of N envs: how many episodes, and the sum of their returns."""
+    """For each of N envs, how many episodes ended and the sum of their returns."""
 
     counts: np.ndarray  # [N] int64
     returns: np.ndarray  # [N] float64
 
 
 class EpisodeTracker:
-    """Adds up the rewards of the running episodes of N envs, and what came of those that ended."""
+    """Sums the rewards of the running episodes of N envs, and the returns of the finished ones."""
 
-    def __init__(self, num_envs: int, arrays: ArrayBackend) -> None:
-        self._arrays = arrays
-        self.running = arrays.zeros(num_envs, dtype=np.float64)
-        self._counts = arrays.zeros(num_envs, dtype=np.int64)
-        self._returns = arrays.zeros(num_envs, dtype=np.float64)
+    def __init__(self, num_envs: int, array_backend: ArrayBackend) -> None:
+        self._backend = array_backend
+        self.running = array_backend.zeros(num_envs, dtype=np.float64)
+        self._counts = array_backend.zeros(num_envs, dtype=np.int64)
+        self._returns = array_backend.zeros(num_envs, dtype=np.float64)
 
     def update(self, rewards: Array, ended: Array) -> None:
-        """Count one step of each env `[N]`, and the episodes that it ended."""
+        """Add one step of each env, `[N]`; `ended` marks the episodes that it ended."""
         self.running += rewards
-        if self._arrays.maybe_any(ended):
+        if self._backend.maybe_any(ended):
             self._counts += ended
-            self._returns += self._arrays.where(ended, self.running, 0.0)
-            self.running = self._arrays.where(~ended, self.running, 0.0)
+            self._returns += self._backend.where(ended, self.running, 0.0)
+            self.running = self._backend.where(~ended, self.running, 0.0)
 
     def take(self) -> FinishedEpisodes:
-        """Return what ended since the last call; tensors are waited for."""
-        arrays = self._arrays
-        taken = FinishedEpisodes(*(arrays.to_numpy(part).copy() for part in (self._counts, self._returns)))
+        """Return the episodes that ended since the last call; waits for the device if there is one."""
+        taken = FinishedEpisodes(*(self._backend.to_numpy(array).copy() for array in (self._counts, self._returns)))
         self._counts[:] = 0
         self._returns[:] = 0.0
         return taken

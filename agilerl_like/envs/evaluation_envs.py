@@ -1,6 +1,6 @@
-"""Envs for counted episodes: each copy begins from a seed of its own, and is not stepped beyond its episode's end.
+"""Envs for evaluation: each copy starts from its own seed and is not stepped after its episode has ended.
 
-A step that nobody counts costs as much as any other; with members of unequal strength those were most of them.
+Skipping those steps saves most of the time where members differ in strength.
 """
 
 from __future__ import annotations
@@ -18,34 +18,33 @@ from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 
 
 def make_eval_env(env: VectorEnv, num_envs: int) -> VectorEnv:
-    """Make a fresh env like this one for counted episodes, each of which begins from a seed of its own.
+    """Make a new env like this one that plays one episode per seed, without its training wrappers.
 
-    It is without training wrappers: fitness is the environment's own reward. Its results are those of
-    `evaluation_env`, sooner: envs of which one process or worker steps many stand still when their episode has ended.
-    (EnvPool answers in whole batches; smaller ones cost as much as they saved.)
+    Its results are those of `evaluation_env` in less time: envs that one process or worker steps in turn stop at the
+    end of their episode. (EnvPool steps whole batches, and smaller batches cost as much as they would save.)
 
     Raises:
         ConfigurationError: as `evaluation_env`.
     """
     if is_native_cartpole(env):
         return with_per_env_seeds(env, num_envs, training=False)
-    trial = evaluation_env(env, num_envs)
-    if isinstance(trial, SyncVectorEnv):
-        trial.envs = [SingleEpisode(single) for single in trial.envs]
-    elif isinstance(trial, SubprocVectorEnv):  # whose processes are not started yet
-        trial.env_fns = tuple(partial(_make_single_episode, function) for function in trial.env_fns)
-    return trial
+    made = evaluation_env(env, num_envs)
+    if isinstance(made, SyncVectorEnv):
+        made.envs = [SingleEpisode(single) for single in made.envs]
+    elif isinstance(made, SubprocVectorEnv):  # its processes are not started yet
+        made.env_fns = tuple(partial(_make_single_episode, env_fn) for env_fn in made.env_fns)
+    return made
 
 
 class SingleEpisode(gym.Wrapper):
-    """Plays one episode for each seed; then it stands still, where it ended, whatever action is taken."""
+    """Plays one episode per seed; afterwards each step returns the last observation again, whatever the action."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         self._last: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; without a seed, as vector envs do it after an end, go on standing still."""
+        """Start an episode; after its end a reset without a seed, such as a vector env's autoreset, has no effect."""
         if seed is None and self._last is not None:
             return self._last, {}
         self._last = None
@@ -61,5 +60,5 @@ class SingleEpisode(gym.Wrapper):
         return observation, reward, terminated, truncated, info
 
 
-def _make_single_episode(make: Callable[[], gym.Env]) -> gym.Env:
-    return SingleEpisode(make())
+def _make_single_episode(env_fn: Callable[[], gym.Env]) -> gym.Env:
+    return SingleEpisode(env_fn())

@@ -30,7 +30,7 @@ from agilerl_like.envs.backend_timing import prefer_workers
 from agilerl_like.envs.distinct_envs import num_distinct_envs, set_num_distinct_envs
 from agilerl_like.envs.env_errors import describe_exception, env_errors, env_name_of_config
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.final_obs_fix import CopyFinalObsSyncVectorEnv, with_copied_final_obs
+from agilerl_like.envs.final_obs_fix import copy_final_obs_in, with_copied_final_obs
 from agilerl_like.envs.import_paths import (
     EXTRAS,
     import_module_named,
@@ -221,7 +221,7 @@ class VecEnvConfig:
         singles = [self._single(self.env, row) for row in range(self.num_envs)]
         if self.backend == "async":
             return AsyncVectorEnv([with_copied_final_obs(single) for single in singles], autoreset_mode=self.autoreset)
-        env = CopyFinalObsSyncVectorEnv(singles, autoreset_mode=self.autoreset)
+        env = copy_final_obs_in(SyncVectorEnv(singles, autoreset_mode=self.autoreset))
         refuse_shared_envs(env.envs, f"env_name={self.env!r}")
         return env
 
@@ -619,7 +619,6 @@ def _find_env_config(env: VectorEnv) -> VecEnvConfig | None:
 
 _BUILT_FROM_ENV_FNS: Mapping[type[VectorEnv], Backend] = {
     SyncVectorEnv: "sync",
-    CopyFinalObsSyncVectorEnv: "sync",
     AsyncVectorEnv: "async",
     SubprocVectorEnv: "workers",
 }
@@ -640,7 +639,8 @@ def _with_num_envs_from_fns(env: Any, num_envs: int, backend: Backend | None, fi
     if backend == "async":
         functions = [with_copied_final_obs(function) for function in functions]
         return AsyncVectorEnv(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)
-    wide = CopyFinalObsSyncVectorEnv(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)
+    wide = SyncVectorEnv(functions, observation_mode=mode, autoreset_mode=AutoresetMode.SAME_STEP)
+    copy_final_obs_in(wide)
     refuse_shared_envs(wide.envs, f"a function of env={env}")
     return wide
 

@@ -1,8 +1,8 @@
-"""Last observations that stay what they were, though an env writes its next episode into the same array.
+"""Copies the last observations of episodes in gymnasium's vector envs that reset in the same step.
 
-An env that resets in the same step has begun anew before anybody can read where its episode ended. gymnasium's vector
-envs keep a reference alone, so of an env with one buffer they tell the first observation of the next episode for the
-last one of this. Copies are made at ends only, so steps take no longer.
+Those envs store only a reference to the last observation and then reset. If an env writes all observations into one
+array, the stored observation becomes the first of the next episode. Copies are made at episode ends only, so other
+steps take no longer.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 
-class CopyFinalObsSyncVectorEnv(SyncVectorEnv):
-    """A SyncVectorEnv that copies last observations before their envs begin anew."""
+def copy_final_obs_in(env: SyncVectorEnv) -> SyncVectorEnv:
+    """Make a SyncVectorEnv copy last observations from now on, and return it; a subclass is left unchanged.
 
-    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        # gymnasium hears of a last observation here, between an episode's end and the reset
-        if not env_info:
-            return vector_infos  # as it would, sooner
-        if "final_obs" in env_info:
-            env_info = {**env_info, "final_obs": deepcopy(env_info["final_obs"])}
-        return super()._add_info(vector_infos, env_info, env_num)
+    Its method is replaced and not its envs wrapped, because a user may hold references to the envs.
+    """
+    if type(env) is SyncVectorEnv and env.autoreset_mode is AutoresetMode.SAME_STEP and "_add_info" not in vars(env):
+        env._add_info = partial(_add_copied_info, env._add_info)
+    return env
 
 
-def copy_final_obs_in(env: object) -> None:
-    """Have a SyncVectorEnv copy last observations from now on; a subclass of somebody's is left as it is."""
-    if type(env) is SyncVectorEnv and env.autoreset_mode is AutoresetMode.SAME_STEP:
-        env.__class__ = (
-            CopyFinalObsSyncVectorEnv  # for its envs may be known to the user, who need not find them wrapped
-        )
+def _add_copied_info(
+    add_info: Callable[..., dict[str, Any]], vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int
+) -> dict[str, Any]:
+    """Call `SyncVectorEnv._add_info`, which receives the last observation between an episode's end and the reset."""
+    if not env_info:
+        return vector_infos
+    if "final_obs" in env_info:
+        env_info = {**env_info, "final_obs": deepcopy(env_info["final_obs"])}
+    return add_info(vector_infos, env_info, env_num)
 
 
 class CopyFinalObs(gym.Wrapper):
-    """Hands out copies of what an episode ended with; for an env in a process of gymnasium's."""
+    """Returns a copy of an episode's last observation and info; for the envs of an AsyncVectorEnv."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take an action."""
@@ -47,12 +48,12 @@ class CopyFinalObs(gym.Wrapper):
         return observation, reward, terminated, truncated, info
 
 
-def with_copied_final_obs(make: Callable[[], gym.Env]) -> Callable[[], gym.Env]:
-    """A function that makes the same env, in `CopyFinalObs`."""
-    if isinstance(make, partial) and make.func is _make_with_copied_final_obs:
-        return make
-    return partial(_make_with_copied_final_obs, make)
+def with_copied_final_obs(env_fn: Callable[[], gym.Env]) -> Callable[[], gym.Env]:
+    """Return a function that makes the same env in a `CopyFinalObs`."""
+    if isinstance(env_fn, partial) and env_fn.func is _make_with_copied_final_obs:
+        return env_fn
+    return partial(_make_with_copied_final_obs, env_fn)
 
 
-def _make_with_copied_final_obs(make: Callable[[], gym.Env]) -> gym.Env:
-    return CopyFinalObs(make())
+def _make_with_copied_final_obs(env_fn: Callable[[], gym.Env]) -> gym.Env:
+    return CopyFinalObs(env_fn())

@@ -1,7 +1,8 @@
-"""What can be written to a file and found again: import paths of functions, and plain data.
+"""Import paths "package.module:name" in configurations and files, and plain data for files.
 
-To import a module is to run it. So an import path that stands in a file of unknown origin may only name an environment
-or a wrapper of a known package (`is_trusted_path`); everything else takes the user's word, which `config.trust` asks for.
+Importing a module runs its code. An import path from a file of unknown origin may therefore only name an environment
+or a wrapper of a known package (`is_trusted_path`); every other path needs the user's permission, which `config.trust`
+asks for.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from agilerl_like.errors import ConfigurationError
 
 KNOWN_PACKAGES = ("ale_py", "gymnasium", "minatar", "minigrid", "mpe2", "pettingzoo")
-"""Packages of environments; those that register with gymnasium's entry points count as well."""
+"""Packages of environments; packages that register with gymnasium's entry points count as well."""
 FORMER_MODULES = {
     "agilerl_like.envs.views": "agilerl_like.envs.observation_wrappers",
     "agilerl_like.envs.team_images": "agilerl_like.envs.multi_agent.wrappers",
@@ -30,8 +31,7 @@ OWN_MODULES = ("agilerl_like.envs.probe_envs", "agilerl_like.envs.multi_agent.pr
 """Our modules whose environments and wrappers a configuration may name."""
 GYMNASIUM_ID = re.compile(r"(?:[\w:.-]+/)?[\w:.-]+-v\d+")
 PETTINGZOO_FACTORIES = ("parallel_env", "raw_env", "env")
-"""What the modules of PettingZoo's environments call their factories."""
-
+"""The names of the factories in PettingZoo's environment modules."""
 EXTRAS = {
     "ale_py": "atari",
     "ALE": "atari",
@@ -45,15 +45,15 @@ EXTRAS = {
     "mpe2": "multi-agent",
     "pygame": "multi-agent",
 }
-"""Module, or namespace of environments' ids -> extra."""
+"""Module, or namespace of environment ids -> the extra of this package that installs it."""
 
 
 def is_trusted_path(path: str) -> bool:
-    """Whether an import path names an environment or a wrapper of a known package, and nothing else.
+    """Return whether an import path names an environment or a wrapper of a known package, and nothing else.
 
-    In a known package that is a registered id, one of PettingZoo's factories, or a class of that package that steps or
-    resets. Other callables are not: many modules hold a function that imports, or calls, what its arguments name. Only
-    modules of known packages are imported to find out.
+    In a known package that is a registered id, one of PettingZoo's factories, or a class of that package with a `step`
+    or `reset` method. Other callables are refused, because many modules contain a function that imports, or calls, what
+    its arguments name. Only modules of known packages are imported for this check.
     """
     module_name, colon, name = path.rpartition(":")
     module_name = module_name if colon else name  # a module of PettingZoo's kind
@@ -61,54 +61,51 @@ def is_trusted_path(path: str) -> bool:
     if module_name in OWN_MODULES:
         thing = getattr(importlib.import_module(module_name), name, None)
         return callable(thing) and getattr(thing, "__module__", None) == module_name
-    if not _is_package(module_name.partition(".")[0]):
+    if not _is_installed_known_package(module_name.partition(".")[0]):
         return False
     if not colon or name in PETTINGZOO_FACTORIES or GYMNASIUM_ID.fullmatch(name):
         return True
     try:
         thing = getattr(importlib.import_module(module_name), name, None)
-    except ImportError:  # whoever makes the environment will say so
+    except ImportError:  # raised again, with advice, when the environment is made
         return True
     is_environment = isinstance(thing, type) and (hasattr(thing, "step") or hasattr(thing, "reset"))
-    return is_environment and _is_package(thing.__module__.partition(".")[0])
+    return is_environment and _is_installed_known_package(thing.__module__.partition(".")[0])
 
 
-def _is_package(root: str) -> bool:
-    """Whether it is a known package that is installed, rather than a file of that name in the current folder."""
-    if root not in KNOWN_PACKAGES and root not in {entry.module.partition(".")[0] for entry in _plugins()}:
+def _is_installed_known_package(root: str) -> bool:
+    """Return whether this is a known package that is installed, and not a file of that name in the current folder."""
+    plugins = entry_points(group="gymnasium.envs")
+    if root not in KNOWN_PACKAGES and root not in {entry.module.partition(".")[0] for entry in plugins}:
         return False
     if root in sys.modules:
         return True
     spec = importlib.util.find_spec(root)
     here = Path.cwd()
-    if spec is None:  # it would be looked for in the current folder
+    if spec is None:  # `import_module_named` would look for it in the current folder
         return not any(path.stem == root for path in here.iterdir())
     places = [spec.origin, *(spec.submodule_search_locations or ())]
     return not any(here in (Path(place).parent, Path(place).parent.parent) for place in places if place)
 
 
-def _plugins() -> Any:
-    return entry_points(group="gymnasium.envs")
-
-
 def check_module_name(field: str, value: str, module_name: str) -> None:
-    """Raise ConfigurationError if a field's value names a module relative to nothing."""
+    """Raise ConfigurationError if the module name in a field's value is empty or relative."""
     if not all(module_name.split(".")):
         raise ConfigurationError(f"{field}={value!r}: {module_name!r} is no module's name; allowed is 'package.module'")
 
 
 def import_module_named(field: str, value: str, module_name: str) -> ModuleType:
-    """Import the module that a field's value names; one that is nowhere else may stand in the current folder.
+    """Import the module that a field's value names; a module that is not installed is searched in the current folder.
 
-    Console scripts do not search the current folder, as `python -m` does. It is put at the end of the path, so that no
-    file there takes the place of an installed module.
+    Console scripts do not search the current folder, as `python -m` does. It is appended to `sys.path`, so that no
+    file there hides an installed module.
 
     Raises:
         ConfigurationError: there is no such module, or its import fails.
     """
     check_module_name(field, value, module_name)
     try:
-        _find_in_current_folder(module_name.partition(".")[0])
+        _search_current_folder_for(module_name.partition(".")[0])
         return importlib.import_module(FORMER_MODULES.get(module_name, module_name))
     except ImportError as fault:
         raise ConfigurationError(
@@ -116,7 +113,7 @@ def import_module_named(field: str, value: str, module_name: str) -> ModuleType:
         ) from fault
 
 
-def _find_in_current_folder(root: str) -> None:
+def _search_current_folder_for(root: str) -> None:
     here = Path.cwd()
     is_there = (here / f"{root}.py").is_file() or (here / root / "__init__.py").is_file()
     if is_there and root not in sys.modules and importlib.util.find_spec(root) is None:
@@ -134,7 +131,11 @@ def _import_advice(module_name: str, fault: ImportError) -> str:
 
 
 def import_path(field: str, thing: Callable[..., Any]) -> str:
-    """Return "package.module:function", if that leads back to a thing; a ConfigurationError says if it does not."""
+    """Return the import path "package.module:name" of a function or class.
+
+    Raises:
+        ConfigurationError: importing that path would not return it.
+    """
     module_name = getattr(thing, "__module__", None) or "__main__"
     attribute = getattr(thing, "__qualname__", "")
     found = None
@@ -149,7 +150,7 @@ def import_path(field: str, thing: Callable[..., Any]) -> str:
 
 
 def plain(field: str, value: Any) -> Any:
-    """Return a value as JSON would give it back; a ConfigurationError says if it cannot be written."""
+    """Return a value as JSON would restore it; raise ConfigurationError if JSON cannot store it."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as fault:
@@ -157,17 +158,17 @@ def plain(field: str, value: Any) -> Any:
 
 
 def install_hint(missing: str, fault: object = "") -> str:
-    """The command that installs a missing module or namespace, and the fault; without an extra, the fault alone."""
+    """Return the command that installs a missing module or namespace and the error; without an extra, the error."""
     extra = EXTRAS.get(missing.partition(".")[0])
     command = f"pip install 'agilerl-like[{extra}]'" if extra else ""
     return f"{command} ({fault})" if command and fault else command or str(fault)
 
 
 def missing_module_name(fault: BaseException) -> str:
-    """The name of the module that an error of an import is about; "" if it does not tell."""
-    seen: BaseException | None = fault
-    while seen is not None:
-        if isinstance(seen, ImportError) and seen.name:
-            return seen.name
-        seen = seen.__cause__ or seen.__context__
+    """Return the name of the module that an import error is about, or "" if neither it nor its causes name one."""
+    error: BaseException | None = fault
+    while error is not None:
+        if isinstance(error, ImportError) and error.name:
+            return error.name
+        error = error.__cause__ or error.__context__
     return ""

@@ -1,13 +1,13 @@
-"""Other views of what an env observes: only some of its entries, or a number as a picture. They go into `wrappers`.
+"""Observation wrappers: a selection of an observation's entries, and CartPole's pole as an image.
 
-A world without its velocities asks for memory, and one whose angle is drawn for a network that reads images and vectors
-together; both are worlds that everybody knows:
+Without its velocities CartPole needs a recurrent network; with a rendered pole it needs a network for images and
+vectors:
 
     environment:
       id: CartPole-v1
       wrappers: [{name: "agilerl_like.envs.observation_wrappers:SelectEntries", entries: [0, 2]}]
 
-They read the rows of many envs at once, too (see `wrapping`), so that a native vector env stays one.
+Both support batches (see `wrapper_specs`), so they can also wrap a native vector env.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from agilerl_like.errors import ConfigurationError, unknown_name
 
 
 class SelectEntries(gym.ObservationWrapper, RecordConstructorArgs):
-    """Shows some entries of a vector, given by their places, or some parts of a Dict, given by their names.
+    """Keeps some entries of a vector, given by index, or some entries of a Dict, given by name.
 
     The order is the given one for a vector and the space's own for a Dict.
 
     Raises:
-        ConfigurationError: an entry that is not there or is given twice, no entry at all, or another kind of space.
+        ConfigurationError: an entry that does not exist or is given twice, no entry at all, or another kind of space.
     """
 
     supports_batch: ClassVar[bool] = True
@@ -43,27 +43,27 @@ class SelectEntries(gym.ObservationWrapper, RecordConstructorArgs):
             self._names = [name for name in space.spaces if name in entries]
             self.observation_space = Dict({name: space[name] for name in self._names})
         elif isinstance(space, Box):
-            self._places = np.array(entries)
-            low, high = space.low[self._places], space.high[self._places]
+            self._indices = np.array(entries)
+            low, high = space.low[self._indices], space.high[self._indices]
             self.observation_space = Box(low, high, dtype=space.dtype.type)
 
     def observation(self, observation: Any) -> Any:
-        """Return what is left of an observation, or of those of many envs."""
+        """Return the selected entries of an observation, or of a batch of them."""
         if isinstance(observation, Mapping):
             return {name: observation[name] for name in self._names}
-        return observation[..., self._places]
+        return observation[..., self._indices]
 
 
 class RenderedPole(gym.ObservationWrapper, RecordConstructorArgs):
-    """CartPole whose pole is drawn: {"cart": its place and speed, "pole": a picture of the angle}.
+    """CartPole with {"cart": position and velocity, "pole": an image of the angle} for observations.
 
-    Neither is enough. The pole's speed need not be seen: the cart's speed tells of it. The picture is uint8
-    (1, size, size), magnified sideways: the pole's tip leaves it a little beyond the angle at which the episode ends. A
-    pole between two pixels lights both, so small angles can be told too.
+    Both are necessary; the pole's velocity is not, because it follows from the cart's. The image is uint8
+    (1, size, size), magnified horizontally: the pole's tip leaves it slightly beyond the angle that ends the episode. A
+    pole between two pixels lights both, so small angles remain distinguishable.
     """
 
     supports_batch: ClassVar[bool] = True
-    EDGE = 0.25  # the angle at which the tip stands at the border, in rad; the episode ends at 0.21
+    EDGE = 0.25  # the angle at which the tip reaches the image's border, in rad; the episode ends at 0.21
 
     def __init__(self, env: gym.Env, size: int = 16) -> None:
         RecordConstructorArgs.__init__(self, size=size)
@@ -73,16 +73,16 @@ class RenderedPole(gym.ObservationWrapper, RecordConstructorArgs):
             raise ConfigurationError(f"observation_space={space} is not CartPole's; allowed is a Box of 4 numbers")
         if not isinstance(size, int) or size < 4:
             raise ConfigurationError(f"size={size!r} must be an integer of at least 4")
-        # places in 255ths of a pixel, so that a distance is what a pixel lacks of full light
+        # positions in 255ths of a pixel: a pixel's distance from the pole is then its loss of brightness
         self._columns = 255 * (np.arange(size) - (size - 1) / 2)  # [size]
         self._reach = self._columns[-1] / self.EDGE * np.linspace(1.0, 0.0, size)[:, None]  # [size, 1], tip first
         cart, pole = Box(space.low[:2], space.high[:2]), Box(0, 255, (1, size, size), dtype=np.uint8)
         self.observation_space = Dict({"cart": cart, "pole": pole})
 
     def observation(self, observation: Any) -> dict[str, np.ndarray]:
-        """Draw the angle, or those of many envs."""
+        """Render the angle of an observation, or of a batch of them."""
         tip = self._reach * observation[..., 2, None, None]
-        light = 255.5 - np.abs(self._columns - tip)  # […, size, size], half for rounding
+        light = 255.5 - np.abs(self._columns - tip)  # […, size, size]; half for rounding
         return {"cart": observation[..., :2], "pole": np.maximum(light, 0).astype(np.uint8)[..., None, :, :]}
 
 

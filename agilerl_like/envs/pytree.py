@@ -1,7 +1,4 @@
-"""Trees of arrays: what a world with a Dict or Tuple space hands out; a lone array is a tree, too.
-
-Worker processes import this, so it stays clear of torch.
-"""
+"""Trees of arrays: observations and actions of Dict and Tuple spaces. Worker processes import this without torch."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ Tree = Any  # one array, or a dict or tuple of trees
 
 
 def tree_map(fn: Callable[..., Any], *trees: Tree) -> Tree:
-    """Apply `fn` to the arrays that stand at the same place in trees of dicts and tuples; a lone array is a tree."""
+    """Apply `fn` to the arrays at the same position of trees of dicts and tuples; a single array is a tree."""
     first = trees[0]
     if isinstance(first, Mapping):
         return {key: tree_map(fn, *(tree[key] for tree in trees)) for key in first}

@@ -1,4 +1,4 @@
-"""Random actions that an env allows, to time it and to check it; free of torch, because worker processes import it."""
+"""Random legal actions, for timing and checking an env. Worker processes import this without torch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MASK = "action_mask"
 
 
 def sample_legal_action(env: gym.Env, info: Mapping[str, Any]) -> Any:
-    """Return a random action that the env allows in its state; `info` is what it returned last."""
+    """Return a random action that the env allows now; `info` is the one that it returned last."""
     sample = getattr(env.unwrapped, "sample_legal", None)
     return sample_masked(env.action_space, info.get(MASK)) if sample is None else sample()
 
 
 def sample_masked(space: gym.Space, mask: Any) -> Any:
-    """Return a random action of a space under a flat action mask, as `envs.spaces.mask_size` describes it, or None."""
+    """Return a random action of a space under a flat action mask (see `envs.spaces.mask_size`), or under None."""
     if mask is None or not isinstance(space, (Discrete, MultiDiscrete, MultiBinary)):
         return space.sample()
     flags = np.asarray(mask).ravel().astype(np.int8)

@@ -1,7 +1,7 @@
-"""One environment's info, taken out of the infos that a vector environment merges into arrays.
+"""The infos of a vector environment: reading the info of one row, and a warning about large ones.
 
-gymnasium merges the infos of its environments key by key, with a flag array `_key` that says which of them gave the
-key, and moves the info of an episode's last step to `final_info` where the next episode began in the same step. See
+gymnasium merges the infos of its environments key by key into arrays, with a flag array `_key` that marks the rows
+which gave the key. Where the next episode started in the same step, the info of the last step is in `final_info`. See
 https://gymnasium.farama.org/api/vector/.
 """
 
@@ -17,17 +17,20 @@ from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.resources import format_bytes
 
 FINAL = ("final_info", "final_obs", "final_observation")
+LARGE = 2**23
+"""Bytes of all infos of a step from which a warning is given."""
+_REQUIRED = ("final_obs", "_final_obs", "final_observation", "_final_observation")
 
 
 def info_of_env(infos: Mapping[str, Any], row: int, *, ended: bool = False) -> dict[str, Any]:
-    """Return what one environment gave; of an episode that `ended` in this step, what its last step gave."""
-    final = infos.get("final_info") if ended and _gave(infos, "final_info", row) else None
+    """Return the info of one row; if this step `ended` its episode, the info of the episode's last step."""
+    final = infos.get("final_info") if ended and _has_entry(infos, "final_info", row) else None
     if final is not None:
         return info_of_env(final, row) if isinstance(final, Mapping) else dict(final[row] or {})
     return {
         key: _entry(value, row)
         for key, value in infos.items()
-        if key not in FINAL and not _is_flag(infos, key) and _gave(infos, key, row)
+        if key not in FINAL and not _is_flag(infos, key) and _has_entry(infos, key, row)
     }
 
 
@@ -35,7 +38,7 @@ def _is_flag(infos: Mapping[str, Any], key: str) -> bool:
     return key.startswith("_") and key[1:] in infos
 
 
-def _gave(infos: Mapping[str, Any], key: str, row: int) -> bool:
+def _has_entry(infos: Mapping[str, Any], key: str, row: int) -> bool:
     flags = infos.get(f"_{key}")
     return flags is None or bool(flags[row])
 
@@ -49,27 +52,25 @@ def _entry(value: Any, row: int) -> Any:
     return entry.item() if isinstance(entry, np.generic) else entry
 
 
-LARGE = 2**23
-"""Bytes of all infos of a step from which a warning is given."""
-_NEEDED = ("final_obs", "_final_obs", "final_observation", "_final_observation")
-
-
 class InfoSizeMonitor:
-    """Measures the infos of steps 1, 2, 4, 8, … of a vector environment, and warns once if they are large."""
+    """Measures the infos of steps 1, 2, 4, 8, … of a vector environment, and warns once if they are large.
+
+    Large infos slow down every step, because they are copied and sent by worker processes.
+    """
 
     def __init__(self, env: Any) -> None:
         self._env = env
         self._steps, self._next = 0, 1
 
     def check(self, info: Mapping[str, Any]) -> None:
-        """Take the infos of one step."""
+        """Count one step, and measure its infos if it is one of those steps."""
         self._steps += 1
         if self._steps != self._next:
             return
         self._next *= 2
-        sizes = {key: approx_bytes(value) for key, value in info.items() if key not in _NEEDED}
+        sizes = {key: approx_bytes(value) for key, value in info.items() if key not in _REQUIRED}
         if (size := sum(sizes.values())) >= LARGE:
-            self._next = 0  # no step has this number: once is enough
+            self._next = 0  # no step has this number, so there is no second warning
             largest = max(sizes, key=sizes.__getitem__)
             warnings.warn(
                 f"{env_name_of(self._env)}: the infos of a step take {format_bytes(size)}, of which {largest!r} takes "
@@ -81,11 +82,11 @@ class InfoSizeMonitor:
 
 
 def approx_bytes(value: Any) -> int:
-    """Return about how many bytes a tree of arrays and texts takes; what else is in it counts as a number."""
+    """Return the approximate size of a tree of arrays and strings; any other object counts 8 bytes."""
     if isinstance(value, Mapping):
         return sum(map(approx_bytes, value.values()))
     if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.dtype == object):
-        return sum(approx_bytes(part) for part in value)
+        return sum(approx_bytes(entry) for entry in value)
     if isinstance(value, (str, bytes, bytearray)):
         return len(value)
     return int(getattr(value, "nbytes", 8))

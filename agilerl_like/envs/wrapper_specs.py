@@ -1,9 +1,9 @@
-"""Wrappers, by the names that configurations give them: around each single env, or around all envs at once.
+"""Wrappers as configurations name them, around each single env or around a whole vector env.
 
-An observation wrapper of single envs whose class says `supports_batch = True` promises that its `observation` also takes
-those of many envs, with an axis in front, and does not write over what it returned before. It may then go around
-gymnasium's native vector envs and EnvPool, which have no single envs to wrap; "auto" takes them only if all wrappers
-are of this kind.
+An observation wrapper of single envs whose class has `supports_batch = True` promises that its `observation` method
+also takes a batch of observations, with one axis in front, and does not overwrite what it returned before. Such a
+wrapper can also wrap gymnasium's native vector envs and EnvPool, which have no single envs; the backend "auto" chooses
+those only if all wrappers are of this kind.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from agilerl_like.envs.import_paths import check_module_name, import_module_name
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 Wrapper = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Callable[[gym.Env], gym.Env]
+FIELD = "wrappers"
 
 
 def check_wrapper(wrapper: Wrapper) -> None:
-    """Raise ConfigurationError unless a wrapper has a legal form; an import path is not imported for that."""
+    """Raise ConfigurationError unless a wrapper has a legal form; nothing is imported."""
     if not callable(wrapper):
-        name = _name_and_kwargs(wrapper, "wrappers")[0]
+        name = _name_and_kwargs(wrapper, FIELD)[0]
         if ":" in name:
-            check_module_name("wrappers", name, name.rpartition(":")[0])
+            check_module_name(FIELD, name, name.rpartition(":")[0])
         else:
-            _class_of(name, "wrappers")
+            _class_of(name, FIELD)
 
 
-def resolve_wrapper(wrapper: Wrapper, field: str = "wrappers") -> Callable[[Any], Any]:
-    """Return what a name, a pair, a mapping or a callable puts around an env.
+def resolve_wrapper(wrapper: Wrapper, field: str = FIELD) -> Callable[[Any], Any]:
+    """Return the function that wraps an env, from a name, a pair, a mapping or a callable.
 
     Raises:
         ConfigurationError: it is none of them, or names something that does not exist.
@@ -45,7 +46,6 @@ def resolve_wrapper(wrapper: Wrapper, field: str = "wrappers") -> Callable[[Any]
 
 
 def _name_and_kwargs(wrapper: Any, field: str) -> tuple[str, Mapping[str, Any]]:
-    """A wrapper's name and its arguments."""
     if isinstance(wrapper, str):
         return wrapper, {}
     if isinstance(wrapper, Mapping):
@@ -60,32 +60,40 @@ def _name_and_kwargs(wrapper: Any, field: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def to_json(wrapper: Wrapper) -> Any:
-    """A wrapper as plain data; a callable becomes its import path."""
+    """Return a wrapper as plain data; a callable becomes its import path."""
     if isinstance(wrapper, str):
         return wrapper
     if isinstance(wrapper, Mapping):
-        return plain("wrappers", dict(wrapper))
+        return plain(FIELD, dict(wrapper))
     if isinstance(wrapper, tuple):
-        return plain("wrappers", {"name": wrapper[0], **wrapper[1]})
-    return import_path("wrappers", wrapper)
+        return plain(FIELD, {"name": wrapper[0], **wrapper[1]})
+    return import_path(FIELD, wrapper)
 
 
 def supports_batch(wrapper: Wrapper) -> bool:
-    """Whether a wrapper may go around a vector env, too."""
-    kind = resolve_wrapper(wrapper)
-    kind = kind.func if isinstance(kind, partial) else kind
+    """Return whether a wrapper can also wrap a vector env."""
+    kind = _kind(wrapper)
     return True in (getattr(kind, name, False) for name in ("supports_batch", "reads_rows"))  # the latter: former name
 
 
 def changes_reward(wrapper: Wrapper) -> bool:
-    """Whether a wrapper is known to change the reward: gymnasium's NormalizeReward, and any RewardWrapper."""
-    kind = resolve_wrapper(wrapper)
-    kind = kind.func if isinstance(kind, partial) else kind
+    """Return whether a wrapper is known to change the reward: gymnasium's NormalizeReward, and any RewardWrapper."""
+    kind = _kind(wrapper)
     return isinstance(kind, type) and issubclass(kind, (gym.RewardWrapper, gym.wrappers.NormalizeReward))
 
 
-def apply_wrapper(env: Any, wrapper: Wrapper, field: str = "wrappers") -> Any:
-    """Put a wrapper around a single env; a ConfigurationError says if they do not suit each other."""
+def _kind(wrapper: Wrapper) -> Any:
+    """Return a wrapper's class or function, without its arguments."""
+    kind = resolve_wrapper(wrapper)
+    return kind.func if isinstance(kind, partial) else kind
+
+
+def apply_wrapper(env: Any, wrapper: Wrapper, field: str = FIELD) -> Any:
+    """Wrap a single env.
+
+    Raises:
+        ConfigurationError: the wrapper does not suit the env.
+    """
     try:
         return resolve_wrapper(wrapper, field)(env)
     except ConfigurationError:
@@ -95,10 +103,10 @@ def apply_wrapper(env: Any, wrapper: Wrapper, field: str = "wrappers") -> Any:
 
 
 def require_same_spaces(bare: Any, wrapped: Any, wrapper: Wrapper) -> Any:
-    """Return a single or vector env that is wrapped for training; its spaces must be those of the bare one.
+    """Return `wrapped`, a single or vector env with a training wrapper, after comparing its spaces with `bare`'s.
 
     Raises:
-        ConfigurationError: the wrapper changed a space, so what is learned could not act in evaluation.
+        ConfigurationError: the wrapper changed a space, so the learned policy could not act in evaluation.
     """
     prefix = "single_" if hasattr(bare, "single_observation_space") else ""
     for name in ("observation_space", "action_space"):
@@ -112,7 +120,7 @@ def require_same_spaces(bare: Any, wrapped: Any, wrapper: Wrapper) -> Any:
 
 
 class BatchedObservationWrapper(VectorWrapper):
-    """A vector env whose observations go through a wrapper of single envs that reads rows."""
+    """A vector env with an observation wrapper of single envs that supports batches."""
 
     def __init__(self, env: VectorEnv, wrapper: Wrapper) -> None:
         super().__init__(env)
@@ -121,58 +129,52 @@ class BatchedObservationWrapper(VectorWrapper):
                 f"wrappers: {wrapper!r} cannot go around {env}, which resets in the same step; allowed are NEXT_STEP "
                 "and DISABLED"
             )
-        self._view = cast(gym.ObservationWrapper, apply_wrapper(_SpacesOnlyEnv(env), wrapper))
-        self.single_observation_space = self._view.observation_space
+        self._wrapper = cast(gym.ObservationWrapper, apply_wrapper(_SpacesOnlyEnv(env), wrapper))
+        self.single_observation_space = self._wrapper.observation_space
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin new episodes, with whatever seeds the wrapped env takes."""
+        """Start new episodes; `seed` is passed to the wrapped env unchanged."""
         observations, info = self.env.reset(seed=seed, options=options)
-        return self._view.observation(observations), info
+        return self._wrapper.observation(observations), info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take one action in each env."""
         observations, reward, terminated, truncated, info = self.env.step(actions)
-        return self._view.observation(observations), reward, terminated, truncated, info
+        return self._wrapper.observation(observations), reward, terminated, truncated, info
+
+
+class _SpacesOnlyEnv(gym.Env):
+    """The env that a batched wrapper is constructed with: one env of a vector env, with its spaces only."""
+
+    def __init__(self, env: VectorEnv) -> None:
+        self._name = str(env)
+        self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+
+    def __str__(self) -> str:
+        return self._name
 
 
 def innermost_env(env: VectorEnv) -> VectorEnv:
-    """The vector env that really steps, behind those through which it is seen."""
+    """Return the vector env inside of all `BatchedObservationWrapper`s."""
     while isinstance(env, BatchedObservationWrapper):
         env = env.env
     return env
 
 
 def with_innermost_env(env: VectorEnv, core: VectorEnv) -> VectorEnv:
-    """Let another env step behind those through which an env is seen."""
-    inner = env
-    if not isinstance(inner, BatchedObservationWrapper):
+    """Replace the vector env inside of all `BatchedObservationWrapper`s, and return the outermost one."""
+    if not isinstance(env, BatchedObservationWrapper):
         return core
-    while isinstance(inner.env, BatchedObservationWrapper):
-        inner = inner.env
-    inner.env = core
+    env.env = with_innermost_env(env.env, core)
     return env
 
 
 def refuse_shared_envs(envs: Iterable[gym.Env], maker: str) -> None:
-    """Raise ConfigurationError, saying who made them, if one and the same env stands in two rows, in wrappers or not.
-
-    Its episodes would run into each other, and nobody would say so.
-    """
+    """Raise ConfigurationError, naming the maker, if two rows step the same env: their episodes would mix unnoticed."""
     cores = [getattr(env, "unwrapped", env) for env in envs]
     if len({id(core) for core in cores}) < len(cores):
         raise ConfigurationError(f"{maker} returned one and the same env twice; it must make new ones")
-
-
-class _SpacesOnlyEnv(gym.Env):
-    """What a view is built around: one env of a vector env, of which nothing but its spaces is needed."""
-
-    def __init__(self, env: VectorEnv) -> None:
-        self._called = str(env)
-        self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
-
-    def __str__(self) -> str:
-        return self._called
 
 
 def _class_of(name: str, field: str) -> Callable[..., gym.Env]:

@@ -15,6 +15,10 @@ from agilerl_like.errors import ConfigurationError
 STEPS = 2000
 
 
+def seeded_cartpole(num_envs, limit=500):
+    return SeededCartPole(CartPoleVectorEnv(num_envs, limit))
+
+
 def played(env, seeds, *, rows=slice(None), steps=STEPS):
     """Everything that some rows of a wide env of 9 would be told after random actions, step by step."""
     actions = np.random.default_rng(5).integers(0, 2, (steps, 9))[:, rows]
@@ -29,12 +33,12 @@ def played(env, seeds, *, rows=slice(None), steps=STEPS):
 
 def test_a_row_does_not_know_who_steps_beside_it():
     seeds, limit = list(range(100, 109)), 13  # some fall, some do not
-    whole = played(SeededCartPole(9, limit), seeds)
+    whole = played(seeded_cartpole(9, limit), seeds)
     ends = whole[1][:, 1:].sum(axis=(0, 1))
     assert ends.min() > STARTS_PER_DRAW  # beginnings were drawn more than once
     assert (whole[1][:, 1:].sum(axis=(0, 2)) > 100).all()  # terminated, truncated
     for rows in (slice(0, 2), slice(2, 9), slice(4, 5), slice(None, None, -1)):
-        part = played(SeededCartPole(len(seeds[rows]), limit), seeds[rows], rows=rows)
+        part = played(seeded_cartpole(len(seeds[rows]), limit), seeds[rows], rows=rows)
         np.testing.assert_array_equal(part[0], whole[0][:, rows])
         np.testing.assert_array_equal(part[1], whole[1][:, :, rows])
 
@@ -47,17 +51,17 @@ def test_a_row_is_gymnasiums_single_cartpole_with_its_seed(limit):
     theirs = SyncVectorEnv([single] * 9, autoreset_mode=AutoresetMode.NEXT_STEP)
     for seeds in ([3, 1, 4, 1, 5, 9, 2, 6, 5], 7):
         for ours, expected in zip(
-            played(SeededCartPole(9, limit), seeds, steps=500), played(theirs, seeds, steps=500), strict=True
+            played(seeded_cartpole(9, limit), seeds, steps=500), played(theirs, seeds, steps=500), strict=True
         ):
             np.testing.assert_array_equal(ours, expected)
 
 
 def test_without_a_seed_a_row_goes_on_in_its_stream():
-    first, again = SeededCartPole(3), SeededCartPole(3)
+    first, again = seeded_cartpole(3), seeded_cartpole(3)
     begun = [[env.reset(seed=[1, 2, 3])[0], env.reset()[0], env.reset()[0]] for env in (first, again)]
     np.testing.assert_array_equal(*begun)
     assert len(np.unique(begun[0])) == 3 * 3 * 4
-    unseeded = [SeededCartPole(3).reset()[0] for _ in range(2)]
+    unseeded = [seeded_cartpole(3).reset()[0] for _ in range(2)]
     assert len(np.unique(unseeded)) == 2 * 3 * 4
     low, high = 0.1, 0.2
     obs, _ = first.reset(options={"low": low, "high": high})
@@ -87,11 +91,15 @@ def test_a_native_cartpole_is_seeded_and_stays_what_it_is(make, limit, told):
     seeded = with_per_env_seeds(env, 3)
     for one in (seeded, with_per_env_seeds(seeded, 3), make_eval_env(env, 3), make_eval_env(seeded, 3)):
         assert type(one) is SeededCartPole
-        assert (one.num_envs, one.max_episode_steps, one.gravity) == (3, limit, getattr(env, "gravity", 9.8))
+        assert (one.num_envs, one.unwrapped.max_episode_steps, one.unwrapped.gravity) == (
+            3,
+            limit,
+            getattr(env, "gravity", 9.8),
+        )
         assert describe_backend(one) == told
         assert one.env_config.env_kwargs == seeded.env_config.env_kwargs
         speaker = VecEnvAdapter(one)
-        alone = SeededCartPole(1, max_episode_steps=limit)
+        alone = seeded_cartpole(1, limit)
         np.testing.assert_array_equal(speaker.reset([8, 9, 7])[1], alone.reset(seed=[9])[0][0])
     wide = with_num_envs(seeded, 5)
     assert (type(wide), wide.num_envs, wide.max_episode_steps) == (CartPoleVectorEnv, 5, limit)

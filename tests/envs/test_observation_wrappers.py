@@ -26,9 +26,9 @@ from agilerl_like.envs.observation_wrappers import RenderedPole, SelectEntries
 from agilerl_like.envs.wrapper_specs import innermost_env
 from agilerl_like.errors import ConfigurationError
 
-KEEP = {"name": "agilerl_like.envs.observation_wrappers:KeepEntries"}
+KEEP = {"name": "agilerl_like.envs.observation_wrappers:SelectEntries"}
 POSITIONS = {**KEEP, "entries": [0, 2]}
-DRAWN = "agilerl_like.envs.observation_wrappers:DrawnPole"
+DRAWN = "agilerl_like.envs.views:DrawnPole"  # the former path and name
 
 
 @pytest.mark.parametrize("backend", ["sync", "workers"])
@@ -80,7 +80,7 @@ def test_a_native_vector_env_is_seen_through_views_as_single_envs_are(wrappers, 
 def test_what_is_seen_through_a_view_is_still_a_cartpole_with_seeds_for_its_rows():
     env = make_vect_envs("CartPole-v1", 2, wrappers=[POSITIONS, {**KEEP, "entries": [1]}])
     assert is_native_cartpole(env)
-    expected = SeededCartPole(3).reset(seed=[7, 5, 7])[0][:, [2]]
+    expected = SeededCartPole(CartPoleVectorEnv(3)).reset(seed=[7, 5, 7])[0][:, [2]]
     for made in (with_per_env_seeds(env, 3), make_eval_env(env, 3), make_eval_env(with_per_env_seeds(env, 2), 3)):
         assert isinstance(innermost_env(made), SeededCartPole)
         assert describe_backend(made) == describe_backend(env)
@@ -139,7 +139,7 @@ def test_pendulum_without_velocity():
 def test_a_view_holds_in_evaluation_and_in_files(tmp_path):
     (tmp_path / "run.yaml").write_text(
         "environment:\n  id: CartPole-v1\n"
-        "  wrappers: [{name: 'agilerl_like.envs.observation_wrappers:KeepEntries', entries: [0, 2]}]\n"
+        "  wrappers: [{name: 'agilerl_like.envs.observation_wrappers:SelectEntries', entries: [0, 2]}]\n"
     )
     env_config = load(tmp_path / "run.yaml").environment.env_config
     assert VecEnvConfig.from_json(env_config.to_json()) == env_config

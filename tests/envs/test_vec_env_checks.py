@@ -54,7 +54,10 @@ def later(wrong, right):
 
 
 MISBEHAVIOURS = {
-    "observations of one env": ({"see": lambda self: np.zeros(2, np.float32)}, r"shape \(2,\).* allowed .* \(3, 2\)"),
+    "observations of one env": (
+        {"see": lambda self: np.zeros(2, np.float32)},
+        r"shape \(2,\).* space has shape \(3, 2\)",
+    ),
     "observations of more envs": ({"see": lambda self: np.zeros((4, 2), np.float32)}, r"shape \(4, 2\)"),
     "wide observations": ({"see": lambda self: np.zeros((ROWS, 3), np.float32)}, r"shape \(3, 3\)"),
     "observations of objects": ({"see": lambda self: np.array([[{}] * 2] * ROWS)}, "dtype object"),
@@ -63,11 +66,11 @@ MISBEHAVIOURS = {
     "complex observations": ({"see": lambda self: np.zeros((ROWS, 2), complex)}, "dtype complex128"),
     "observations without a key": (
         {"single_observation_space": Dict({"x": Box(0, 1, (2,)), "y": Box(0, 1, (2,))}), "see": lambda self: {"x": 0}},
-        r"\['x'\]; allowed is a dict with the keys \['x', 'y'\]",
+        r"\['x'\]; its space has the keys \['x', 'y'\]",
     ),
     "observations that are no dict": (
         {"single_observation_space": Dict({"x": Box(0, 1, (2,))})},
-        r"allowed is a dict with the keys \['x'\]",
+        r"its space has the keys \['x'\]",
     ),
     "one reward": ({"pay": lambda self: 1.0}, r"rewards have shape \(\)"),
     "a column of rewards": ({"pay": lambda self: np.ones((ROWS, 1))}, r"rewards have shape \(3, 1\).*\(3,\)"),
@@ -167,7 +170,7 @@ def failing(size=1):
 
 
 def test_an_exception_in_a_factory_says_what_and_where():
-    where = r'AssertionError: a board needs more than eight fields \(File ".*test_contract.py", line \d+, in failing\)'
+    where = r'AssertionError: a board needs more than eight fields \(File ".*_checks.py", line \d+, in failing\)'
     with pytest.raises(ConfigurationError, match=f"cannot be made: {where}"):
         make_multi_agent_vect_envs(failing, 2, backend="sync")
     with pytest.raises(ConfigurationError, match=f"env_kwargs=.*'size': 3.* do not suit .*: {where}"):
