@@ -1,12 +1,11 @@
-"""Folders that are written whole or not at all, and believed only if every byte is as it was written.
+"""Folders that are written whole or not at all, and rejected if any byte has changed since.
 
-A stored folder holds JSON documents, safetensors files and a manifest with the schema and each file's size and
-SHA-256. It is written beside its place, synced, and renamed into it. Reading never executes anything: no pickle, no
-`torch.load`.
+A stored folder holds JSON documents, safetensors files and a manifest with the schema and each file's size and SHA-256.
+It is written beside its place, synced, and renamed into it. Reading executes nothing: no pickle, no `torch.load`.
 
-The subtlety is that what a stranger wrote must not cost memory or time before it is judged. So a file is read when it
-is asked for, and not before; a tensor's shape can be compared (`tensor_infos`) when only the file's header has been read;
-and every reader has a limit. What is handed out lies in this process's memory, whatever becomes of the file.
+Folders from untrusted sources must not cost memory or time before they are validated. So files are read on demand, a
+tensor's shape can be checked (`tensor_infos`) when only its file's header has been read, and every reader has a limit.
+Tensors are copied into memory, so later changes of a file do not affect them.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
@@ -37,6 +35,7 @@ from agilerl_like.registry import registered
 from agilerl_like.storage.durable_io import REGULAR, make_folder, sync_folder
 
 T = TypeVar("T")
+PathLike = str | os.PathLike[str]
 
 SCHEMA = "agilerl-like/1"
 MANIFEST = "manifest.json"
@@ -45,11 +44,13 @@ MAX_JSON_BYTES = 8 * 2**20
 MAX_JSON_COMMAS = 500_000
 MAX_JSON_CONTAINERS = 100_000
 MAX_JSON_DEPTH = 64
-"""What one document may hold: a few bytes of JSON can become dozens of Python's."""
+"""Limits of one document: a few bytes of JSON can become dozens of bytes of Python objects."""
 MAX_HEADER_BYTES = 2**20
-"""Of a safetensors file: ten thousand tensors."""
-MAX_SIZE = 2**48
-"""Of one axis of a tensor."""
+"""Of a safetensors file: ten thousand tensors. safetensors itself allows 100 MB."""
+MAX_AXES = 8
+MAX_TEXT_BYTES = 2**28
+"""Of a text file that is read line by line: four million rows of metrics.csv."""
+MAX_LINE_BYTES = 2**20
 
 DTYPES = {
     "F64": torch.float64,
@@ -63,32 +64,27 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""What weights, moments, buffers and observations are made of, by safetensors's names."""
-
-MAX_TEXT_BYTES = 2**28
-"""Of a text file that is read line by line: four million rows of metrics.csv would be more than any run writes."""
-MAX_LINE_BYTES = 2**20
-"""Of one line of such a file."""
+"""The dtypes that are stored, by safetensors' names."""
 
 CHUNK = 2**20
 FILE_NAME = re.compile(r"[\w-]+\.(json|safetensors)")
 STRING_LITERALS = re.compile(rb'"[^"]*(?:"|\Z)')
-"""Of JSON without escapes. One without an end goes to the last byte: else every quote in it would be tried as a
+"""Of JSON without escapes. One without an end extends to the last byte: else every quote in it would be tried as a
 beginning, in quadratic time."""
 NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 BRACKET_DEPTH = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 READ_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
-"""How files are opened for reading: a FIFO must not keep its reader waiting for a writer."""
+"""O_NONBLOCK: opening a FIFO would wait for a writer."""
 
 
 class UnknownSchemaError(CheckpointError):
-    """A folder is of a schema that this version does not read; nothing says that it is damaged."""
+    """A folder has a schema that this version does not read; it may be intact."""
 
 
 class TensorInfo(NamedTuple):
-    """What is known of a tensor without reading it."""
+    """Shape and dtype of a tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -101,17 +97,17 @@ class TensorInfo(NamedTuple):
 
 
 def write_folder(
-    path: str | os.PathLike[str], kind: str, documents: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]
+    path: PathLike, kind: str, documents: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]
 ) -> Path:
     """Write a folder of `kind` and return its path.
 
-    `documents[name]` becomes `name.json` and `tensors[name]` becomes `name.safetensors`.
-    A folder that this package wrote before is replaced; until the last moment it stays as it was. What writers that
-    were killed have left beside it is removed, so at one place only one may write at a time.
+    `documents[name]` becomes `name.json` and `tensors[name]` becomes `name.safetensors`. A folder that this package
+    wrote before is replaced atomically. Leftovers of killed writers are removed, so only one process may write to a
+    path at a time.
 
     Raises:
-        CheckpointError: something else is at `path`, or the disk does not take it (what was there before is still
-            there), or it is more than a reader would accept.
+        CheckpointError: `path` is something else, the disk does not take the folder (an earlier one is untouched), or
+            a reader would refuse it.
     """
     path = Path(path)
     _check_target(path)
@@ -136,35 +132,35 @@ def write_folder(
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a stored folder so that nobody ever finds half of it."""
+    """Remove a stored folder atomically: a reader finds all of it or nothing."""
     staging = _sibling(path, "tmp")
     os.replace(path, staging)
     shutil.rmtree(staging, ignore_errors=True)
 
 
+def serialize_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return tensors as the bytes of a safetensors file.
+
+    `safetensors.torch.save` creates a ctypes type for every tensor size, and ctypes frees none of them (6 kB each); it
+    is called for bfloat16 only, which numpy lacks.
+    """
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    if any(tensor.dtype is torch.bfloat16 for tensor in plain.values()):
+        return safetensors.torch.save(plain)
+    return safetensors.numpy.save({name: tensor.numpy() for name, tensor in plain.items()})
+
+
 def _encoded_files(
     documents: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]
 ) -> Iterator[tuple[str, bytes]]:
-    """The files by name, made one at a time: a population need not lie in memory once more."""
+    """Yield name and bytes of one file at a time, so that a population is not in memory twice."""
     for name, document in documents.items():
         yield _file_name(f"{name}.json"), _to_json(name, document)
     for name, named in tensors.items():
-        plain = {key: tensor.detach().cpu().contiguous() for key, tensor in named.items()}
-        for key, tensor in plain.items():
+        for key, tensor in named.items():
             if tensor.dtype not in DTYPES.values():
                 raise ConfigurationError(f"{name}: tensor {key!r} has dtype {tensor.dtype}, which is not saved")
-        yield _file_name(f"{name}.safetensors"), _serialised(plain)
-
-
-def _serialised(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors as the bytes of a safetensors file.
-
-    `safetensors.torch.save` makes a ctypes type for every number of bytes that a tensor has, and ctypes frees none of
-    them (6 kB each); it is called for bfloat16 alone, which numpy lacks.
-    """
-    if any(tensor.dtype is torch.bfloat16 for tensor in tensors.values()):
-        return safetensors.torch.save(dict(tensors))
-    return safetensors.numpy.save({name: tensor.numpy() for name, tensor in tensors.items()})
+        yield _file_name(f"{name}.safetensors"), serialize_tensors(named)
 
 
 def _file_name(name: str) -> str:
@@ -174,7 +170,7 @@ def _file_name(name: str) -> str:
 
 
 def _write(file: Path, data: bytes) -> dict[str, Any]:
-    """Write a file to the disk itself, and return what a manifest says of it."""
+    """Write and sync a file; return its entry of the manifest."""
     with open(file, "wb") as handle:
         handle.write(data)
         handle.flush()
@@ -183,7 +179,7 @@ def _write(file: Path, data: bytes) -> dict[str, Any]:
 
 
 def _disk_space_hint(error: OSError, path: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -> str:
-    """How much room there would have to be, if that is what an error is about."""
+    """Say how much space is needed and free, if the error is that there is too little."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return ""
     needed = sum(tensor.numel() * tensor.element_size() for named in tensors.values() for tensor in named.values())
@@ -192,7 +188,7 @@ def _disk_space_hint(error: OSError, path: Path, tensors: Mapping[str, Mapping[s
 
 
 def _check_target(path: Path) -> None:
-    if path.name in ("", ".."):  # it may be the folder that this process works in, which nothing can take the place of
+    if path.name in ("", ".."):  # possibly this process's working directory, which cannot be replaced
         raise CheckpointError(f"path={str(path)!r} does not end in a name; allowed is the name of a folder to make")
     if path.is_symlink() or (
         path.exists() and not (path / MANIFEST).is_file() and not (path.is_dir() and not any(path.iterdir()))
@@ -201,7 +197,7 @@ def _check_target(path: Path) -> None:
 
 
 def _swap_in(staging: Path, path: Path) -> None:
-    """Put a folder into its place for good; one that is there steps aside first, for nothing is renamed onto it."""
+    """Rename a folder to its place; an earlier one is moved away first, because no folder is renamed onto another."""
     old = _sibling(path, "old")
     if replaces := path.exists():
         os.replace(path, old)
@@ -237,13 +233,13 @@ def _remove_leftovers(path: Path, role: str) -> None:
         shutil.rmtree(other, ignore_errors=True)
 
 
-# -- reading
+# -- reading single files
 
 
-def open_regular(path: str | os.PathLike[str], *, follow_links: bool = False) -> BinaryIO:
-    """Open a regular file for reading, and nothing else: a FIFO would block, and a device may have no end.
+def open_regular(path: PathLike, *, follow_links: bool = False) -> BinaryIO:
+    """Open a regular file for reading: a FIFO would block, and a device may have no end.
 
-    A symbolic link is refused as well, unless `follow_links`; then its target must be a regular file.
+    A symbolic link is refused, unless `follow_links`; then its target must be a regular file.
 
     Raises:
         CheckpointError: the file is missing, unreadable, or not a regular file.
@@ -261,7 +257,7 @@ def open_regular(path: str | os.PathLike[str], *, follow_links: bool = False) ->
     return os.fdopen(handle, "rb")
 
 
-def read_regular(path: str | os.PathLike[str], limit: int, *, follow_links: bool = False) -> bytes:
+def read_regular(path: PathLike, limit: int, *, follow_links: bool = False) -> bytes:
     """Return the bytes of a regular file of at most `limit` bytes; a larger one is refused before it is read.
 
     Raises:
@@ -274,11 +270,11 @@ def read_regular(path: str | os.PathLike[str], limit: int, *, follow_links: bool
     return data
 
 
-def read_lines(path: str | os.PathLike[str], *, follow_links: bool = True) -> Iterator[str]:
-    """Yield the lines of a text file without their newlines; only one line is in memory at a time.
+def read_lines(path: PathLike, *, follow_links: bool = True) -> Iterator[str]:
+    """Yield the lines of a text file without their newlines, with one line in memory at a time.
 
-    The last line is left out if it does not end in a newline: the process that wrote it was killed, or the disk was
-    full. Bytes that are not UTF-8 become U+FFFD.
+    A last line without a newline is left out: its writer was killed, or the disk was full. Bytes that are not UTF-8
+    become U+FFFD.
 
     Raises:
         CheckpointError: as `open_regular`; or the file has more than `MAX_TEXT_BYTES`, or a line more than
@@ -302,18 +298,18 @@ def _size(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def read_folder(
-    path: str | os.PathLike[str], kind: str
-) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Tensor]]]:
+# -- reading stored folders
+
+
+def read_folder(path: PathLike, kind: str) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Tensor]]]:
     """Return the documents and the tensors of a folder of `kind`, by name.
 
-    The manifest and the files' sizes are checked now. A document, and all tensors of a file, are read and verified
-    when one is first asked for, which then raises CheckpointError too; `tensor_infos` costs a file's header alone. If a
-    crash came while the folder was replaced, its predecessor is what is read.
+    The manifest and the files' sizes are checked now. A document, and all tensors of a file, are read and verified on
+    first access, which may raise CheckpointError too; `tensor_infos` reads a file's header only. If a crash came while
+    the folder was replaced, its predecessor is read.
 
     Raises:
-        CheckpointError: the folder is missing, damaged, of another kind, or of a schema that this version does not
-            know.
+        CheckpointError: the folder is missing, damaged, of another kind, or of an unknown schema.
     """
     files = _files(Path(path), kind)
     documents = {file.path.stem: file for file in files if file.path.suffix == ".json"}
@@ -321,31 +317,31 @@ def read_folder(
     return LazyDocuments(documents), tensors
 
 
-def verify_folder(path: str | os.PathLike[str], kind: str) -> None:
+def verify_folder(path: PathLike, kind: str) -> None:
     """Raise CheckpointError unless every byte of a folder of `kind` is as it was written."""
     for file in _files(Path(path), kind):
         file.verify()
 
 
-def folder_kind(path: str | os.PathLike[str]) -> str:
-    """Return what kind of folder lies at a path."""
+def folder_kind(path: PathLike) -> str:
+    """Return the kind of a stored folder."""
     return str(_manifest(_locate(Path(path))).get("kind"))
 
 
 def tensor_infos(tensors: Mapping[str, Tensor]) -> dict[str, TensorInfo]:
-    """Return the shape and dtype of each tensor; of tensors that are stored, without reading them."""
+    """Return the shape and dtype of each tensor, for stored ones without reading them."""
     if isinstance(tensors, LazyTensors):
         return tensors.infos
     return {name: TensorInfo(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
 
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> Mapping[str, Tensor]:
-    """The tensors whose names begin so, by the rest of their names; of those that are stored, without reading them."""
+    """Return the tensors whose names start with a prefix, by the rest of their names; stored ones stay unread."""
     return LazySection(tensors, prefix) if isinstance(tensors, LazyTensors) else _with_prefix(tensors, prefix)
 
 
 def _with_prefix(named: Mapping[str, T], prefix: str) -> dict[str, T]:
-    return {name.removeprefix(prefix): its for name, its in named.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
 
 
 class StoredFile(NamedTuple):
@@ -356,7 +352,7 @@ class StoredFile(NamedTuple):
     sha256: str
 
     def read(self) -> bytes:
-        """Its bytes, if they are as they were written."""
+        """Return the file's bytes; CheckpointError if they have changed."""
         if self.path.suffix == ".json" and self.size > MAX_JSON_BYTES:
             raise CheckpointError(f"path={str(self.path)!r} is larger than {MAX_JSON_BYTES} bytes")
         data = read_regular(self.path, self.size)
@@ -364,7 +360,7 @@ class StoredFile(NamedTuple):
         return data
 
     def verify(self) -> None:
-        """Raise CheckpointError unless its bytes are as they were written; only a few are in memory at a time."""
+        """Raise CheckpointError if the file's bytes have changed; only a chunk is in memory at a time."""
         digest = hashlib.sha256()
         with open_regular(self.path) as handle:
             while data := handle.read(CHUNK):
@@ -377,17 +373,17 @@ class StoredFile(NamedTuple):
 
 
 class LazyDocuments(Mapping[str, Any]):
-    """Documents by name, each read when it is first asked for."""
+    """Documents by name, each read on first access."""
 
     def __init__(self, files: Mapping[str, StoredFile]) -> None:
         self._files = files
-        self._known: dict[str, Any] = {}
+        self._cache: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._known:
+        if name not in self._cache:
             file = self._files[name]
-            self._known[name] = parse_json(file.read(), f"path={str(file.path)!r}")
-        return self._known[name]
+            self._cache[name] = parse_json(file.read(), f"path={str(file.path)!r}")
+        return self._cache[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._files
@@ -400,10 +396,10 @@ class LazyDocuments(Mapping[str, Any]):
 
 
 class LazyTensors(Mapping[str, Tensor]):
-    """The tensors of one file: their names, shapes and dtypes for the price of its header, all else on demand."""
+    """The tensors of one file: names, shapes and dtypes come from its header, all data is read on first access."""
 
     prefix = ""
-    """What stands in front of their names in the file."""
+    """The beginning of their names in the file."""
 
     def __init__(self, file: StoredFile) -> None:
         self._file = file
@@ -411,15 +407,16 @@ class LazyTensors(Mapping[str, Tensor]):
     @cached_property
     def infos(self) -> dict[str, TensorInfo]:
         """Shape and dtype of each tensor."""
-        with open_regular(self._file.path) as handle:
+        path = self._file.path
+        with open_regular(path) as handle:
             size = int.from_bytes(handle.read(8), "little")
-            if size > min(MAX_HEADER_BYTES, self._file.size - 8):
-                raise self._error(f"its header would have {size} bytes")
-            header = parse_json(handle.read(size), f"path={str(self._file.path)!r}")
+        if size > min(MAX_HEADER_BYTES, self._file.size - 8):
+            raise self._error(f"its header would have {size} bytes")
         try:
-            return _parse_header(header, self._file.size - 8 - size)
-        except ValueError as error:
-            raise self._error(str(error)) from None
+            with safetensors.safe_open(path, framework="np") as file:
+                return {name: _tensor_info(name, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118  # it has no __iter__
+        except (safetensors.SafetensorError, OSError, ValueError, OverflowError) as error:
+            raise self._error(str(error)) from error
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor]:
@@ -432,8 +429,8 @@ class LazyTensors(Mapping[str, Tensor]):
             raise self._error("it was exchanged while it was read")
         return tensors
 
-    def _error(self, why: str) -> CheckpointError:
-        return CheckpointError(f"path={str(self._file.path)!r} is not a valid safetensors file: {why:.200}")
+    def _error(self, reason: str) -> CheckpointError:
+        return CheckpointError(f"path={str(self._file.path)!r} is not a valid safetensors file: {reason:.200}")
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -449,7 +446,7 @@ class LazyTensors(Mapping[str, Tensor]):
 
 
 class LazySection(LazyTensors):
-    """Some of the tensors of a file, by the rest of their names; the file is read once for all sections."""
+    """The tensors of a file with a prefix, by the rest of their names; the file is read once for all sections."""
 
     def __init__(self, whole: LazyTensors, prefix: str) -> None:
         super().__init__(whole._file)
@@ -464,39 +461,16 @@ class LazySection(LazyTensors):
         return _with_prefix(self._whole._tensors, self.prefix)
 
 
-def _parse_header(header: Any, size: int) -> dict[str, TensorInfo]:
-    """What a header says of each tensor; ValueError unless they fill `size` bytes, one behind the other."""
-    if not isinstance(header, dict):
-        raise ValueError("its header is no table of tensors")
-    infos: dict[str, TensorInfo] = {}
-    places: list[tuple[int, int]] = []
-    for name, entry in header.items():
-        infos[name], place = _parse_entry(entry)
-        places.append(place)
-    end = 0
-    for start, stop in sorted(places):
-        if start != end:
-            raise ValueError("its tensors overlap, or leave gaps")
-        end = stop
-    if end != size:
-        raise ValueError(f"its tensors have {end} bytes; there are {size}")
-    return infos
-
-
-def _parse_entry(entry: Any) -> tuple[TensorInfo, tuple[int, int]]:
-    """One tensor's shape, dtype and place."""
-    match entry:
-        case {"dtype": str(name), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if name in DTYPES:
-            sizes_are_whole = all(type(size) is int and 0 <= size <= MAX_SIZE for size in shape)
-            if len(shape) <= 8 and sizes_are_whole:
-                dtype = DTYPES[name]
-                if stop - start == math.prod(shape) * dtype.itemsize:
-                    return TensorInfo(tuple(shape), dtype), (start, stop)
-    raise ValueError(f"its header has {entry!r:.100} for a tensor")
+def _tensor_info(name: str, stored: Any) -> TensorInfo:
+    """Return the shape and dtype of a tensor of an open safetensors file; ValueError if they are not allowed."""
+    shape, dtype = tuple(stored.get_shape()), stored.get_dtype()
+    if dtype not in DTYPES or len(shape) > MAX_AXES:
+        raise ValueError(f"tensor {name!r:.100} has dtype {dtype} and {len(shape)} axes")
+    return TensorInfo(shape, DTYPES[dtype])
 
 
 def _files(path: Path, kind: str) -> list[StoredFile]:
-    """The files of a folder of `kind`, all of which are there in the size that they were written in."""
+    """Return the files of a folder of `kind`; all exist and have the size that was written."""
     path = _locate(path)
     manifest = _manifest(path)
     if manifest.get("schema") != SCHEMA:
@@ -511,11 +485,11 @@ def _files(path: Path, kind: str) -> list[StoredFile]:
     files = manifest.get("files")
     if not isinstance(files, dict):
         raise CheckpointError(f"path={str(path)!r} has a manifest without files")
-    return [_checked_file(path, name, infos) for name, infos in files.items()]
+    return [_checked_file(path, name, entry) for name, entry in files.items()]
 
 
 def _loader_hint(kind: Any) -> str:
-    """The functions that read a kind of folder, as the end of an error; empty for an unknown kind."""
+    """Return which functions read a kind of folder, as the end of an error; "" for an unknown kind."""
     agent = " or ".join(f"{algorithm}.load" for algorithm in registered("algorithm"))
     match kind:
         case "agent":
@@ -528,7 +502,7 @@ def _loader_hint(kind: Any) -> str:
             return ""
 
 
-def _checked_file(folder: Path, name: str, infos: Any) -> StoredFile:
+def _checked_file(folder: Path, name: str, entry: Any) -> StoredFile:
     if not FILE_NAME.fullmatch(name):
         raise CheckpointError(
             f"path={str(folder)!r} has a manifest with the file name {name!r:.100}; "
@@ -537,12 +511,12 @@ def _checked_file(folder: Path, name: str, infos: Any) -> StoredFile:
     file = folder / name
     with open_regular(file) as handle:
         size = _size(handle)
-    match infos:
+    match entry:
         case {"bytes": int(written), "sha256": str(sha256)}:
             if size != written:
                 raise CheckpointError(f"path={str(file)!r} has {size} bytes; written were {str(written)[:40]}")
             return StoredFile(file, size, sha256)
-    raise CheckpointError(f"path={str(folder)!r} has a manifest that does not say what {name!r} is: {infos!r:.100}")
+    raise CheckpointError(f"path={str(folder)!r} has a manifest that does not say what {name!r} is: {entry!r:.100}")
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -556,7 +530,7 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _locate(path: Path) -> Path:
-    """Where the folder of a path is: there, or aside, if a crash kept its successor from taking the place."""
+    """Return a folder's path, or that of its predecessor if a crash interrupted the replacement."""
     if path.exists():
         return path
     for old in _leftovers(path, "old"):
@@ -577,10 +551,10 @@ def _to_json(name: str, document: Any) -> bytes:
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """Return what JSON describes, after a check that its size and depth are safe to parse.
+    """Return parsed JSON, after a check that its size and depth are safe to parse.
 
     Raises:
-        CheckpointError: it is not JSON, too large, nested too deep, or gives a key twice; `where` says whose it is.
+        CheckpointError: it is not JSON, too large, nested too deeply, or has a duplicate key; `where` names the source.
     """
     try:
         _check_json_limits(data)
@@ -592,7 +566,7 @@ def parse_json(data: bytes, where: str) -> Any:
 
 
 def _check_json_limits(data: bytes) -> None:
-    """Raise ValueError unless JSON is of a size that is safe to read."""
+    """Raise ValueError unless JSON is safe to parse."""
     if len(data) > MAX_JSON_BYTES:
         raise ValueError(f"it is larger than {MAX_JSON_BYTES} bytes")
     if data.count(b",") > MAX_JSON_COMMAS or data.count(b"[") + data.count(b"{") > MAX_JSON_CONTAINERS:

@@ -1,7 +1,6 @@
-"""Records read from the documents of a run folder: the annotation of each field says what a file may hold there.
+"""Builds records from documents of a run folder, validated against the annotations of their fields.
 
-A document with a valid digest can still have no meaning, because anyone can write both. So a record is built by
-`validate_record` alone, which checks every field and names the first that is wrong.
+A valid digest does not make a document valid, because anyone can write both.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ T = TypeVar("T")
 NonNegativeInt = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 """A counter."""
 Number = Annotated[int, Field(strict=True, gt=-(2**63), lt=2**63)] | Annotated[float, Field(strict=True)]
-"""Kept as the kind of number that was written."""
+"""An int stays an int."""
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Score = Annotated[float, Field(strict=True)]
@@ -36,12 +35,12 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
 
 
 def validate_record(kind: type[T], data: Any, where: str) -> T:
-    """Return data as a record of `kind`, a dataclass whose annotations say what each field may be.
+    """Return data as a `kind`, a dataclass.
 
     Raises:
-        CheckpointError: names `where`, the field, its value and what is allowed.
+        CheckpointError: names `where`, the first wrong field, its value and what is allowed.
     """
-    known = [its.name for its in fields(cast(Any, kind))]
+    known = [field.name for field in fields(cast(Any, kind))]
     unknown = sorted(map(str, data.keys() - {*known})) if isinstance(data, Mapping) else []
     if unknown:
         raise CheckpointError(f"{where}: {short_repr(unknown[0])} is unknown; allowed are {', '.join(known)}")
@@ -57,7 +56,7 @@ def validate_record(kind: type[T], data: Any, where: str) -> T:
 
 
 def short_repr(value: Any) -> str:
-    """The beginning of a value's repr, whatever its size: Python refuses to print integers of many digits."""
+    """Return the beginning of a value's repr; Python refuses to print integers of many digits."""
     if isinstance(value, int) and abs(value) >= 2**64:
         return f"<integer of {int(math.log10(2) * value.bit_length())} digits>"
     try:

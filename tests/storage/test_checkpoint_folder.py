@@ -263,7 +263,7 @@ def test_every_truncation_is_found(checkpoints):
         check(checkpoints.newest(warnings.append), 1)
         (warning,) = warnings
         assert file.name in warning
-        assert "goes on from gen-000001" in warning
+        assert "continues from gen-000001" in warning
         file.write_bytes(whole)
 
 
@@ -285,7 +285,7 @@ def test_none_and_none_that_is_whole_are_two_things(checkpoints):
     assert checkpoints.newest(silent) is None
     path = write(checkpoints, 1)
     os.truncate(path / "member-000.safetensors", 10)
-    with pytest.raises(CheckpointError, match=r"no checkpoint that is whole; .*member-000.safetensors.* has 10 bytes"):
+    with pytest.raises(CheckpointError, match=r"no intact checkpoint; .*member-000.safetensors.* has 10 bytes"):
         checkpoints.newest(silent)
 
 

@@ -156,7 +156,7 @@ def test_a_run_whose_checkpoints_were_moved_away_is_not_begun_again(earlier, emp
     if emptied:
         (earlier / "checkpoints").mkdir()
     before = contents(earlier)
-    with pytest.raises(CheckpointError, match=r"has no checkpoint, .* put them back, or begin afresh with overwrite"):
+    with pytest.raises(CheckpointError, match=r"has no checkpoint, .* put them back, or start again with overwrite"):
         script(resume=earlier, max_steps=96)
     assert contents(earlier) == before
     shutil.copytree(earlier.parent / "moved", earlier / "checkpoints", dirs_exist_ok=True)
