@@ -1,9 +1,9 @@
-"""Sees that another process of a run is dead or stands still, and ends this one too, with one message for them all.
+"""Detects that another rank of a run died or hangs, and ends all ranks with one message.
 
-Every rank tells the others each second that it lives, through a store that rank 0 keeps. This takes two threads: a call
-to a store whose process was stopped returns never, whatever timeout was set, so one thread talks and another sees
-whether the first still gets answers. Both end the process by themselves, for its main thread may wait in a collective
-for ever.
+Every rank publishes a heartbeat each second in a store that rank 0 hosts. This takes two threads: a call to a store
+whose host was stopped never returns, whatever its timeout, so one thread exchanges heartbeats and a watchdog checks
+that the first one makes progress. Both end the process themselves, because the main thread may be blocked in a
+collective.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ import psutil
 from torch.distributed import DistError, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # documented there
 
 TIMEOUT = 20.0
-"""Seconds without a sign of life after which a rank counts as dead."""
+"""Seconds without a heartbeat after which a rank counts as dead."""
 INTERVAL = 1.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 GRACE = 5.0
-"""Seconds that the others have for leaving before the rank that speaks for all."""
+"""Seconds that the other ranks have to exit before the rank that printed the message exits."""
 
 
 def open_store(host: str, port: int, rank: int, size: int, timeout: float = 60.0) -> TCPStore:
-    """Open the store of a watch: rank 0 keeps it, and with port 0 chooses one, found in the store's `port`."""
+    """Open the store of the heartbeats, hosted by rank 0; with port 0 it chooses one, found in the store's `port`."""
     seconds = timedelta(seconds=timeout)
     return TCPStore(host, port, size, is_master=rank == 0, timeout=seconds, wait_for_workers=False)
 
 
 class NullMonitor:
-    """The watch of a process that is alone: the same methods, and nothing to see.
+    """The monitor of a single process: the same methods, without peers.
 
-    `stop_signal` is the signal that asked all ranks to stop, 0 if none did.
+    `stop_signal` is the signal that asks all ranks to stop, 0 if none does.
     """
 
     def __init__(self) -> None:
@@ -57,25 +57,25 @@ class NullMonitor:
         self.leave("" if done else " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":"))
 
     def record_checkpoint(self, generation: int, resume_command: str) -> None:
-        """Remember the last generation that is saved, and how to go on from it."""
-        self._advice = f"The last saved generation is {generation}; to go on: {resume_command}"
+        """Set the generation and the command that a failure message names."""
+        self._advice = f"The last saved generation is {generation}; resume with: {resume_command}"
 
     def request_stop(self, signal: int) -> None:
-        """Let every rank find this signal in `stop_signal` within two seconds; a signal handler may call it."""
+        """Set `stop_signal` on every rank within two seconds; a signal handler may call it."""
         self.stop_signal = self.stop_signal or signal
 
     def wait_for_diagnosis(self) -> None:
-        """Wait until the watch knows whether another rank's end made a collective fail.
+        """Wait until the monitor knows whether another rank's exit made a collective fail.
 
         If so it ends this process; if the call returns, the failure has another cause.
         """
 
     def leave(self, error: str = "") -> None:
-        """Stop watching and being watched; with an error, the others end soon and say it."""
+        """Stop monitoring; with an error, the other ranks end soon and report it."""
 
 
 class Heartbeat(NamedTuple):
-    """What a rank tells the others, each time with another `beat`."""
+    """The message of one rank; `beat` differs each time."""
 
     pid: int
     host: str
@@ -85,13 +85,13 @@ class Heartbeat(NamedTuple):
     """The signal that asks all ranks to stop."""
     left: bool = False
     error: str = ""
-    """Why it left, if not because its work was done."""
+    """The error with which the rank left."""
     lost: tuple[int, ...] = ()
-    """The ranks because of whose end it left."""
+    """The failed ranks because of which the rank left."""
 
 
 class Peer:
-    """Another rank, as far as it can be seen from here."""
+    """Another rank, as observed by this one."""
 
     def __init__(self, rank: int, machine: str) -> None:
         self.rank, self.machine = rank, machine
@@ -102,11 +102,11 @@ class Peer:
 
     @property
     def is_local(self) -> bool:
-        """Whether its pid means anything on this machine."""
+        """Whether the peer's pid is valid on this machine."""
         return self.heartbeat.machine == self.machine
 
     def update(self, payload: bytes, seconds: float) -> None:
-        """Take what it told last, so many seconds after the time before."""
+        """Process the peer's latest message, so many seconds after the previous update."""
         if payload == self._payload:
             self.silence += seconds
             return
@@ -117,7 +117,7 @@ class Peer:
                 self._process = psutil.Process(self.heartbeat.pid)
 
     def state(self) -> str:
-        """Return psutil's word for the state of a process on this machine, "unknown" for one elsewhere."""
+        """Return psutil's status of the process, "unknown" on another machine."""
         if not self.is_local:
             return "unknown"
         try:
@@ -128,39 +128,39 @@ class Peer:
             return "unknown"
 
     def has_exited(self) -> bool:
-        """Whether its process has ended, as far as one can know."""
+        """Whether the process is known to have ended."""
         return self.state() in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)
 
     def resume(self) -> None:
-        """Let it go on if a signal stopped it."""
+        """Continue the process if a signal stopped it."""
         if self._process is not None and self.state() == psutil.STATUS_STOPPED:
             self._process.resume()
 
-    def describe(self, describe_exit: str) -> str:
-        """Say in words who it is and what became of it; `describe_exit` is what its parent knows."""
+    def describe(self, cause: str) -> str:
+        """Describe the rank's failure; `cause` is what its parent process knows, "" if nothing."""
         where = f" (pid {self.heartbeat.pid} on {self.heartbeat.host})" if self.heartbeat.pid else ""
-        return f"rank {self.rank}{where} {self._describe_failure(describe_exit)}"
+        return f"rank {self.rank}{where} {self._describe_failure(cause)}"
 
-    def _describe_failure(self, describe_exit: str) -> str:
+    def _describe_failure(self, cause: str) -> str:
         if not self.heartbeat.pid:
-            return "has never given a sign of life"
+            return "has never sent a heartbeat"
         if self.heartbeat.error:
-            return f"left with {self.heartbeat.error}"
-        if describe_exit:
-            return describe_exit
+            return f"exited with {self.heartbeat.error}"
+        if cause:
+            return cause
         if self.has_exited():
-            return "is gone without a word (SIGKILL, out of memory, or a crash)"
+            return "exited without a message (SIGKILL, out of memory, or a crash)"
         if self.state() == psutil.STATUS_STOPPED:
             return "was stopped by a signal (SIGSTOP)"
-        return f"has given no sign of life for {self.silence:.0f} s"
+        return f"has sent no heartbeat for {self.silence:.0f} s"
 
 
 class HeartbeatMonitor(NullMonitor):
-    """Watches the other ranks of a run while its `with` block lasts, and is watched by them.
+    """Exchanges heartbeats with the other ranks while its `with` block lasts.
 
-    If one dies, stands still for `timeout` seconds or leaves with an error, the lowest of the others writes one
-    message to stderr, and all of them end with exit code `code`. `describe_exit` may know more of a rank's end than can be
-    seen from here, as the parent of its process does; it returns "" if not.
+    If a rank dies, is silent for `timeout` seconds or leaves with an error, the lowest of the other ranks writes one
+    message to stderr, and all exit with `code`. `describe_exit(rank)` returns the cause of an exit if this process
+    knows it, as the parent of that rank does, else "".
     """
 
     def __init__(
@@ -179,12 +179,12 @@ class HeartbeatMonitor(NullMonitor):
         self.describe_exit = describe_exit
         machine = _machine()
         self._heartbeat = Heartbeat(os.getpid(), socket.gethostname(), machine)
-        self.peers = [Peer(other, machine) for other in range(size) if other != rank]  # as they are seen from here
+        self.peers = [Peer(other, machine) for other in range(size) if other != rank]
         self._keys = [_key(peer.rank) for peer in self.peers]
         self._rounds = 0
         self._error = ""
         self._leaving, self._finished, self._aborting = Event(), Event(), Lock()
-        # the others count from its last sign, which may be older than what made it stand still
+        # the other ranks count from this one's last heartbeat, which may be older than the suspension
         self._watchdog_timer, self._publish_timer = _ActiveTimer(interval, timeout / 2), _ActiveTimer(interval, timeout)
         self._threads = [
             Thread(target=work, daemon=True, name=work.__name__) for work in (self._exchange_loop, self._watchdog_loop)
@@ -207,11 +207,11 @@ class HeartbeatMonitor(NullMonitor):
             for thread in self._threads:
                 thread.join(GRACE)
 
-    # -- the thread that talks
+    # -- the thread that exchanges heartbeats
 
     def _exchange_loop(self) -> None:
         try:
-            for peer in self.peers:  # so that nobody waits for a rank that never came
+            for peer in self.peers:  # a rank that never starts has a key too, so that reading does not block
                 self.store.compare_set(_key(peer.rank), "", json.dumps(peer.heartbeat))
             timer = _ActiveTimer(self.interval, self.timeout)
             self._exchange(0.0)
@@ -223,24 +223,24 @@ class HeartbeatMonitor(NullMonitor):
         self._finished.set()
 
     def _exchange(self, seconds: float) -> None:
-        """Tell that this rank lives, hear the others, and end if one of them has ended."""
-        gone = {peer.rank for peer in self.peers if peer.has_exited()}  # before one hears whether they left a word
-        if 0 in gone:
+        """Publish a heartbeat, read the others, and abort if a rank failed."""
+        exited = {peer.rank for peer in self.peers if peer.has_exited()}  # before their last messages are read
+        if 0 in exited:
             raise ConnectionError("the store has gone with rank 0")  # torch would write pages about it
         self._publish(stop=self.stop_signal)
         self._read_peers(seconds)
         for peer in self.peers:
             self.request_stop(peer.heartbeat.stop)
         staying = [peer for peer in self.peers if not peer.heartbeat.left]
-        lost = {peer.rank for peer in staying if peer.rank in gone or peer.silence >= self.timeout}
-        if not self._error:  # of one's own, which others may share
+        lost = {peer.rank for peer in staying if peer.rank in exited or peer.silence >= self.timeout}
+        if not self._error:  # else the other ranks may have failed with the same error
             lost |= {peer.rank for peer in self.peers if peer.heartbeat.error}
             lost.update(*(peer.heartbeat.lost for peer in self.peers))
         if lost:
             self._abort(lost, reachable=True)
 
-    def _publish(self, **news: Any) -> None:
-        self._heartbeat = self._heartbeat._replace(beat=self._heartbeat.beat + 1, **news)
+    def _publish(self, **changes: Any) -> None:
+        self._heartbeat = self._heartbeat._replace(beat=self._heartbeat.beat + 1, **changes)
         self._publish_timer.seconds()
         self.store.set(_key(self.rank), json.dumps(self._heartbeat))
 
@@ -251,13 +251,13 @@ class HeartbeatMonitor(NullMonitor):
 
     def _sign_off(self) -> None:
         if self._error:
-            self._finished.wait(self.interval)  # another's end may be behind the error, and be seen only now
+            self._finished.wait(self.interval)  # another rank's exit may be the cause, and be visible only now
             self._exchange(self.interval)
         self._publish(left=True, error=self._error, stop=self.stop_signal)
-        if self.rank == 0:  # the store goes with this process
+        if self.rank == 0:  # the store ends with this process
             self._wait_for_exits(self.peers, self.timeout, reachable=True)
 
-    # -- the thread that sees whether the other one gets answers
+    # -- the watchdog thread
 
     def _watchdog_loop(self) -> None:
         rounds, silence = 0, 0.0
@@ -268,45 +268,45 @@ class HeartbeatMonitor(NullMonitor):
                 self.peers[0].silence = silence
                 self._abort_without_store()
 
-    # -- the end
+    # -- failure
 
     def _abort_without_store(self) -> None:
-        """End this process unless rank 0 took the store along when its work was done."""
+        """Abort, unless rank 0 closed the store because its work was done."""
         if self.rank == 0 or not self.peers[0].heartbeat.left:
             self._abort({0}, reachable=False)
 
     def _abort(self, lost: set[int], *, reachable: bool) -> NoReturn:
-        """End this process because those are lost; `reachable` says that the others can be told so through the store.
+        """End this process because the ranks `lost` failed; `reachable` says whether the store still works.
 
-        Who speaks leaves last: whoever had not seen yet what happened must not take the others' leaving for the cause.
-        Without the store this holds on each machine by itself, where one process can see the others.
+        The reporting rank exits last, so that slower ranks do not mistake the other ranks' exit for the original
+        failure. Without the store one rank reports on each machine, because only local processes are visible.
         """
-        if self._aborting.acquire(timeout=2 * GRACE):  # if not, the other thread is at it, and the store hangs
+        if self._aborting.acquire(timeout=2 * GRACE):  # if not, the other thread aborts, and the store hangs
             others = [peer for peer in self.peers if peer.rank not in lost and not peer.heartbeat.left]
             if not reachable:
                 others = [peer for peer in others if peer.is_local and not peer.has_exited()]
-            stood_still = self._watchdog_timer.was_suspended() and self._publish_timer.was_suspended()
-            given_up = self.rank in lost or stood_still  # by the others
-            speaks = not given_up and all(self.rank < peer.rank for peer in others)
-            with contextlib.suppress(Exception):  # whatever a store or a stderr raises that has gone
+            was_suspended = self._watchdog_timer.was_suspended() and self._publish_timer.was_suspended()
+            is_lost = self.rank in lost or was_suspended  # to the other ranks
+            reports = not is_lost and all(self.rank < peer.rank for peer in others)
+            with contextlib.suppress(Exception):  # the store or stderr may be gone
                 if reachable:
-                    self._publish(lost=tuple(lost), left=not speaks)
-                if speaks:
+                    self._publish(lost=tuple(lost), left=not reports)
+                if reports:
                     self._print_failure(lost)
                     self._wait_for_exits(others, GRACE, reachable=reachable)
-                    for peer in self.peers:  # for a launcher waits for one that stands still
+                    for peer in self.peers:  # a launcher would wait for a stopped rank, which exits once it continues
                         if peer.rank in lost:
-                            peer.resume()  # and it finds that it was given up
+                            peer.resume()
         os._exit(self.code)
 
     def _print_failure(self, lost: set[int]) -> None:
-        fates = [peer.describe(self.describe_exit(peer.rank)) for peer in self.peers if peer.rank in lost]
-        sys.stderr.write(f"\nagilerl-like: {'; '.join(fates)}, so all ranks end.\n{self._advice}\n")
+        failures = [peer.describe(self.describe_exit(peer.rank)) for peer in self.peers if peer.rank in lost]
+        sys.stderr.write(f"\nagilerl-like: {'; '.join(failures)}, so all ranks end.\n{self._advice}\n")
         sys.stderr.flush()
         sys.stdout.flush()
 
     def _wait_for_exits(self, others: Iterable[Peer], seconds: float, *, reachable: bool) -> None:
-        """Stay until those have left, but no longer than so many seconds."""
+        """Wait until these ranks have left, for at most so many seconds."""
         end = time.monotonic() + seconds
         pause = Event()
         while not all(peer.heartbeat.left or peer.has_exited() for peer in others) and time.monotonic() < end:
@@ -316,27 +316,27 @@ class HeartbeatMonitor(NullMonitor):
 
 
 class _ActiveTimer:
-    """How long a thread has looked on: time in which its whole process stood still does not count.
+    """Measures time between calls without the time in which the whole process was suspended.
 
-    It was away if it has not looked for `absence` seconds, all at once.
+    A gap of at least `absence` seconds between two calls counts as a suspension.
     """
 
     def __init__(self, interval: float, absence: float) -> None:
         self.interval, self.absence = interval, absence
-        self._last, self._woke = time.monotonic(), -math.inf
+        self._last, self._resumed = time.monotonic(), -math.inf
 
     def seconds(self) -> float:
-        """Return the seconds since the call before, two intervals at most."""
+        """Return the seconds since the previous call, two intervals at most."""
         now = time.monotonic()
         seconds, self._last = now - self._last, now
         if seconds >= self.absence:
-            self._woke = now
+            self._resumed = now
         return min(seconds, 2 * self.interval)
 
     def was_suspended(self) -> bool:
-        """Whether it was away, until less than `absence` seconds ago."""
+        """Whether a suspension ended less than `absence` seconds ago."""
         self.seconds()
-        return time.monotonic() - self._woke < self.absence
+        return time.monotonic() - self._resumed < self.absence
 
 
 def _key(rank: int) -> str:
@@ -344,7 +344,7 @@ def _key(rank: int) -> str:
 
 
 def _machine() -> str:
-    """Name the table of processes in which this one's pid stands: each machine and each container has its own."""
+    """Return an id of the pid namespace of this process: each machine and each container has its own."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]

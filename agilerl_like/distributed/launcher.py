@@ -1,6 +1,8 @@
 """Starts the other processes of a run on this machine; the calling one is rank 0, and none of them outlives it.
 
-The others are new interpreters that import the caller's script, so a script must not start them while it is imported.
+They are new interpreters that import the caller's script, so a script must not start them while it is imported.
+torch's launchers are not used: they restart or wait where a run must end within seconds with one message that names
+rank, pid and signal, and they report neither a script without a main guard nor an argument that cannot be pickled.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from agilerl_like.resources import available_cores
 STARTUP_TIMEOUT = 120.0
 """Seconds that a process has for its imports."""
 GRACE = 5.0
-"""Seconds that a process has for leaving by itself when something went wrong, and again after SIGTERM."""
+"""Seconds that a process has to exit by itself after a failure, and again after SIGTERM."""
 RENDEZVOUS_TIMEOUT = 600.0
-"""Seconds that all processes have for joining one process group."""
+"""Seconds that all processes have to join one process group."""
 JOIN_TIMEOUT = 60.0
-"""Seconds that a process has for leaving by itself when all went well."""
+"""Seconds that a process has to exit by itself after success."""
 
 _CHILD_OF = "AGILERL_LIKE_CHILD_OF"
 _UNGUARDED = 79  # the exit code of a child whose script starts processes while it is imported
@@ -44,13 +46,21 @@ _SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
 class ProcessExit(NamedTuple):
-    """A process that ended otherwise than by finishing its work."""
+    """A process that failed; `signal` is the name of the signal that ended it, "" if none did."""
 
     rank: int
     pid: int
     exitcode: int
     signal: str
-    """The name of the signal that ended it, "" if none did."""
+
+    @classmethod
+    def of(cls, rank: int, process: SpawnProcess) -> ProcessExit:
+        """Return how a process ended."""
+        code = process.exitcode or 0
+        name = ""
+        if code < 0:
+            name = signal.Signals(-code).name if -code in {*map(int, signal.Signals)} else f"signal {-code}"
+        return cls(rank, process.pid or 0, code, name)
 
     def __str__(self) -> str:
         return f"was killed by {self.signal}" if self.signal else f"ended with exit code {self.exitcode}"
@@ -63,66 +73,58 @@ class WorkerProcesses:
         self._processes: dict[int, SpawnProcess] = {}
 
     def failed(self) -> list[ProcessExit]:
-        """Return who has fallen so far."""
-        return [
-            ProcessExit(rank, process.pid or 0, process.exitcode, _signal_name(process.exitcode))
-            for rank, process in self._processes.items()
-            if process.exitcode
-        ]
+        """Return the processes that have failed so far."""
+        return [ProcessExit.of(rank, process) for rank, process in self._processes.items() if process.exitcode]
 
     def describe_exit(self, rank: int) -> str:
-        """Say how this rank ended, for a `Watch`; "" if it lives, or has finished its work."""
+        """Describe how this rank failed, for a `HeartbeatMonitor`; "" if it has not."""
         return next((str(failed) for failed in self.failed() if failed.rank == rank), "")
 
     def start(
         self, processes: int, target: Callable[..., object], arguments: Sequence[Any], port: int, threads: int
     ) -> None:
-        """Start them with so many threads each, and return when each has imported what it needs."""
+        """Start the processes with so many threads each, and return when each has imported what it needs."""
         context = multiprocessing.get_context("spawn")
-        ready_pipes: dict[int, Connection] = {}
+        pipes: dict[int, Connection] = {}
         for rank in range(1, processes):
-            ready_pipes[rank], its_end = context.Pipe(duplex=False)
-            work = (its_end, threads, target, rank, *arguments)
+            pipes[rank], remote = context.Pipe(duplex=False)
+            work = (remote, threads, target, rank, *arguments)
             process = context.Process(target=_worker_main, args=work, name=f"rank {rank}")
             with _environment(rank, processes, port, threads), _sigint_blocked():
                 process.start()
             self._processes[rank] = process
-            its_end.close()
-        self._wait_for_imports(ready_pipes)
-
-    def _wait_for_imports(self, ready_pipes: dict[int, Connection]) -> None:
+            remote.close()
         end = time.monotonic() + STARTUP_TIMEOUT
         with contextlib.ExitStack() as stack:
-            for pipe in ready_pipes.values():
+            for pipe in pipes.values():
                 stack.enter_context(pipe)
-            for rank, pipe in ready_pipes.items():
+            for rank, pipe in pipes.items():
                 wait([pipe, self._processes[rank].sentinel], max(0.0, end - time.monotonic()))
                 if not _is_ready(pipe):
-                    raise ConfigurationError(self._startup_error(rank, len(ready_pipes) + 1))
+                    raise ConfigurationError(self._startup_error(rank, processes))
 
     def _startup_error(self, rank: int, processes: int) -> str:
         process = self._processes[rank]
         process.join(GRACE)
         if process.exitcode == _UNGUARDED:
             return (
-                f"processes={processes} runs this script again in each new process, where it must not start processes "
-                f"too; what it does when run belongs under: if __name__ == '__main__':"
+                f"processes={processes} imports this script again in each new process, where it must not start "
+                f"processes too; what it does when run belongs under: if __name__ == '__main__':"
             )
         which = f"processes={processes}: rank {rank} (pid {process.pid})"
         if process.exitcode is None:
             return f"{which} had not finished its imports after {STARTUP_TIMEOUT:g} s"
-        how = ProcessExit(rank, process.pid or 0, process.exitcode, _signal_name(process.exitcode))
-        return f"{which} {how} before its work began; what it wrote above may say why"
+        return f"{which} {ProcessExit.of(rank, process)} before its work began; its output above may say why"
 
     @contextmanager
     def guard_rendezvous(self) -> Iterator[None]:
-        """End all processes with one message and `ExitCode.TEMPFAIL` if one ends while they meet in this block.
+        """End all processes with one message and `ExitCode.TEMPFAIL` if one ends while this block lasts.
 
-        To join a process group means to wait for every rank, for hours and in a call that no exception interrupts; a
-        `Watch` sees a rank that ended only when all have joined.
+        Joining a process group waits for every rank, for hours and in a call that no exception interrupts; a
+        `HeartbeatMonitor` detects a rank that ended only when all have joined.
         """
         reader, writer = multiprocessing.Pipe(duplex=False)
-        guard = Thread(target=self._guard, args=(reader,), daemon=True, name="guard of the meeting")
+        guard = Thread(target=self._abort_on_exit, args=(reader,), daemon=True, name="rendezvous guard")
         guard.start()
         try:
             yield
@@ -132,32 +134,31 @@ class WorkerProcesses:
             reader.close()
             writer.close()
 
-    def _guard(self, met: Connection) -> None:
-        ready = wait([met, *(process.sentinel for process in self._processes.values())], RENDEZVOUS_TIMEOUT)
-        if met in ready:
+    def _abort_on_exit(self, joined: Connection) -> None:
+        ready = wait([joined, *(process.sentinel for process in self._processes.values())], RENDEZVOUS_TIMEOUT)
+        if joined in ready:
             return
-        ranks = [rank for rank, process in self._processes.items() if process.sentinel in ready]
-        descriptions = [f"rank {rank} (pid {self._processes[rank].pid}) {self._describe(rank)}" for rank in ranks]
-        what = "; ".join(descriptions) or f"the processes had not met after {RENDEZVOUS_TIMEOUT:g} s"
-        sys.stderr.write(f"\nagilerl-like: {what} while the processes met, so all ranks end. Nothing was trained.\n")
+        failures = []
+        for rank, process in self._processes.items():
+            if process.sentinel in ready:
+                process.join()
+                failures.append(f"rank {rank} (pid {process.pid}) {self.describe_exit(rank) or 'ended'}")
+        reason = f"{'; '.join(failures)} while joining" if failures else f"{RENDEZVOUS_TIMEOUT:g} s were not enough for"
+        sys.stderr.write(f"\nagilerl-like: {reason} the process group, so all ranks end. Nothing was trained.\n")
         sys.stderr.flush()
         sys.stdout.flush()
         for process in self._processes.values():
             process.kill()
-        os._exit(ExitCode.TEMPFAIL)  # the main thread waits for a process that will never come
-
-    def _describe(self, rank: int) -> str:
-        self._processes[rank].join()  # its sentinel is ready
-        return self.describe_exit(rank) or "ended"
+        os._exit(ExitCode.TEMPFAIL)  # the main thread waits for a process that will never join
 
     def shutdown(self, patience: float) -> None:
-        """Wait until all have left by themselves, and end those that have not."""
+        """Wait so many seconds for all processes to exit, then terminate and kill those that have not."""
         try:
             self._join(patience)
             for process in self._processes.values():
                 process.terminate()
             self._join(GRACE)
-        finally:  # also when somebody is tired of waiting
+        finally:  # also after a second Ctrl-C
             for process in self._processes.values():
                 process.kill()
             self._join(GRACE)
@@ -172,9 +173,9 @@ class WorkerProcesses:
 def launched(processes: int, target: Callable[..., object], arguments: Sequence[Any] = ()) -> Iterator[WorkerProcesses]:
     """Run `target(rank, *arguments)` in new processes for the ranks from 1 on, while the caller is rank 0.
 
-    As long as the block lasts, the caller's environment variables are those of rank 0, as torchrun sets them. When it
-    ends, so have the processes. Torch has as many threads in each as it has here, but together no more than there are
-    cores: threads that wait for each other on too few take up to ten times as long.
+    While the block lasts, the caller has the environment variables of rank 0, as torchrun sets them; when it ends, so
+    have the processes. Each has as many torch threads as the caller, but together no more than there are cores:
+    threads that wait for each other on too few cores take up to ten times as long.
 
     Raises:
         ConfigurationError: the target or an argument cannot be sent to another process, or one could not start.
@@ -184,8 +185,11 @@ def launched(processes: int, target: Callable[..., object], arguments: Sequence[
     if processes == 1:
         yield workers
         return
-    port, asked = _free_port(), torch.get_num_threads()
-    threads = min(asked, max(1, available_cores() // processes))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    threads_before = torch.get_num_threads()
+    threads = min(threads_before, max(1, available_cores() // processes))
     patience = 0.0
     try:
         workers.start(processes, target, arguments, port, threads)
@@ -195,13 +199,13 @@ def launched(processes: int, target: Callable[..., object], arguments: Sequence[
             yield workers
         patience = JOIN_TIMEOUT
     finally:
-        torch.set_num_threads(asked)
+        torch.set_num_threads(threads_before)
         workers.shutdown(patience)
 
 
 def _check(processes: int, target: Callable[..., object], arguments: Sequence[Any]) -> None:
     if os.environ.get(_CHILD_OF) == str(os.getppid()):
-        raise SystemExit(_UNGUARDED)  # found by the parent, which says it once for all
+        raise SystemExit(_UNGUARDED)  # the parent reports it, once for all
     if processes < 1:
         raise ConfigurationError(f"processes={processes!r} must be at least 1")
     if processes == 1:
@@ -217,16 +221,16 @@ def _check(processes: int, target: Callable[..., object], arguments: Sequence[An
         except Exception as error:  # whatever the value's own __reduce__ raises
             raise ConfigurationError(
                 f"processes={processes}: {name}={value!r} cannot be sent to another process ({error}); "
-                f"allowed is what can be pickled, such as a function that stands by itself in a file"
+                f"allowed is what can be pickled, such as a function at the top level of a file"
             ) from error
 
 
 class _PickleCheck(ForkingPickler):
-    """Refuses also what another process would look for in vain: what a notebook or a prompt defines."""
+    """Also refuses what another process could not import: definitions of a notebook or a prompt."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor):
-            return int, ()  # can be sent; what torch does for it is not for a trial
+            return int, ()  # can be sent; torch would move it to shared memory
         if isinstance(obj, (FunctionType, type)) and obj.__module__ == "__main__" and not _has_main_file():
             raise ConfigurationError(f"{obj.__qualname__} is defined in no file that another process could import")
         return NotImplemented
@@ -237,15 +241,9 @@ def _has_main_file() -> bool:
     return getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", None) or "")
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 @contextmanager
 def _environment(rank: int, processes: int, port: int, threads: int) -> Iterator[None]:
-    """Have the environment variables of a rank for a while, as torchrun sets them."""
+    """Set the environment variables of a rank, as torchrun does, and restore them."""
     values = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -270,22 +268,13 @@ def _environment(rank: int, processes: int, port: int, threads: int) -> Iterator
 
 @contextmanager
 def _sigint_blocked() -> Iterator[None]:
-    """Have processes start with Ctrl-C held back, which they ignore as soon as they run; it is for the parent."""
-    resource_tracker.ensure_running()  # else it is started meanwhile, and lifts what is held back
+    """Start processes with Ctrl-C blocked: the parent handles it, and they ignore it as soon as they run."""
+    resource_tracker.ensure_running()  # if it started inside the block, it would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _signal_name(exitcode: int | None) -> str:
-    if exitcode is None or exitcode >= 0:
-        return ""
-    try:
-        return signal.Signals(-exitcode).name
-    except ValueError:
-        return f"signal {-exitcode}"
 
 
 def _is_ready(pipe: Connection) -> bool:
@@ -299,23 +288,23 @@ def _is_ready(pipe: Connection) -> bool:
 
 
 def _worker_main(ready: Connection, threads: int, target: Callable[..., object], rank: int, *arguments: Any) -> None:
-    """Run the target, but not on without the parent."""
+    """Run the target; exit soon after the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     del os.environ[_CHILD_OF]
     torch.set_num_threads(threads)
     Thread(target=_exit_with_parent, daemon=True).start()
-    if sys.platform == "linux":  # wakes it if it stands still when its parent dies, so that it can see that
+    if sys.platform == "linux":  # continues a stopped process when its parent dies, so that it notices and exits
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGCONT)
     try:
         ready.send(True)
-    except OSError:  # the parent has given up already
+    except OSError:  # the parent has given up
         raise SystemExit(1) from None
     target(rank, *arguments)
 
 
 def _exit_with_parent() -> None:
-    """End this process soon after its parent's end, when its `Watch` has had the time to speak."""
+    """End this process soon after its parent's end, when its `HeartbeatMonitor` has had the time to report."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return

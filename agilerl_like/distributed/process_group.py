@@ -1,15 +1,14 @@
-"""Where a run's members live: in this process alone, or dealt to many that exchange decisions and little else.
+"""The processes of a run, one or many, behind one interface: collectives for JSON data, transfers for agents.
 
-Processes are those of HuggingFace Accelerate, with torch.distributed below it. What they tell each other is plain JSON
-(fitness, genomes, births), and members that move travel tensor by tensor, in memory: no files, no pickles. A run asks
-the same of one process as of many, and only the main one (rank 0) reads, writes and prints.
+The processes are those of HuggingFace Accelerate, over torch.distributed. They exchange plain JSON (fitness, genomes,
+offspring) and agents as safetensors bytes. Nothing is pickled, so `dist.all_gather_object` is not used. Only the main
+process (rank 0) reads, writes and prints.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import safetensors.torch
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -26,6 +26,7 @@ from agilerl_like.distributed.heartbeat import HeartbeatMonitor, NullMonitor, op
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.learning.rollout import LastObservations, Rollout
 from agilerl_like.learning.team import SOLO, Team
+from agilerl_like.storage.safe_folder import serialize_tensors
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -33,30 +34,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 COLLECTIVE_TIMEOUT = timedelta(hours=12)
-"""The watch sees who is gone; how long one process trains while the others wait for it is nobody's business."""
+"""The heartbeats detect failures, so a collective may wait as long as another process trains."""
 
 
 class Shard(NamedTuple):
-    """What one process has of a run: members by their slots, and of their envs the part number `part` of `parts`."""
+    """The part of a run that one process has: members by slot, and part number `part` of `parts` of their envs."""
 
     slots: tuple[int, ...]
     part: int = 0
     parts: int = 1
 
 
-ALIGNMENT = 64
-"""Bytes by which tensors in a message are aligned."""
-
-
 class SerializedAgent(NamedTuple):
-    """A member on its way, as `Agent.to_documents` describes it."""
+    """An agent as `to_documents` describes it."""
 
     document: Any
     tensors: Mapping[str, Tensor]
 
 
 class Transfer(NamedTuple):
-    """The way of one member from a process that has it to one that needs it."""
+    """A member that one process sends to another."""
 
     slot: int
     source: int
@@ -64,10 +61,10 @@ class Transfer(NamedTuple):
 
 
 def shard_members(kinds: Sequence[Any], size: int) -> tuple[Shard, ...]:
-    """Deal members to so many processes: alike ones together, and as evenly as can be.
+    """Divide members evenly among so many processes, equal `kinds` (architectures, by slot) together.
 
-    `kinds` says for each slot what it can be computed together with. Where there are more processes than members, some
-    members are had by several, who divide their envs. How many members a process has depends on its rank alone.
+    With more processes than members, some members are replicated, and their replicas divide the envs. How many members
+    a process has depends on its rank alone.
     """
     members = len(kinds)
     if size > members:
@@ -81,7 +78,7 @@ def shard_members(kinds: Sequence[Any], size: int) -> tuple[Shard, ...]:
 
 
 def plan_transfers(wanted: Iterable[tuple[int, int]], shards: Sequence[Shard]) -> list[Transfer]:
-    """The ways by which each (slot, rank) that is wanted gets there; none where it is already."""
+    """Return the transfers that bring each wanted (slot, rank) there, if the rank has not that member already."""
     source = {slot: rank for rank in reversed(range(len(shards))) for slot in shards[rank].slots}
     missing = {(slot, rank) for slot, rank in wanted if slot not in shards[rank].slots}
     return [Transfer(slot, source[slot], rank) for slot, rank in sorted(missing)]
@@ -101,21 +98,21 @@ class ProcessGroup(ABC):
 
     @abstractmethod
     def device(self, wanted: torch.device) -> torch.device:
-        """Where this process computes what should be computed on such a device."""
+        """Return the device of this process for a device that is wanted for all."""
 
     @abstractmethod
-    def team(self, shards: Sequence[Shard]) -> Team:
-        """With whom this process's member learns, all processes having such shares."""
+    def gradient_sync(self, shards: Sequence[Shard]) -> Team:
+        """Return the group of processes that have replicas of this process's member."""
 
     @abstractmethod
     def all_gather(self, document: Any) -> list[Any]:
-        """What every process says, in the order of their ranks: JSON data, floats to the last bit, nan included."""
+        """Return the document of every process, by rank: JSON data; floats are exact, nan included."""
 
     @abstractmethod
     def send_recv(
-        self, transfers: Sequence[Transfer], pack: Callable[[int], SerializedAgent]
+        self, transfers: Sequence[Transfer], serialize: Callable[[int], SerializedAgent]
     ) -> dict[int, SerializedAgent]:
-        """Send members on their ways, which all processes know; return those that came here, by slot."""
+        """Carry out transfers, which are the same on all processes; return the agents received, by slot."""
 
     def __enter__(self) -> ProcessGroup:
         self.monitor.__enter__()
@@ -125,22 +122,22 @@ class ProcessGroup(ABC):
         self.monitor.__exit__(kind, error, at)
 
     def broadcast(self, document: T) -> T:
-        """What the main process says."""
+        """Return the document of the main process."""
         return self.all_gather(document)[0]
 
     def all_gather_dict(
         self, own: Mapping[int, T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]
     ) -> dict[int, T]:
-        """What every process has to say about slots, by slot; each keeps its own as it is."""
+        """Return the values of all processes by slot; those of this process are returned as they are."""
         if self.size == 1:
             return dict(own)
-        told = self.all_gather({str(slot): encode(one) for slot, one in own.items()})
-        found = {int(slot): one for others in told for slot, one in others.items()}
-        return {slot: own[slot] if slot in own else decode(found[slot]) for slot in sorted(found)}
+        encoded = self.all_gather({str(slot): encode(value) for slot, value in own.items()})
+        by_slot = {int(slot): value for values in encoded for slot, value in values.items()}
+        return {slot: own[slot] if slot in own else decode(by_slot[slot]) for slot in sorted(by_slot)}
 
 
 class SingleProcess(ProcessGroup):
-    """One process."""
+    """The only process of a run."""
 
     rank, size = 0, 1
 
@@ -150,14 +147,14 @@ class SingleProcess(ProcessGroup):
     def device(self, wanted: torch.device) -> torch.device:
         return wanted
 
-    def team(self, shards: Sequence[Shard]) -> Team:
+    def gradient_sync(self, shards: Sequence[Shard]) -> Team:
         return SOLO
 
     def all_gather(self, document: Any) -> list[Any]:
         return [document]
 
     def send_recv(
-        self, transfers: Sequence[Transfer], pack: Callable[[int], SerializedAgent]
+        self, transfers: Sequence[Transfer], serialize: Callable[[int], SerializedAgent]
     ) -> dict[int, SerializedAgent]:
         return {}
 
@@ -174,16 +171,16 @@ class MultiProcess(ProcessGroup):
 
     def _make_monitor(self, describe_exit: Callable[[int], str]) -> HeartbeatMonitor:
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
-        kept = open_store(host, 0, self.rank, self.size) if self.is_main else None
-        port = self.broadcast(0 if kept is None else kept.port)
-        store = kept or open_store(host, port, self.rank, self.size)
+        hosted = open_store(host, 0, self.rank, self.size) if self.is_main else None
+        port = self.broadcast(0 if hosted is None else hosted.port)
+        store = hosted or open_store(host, port, self.rank, self.size)
         return HeartbeatMonitor(store, self.rank, self.size, code=ExitCode.TEMPFAIL, describe_exit=describe_exit)
 
-    def team(self, shards: Sequence[Shard]) -> Team:
+    def gradient_sync(self, shards: Sequence[Shard]) -> Team:
         mine = SOLO
         for slot in sorted({shard.slots for shard in shards if shard.parts > 1}):
             ranks = [rank for rank, shard in enumerate(shards) if shard.slots == slot]
-            group = dist.new_group(ranks)  # all processes must take part in making it, in the same order
+            group = dist.new_group(ranks)  # collective: all processes must call it, in the same order
             if self.rank in ranks:
                 mine = ReplicaGroup(group, shards[self.rank], self._transport_device, self._diagnosed)
         return mine
@@ -196,7 +193,7 @@ class MultiProcess(ProcessGroup):
             return self._all_gather_json(document)
 
     def _all_gather_json(self, document: Any) -> list[Any]:
-        text = torch.frombuffer(bytearray(json.dumps(document).encode()), dtype=torch.uint8).to(self._transport_device)
+        text = _to_bytes(json.dumps(document).encode()).to(self._transport_device)
         lengths = [torch.zeros(1, dtype=torch.int64, device=self._transport_device) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([len(text)], device=self._transport_device))
         longest = max(int(length) for length in lengths)
@@ -207,34 +204,34 @@ class MultiProcess(ProcessGroup):
         ]
 
     def send_recv(
-        self, transfers: Sequence[Transfer], pack: Callable[[int], SerializedAgent]
+        self, transfers: Sequence[Transfer], serialize: Callable[[int], SerializedAgent]
     ) -> dict[int, SerializedAgent]:
         if not transfers:
             return {}
-        leaving = {way.slot: pack(way.slot) for way in transfers if way.source == self.rank}
-        told = self.all_gather(
-            {str(slot): [serialized.document, _metadata(serialized.tensors)] for slot, serialized in leaving.items()}
-        )
-        sent = {slot: _flatten(serialized.tensors).to(self._transport_device) for slot, serialized in leaving.items()}
-        got: dict[int, Tensor] = {}
-        arriving: dict[int, SerializedAgent] = {}
+        agents = {slot: serialize(slot) for slot, source, _ in transfers if source == self.rank}
+        sent = {slot: _to_bytes(serialize_tensors(agent.tensors)) for slot, agent in agents.items()}
+        announced = self.all_gather({str(slot): [agents[slot].document, len(sent[slot])] for slot in agents})
+        received: dict[int, Tensor] = {}
         operations: list[dist.P2POp] = []
         for slot, source, target in transfers:
             if source == self.rank:
-                operations.append(dist.P2POp(dist.isend, sent[slot], target))
+                operations.append(dist.P2POp(dist.isend, sent[slot].to(self._transport_device), target))
             elif target == self.rank:
-                document, shapes = told[source][str(slot)]
-                got[slot], tensors = _empty_like_metadata(shapes, self._transport_device)
-                arriving[slot] = SerializedAgent(document, tensors)
-                operations.append(dist.P2POp(dist.irecv, got[slot], source))
+                size = announced[source][str(slot)][1]
+                received[slot] = torch.empty(size, dtype=torch.uint8, device=self._transport_device)
+                operations.append(dist.P2POp(dist.irecv, received[slot], source))
         with self._diagnosed():
             for work in dist.batch_isend_irecv(operations) if operations else ():
                 work.wait()
-        return arriving
+        documents = {slot: announced[source][str(slot)][0] for slot, source, _ in transfers}
+        return {
+            slot: SerializedAgent(documents[slot], safetensors.torch.load(bytes(data.cpu().numpy())))
+            for slot, data in received.items()
+        }
 
     @contextlib.contextmanager
     def _diagnosed(self) -> Iterator[None]:
-        """Where another process ended, let the watch say so: what is heard here is a broken connection."""
+        """Let the monitor report another process's failure, which appears here as a broken connection."""
         try:
             yield
         except RuntimeError:
@@ -243,7 +240,7 @@ class MultiProcess(ProcessGroup):
 
 
 class ReplicaGroup(Team):
-    """Processes that share the envs of one member, as many each."""
+    """Processes that have replicas of one member, with an equal part of its envs each."""
 
     def __init__(
         self,
@@ -275,7 +272,7 @@ class ReplicaGroup(Team):
         )
 
     def _all_gather_cat(self, x: Tensor, dim: int) -> Tensor:
-        """What all have, in the order of their envs; of equal shapes."""
+        """Concatenate equally shaped tensors of all processes, in the order of their envs."""
         mine = x.contiguous().to(self._transport_device)
         parts = [torch.empty_like(mine) for _ in range(self.parts)]
         with self._diagnosed():
@@ -283,7 +280,7 @@ class ReplicaGroup(Team):
         return torch.cat(parts, dim).to(x.device)
 
     def _all_gather_ragged(self, x: Tensor) -> Tensor:
-        """What all have, however much that is."""
+        """Concatenate tensors of any length along their first axis."""
         counts = self._all_gather_cat(torch.tensor([len(x)], device=x.device), 0).tolist()
         padded = x.new_zeros(max(counts), *x.shape[1:])
         padded[: len(x)] = x
@@ -291,35 +288,17 @@ class ReplicaGroup(Team):
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=False)])
 
 
-def _metadata(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, list[int]]]:
-    return {name: (str(x.dtype).removeprefix("torch."), list(x.shape)) for name, x in tensors.items()}
-
-
-def _flatten(tensors: Mapping[str, Tensor]) -> Tensor:
-    """The bytes of tensors in one row, for a message takes its time whatever is in it."""
-    rows = [_as_bytes(tensor).cpu() for tensor in tensors.values()]
-    return torch.cat([torch.nn.functional.pad(row, (0, -len(row) % ALIGNMENT)) for row in rows])
-
-
-def _empty_like_metadata(
-    shapes: Mapping[str, tuple[str, list[int]]], device: torch.device
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """A row for tensors of these shapes, and the tensors in it."""
-    kinds = {name: (getattr(torch, dtype), shape) for name, (dtype, shape) in shapes.items()}
-    sizes = {name: dtype.itemsize * math.prod(shape) for name, (dtype, shape) in kinds.items()}
-    strides = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values()]
-    row = torch.empty(sum(strides), dtype=torch.uint8, device=device)
-    parts = zip(kinds.items(), row.split(strides), sizes.values(), strict=True)
-    return row, {name: part[:size].view(dtype).view(shape) for (name, (dtype, shape)), part, size in parts}
-
-
 def _as_bytes(tensor: Tensor) -> Tensor:
-    """A tensor's bytes, in place if it is contiguous: not every backend carries every dtype."""
+    """View a tensor as bytes, in place if it is contiguous: not every backend carries every dtype."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
+def _to_bytes(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
 def check_shared_device(wanted: torch.device) -> None:
-    """Raise ConfigurationError if several processes cannot divide such a device: "cuda:1" is one GPU."""
+    """Raise ConfigurationError if several processes cannot use such a device: "cuda:1" is one GPU."""
     if wanted.type == "cuda" and wanted.index is not None:
         raise ConfigurationError(
             f"device={str(wanted)!r} is a single GPU; allowed for several processes are 'cpu', and 'cuda': process r "
@@ -328,7 +307,7 @@ def check_shared_device(wanted: torch.device) -> None:
 
 
 def device_of_rank(wanted: torch.device, local_rank: int, gpus: int) -> torch.device:
-    """Return the device of one of the processes of a machine with so many GPUs: of "cuda", process r has cuda:r.
+    """Return the device of one of the processes of a machine: for "cuda", process r computes on cuda:r.
 
     Raises:
         ConfigurationError: one GPU is named for all of them, or there are fewer GPUs than processes.
@@ -345,7 +324,7 @@ def device_of_rank(wanted: torch.device, local_rank: int, gpus: int) -> torch.de
 
 
 def process_group_of(accelerator: Accelerator | None) -> ProcessGroup:
-    """The world of a script's Accelerator; without one, or if it is the only process, this process alone.
+    """Return the process group of a script's Accelerator; a SingleProcess without one, or if there is one process.
 
     Raises:
         ConfigurationError: `accelerator` is something else.
@@ -365,12 +344,12 @@ def is_launched() -> bool:
 
 
 def init_process_group(*, cpu: bool) -> Accelerator:
-    """Join the process group of the processes that were started together with this one; torch keeps its threads.
+    """Join the process group of the processes that were started together with this one; torch's threads stay as set.
 
     Raises:
         ConfigurationError: rank 0 cannot listen on the group's port, or the others cannot reach it.
     """
-    from accelerate import Accelerator, InitProcessGroupKwargs  # here, for most runs need not wait for it
+    from accelerate import Accelerator, InitProcessGroupKwargs  # slow to import, and most runs do not need it
 
     threads = torch.get_num_threads()
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # Accelerate would choose a number of its own
@@ -381,7 +360,7 @@ def init_process_group(*, cpu: bool) -> Accelerator:
         place = [f"{name}={os.environ.get(name)!r}" for name in ("MASTER_ADDR", "MASTER_PORT")]
         reason = "it is in use" if "EADDRINUSE" in str(error) else f"{error!s:.200}"
         raise ConfigurationError(
-            f"{', '.join(place)}: the processes cannot meet there ({reason}); allowed is a free port, as in "
+            f"{', '.join(place)}: the processes cannot connect there ({reason}); allowed is a free port, as in "
             "accelerate launch --main_process_port PORT"
         ) from error
     torch.set_num_threads(threads)
@@ -389,8 +368,8 @@ def init_process_group(*, cpu: bool) -> Accelerator:
 
 
 def destroy_process_group(accelerator: Accelerator) -> None:
-    """Undo `init_process_group`, so that this process is one by itself again."""
+    """Undo `init_process_group`."""
     from accelerate.state import AcceleratorState
 
     accelerator.end_training()
-    AcceleratorState._reset_state(reset_partial_state=True)  # the public end leaves its singletons as they were
+    AcceleratorState._reset_state(reset_partial_state=True)  # `end_training` leaves its singletons

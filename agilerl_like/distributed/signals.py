@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, heard as a wish to stop after the current step; a second one stops at once."""
+"""Ctrl-C and SIGTERM as requests to stop after the current step; a second one stops at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agilerl_like.errors import Terminated
 
 @dataclass
 class StopRequests:
-    """Turns Ctrl-C and SIGTERM, of this process or of another one of its run, into a wish to stop soon."""
+    """Handles SIGINT and SIGTERM, of this process or of another rank of its run, while its `with` block lasts."""
 
     monitor: HeartbeatMonitor | NullMonitor = field(default_factory=NullMonitor)
     _signal: int = 0
@@ -21,25 +21,25 @@ class StopRequests:
 
     @property
     def signal(self) -> int:
-        """SIGINT or SIGTERM; 0 if nobody asked to stop."""
+        """SIGINT or SIGTERM; 0 if none was received."""
         return self._signal or self.monitor.stop_signal
 
     @property
     def asked(self) -> bool:
-        """Whether somebody asked to stop."""
+        """Whether a stop was requested."""
         return self.signal != 0
 
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous_handlers[number] = signal.signal(number, self._hear)
+                self._previous_handlers[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
-    def _hear(self, number: int, _frame: object) -> None:
+    def _handle(self, number: int, _frame: object) -> None:
         if self._signal == signal.SIGTERM == number:
             raise Terminated(128 + number)
         if self._signal:

@@ -79,7 +79,7 @@ class ShardedPopulation:
             local_state,
         )
         self.size = 1 + max(slot for shard in self.shards for slot in shard.slots)
-        population.join(process_group.team(self.shards))
+        population.join(process_group.gradient_sync(self.shards))
 
     @classmethod
     def of(

@@ -186,5 +186,5 @@ def test_a_port_that_is_in_use_is_one_error():
         environ = {**os.environ, **group, "ACCELERATE_USE_CPU": "true"}
         ended = subprocess.run(command, check=False, env=environ, capture_output=True, text=True)
     assert ended.returncode == 2
-    assert f"MASTER_PORT='{port}': the processes cannot meet there (it is in use); allowed is a free" in ended.stderr
+    assert f"MASTER_PORT='{port}': the processes cannot connect there (it is in use); allowed is a free" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -24,7 +24,7 @@ from agilerl_like.errors import EnvStepError
 CODE, INTERVAL = 75, 0.1
 SLOWNESS = float(os.environ.setdefault("SLOWNESS_OF_WATCH_TESTS", str(slowness())))  # one for all processes of a test
 TIMEOUT, SLACK, LONG = 1.5 * SLOWNESS, 6.0 * SLOWNESS, 60.0 * SLOWNESS  # seconds
-ADVICE = "The last saved generation is 7; to go on: agilerl-like resume runs/lander"
+ADVICE = "The last saved generation is 7; resume with: agilerl-like resume runs/lander"
 
 processes = multiprocessing.get_context("forkserver")  # torch is loaded once
 processes.set_forkserver_preload(["agilerl_like.distributed.heartbeat", "pytest"])
@@ -177,7 +177,7 @@ def start(tmp_path):
         yield lambda size, **how: stack.enter_context(Ranks(size, tmp_path, **how))
 
 
-GONE = "is gone without a word (SIGKILL, out of memory, or a crash), so all ranks end."
+GONE = "exited without a message (SIGKILL, out of memory, or a crash), so all ranks end."
 STOPPED = "was stopped by a signal (SIGSTOP), so all ranks end."
 
 
@@ -225,7 +225,7 @@ def test_a_rank_on_another_machine_is_missed_when_it_falls_silent(start):
     assert ranks.codes(0, 2) == [CODE, CODE]
     ((who, what, then),) = ranks.said()
     assert (who, then) == (0, ADVICE)
-    silent = r"has given no sign of life for \d+ s, so all ranks end."
+    silent = r"has sent no heartbeat for \d+ s, so all ranks end."
     assert re.fullmatch(re.escape(ranks.name(1, "machine-1")) + f" {silent}", what)
 
 
@@ -243,7 +243,7 @@ def test_without_the_store_one_rank_speaks_on_each_machine(start):
 def test_a_rank_that_never_came_is_missed(start):
     ranks = start(3, started=2)
     assert ranks.codes(0, 1) == [CODE, CODE]
-    assert list(ranks.said()) == [(0, "rank 2 has never given a sign of life, so all ranks end.", ADVICE)]
+    assert list(ranks.said()) == [(0, "rank 2 has never sent a heartbeat, so all ranks end.", ADVICE)]
 
 
 def test_the_parent_knows_the_true_cause(start):
@@ -259,7 +259,7 @@ def test_an_error_ends_the_others_who_say_it(start, faulty, speaker):
     ranks = start(3)
     ranks.order("fail", faulty)
     assert ranks.codes(faulty, speaker, 2) == [1, CODE, CODE]
-    error = "left with EnvStepError: the env returned NaN, so all ranks end."
+    error = "exited with EnvStepError: the env returned NaN, so all ranks end."
     assert list(ranks.said()) == [(speaker, f"{ranks.name(faulty)} {error}", ADVICE)]
 
 

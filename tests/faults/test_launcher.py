@@ -215,7 +215,7 @@ def die(rank):
     threading.Event().wait()
 
 if __name__ == "__main__":
-    with launcher.launched(3, die) as crew, crew.meeting():
+    with launcher.launched(3, die) as workers, workers.guard_rendezvous():
         os.write(1, f"{os.getpid()}\\n".encode())
         threading.Event().wait()  # as a process group waits for who never comes
 """
@@ -227,7 +227,7 @@ def test_a_rank_that_dies_before_all_have_met_ends_the_others_with_one_message(t
         out, errors = parent.communicate(timeout=LONG)
     assert parent.returncode == ExitCode.TEMPFAIL
     assert re.fullmatch(
-        r"\nagilerl-like: rank 1 \(pid \d+\) was killed by SIGKILL while the processes met, so all ranks end\. "
+        r"\nagilerl-like: rank 1 \(pid \d+\) was killed by SIGKILL while joining the process group, so all ranks end\. "
         r"Nothing was trained\.\n",
         errors,
     )
@@ -282,6 +282,6 @@ def test_a_script_that_starts_processes_while_it_is_imported_is_told_what_to_do(
     with spawn(tmp_path / "run.py") as parent:
         out, errors = parent.communicate(timeout=LONG)
     assert out.count("refused:") == 1
-    assert "processes=2 runs this script again in each new process" in out
+    assert "processes=2 imports this script again in each new process" in out
     assert "if __name__ == '__main__':" in out
     assert errors == ""

@@ -12,7 +12,7 @@ TWO = (*APART, "--run.processes", "2")
 NOTHING_SAVED = "No generation is saved yet."
 SOON = 30.0 * slowness()
 """Seconds in which the others have to end."""
-KILLED = "was killed by SIGKILL|is gone without a word (SIGKILL, out of memory, or a crash)"
+KILLED = "was killed by SIGKILL|exited without a message (SIGKILL, out of memory, or a crash)"
 STOPPED = "was stopped by a signal (SIGSTOP)"
 
 FAULTS = [
@@ -49,7 +49,7 @@ def test_the_others_end_soon_say_why_and_the_run_goes_on_as_if_nothing_was(tmp_p
         )
         assert len(messages) == 1, (case, ended.said)
         kept = saved(folder)
-        where = f"The last saved generation is {kept[-1]}; to go on: {advice(folder)}" if kept else NOTHING_SAVED
+        where = f"The last saved generation is {kept[-1]}; resume with: {advice(folder)}" if kept else NOTHING_SAVED
         assert f"{where}\n" in ended.said
         again = go_on(folder, *options, launcher=launcher)
         assert again.code == 0, (case, again.said)
@@ -63,7 +63,9 @@ def test_a_rank_that_dies_while_the_processes_start_is_not_waited_for(tmp_path):
     ended = train(tmp_path, *TWO, faults="1/join:1:kill")
     assert ended.code == ExitCode.TEMPFAIL
     assert not ended.left
-    message = r"agilerl-like: rank 1 \(pid \d+\) was killed by SIGKILL while the processes met, so all ranks end"
+    message = (
+        r"agilerl-like: rank 1 \(pid \d+\) was killed by SIGKILL while joining the process group, so all ranks end"
+    )
     assert len(re.findall(message, ended.said)) == 1
 
 
