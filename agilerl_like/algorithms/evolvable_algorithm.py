@@ -21,6 +21,7 @@ from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, e
 from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, Offspring
+from agilerl_like.hpo.schedules import Schedule, settings_to_json
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.registry import register, registered
 from agilerl_like.seeding import fresh_seed
@@ -52,6 +53,7 @@ class EvolvableAlgorithm(ABC):
     """Name of the algorithm in configurations, checkpoints and reports; the class is registered under it."""
 
     architecture: Any
+    schedules: Mapping[str, Schedule]
     num_envs: int
     learn_step: int
     seed_is_drawn: bool
@@ -83,6 +85,8 @@ class EvolvableAlgorithm(ABC):
         self.draws = 0
         self.variations = 0
         self.training = True
+        self.progress = 0.0
+        """Env steps of the run over its `max_steps` where the next update's rollout begins; schedules depend on it."""
         self._hooks: list[Callable[[Any], None]] = []
 
     @property
@@ -231,7 +235,7 @@ class EvolvableAlgorithm(ABC):
                 "algorithm": self.algo,
                 "index": self.index,
                 "seed": self.seed,
-                "settings": self.settings(),
+                "settings": settings_to_json(self.settings()),
                 "hp_config": self.hp_config.to_json(),
                 "architecture": self.architecture.to_config(),
                 "mut": self.mut or "None",
@@ -346,7 +350,7 @@ class EvolvableAlgorithm(ABC):
         self.fitness, self.scores = list(other.fitness), list(other.scores)
         self._steps = StepCounts(other._steps)
         self._hooks = list(other._hooks)
-        self.training = other.training
+        self.training, self.progress = other.training, other.progress
 
     # -- saving
 

@@ -202,7 +202,7 @@ class IPPO(EvolvableAlgorithm):
     def __setattr__(self, name: str, value: Any) -> None:
         """Numbers may be set at any time, and count for every learner."""
         super().__setattr__(name, value)
-        if name in SETTINGS or name == "num_envs":
+        if name in SETTINGS or name in ("num_envs", "progress"):
             for group, learner in self.learners.items():
                 setattr(learner, name, self._scaled(name, value, group))
 

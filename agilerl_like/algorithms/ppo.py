@@ -34,6 +34,7 @@ from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.spaces import ObservationEncoder, mask_size
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_argument_names, unknown_name
 from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.hpo.schedules import Schedule, factor
 from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout, row_bytes
@@ -122,6 +123,7 @@ class PPO(Agent):
     compile: bool
     precision: Precision
     per_member: bool
+    schedules: Mapping[str, Schedule]
 
     @check_argument_names
     def __init__(
@@ -168,6 +170,7 @@ class PPO(Agent):
         compile: bool = PPOConfig.compile,
         precision: Precision = PPOConfig.precision,
         per_member: bool = PPOConfig.per_member,
+        schedules: Mapping[str, Schedule] = PPOConfig.schedules,
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
@@ -535,7 +538,12 @@ class PPO(Agent):
             name: math.inf if getattr(self, name) is None else getattr(self, name)
             for name in ("clip_coef_vf", "target_kl")
         }
-        return tuple(float(infinite.get(name, getattr(self, name))) for name in Values._fields)
+        return tuple(self._scheduled(name, float(infinite.get(name, getattr(self, name)))) for name in Values._fields)
+
+    def _scheduled(self, name: str, value: float) -> float:
+        """Return a hyperparameter's value times its schedule's factor, if it has one."""
+        schedule = self.schedules.get(name)
+        return value if schedule is None else value * factor(name, schedule, self.progress)
 
     def learn(
         self,

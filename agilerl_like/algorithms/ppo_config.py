@@ -6,13 +6,16 @@ members that are computed together; *structural* ones decide shapes or counts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
+from agilerl_like.hpo.schedules import Schedule, check_schedules
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.sequences import BPTTSequenceType
 from agilerl_like.networks.distributions import LOG_STD_RANGE
@@ -95,6 +98,10 @@ class PPOConfig:
     architectures; one for all members."""
     precision: Precision = "float32"
     """Type of the networks' products: float32, or bfloat16 by automatic mixed precision; one for all members."""
+    schedules: Annotated[Mapping[str, Schedule], PlainValidator(check_schedules)] = FrozenMapping()
+    """Factors on lr, ent_coef, clip_coef or vf_coef that depend on the run's progress: {lr: linear}, {ent_coef: cosine}
+    or points [[progress, factor], ...] joined by lines; in Python any function of progress, too. The value itself stays
+    the member's own and evolves."""
     per_member: bool = False
     """Compute every member by itself, so that its bits do not depend on who shares its process, as long as all have as
     many threads; slower; one for all members."""
@@ -104,7 +111,7 @@ NUMERIC = tuple(
     name
     for name in PPOConfig.__dataclass_fields__
     if not isinstance(PPOConfig.__dataclass_fields__[name].default, bool | str)
-    and name not in ("max_seq_len", "swap_channels")
+    and name not in ("max_seq_len", "swap_channels", "schedules")
 )
 """Settings that a member may have evolved."""
 
@@ -141,7 +148,10 @@ def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), 
     problems = []
     for found in error.errors(include_url=False):
         field = named or ".".join(str(part) for part in found["loc"] if not str(part).startswith("function-"))
-        if found["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        own = found.get("ctx", {}).get("error")
+        if isinstance(own, ConfigurationError):
+            problems.append(str(own))
+        elif found["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             problems.append(str(unknown_name("setting", found["loc"][-1], known or ("(see --help)",))))
         else:
             problems.append(f"{field}={found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}")

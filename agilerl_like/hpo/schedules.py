@@ -55,7 +55,7 @@ def factor(name: str, schedule: Schedule, progress: float) -> float:
             function, and was not registered by the process that loaded the agent.
     """
     at = min(max(progress, 0.0), 1.0)
-    if isinstance(schedule, tuple):
+    if not isinstance(schedule, str) and not callable(schedule):
         return _interpolated(schedule, at)
     try:
         value = float(_function(name, schedule)(at))
@@ -96,6 +96,13 @@ def schedules_to_json(schedules: Mapping[str, Schedule]) -> dict[str, Any]:
         name: [[*point] for point in schedule] if isinstance(schedule, tuple) else _name_of(schedule)
         for name, schedule in schedules.items()
     }
+
+
+def settings_to_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with their schedules as plain data, and without the key where there are none."""
+    schedules = schedules_to_json(check_schedules(settings.get("schedules")))
+    rest = {name: value for name, value in settings.items() if name != "schedules"}
+    return {**rest, "schedules": schedules} if schedules else rest
 
 
 def with_functions(schedules: Mapping[str, Schedule], given: Mapping[str, Schedule]) -> FrozenMapping[Schedule]:

@@ -16,6 +16,7 @@ from agilerl_like.algorithms.individuals import BEST, BasePopulation, population
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError
 from agilerl_like.hpo.history import History
+from agilerl_like.hpo.schedules import with_functions
 from agilerl_like.reporting.records import OffspringRecord, offspring_from_json
 from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.storage import safe_folder
@@ -162,8 +163,9 @@ def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: Ba
         where=str(checkpoint.path),
         networks=None if first is None else first.custom_networks,
     )
-    for hook in () if first is None else first.mutation_hooks:
-        for agent in (*population, *filter(None, [population.best_of_run])):
+    for agent in () if first is None else (*population, *filter(None, [population.best_of_run])):
+        agent.schedules = with_functions(agent.schedules, first.schedules)
+        for hook in first.mutation_hooks:
             agent.register_mutation_hook(hook)
     return population
 

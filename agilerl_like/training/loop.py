@@ -230,6 +230,7 @@ class TrainingLoop:
         while progress.ticks < last and not stop_requests.asked:
             vector_steps = min(collector.vector_steps_until_update, last - progress.ticks)
             progress.ticks += collector.collect(vector_steps, should_stop=lambda: stop_requests.asked)
+            self._set_progress()
             reports = collector.learn()
             for place, report in reports.items():
                 self.reports[self.members.shard.slots[place]].append(report)
@@ -239,6 +240,13 @@ class TrainingLoop:
                     self.reporters.progress(self.steps * self.members.size)
         for agent in self.population:
             agent.steps.append(agent.steps[-1] + self.steps - self._steps_before)  # of all its runs
+
+    def _set_progress(self) -> None:
+        """Set each member's progress where the rollout began that it may be about to learn from."""
+        envs, max_steps = self.members.first.num_envs, self.training_args.max_steps
+        for agent in self.population:
+            start = self.progress.ticks - math.ceil(agent.learn_step / envs)
+            agent.progress = max(0, start) * envs / max_steps
 
     def _vector_steps_left(self) -> int:
         return self.training_args.vector_steps(self.members.first.num_envs) - self.progress.ticks

@@ -20,6 +20,7 @@ from agilerl_like.envs.import_paths import import_path, plain
 from agilerl_like.envs.wrapper_specs import to_json as wrapper_to_json
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Explorer, Mutations, Selection, TournamentSelection, TruncationSelection
+from agilerl_like.hpo.schedules import settings_to_json
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.training_arguments import TrainingArguments
@@ -67,11 +68,14 @@ def _environment_fields(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]
 def _member_sections(population: BasePopulation) -> dict[str, Any]:
     """The sections that say what members are made of; a list has an entry for each member, where they differ."""
     first: EvolvableAlgorithm = population[0]
-    settings = [{name: _plain(value) for name, value in agent.settings().items()} for agent in population]
+    settings = [
+        {name: _plain(value) for name, value in settings_to_json(agent.settings()).items()} for agent in population
+    ]
+    names = dict.fromkeys(name for its in settings for name in its)
     return {
         "algorithm": {
             "name": first.algo,
-            **{name: _common([its[name] for its in settings]) for name in settings[0]},
+            **{name: _common([its.get(name) for its in settings]) for name in names},
             **first.team_settings(),
         },
         "population": {"size": len(population)},
