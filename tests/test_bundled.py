@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agilerl_like.cli import main
-from agilerl_like.config.bundled import bundled, find
+from agilerl_like.config.bundled import bundled_configs, find_config
 from agilerl_like.errors import ConfigurationError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -22,7 +22,7 @@ def test_every_file_has_a_name_an_environment_and_a_line_that_says_what_it_is_fo
         (line,) = (line for line in lines if line.split()[:1] == [name])
         assert line.endswith(".")
         assert path.read_text().splitlines()[0] == f"# {line.split(maxsplit=2)[2]}"
-        assert find(line.split()[1]).validate().environment.id == line.split()[1]
+        assert find_config(line.split()[1]).validate().environment.id == line.split()[1]
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_every_file_has_a_name_an_environment_and_a_line_that_says_what_it_is_fo
 )
 def test_a_name_or_an_environment_stands_for_a_file(name, file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert find(name).data == find(str(CONFIGS / file)).data
+    assert find_config(name).data == find_config(str(CONFIGS / file)).data
 
 
 def test_a_file_of_the_users_own_comes_before_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cartpole").write_text("environment: {id: Acrobot-v1}")
-    assert find("cartpole").data == {"environment": {"id": "Acrobot-v1"}}
+    assert find_config("cartpole").data == {"environment": {"id": "Acrobot-v1"}}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_file_of_the_users_own_comes_before_a_name(tmp_path, monkeypatch):
     ],
 )
 def test_any_other_environment_starts_from_wide_ranges(name, algorithm):
-    config = find(name).override(["--training.max-steps", "1e4"]).validate()
+    config = find_config(name).override(["--training.max-steps", "1e4"]).validate()
     assert (config.environment.id, config.algorithm.name) == (name, algorithm)
     assert config.training.max_steps == 10_000
     assert {"lr", "ent_coef"} <= set(config.hyperparameters)
@@ -77,11 +77,11 @@ def test_any_other_environment_starts_from_wide_ranges(name, algorithm):
 )
 def test_a_name_that_stands_for_nothing_is_refused(name, message):
     with pytest.raises(ConfigurationError, match=message):
-        find(name)
+        find_config(name)
 
 
 def test_no_two_files_have_one_name():
-    assert len({one.stem for one in bundled()}) == len(bundled())
+    assert len({one.stem for one in bundled_configs()}) == len(bundled_configs())
 
 
 def test_configurations_are_found_in_an_installed_package(tmp_path):

@@ -17,7 +17,7 @@ from agilerl_like import PPO, Population
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.cli import main
 from agilerl_like.cli.probe import _rows, _table
-from agilerl_like.cli.train import _make_run_dir
+from agilerl_like.cli.train import _create_run_dir
 from agilerl_like.config import Config, load
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probe_envs import PROBES, ExpectedValue
@@ -95,7 +95,7 @@ class TestTrain:
 
     def test_two_runs_never_share_a_folder(self, file, tmp_path, monkeypatch):
         config = load(file)
-        names = [_make_run_dir(config).name for _ in range(3)]
+        names = [_create_run_dir(config).name for _ in range(3)]
         assert len(set(names)) == 3
         assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(names)
 

@@ -495,10 +495,10 @@ class TestBuilding:
 
     def test_a_seed_is_drawn_where_none_is_given(self, read):
         config = read(CARTPOLE)
-        first, second = config.seeded().seed, config.seeded().seed
+        first, second = config.with_seed().seed, config.with_seed().seed
         assert first != second  # one chance in four billion
-        assert config.seeded().seeded().seed is not None
-        assert read(CARTPOLE, "--seed", "0").seeded().seed == 0
+        assert config.with_seed().with_seed().seed is not None
+        assert read(CARTPOLE, "--seed", "0").with_seed().seed == 0
 
 
 def leaves(data, above=()):

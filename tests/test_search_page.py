@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, hpo
-from agilerl_like.config.bundled import find
+from agilerl_like.config.bundled import find_config
 from agilerl_like.networks import NetworkSpec
 from agilerl_like.training.run_folder import CONFIG
 
@@ -71,7 +71,7 @@ def test_tournaments_make_as_many_clones_as_the_formula_says():
 
 
 def test_founders_of_an_environment_without_a_configuration():
-    config = find("Taxi-v3").validate()
+    config = find_config("Taxi-v3").validate()
     assert config.population.sample_hyperparameters
     ranges = {name: (range_.min, range_.max) for name, range_ in config.hyperparameters.items()}
     assert ranges == {"lr": (1e-5, 1e-2), "ent_coef": (1e-4, 1e-1)}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from agilerl_like.cli.output import PROGRAM, write_line
-from agilerl_like.config.bundled import bundled
+from agilerl_like.config.bundled import bundled_configs
 from agilerl_like.errors import ExitCode
 
 
 def configs() -> int:
     """List the configurations that come with the package: name, environment, and what each is for."""
-    known = bundled()
+    known = bundled_configs()
     names, ids = max(len(one.name) for one in known), max(len(one.environment) for one in known)
     for one in known:
         write_line(f"{one.name:<{names}}  {one.environment:<{ids}}  {one.summary}")

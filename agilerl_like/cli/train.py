@@ -38,7 +38,7 @@ from agilerl_like.config import (
     trust_notes,
     untrusted_import_paths,
 )
-from agilerl_like.config.bundled import find
+from agilerl_like.config.bundled import find_config
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
 from agilerl_like.reporting.console import ConsoleReporter
@@ -100,21 +100,23 @@ def train(arguments: Sequence[str]) -> int:
     rest = [argument for argument in arguments if argument not in ("-h", "--help", "--print-config")]
     file, overrides = _first(rest)
     if len(rest) < len(arguments) and "--print-config" not in arguments:
-        return _help("train", Train, (lambda: Train(file, find(file).override(overrides).validate())) if file else None)
+        return _help(
+            "train", Train, (lambda: Train(file, find_config(file).override(overrides).validate())) if file else None
+        )
     if not file:
         raise ConfigurationError(
             f"config is missing; allowed are a YAML file, a name that `{PROGRAM} configs` lists, and an environment's "
             f"id, as in {PROGRAM} train CartPole-v1 [--section.name VALUE ...]"
         )
-    config = find(file).override(overrides).validate()
+    config = find_config(file).override(overrides).validate()
     if "--print-config" in arguments:
-        sys.stdout.write(config.seeded().to_yaml())
+        sys.stdout.write(config.with_seed().to_yaml())
         return ExitCode.DONE
     with _launched(config) as process_group:
-        config = config.seeded(process_group.broadcast(fresh_seed()))
+        config = config.with_seed(process_group.broadcast(fresh_seed()))
         if process_group.is_main:
             _check_folder(config)
-        return _conduct(config, process_group, lambda: _make_run_dir(config), resume=False)
+        return _run(config, process_group, lambda: _create_run_dir(config), resume=False)
 
 
 def resume(arguments: Sequence[str]) -> int:
@@ -133,7 +135,7 @@ def resume(arguments: Sequence[str]) -> int:
     if TRUST not in arguments:
         check_trust(config, Path(file), overrides)
     with _launched(config) as process_group:
-        return _conduct(config, process_group, lambda: Path(folder), resume=True)
+        return _run(config, process_group, lambda: Path(folder), resume=True)
 
 
 def _first(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -157,12 +159,12 @@ def _launched(config: Config) -> contextlib.AbstractContextManager[ProcessGroup]
     return distributed_session(cpu=cpu) if is_launched() else contextlib.nullcontext(SingleProcess())
 
 
-def _conduct(config: Config, process_group: ProcessGroup, find_folder: Callable[[], Path], *, resume: bool) -> int:
+def _run(config: Config, process_group: ProcessGroup, find_folder: Callable[[], Path], *, resume: bool) -> int:
     """Train, from the beginning or from the newest checkpoint; only the main process has a folder."""
     setup = build(config, process_group.device(config.run.torch_device))
     with contextlib.ExitStack() as stack:
         stack.callback(setup.env.close)
-        list(_sinks(config, config.run.dir))  # a missing package is an error before a folder is made
+        list(_reporters(config, config.run.dir))  # a missing package is an error before a folder is made
         shown = find_folder() if process_group.is_main else None
         trust = f" {TRUST}" if untrusted_import_paths(config) else ""
         command = process_group.broadcast(
@@ -176,7 +178,7 @@ def _conduct(config: Config, process_group: ProcessGroup, find_folder: Callable[
                 setup.population,
                 setup.plan(name="" if run_dir is None else run_dir.name, resume=command),
                 output_paths=OutputPaths(run_dir=run_dir, overwrite=config.run.overwrite),
-                reporters=Reporters([] if run_dir is None else _sinks(config, run_dir)),
+                reporters=Reporters([] if run_dir is None else _reporters(config, run_dir)),
                 process_group=process_group,
                 processes=config.run.processes,
                 resume=resume,
@@ -192,7 +194,7 @@ def _conduct(config: Config, process_group: ProcessGroup, find_folder: Callable[
     return _exit_code(outcome)
 
 
-def _sinks(config: Config, run_dir: Path) -> Iterable[Reporter]:
+def _reporters(config: Config, run_dir: Path) -> Iterable[Reporter]:
     # a name is of one run alone, so the same run again needs another one
     again = f"train {CONFIG}{' --run.name ANOTHER' if config.run.name else ''} does this run again"
     notes = trust_notes(config)
@@ -222,7 +224,7 @@ def _check_folder(config: Config) -> None:
         ) from None
 
 
-def _make_run_dir(config: Config) -> Path:
+def _create_run_dir(config: Config) -> Path:
     """Return the folder that was named, or make a new one, which no other run has."""
     run = config.run
     if run.name:

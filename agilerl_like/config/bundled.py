@@ -47,7 +47,7 @@ class Bundled:
         return self.draft.data["environment"]["id"]
 
     @property
-    def is_plain(self) -> bool:
+    def has_no_wrappers(self) -> bool:
         """Whether its environment is used as it is, without wrappers."""
         return "wrappers" not in self.draft.data["environment"]
 
@@ -58,14 +58,14 @@ class Bundled:
             return file.readline().removeprefix("#").strip()
 
 
-def bundled() -> list[Bundled]:
+def bundled_configs() -> list[Bundled]:
     """Return every configuration that comes with the package, by name."""
     folder = _folder()
     names = {path: path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml")}
     return sorted((Bundled(name, path) for path, name in names.items()), key=lambda one: one.name)
 
 
-def find(name: str) -> Draft:
+def find_config(name: str) -> Draft:
     """Return the settings that a name stands for: of a file, a bundled configuration, or an environment.
 
     An environment's settings are those of the bundled configuration for it (of several, one without wrappers, and of
@@ -76,7 +76,7 @@ def find(name: str) -> Draft:
     """
     if Path(name).is_file() or name.endswith(YAML):
         return Draft.read(name)
-    known = bundled()
+    known = bundled_configs()
     named = [one for one in known if name in (one.name, one.stem)]
     if len(named) == 1:
         return named[0].draft
@@ -84,7 +84,7 @@ def find(name: str) -> Draft:
         raise ConfigurationError(f"config={name!r} is ambiguous; allowed are {', '.join(one.name for one in named)}")
     suiting = [one for one in known if name in (one.environment, one.environment.rpartition(":")[2])]
     if suiting:
-        return min(suiting, key=lambda one: (not one.is_plain, len(one.name))).draft
+        return min(suiting, key=lambda one: (not one.has_no_wrappers, len(one.name))).draft
     if re.fullmatch(PETTINGZOO, name):
         return _for_any(name, "IPPO")
     if name in _registered() or re.fullmatch(f"{GYMNASIUM}|{IMPORT_PATH}", name):

@@ -18,18 +18,18 @@ class Problem(NamedTuple):
     """Something that is wrong, and where it stands; empty if nobody wrote it."""
 
     text: str
-    place: str
+    location: str
 
     def __str__(self) -> str:
-        return f"{self.text} ({self.place})" if self.place else self.text
+        return f"{self.text} ({self.location})" if self.location else self.text
 
 
 @dataclass(frozen=True)
 class ErrorFormatter:
     """Says what pydantic found in a kind of configuration, of which each key has a place."""
 
-    kind: type[Config]
-    places: Mapping[KeyPath, str]
+    config_class: type[Config]
+    locations: Mapping[KeyPath, str]
 
     def problems(self, found: Any) -> Iterator[Problem]:
         """One problem; several, if settings contradict each other."""
@@ -39,7 +39,7 @@ class ErrorFormatter:
             for problem in own.problems if isinstance(own, InconsistentSettings) else (str(own),):
                 yield self._own_problem(loc, problem)
         else:
-            yield Problem(self._text(loc, found), self.place(loc))
+            yield Problem(self._text(loc, found), self.location(loc))
 
     def _text(self, loc: KeyPath, found: Any) -> str:
         name, value = ".".join(loc), found["input"]
@@ -60,36 +60,36 @@ class ErrorFormatter:
         stands_here = foreign.setting.rpartition(".")[0] == ".".join(loc[:-1])
         return renamed_error(field, loc[-1], foreign.name if stands_here else foreign.setting, foreign)
 
-    def place(self, loc: KeyPath) -> str:
+    def location(self, loc: KeyPath) -> str:
         """Where something stands, or what it stands in."""
-        return next((self.places[loc[:end]] for end in range(len(loc), 0, -1) if loc[:end] in self.places), "")
+        return next((self.locations[loc[:end]] for end in range(len(loc), 0, -1) if loc[:end] in self.locations), "")
 
     def _own_problem(self, loc: KeyPath, text: str) -> Problem:
         """Put the section in front of one of our own errors, which begin with the setting that is wrong."""
         if loc[-1:] == ("[key]",):
-            return Problem(f"{'.'.join(loc[:-2])} {text}", self.place(loc[:-1]))
+            return Problem(f"{'.'.join(loc[:-2])} {text}", self.location(loc[:-1]))
         text = text.replace("hp_config.", "hyperparameters.")  # its name in Python
         named = re.match(r"[\w.]+(?=[=:])", text)
         if named is None:
-            return Problem(": ".join(filter(None, (".".join(loc), text))), self.place(loc))
+            return Problem(": ".join(filter(None, (".".join(loc), text))), self.location(loc))
         name = named[0]
         path = (*loc, *name.split("."))
         if len(path) == 1:
             path = (*self._sections_with(name)[:1], name)
-        return Problem(f"{'.'.join(path)}{text.removeprefix(name)}", self.place(path))
+        return Problem(f"{'.'.join(path)}{text.removeprefix(name)}", self.location(path))
 
     def _near(self, loc: KeyPath) -> list[str]:
         """What an unknown key could have meant: what its section holds, and where other sections hold that name."""
         elsewhere = [f"{section}.{loc[-1]}" for section in self._sections_with(loc[-1])]
         if len(loc) == 1:
-            return [*self.kind.model_fields, *elsewhere]
+            return [*self.config_class.model_fields, *elsewhere]
         return [*(RangeConfig.model_fields if loc[0] == "hyperparameters" else self._names(loc[0])), *elsewhere]
 
     def _sections_with(self, name: str) -> list[str]:
-        return [section for section in self.kind.model_fields if name in self._names(section)]
+        return [section for section in self.config_class.model_fields if name in self._names(section)]
 
     def _names(self, section: str) -> tuple[str, ...]:
-        model: Any = self.kind.model_fields[section].annotation
+        model: Any = self.config_class.model_fields[section].annotation
         model = MutationConfig if section == "mutation" else model
         registered_fields = strategy_fields(registered("selection").values()) if section == "selection" else ()
         return (*getattr(model, "model_fields", getattr(model, "__dataclass_fields__", ())), *registered_fields)

@@ -34,7 +34,7 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
 Option: TypeAlias = tuple[str, list[str]]
 """What was typed: its name, and what follows it."""
 
-WANTS_TEXT = ("string_type", "path_type")
+TEXT_EXPECTED = ("string_type", "path_type")
 """What pydantic calls it that a number or a flag stands where text is wanted."""
 
 
@@ -43,7 +43,7 @@ class Draft:
     """What somebody wrote, not yet judged; where each piece of it stands, and how numbers and flags were written."""
 
     data: dict[str, Any]
-    places: dict[KeyPath, str] = field(default_factory=dict)
+    locations: dict[KeyPath, str] = field(default_factory=dict)
     texts: dict[KeyPath, str] = field(default_factory=dict)
     options: tuple[Option, ...] = ()
     """Those that were written over what there was before."""
@@ -56,14 +56,14 @@ class Draft:
         data = {} if written.data is None else written.data
         if not isinstance(data, dict):
             raise ConfigurationError(f"{path} holds {data!r:.40}; allowed are settings by name, such as 'seed: 1'")
-        return cls(data, written.places, written.texts)
+        return cls(data, written.locations, written.texts)
 
     def override(self, arguments: Sequence[str]) -> Draft:
         """Write options over it: `--algorithm.clip-coef 0.1` is what `algorithm: {clip_coef: 0.1}` is in a file."""
         return self._with(tuple(_options(arguments)))
 
     def _with(self, options: tuple[Option, ...]) -> Draft:
-        data, places, spelled = copy.deepcopy(self.data), dict(self.places), dict(self.texts)
+        data, locations, spelled = copy.deepcopy(self.data), dict(self.locations), dict(self.texts)
         for option, texts in options:
             path = tuple(option.removeprefix("--").replace("-", "_").split("."))
             section = data
@@ -73,38 +73,40 @@ class Draft:
                 section = section[part]
             written = _value(option, texts)
             section[path[-1]] = written.data
-            places = {place: where for place, where in places.items() if place[: len(path)] != path} | {path: option}
+            locations = {place: where for place, where in locations.items() if place[: len(path)] != path} | {
+                path: option
+            }
             spelled = {place: text for place, text in spelled.items() if place[: len(path)] != path}
             spelled |= {(*path, *place): text for place, text in written.texts.items()}
-        return Draft(data, places, spelled, options, self)
+        return Draft(data, locations, spelled, options, self)
 
     @property
-    def kind(self) -> type[Config]:
+    def config_class(self) -> type[Config]:
         """What kind of configuration this is; an agent's, if that is not to be told."""
         named = reduce(_entry, ("algorithm", "name"), self.data)
         return registered("config").get(named, Config) if isinstance(named, str) else Config
 
     def validate(self) -> Config:
         """Return the configuration, or raise ConfigurationError with every problem."""
-        judged = self._judged()
+        judged = self._try_validate()
         if isinstance(judged, Config):
             return judged
-        raise ConfigurationError("; ".join(map(str, self._blamed(judged))))
+        raise ConfigurationError("; ".join(map(str, self._with_responsible_options(judged))))
 
-    def _judged(self) -> Config | list[Problem]:
-        wording = ErrorFormatter(self.kind, self.places)
+    def _try_validate(self) -> Config | list[Problem]:
+        wording = ErrorFormatter(self.config_class, self.locations)
         try:
             config = self._validated()
         except ValidationError as error:
             return [problem for found in error.errors(include_url=False) for problem in wording.problems(found)]
-        return [*self._flags_for_numbers(config, wording)] or config
+        return [*self._flags_in_place_of_numbers(config, wording)] or config
 
-    def _blamed(self, problems: Sequence[Problem]) -> Iterator[Problem]:
+    def _with_responsible_options(self, problems: Sequence[Problem]) -> Iterator[Problem]:
         """The problems, with the options without which they would not be in the place of the file's lines."""
         without = self._problems_without_each()
         for problem in problems:
             guilty = [option for option, texts in without if problem.text not in texts]
-            is_told = not guilty or any(problem.place == option for option, _ in self.options)
+            is_told = not guilty or any(problem.location == option for option, _ in self.options)
             yield problem if is_told else problem._replace(place=", ".join(guilty))
 
     def _problems_without_each(self) -> list[tuple[str, set[str]]]:
@@ -113,16 +115,16 @@ class Draft:
             return []
         found = []
         for number, (option, _) in enumerate(self.options):
-            judged = self.before._with((*self.options[:number], *self.options[number + 1 :]))._judged()
+            judged = self.before._with((*self.options[:number], *self.options[number + 1 :]))._try_validate()
             found.append((option, set() if isinstance(judged, Config) else {problem.text for problem in judged}))
         return found
 
     def _validated(self) -> Config:
         """The configuration; where text was wanted and a number or a flag was read, it is what was written."""
         try:
-            return self.kind.model_validate(self.data)
+            return self.config_class.model_validate(self.data)
         except ValidationError as error:
-            wanting = {tuple(map(str, found["loc"])) for found in error.errors() if found["type"] in WANTS_TEXT}
+            wanting = {tuple(map(str, found["loc"])) for found in error.errors() if found["type"] in TEXT_EXPECTED}
             if not wanting & self.texts.keys():
                 raise
         data = copy.deepcopy(self.data)
@@ -130,16 +132,16 @@ class Draft:
             section = reduce(_entry, place[:-1], data)
             if isinstance(section, dict):
                 section[place[-1]] = self.texts[place]
-        return self.kind.model_validate(data)
+        return self.config_class.model_validate(data)
 
-    def _flags_for_numbers(self, config: Config, wording: ErrorFormatter) -> Iterator[Problem]:
+    def _flags_in_place_of_numbers(self, config: Config, wording: ErrorFormatter) -> Iterator[Problem]:
         """What pydantic lets pass, for to Python true is 1."""
         read = config.to_json()
-        for path in self.places:
+        for path in self.locations:
             written, understood = (reduce(_entry, path, data) for data in (self.data, read))
             if isinstance(written, bool) and type(understood) in (int, float):
                 text = f"{'.'.join(path)}={written!r}: input should be a number, not a flag"
-                yield Problem(text, wording.place(path))
+                yield Problem(text, wording.location(path))
 
 
 def _options(arguments: Sequence[str]) -> Iterator[Option]:
@@ -159,7 +161,7 @@ def _options(arguments: Sequence[str]) -> Iterator[Option]:
 
 def _value(option: str, texts: list[str]) -> ParsedYaml:
     """The value of an option: a list where several things follow it."""
-    values = [yaml12.value_of(text, option) for text in texts]
+    values = [yaml12.parse_value(text, option) for text in texts]
     return values[0] if len(values) == 1 else ParsedYaml([value.data for value in values])
 
 

@@ -117,8 +117,8 @@ def _merged(common: Mapping[str, Any], its: Mapping[str, Any]) -> dict[str, Any]
 class MultiAgentConfig(Config):
     """Everything about a run of teams. A file need only say what differs from the defaults."""
 
-    kind: ClassVar[type[PPO] | type[IPPO]] = IPPO
-    world: ClassVar[type[EnvSetup]] = MultiAgentEnvSetup
+    algorithm_class: ClassVar[type[PPO] | type[IPPO]] = IPPO
+    env_setup_class: ClassVar[type[EnvSetup]] = MultiAgentEnvSetup
     fitness_kinds: ClassVar[tuple[str, ...]] = get_args(Fitness)
 
     environment: MultiAgentEnvironmentConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen

@@ -30,7 +30,7 @@ from agilerl_like.config.schema import (
     Section,
     SelectionConfig,
     TrainingConfig,
-    evolvable,
+    check_evolvable,
 )
 from agilerl_like.distributed.process_group import check_shared_device
 from agilerl_like.envs.factory import ENV
@@ -60,9 +60,9 @@ class InconsistentSettings(ConfigurationError):
 class Config(Section):
     """Everything about a run. A file need only say what differs from the defaults."""
 
-    kind: ClassVar[type[PPO] | type[IPPO]] = PPO
+    algorithm_class: ClassVar[type[PPO] | type[IPPO]] = PPO
     """What is trained."""
-    world: ClassVar[type[EnvSetup]] = SingleAgentEnvSetup
+    env_setup_class: ClassVar[type[EnvSetup]] = SingleAgentEnvSetup
     """Where it acts."""
     fitness_kinds: ClassVar[tuple[str, ...]] = ("return",)
     """What its fitness may be."""
@@ -70,7 +70,7 @@ class Config(Section):
     environment: EnvironmentConfig
     algorithm: AlgorithmConfig = AlgorithmConfig()
     population: PopulationConfig = PopulationConfig()
-    hyperparameters: dict[Annotated[str, AfterValidator(evolvable)], RangeConfig] = Field(default_factory=dict)
+    hyperparameters: dict[Annotated[str, AfterValidator(check_evolvable)], RangeConfig] = Field(default_factory=dict)
     """What evolution may change, and in which range: name -> {min, max, ...}."""
     network: NetworkConfig = NetworkConfig()
     selection: SerializeAsAny[SelectionConfig] = SelectionConfig()
@@ -99,7 +99,7 @@ class Config(Section):
             self._check_selection,
             self._check_fitness,
             self._check_agent,
-            self._check_trials,
+            self._check_episodes,
             self._check_processes,
         ):
             try:
@@ -122,7 +122,7 @@ class Config(Section):
         size = self.population.size
         check_memory(f"population.size={size}", size, self._agent_without_env().footprint, "members")
 
-    def _check_trials(self) -> None:
+    def _check_episodes(self) -> None:
         episodes = self.training.eval_loop
         check_memory(f"training.eval_loop={episodes}", episodes, ENV * self.population.size, "episodes")
 
@@ -152,14 +152,16 @@ class Config(Section):
     def env_setup(self, num_envs: int | None = None) -> EnvSetup:
         """Make the env that is configured, perhaps with another number of copies."""
         env_config = self.environment.env_config
-        return self.world.from_config(env_config if num_envs is None else replace(env_config, num_envs=num_envs))
+        return self.env_setup_class.from_config(
+            env_config if num_envs is None else replace(env_config, num_envs=num_envs)
+        )
 
     @staticmethod
     def spaces(env: Any) -> tuple[Any, Any]:
         """What is to be seen and to be done in an env, as the algorithm takes it."""
         return env.single_observation_space, env.single_action_space
 
-    def seeded(self, seed: int | None = None) -> Config:
+    def with_seed(self, seed: int | None = None) -> Config:
         """This configuration with a seed: its own, else the one given, else a new one."""
         new = fresh_seed() if seed is None else seed
         return self if self.seed is not None else self.model_copy(update={"seed": new})
@@ -206,7 +208,7 @@ def build(config: Config, device: torch.device | None = None) -> Experiment:
         ConfigurationError: this machine lacks the device, the env is unknown or lacks a package, or its spaces do not
             suit the algorithm.
     """
-    config = config.seeded()
+    config = config.with_seed()
     device = _usable(config.run.torch_device if device is None else device)
     try:
         env_setup = config.env_setup()
@@ -214,7 +216,7 @@ def build(config: Config, device: torch.device | None = None) -> Experiment:
         raise ConfigurationError(f"environment: {error}") from error
     try:
         start = config.population
-        population = config.kind.population(
+        population = config.algorithm_class.population(
             start.size,
             *config.spaces(env_setup.env),
             sample_hyperparameters=start.sample_hyperparameters,

@@ -157,7 +157,7 @@ class RangeConfig(Section):
         return self
 
 
-def evolvable(name: str) -> str:
+def check_evolvable(name: str) -> str:
     """The name of a setting that evolution may change; ConfigurationError if it is none."""
     if name not in NUMERIC:
         raise unknown_name("key", name, NUMERIC)

@@ -86,11 +86,11 @@ def _flag(text: str) -> bool:
         raise ValueError(text) from error
 
 
-def _add_scalar(kind: str, meant: str, read: Callable[[str], Any]) -> None:
+def _add_scalar(kind: str, meant: str, read_yaml: Callable[[str], Any]) -> None:
     def construct(loader: Loader, node: yaml.ScalarNode) -> Any:
         text = loader.construct_scalar(node)
         try:
-            return read(text)
+            return read_yaml(text)
         except ValueError as error:  # of a tag that somebody wrote, or of more digits than Python reads
             shown = repr(text if len(text) < 40 else f"{text[:40]}…")
             raise ConstructorError(None, None, f"{shown} is no {meant} that can be read", node.start_mark) from error
@@ -108,13 +108,13 @@ class ParsedYaml:
     """What somebody wrote."""
 
     data: Any
-    places: dict[KeyPath, str] = field(default_factory=dict)
+    locations: dict[KeyPath, str] = field(default_factory=dict)
     """Where each key of it stands."""
     texts: dict[KeyPath, str] = field(default_factory=dict)
     """How its numbers and flags were written."""
 
 
-def read(path: Path | str) -> ParsedYaml:
+def read_yaml(path: Path | str) -> ParsedYaml:
     """What a file says.
 
     Raises:
@@ -126,7 +126,7 @@ def read(path: Path | str) -> ParsedYaml:
         raise ConfigurationError(f"config={str(path)!r} cannot be read: {error}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"config={str(path)!r} is no text in UTF-8; allowed is a YAML file") from error
-    return _understood(text, str(path))
+    return _parse(text, str(path))
 
 
 def _bytes_of(path: Path | str) -> bytes:
@@ -140,14 +140,14 @@ def _bytes_of(path: Path | str) -> bytes:
     return data
 
 
-def value_of(text: str, where: str) -> ParsedYaml:
+def parse_value(text: str, where: str) -> ParsedYaml:
     """What one value means; ConfigurationError if it is no YAML."""
     if len(text.encode()) > MAX_BYTES:
         raise ConfigurationError(f"{where}={text[:40]!r}… is too long; {LIMITS}")
-    return _understood(text, f"{where}={text if len(text) < 200 else f'{text[:200]}…'!r}")
+    return _parse(text, f"{where}={text if len(text) < 200 else f'{text[:200]}…'!r}")
 
 
-def _understood(text: str, where: str) -> ParsedYaml:
+def _parse(text: str, where: str) -> ParsedYaml:
     try:
         loader = Loader(text)
         node = loader.get_single_node()
@@ -156,10 +156,10 @@ def _understood(text: str, where: str) -> ParsedYaml:
         entries = [*islice(_entries(node, where), MAX_NODES + 1)]
         if len(entries) > MAX_NODES:
             raise ConfigurationError(f"{where}: its aliases stand for too much; {LIMITS}")
-        places = {place: f"{where}, line {line}" for place, line, _ in entries}
+        locations = {place: f"{where}, line {line}" for place, line, _ in entries}
         kinds = {TAG + kind for kind in ("bool", "int", "float")}
         texts = {place: value.value for place, _, value in [((), 0, node), *entries] if value.tag in kinds}
-        return ParsedYaml(loader.construct_document(node), places, texts)
+        return ParsedYaml(loader.construct_document(node), locations, texts)
     except ConfigurationError:
         raise
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:  # the last two of escapes in quotes
@@ -171,9 +171,9 @@ def _entries(node: yaml.Node, where: str, above: KeyPath = ()) -> Iterator[tuple
     if len(above) > MAX_DEPTH:  # of aliases, which the loader does not follow
         raise ConfigurationError(f"{where}: its aliases are nested too deep; {LIMITS}")
     if isinstance(node, yaml.MappingNode):
-        node.value = [pair for pair in node.value if not _says_nothing(pair[1])]
+        node.value = [pair for pair in node.value if not _is_blank(pair[1])]
         inside = [(_name(key, where), key, value) for key, value in node.value]
-        _check_once(inside, where, above)
+        _check_duplicates(inside, where, above)
     elif isinstance(node, yaml.SequenceNode):
         inside = [(str(number), value, value) for number, value in enumerate(node.value)]
     else:
@@ -193,7 +193,7 @@ def _name(key: yaml.Node, where: str) -> str:
     return key.value
 
 
-def _check_once(inside: list[tuple[str, yaml.Node, yaml.Node]], where: str, above: KeyPath) -> None:
+def _check_duplicates(inside: list[tuple[str, yaml.Node, yaml.Node]], where: str, above: KeyPath) -> None:
     seen: dict[str, int] = {}
     for name, key, _ in inside:
         line = key.start_mark.line + 1
@@ -203,7 +203,7 @@ def _check_once(inside: list[tuple[str, yaml.Node, yaml.Node]], where: str, abov
         seen[name] = line
 
 
-def _says_nothing(node: yaml.Node) -> bool:
+def _is_blank(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.value == "" and node.style is None
 
 
