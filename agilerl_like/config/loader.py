@@ -52,7 +52,7 @@ class Draft:
     @classmethod
     def read(cls, path: Path | str) -> Draft:
         """Read a YAML file; a key with nothing behind it says nothing."""
-        written = yaml12.read(path)
+        written = yaml12.read_yaml(path)
         data = {} if written.data is None else written.data
         if not isinstance(data, dict):
             raise ConfigurationError(f"{path} holds {data!r:.40}; allowed are settings by name, such as 'seed: 1'")

@@ -86,11 +86,11 @@ def _flag(text: str) -> bool:
         raise ValueError(text) from error
 
 
-def _add_scalar(kind: str, meant: str, read_yaml: Callable[[str], Any]) -> None:
+def _add_scalar(kind: str, meant: str, read: Callable[[str], Any]) -> None:
     def construct(loader: Loader, node: yaml.ScalarNode) -> Any:
         text = loader.construct_scalar(node)
         try:
-            return read_yaml(text)
+            return read(text)
         except ValueError as error:  # of a tag that somebody wrote, or of more digits than Python reads
             shown = repr(text if len(text) < 40 else f"{text[:40]}…")
             raise ConstructorError(None, None, f"{shown} is no {meant} that can be read", node.start_mark) from error
