@@ -5,7 +5,7 @@ With `share_encoders` they also have the same encoder and the same memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, cast
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import Arguments, EvolvableModule, UnitAxes, UnitChange, UnitMaps
+from agilerl_like.modules.base import Arguments, EvolvableModule, UnitChange, UnitMaps
+from agilerl_like.modules.composite import CompositeModule, maps_of
 from agilerl_like.modules.layers import RunningNorm, skip_init
 from agilerl_like.modules.lstm import LSTMSpec, carry_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
@@ -101,7 +102,7 @@ class Slopes(NamedTuple):
     values: Tensor
 
 
-class ActorCritic(EvolvableModule[NetworkSpec]):
+class ActorCritic(CompositeModule[NetworkSpec]):
     """Everything of a member that is learned or counted, but for the optimizer's moments.
 
     Observations are rows `[…, D]` (see `envs.spaces.ObservationEncoder`), normalised by the caller, once. Where they
@@ -181,11 +182,6 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         norms = type(self.observation_norm), type(self.value_norm)
         return self.spec.stack_key(), self.share_encoders, norms, getattr(self.actor.distribution, "squash", False)
 
-    def shrink_(self, members: Sequence[EvolvableModule]) -> None:
-        theirs = [cast(ActorCritic, member).parts for member in members]
-        for name, part in self.parts.items():
-            part.shrink_([its[name] for its in theirs])
-
     def check_learned(self) -> None:
         """Raise ConfigurationError if `requires_grad` was changed: what is learned was decided when this was built."""
         found = walk(self)
@@ -194,9 +190,9 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         given = {f"{name}.net.{inner}" for name, one in customs.items() for inner in one.frozen_parameters}
         if changed := sorted((frozen_parameters ^ given) & found.parameters.keys()):
             raise ConfigurationError(
-                f"requires_grad={changed[0] not in frozen_parameters} was set for {', '.join(changed):.200} of an agent "
-                "that had been made, and it would count for nothing; allowed is requires_grad=False in an actor_network and "
-                "critic_network of your own that do not evolve, before an agent is made of them"
+                f"requires_grad={changed[0] not in frozen_parameters} was set for {', '.join(changed):.200} of an agent"
+                " that had been made, and it would count for nothing; allowed is requires_grad=False in an "
+                "actor_network and critic_network of your own that do not evolve, before an agent is made of them"
             )
 
     @property
@@ -308,116 +304,56 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
         places = torch.linspace(0, len(observations) - 1, count, dtype=torch.float64, device=observations.device)
         return observations[places.long()]
 
-    # -- mutations: what its parts say, in names of its own
+    # -- mutations
 
     @property
     def parts(self) -> dict[str, EvolvableModule]:
-        """Its evolvable modules by name; what actor and critic share is the actor's."""
+        """The evolvable modules by name; modules that actor and critic share are the actor's."""
         shared = ("critic.encoder", "critic.memory") if self.share_encoders else ()
         everything = {
-            f"{name}.{part}": branch._modules[part]  # sooner found than as an attribute, and asked for in every birth
+            f"{name}.{part}": branch._modules[part]
             for name, branch in (("actor", self.actor), ("critic", self.critic))
             for part in PARTS
         }
         return {name: cast(EvolvableModule, module) for name, module in everything.items() if name not in shared}
 
-    def unit_axes(self) -> UnitAxes:
-        unit_axes: UnitAxes = {}
-        for owner, module in self.parts.items():
-            known = {"": ""}
-            for name, groups in module.unit_axes().items():
-                for group in groups:
-                    if group not in known:
-                        known[group] = self._group(owner, group)
-                unit_axes[f"{owner}.{name}"] = tuple(known[group] for group in groups)
-        return unit_axes
+    def targets(self, operator: str) -> tuple[tuple[str, ...], str]:
+        part, _, inner = operator.partition(".")
+        return tuple(path for path in self.parts if inner and path.endswith(f".{part}")), inner
 
-    def _group(self, owner: str, group: str) -> str:
-        """The network's own name of a part's unit group; where two parts meet, it is that of the first."""
-        branch, _, part = owner.partition(".")
+    def group_name(self, path: str, group: str) -> str:
+        """The inputs of a memory or head are the outputs of the part before it."""
+        branch, _, part = path.partition(".")
         if group == "in" and part != "encoder":
             part, group = "memory" if part == "head" and self.is_recurrent else "encoder", "out"
             branch = "actor" if self.share_encoders else branch
-        return f"{branch}.{part}.{group}"
+        return super().group_name(f"{branch}.{part}", group)
 
-    def expand_maps(self, maps: UnitMaps) -> UnitMaps:
-        return {
-            f"{owner}.{group}": unit_map
-            for owner, module in self.parts.items()
-            for group, unit_map in module.expand_maps(_of(owner, maps)).items()
-        }
+    def output_consumers(self, path: str) -> tuple[str, ...]:
+        branch, _, part = path.partition(".")
+        behind = "memory" if part == "encoder" and self.is_recurrent else "head"
+        readers = [name for name in self.parts if name.endswith(f".{behind}")]
+        if not self.share_encoders:
+            readers = [name for name in readers if name.startswith(branch)]
+        return tuple(f"{name}.{linear}" for name in readers for linear in self.parts[name].input_consumers)
 
     def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
-        if operator in ("add_latent_node", "remove_latent_node"):
-            nodes = int(arguments["nodes"]) * (1 if operator.startswith("add") else -1)
-            return self._qualified("encoder", lambda module: UnitChange({"out": nodes}))
-        part, _, verb = operator.partition(".")
-        if not verb:
-            return UnitChange()
-        ends = part == "memory" and verb == "remove_layer"  # its layers all speak to the head
-        return self._qualified(part, lambda module: module.unit_change(verb, arguments), ends=ends)
+        if not operator.endswith("_latent_node") or "." in operator:
+            return super().unit_change(operator, arguments)
+        nodes = int(arguments["nodes"]) * (1 if operator.startswith("add") else -1)
+        encoders = (path for path in self.parts if path.endswith(".encoder"))
+        return self.combined({path: UnitChange({"out": nodes}) for path in encoders})
 
-    def _qualified(self, part: str, what: Callable[[EvolvableModule], UnitChange], *, ends: bool = False) -> UnitChange:
-        """What is done to every module of a part; if at its end, readers are the next part's."""
-        units, fixed_maps, consumers = {}, {}, []
-        for owner, module in self.parts.items():
-            if not owner.endswith(f".{part}"):
-                continue
-            unit_change = what(module)
-            ends |= unit_change.units.get("out", 0) < 0
-            units |= {f"{owner}.{group}": change for group, change in unit_change.units.items()}
-            fixed_maps |= {f"{owner}.{group}": unit_map for group, unit_map in unit_change.fixed_maps.items()}
-            consumers += [(f"{owner}.{before}", f"{owner}.{after}") for before, after in unit_change.consumers]
-        if ends:
-            behind = "memory" if part == "encoder" and self.is_recurrent else "head"
-            outside = [
-                (f"{o}.{r}",) * 2 for o, m in self.parts.items() if o.endswith(behind) for r in m.input_consumers
-            ]
-            consumers += cast(list[tuple[str, str]], outside)
-        return UnitChange(units, fixed_maps, tuple(consumers))
-
-    def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
-        owner, inner = _owner_and_inner(name)
-        part, _, verb = operator.partition(".")
-        if not verb or not owner.endswith(f".{part}"):
-            return name
-        branch = self.actor if owner.startswith("actor") else self.critic
-        found = cast(EvolvableModule, getattr(branch, part)).source_name(inner, verb, arguments)
-        return found and f"{owner}.{found}"
-
-    def source_names(self, names: Collection[str], operator: str, arguments: Arguments) -> dict[str, str]:
-        part, _, verb = operator.partition(".")
-        altered = tuple(f"{branch}.{part}." for branch in ("actor", "critic")) if verb else ()
-        found = {name: name for name in names if not name.startswith(altered)}
-        return found | super().source_names([name for name in names if name.startswith(altered)], operator, arguments)
-
-    def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
-        part, _, verb = operator.partition(".")
-        for owner, module in self.parts.items():
-            if verb and owner.endswith(f".{part}"):
-                module.init_new_layer_(verb, arguments, generator)
-
-    def merge_removed_layer_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
-        part, _, verb = operator.partition(".")
-        for owner, module in self.parts.items():
-            if verb and owner.endswith(f".{part}"):
-                module.merge_removed_layer_(cast(ActorCritic, parent).parts[owner], verb, arguments)
-
-    def layer_input(self, name: str, x: Tensor) -> Tensor:
-        """Of normalised observations `[n, D]`, or of sequences `[S, L, D]` of which each begins an episode."""
-        owner, inner = _owner_and_inner(name)
-        branch, course = (self.actor if owner.startswith("actor") else self.critic), self.course_of(x)
-        which = ACTOR if owner.startswith("actor") or self.share_encoders else CRITIC
+    def part_input(self, path: str, x: Tensor) -> Tensor:
+        """`x` holds normalised observations `[n, D]`, or sequences `[S, L, D]` that each begin an episode."""
+        owner, _, part = path.partition(".")
+        branch, course = (self.actor if owner == "actor" else self.critic), self.course_of(x)
         rows = x.reshape(-1, x.shape[-1])
-        if owner.endswith("encoder"):
-            return branch.encoder.layer_input(inner, rows)
-        if owner.endswith("memory"):
-            return branch.memory.layer_input(inner, branch.encoder(rows).unflatten(0, course.starts.shape))
-        return branch.head.layer_input(inner, branch.remembered(rows, course, which))
-
-    def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
-        owner, inner = _owner_and_inner(name)
-        return self.parts[owner].layer_output(inner, outputs, inputs)
+        if part == "encoder":
+            return rows
+        if part == "memory":
+            return branch.encoder(rows).unflatten(0, course.starts.shape)
+        return branch.remembered(rows, course, ACTOR if owner == "actor" or self.share_encoders else CRITIC)
 
     def carry_state(self, state: Tensor, old: LSTMSpec | Absent, new: LSTMSpec | Absent, maps: UnitMaps) -> Tensor:
         """What running episodes remember `[…, M, K, H]`, after a mutation of the memories.
@@ -428,19 +364,13 @@ class ActorCritic(EvolvableModule[NetworkSpec]):
             return state
         owners = [owner for owner in self.parts if owner.endswith("memory")]
         pairs = zip(owners, fitted(state, (len(owners), *old.state_shape)).unbind(-3), strict=True)
-        return torch.stack([carry_state(one, old, new, _of(owner, maps)) for owner, one in pairs], -3)
+        return torch.stack([carry_state(one, old, new, maps_of(owner, maps)) for owner, one in pairs], -3)
 
     def course_of(self, x: Tensor) -> Course:
         """How observations `[n, D]`, or sequences `[S, L, D]` of which each begins an episode, follow each other."""
         if not self.is_recurrent:
             return TIMELESS
         return Course.beginning(x if x.dim() == 3 else x.unsqueeze(1), self.state_shape, self.dtype)
-
-    def finish_fading_(self) -> None:
-        """Forget what was faded from, once it is gone (for one member)."""
-        for module in self.parts.values():
-            module.finish_fading_()
-        self.spec = self.spec.without_fading()
 
 
 class NoNorm(Layer):
@@ -487,14 +417,3 @@ def row_norm(encoding: ObservationEncoder) -> RunningNorm | NoNorm:
     if encoding.normalised.all() and encoding.dtype is torch.float32:
         return RunningNorm(encoding.size, clip=OBSERVATION_CLIP)
     return RowNorm(encoding) if encoding.normalised.any() else NoNorm()
-
-
-def _owner_and_inner(name: str) -> tuple[str, str]:
-    """Which part a name means, and the part's own name: actor.encoder and linears.0 for actor.encoder.linears.0."""
-    *owner, inner = name.split(".", 2)
-    return ".".join(owner), inner
-
-
-def _of(owner: str, maps: UnitMaps) -> UnitMaps:
-    """The maps of one part's groups, by its own names."""
-    return {name.removeprefix(f"{owner}."): unit_map for name, unit_map in maps.items() if name.startswith(f"{owner}.")}

@@ -7,7 +7,7 @@ both in the same way.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
@@ -23,6 +23,7 @@ from agilerl_like.modules.base import (
     check_range,
 )
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
+from agilerl_like.modules.composite import CompositeSpec
 from agilerl_like.modules.flatten_inputs import FlatMLP, FlatSimBa
 from agilerl_like.modules.lstm import LSTMSpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
@@ -32,9 +33,6 @@ from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.passage import Absent
 from agilerl_like.registry import Registry, registered
-
-LATENT_STEPS = (8, 16, 32)
-"""Numbers of latent nodes that a mutation may add or remove (AgileRL's choice)."""
 
 PARTS = ("encoder", "memory", "head")
 """The parts of a network, from input to output; "memory" holds the recurrent layers."""
@@ -74,7 +72,7 @@ ENCODERS: Registry[EncoderKind] = registered(
 
 
 @dataclass(frozen=True)
-class NetworkSpec(Spec):
+class NetworkSpec(CompositeSpec):
     """The architecture of an actor and its critic: encoder, latent layer, memory, head."""
 
     encoder: Spec = field(default_factory=lambda: MLPSpec(output_activation=MLPSpec.activation))
@@ -94,6 +92,8 @@ class NetworkSpec(Spec):
         "change_activation": "activation",
     }
 
+    UNION_FIELDS = ("latent_dim", "max_latent_dim")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_limits(self, "min_latent_dim", "max_latent_dim")
@@ -105,61 +105,15 @@ class NetworkSpec(Spec):
 
     @property
     def parts(self) -> dict[str, Spec]:
-        """The specs of the parts by name."""
         return {name: getattr(self, name) for name in PARTS}
 
-    # -- mutations
-
-    @property
-    def operator_kinds(self) -> Mapping[str, OperatorKind]:
-        inner: dict[str, OperatorKind] = {
-            f"{part}.{name}": kind
-            for wanted in ("layer", "node")
-            for part, spec in self.parts.items()
-            for name, kind in spec.operator_kinds.items()
-            if kind == wanted
-        }
-        return {**inner, **self.OPERATORS}
+    def with_parts(self, parts: Mapping[str, Spec], **changes: Any) -> NetworkSpec:
+        return self.evolve(**parts, **changes)
 
     def choices(self, operator: str) -> tuple[Arguments, ...]:
-        part, _, inner = operator.partition(".")
-        if inner:
-            return self.parts[part].choices(inner)
-        if self.is_fading or isinstance(self.encoder, CustomSpec):
+        if "." not in operator and isinstance(self.encoder, CustomSpec):
             return ()
-        if operator == "change_activation":
-            return tuple({"activation": name} for name in self._activations())
-        sign, limit = (1, self.max_latent_dim) if operator == "add_latent_node" else (-1, self.min_latent_dim)
-        steps = sorted({min(step, sign * (limit - self.latent_dim)) for step in LATENT_STEPS})
-        return tuple({"nodes": nodes} for nodes in steps if nodes > 0)
-
-    def _activations(self) -> tuple[str, ...]:
-        """The activations that at least one part could change to."""
-        choices = (choice for part in self.parts.values() for choice in _activation_choices(part))
-        return tuple(dict.fromkeys(str(choice["activation"]) for choice in choices))
-
-    def apply(self, operator: str, **arguments: int | float | str) -> NetworkSpec:
-        if operator not in self.operator_kinds:
-            raise unknown_name("operator", operator, self.operator_kinds)
-        part, _, inner = operator.partition(".")
-        if inner:
-            return self.evolve(**{part: self.parts[part].apply(inner, **arguments)})
-        if operator == "change_activation":
-            changed = {
-                name: spec.apply(operator, **arguments)
-                for name, spec in self.parts.items()
-                if arguments in _activation_choices(spec)
-            }
-            return self.evolve(**changed)
-        sign = 1 if operator == "add_latent_node" else -1
-        return self.evolve(latent_dim=self.latent_dim + sign * int(arguments["nodes"]))
-
-    def without_fading(self) -> NetworkSpec:
-        return self.evolve(**{name: spec.without_fading() for name, spec in self.parts.items()})
-
-    @property
-    def is_fading(self) -> bool:
-        return any(spec.is_fading for spec in self.parts.values())
+        return super().choices(operator)
 
     # -- stacking members
 
@@ -170,22 +124,7 @@ class NetworkSpec(Spec):
         Members with a deep encoder come first and those with a deep head last, so that the members that have a certain
         layer are contiguous.
         """
-        activation_names = tuple(name for part in self.parts.values() for name in part.activation_names)
-        return activation_names, self.head.depth - self.encoder.depth
-
-    def stack_key(self) -> Hashable:
-        return tuple((type(spec), spec.stack_key()) for spec in self.parts.values())
-
-    @classmethod
-    def padded_union(cls, specs: Sequence[NetworkSpec]) -> NetworkSpec:
-        widest = max(spec.latent_dim for spec in specs)
-        parts = {
-            name: type(spec).padded_union([other.parts[name] for other in specs])
-            for name, spec in specs[0].parts.items()
-        }
-        return specs[0].evolve(
-            **parts, latent_dim=widest, max_latent_dim=max(widest, *(spec.max_latent_dim for spec in specs))
-        )
+        return self.activation_names, self.head.depth - self.encoder.depth
 
     def multiply_adds(self, padded: NetworkSpec, inputs: Any, num_outputs: int) -> int:
         """Return the multiply-adds of an actor for one observation."""
@@ -286,10 +225,6 @@ class NetworkSpec(Spec):
 def _mapping(field: str, value: Any) -> Mapping[str, Any]:
     check_mapping(field, value)
     return value
-
-
-def _activation_choices(spec: Spec) -> tuple[Arguments, ...]:
-    return spec.choices("change_activation") if "change_activation" in spec.operator_kinds else ()
 
 
 def head_input_size(spec: NetworkSpec) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import gymnasium
 import torch
@@ -20,15 +20,11 @@ from torch.func import functional_call
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.base import (
-    Arguments,
     EvolvableModule,
-    OperatorKind,
     Spec,
-    UnitAxes,
-    UnitChange,
-    UnitMaps,
     check_mapping,
 )
+from agilerl_like.modules.composite import CompositeModule, CompositeSpec
 from agilerl_like.modules.module_utils import walk
 from agilerl_like.networks.passage import Absent
 
@@ -88,7 +84,7 @@ class UserNetworkSpec(Spec):
 
 
 @dataclass(frozen=True)
-class CustomSpec(Spec):
+class CustomSpec(CompositeSpec):
     """The architecture of an actor and a critic supplied by the user."""
 
     actor: UserNetworkSpec
@@ -129,30 +125,12 @@ class CustomSpec(Spec):
         return getattr(self, branch)
 
     @property
-    def operator_kinds(self) -> Mapping[str, OperatorKind]:
-        return {
-            f"{branch}.{name}": kind
-            for branch in BRANCHES
-            for name, kind in self._network_spec(branch).spec.operator_kinds.items()
-            if kind != "activation"
-        }
+    def parts(self) -> dict[str, Spec]:
+        return {branch: self._network_spec(branch).spec for branch in BRANCHES}
 
-    def choices(self, operator: str) -> tuple[Arguments, ...]:
-        branch, _, inner = operator.partition(".")
-        return self._network_spec(branch).spec.choices(inner)
-
-    def apply(self, operator: str, **arguments: int | float | str) -> CustomSpec:
-        branch, _, inner = operator.partition(".")
-        network = self._network_spec(branch)
-        return self.evolve(**{branch: network.evolve(spec=network.spec.apply(inner, **arguments))})
-
-    @property
-    def is_fading(self) -> bool:
-        return self.actor.spec.is_fading or self.critic.spec.is_fading
-
-    def without_fading(self) -> CustomSpec:
-        networks = {branch: self._network_spec(branch) for branch in BRANCHES}
-        return self.evolve(**{branch: one.evolve(spec=one.spec.without_fading()) for branch, one in networks.items()})
+    def with_parts(self, parts: Mapping[str, Spec], **changes: Any) -> CustomSpec:
+        networks = {branch: self._network_spec(branch).evolve(spec=spec) for branch, spec in parts.items()}
+        return self.evolve(**networks, **changes)
 
     def stack_key(self) -> Hashable:
         return self
@@ -170,7 +148,7 @@ class CustomSpec(Spec):
         return "/".join(dict.fromkeys(names))
 
 
-class EvolvableCustom(EvolvableModule[CustomSpec]):
+class EvolvableCustom(CompositeModule[CustomSpec]):
     """A user's network applied to rows of observations: `[…, D] -> […, num_outputs]`.
 
     The network receives normalized observations in the form of their space: a batch of vectors `[B, *shape]`, images
@@ -260,51 +238,16 @@ class EvolvableCustom(EvolvableModule[CustomSpec]):
         """Whether the user's module is an `EvolvableModule`."""
         return isinstance(self.net, EvolvableModule)
 
-    def _inner_module(self, operator: str) -> tuple[EvolvableModule, str] | None:
+    @property
+    def parts(self) -> dict[str, EvolvableModule]:
+        return {"net": self.net} if isinstance(self.net, EvolvableModule) else {}
+
+    def targets(self, operator: str) -> tuple[tuple[str, ...], str]:
         branch, _, inner = operator.partition(".")
-        return (cast(EvolvableModule, self.net), inner) if branch == self.branch else None
+        return tuple(self.parts) if branch == self.branch else (), inner
 
-    def unit_axes(self) -> UnitAxes:
-        if not isinstance(self.net, EvolvableModule):
-            return {}
-        return {f"net.{name}": groups for name, groups in self.net.unit_axes().items()}
-
-    def expand_maps(self, maps: UnitMaps) -> UnitMaps:
-        return self.net.expand_maps(maps) if isinstance(self.net, EvolvableModule) else {}
-
-    def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
-        found = self._inner_module(operator)
-        if found is None:
-            return UnitChange()
-        unit_change = found[0].unit_change(found[1], arguments)
-        consumers = tuple((f"net.{before}", f"net.{after}") for before, after in unit_change.consumers)
-        return unit_change._replace(consumers=consumers)
-
-    def source_name(self, name: str, operator: str, arguments: Arguments) -> str:
-        found = self._inner_module(operator)
-        if found is None:
-            return name
-        source_name = found[0].source_name(name.removeprefix("net."), found[1], arguments)
-        return source_name and f"net.{source_name}"
-
-    def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
-        if (found := self._inner_module(operator)) is not None:
-            found[0].init_new_layer_(found[1], arguments, generator)
-
-    def merge_removed_layer_(self, parent: EvolvableModule, operator: str, arguments: Arguments) -> None:
-        if (found := self._inner_module(operator)) is not None:
-            found[0].merge_removed_layer_(cast(EvolvableModule, cast(EvolvableCustom, parent).net), found[1], arguments)
-
-    def layer_input(self, name: str, x: Tensor) -> Tensor:
-        return cast(EvolvableModule, self.net).layer_input(name.removeprefix("net."), self._to_observation(x))
-
-    def layer_output(self, name: str, outputs: Tensor, inputs: Tensor) -> Tensor:
-        return cast(EvolvableModule, self.net).layer_output(name.removeprefix("net."), outputs, inputs)
-
-    def finish_fading_(self) -> None:
-        if isinstance(self.net, EvolvableModule):
-            self.net.finish_fading_()
-        self.spec = self.spec.without_fading()
+    def part_input(self, path: str, x: Tensor) -> Any:
+        return self._to_observation(x)
 
 
 def _tensors_by_name(net: nn.Module) -> dict[str, Tensor]:
