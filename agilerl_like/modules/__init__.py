@@ -1,4 +1,4 @@
-"""Evolvable networks: a frozen spec, the module built from it, and what carries weights from one spec to another."""
+"""Evolvable networks: a frozen spec, the module built from it, and the transfer of weights after a mutation."""
 
 from agilerl_like.modules.base import EvolvableModule, Spec
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN

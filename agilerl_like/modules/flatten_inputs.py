@@ -1,4 +1,4 @@
-"""Encoders of vectors that read images too: every part of an observation is flattened, and all are put side by side."""
+"""Encoders of vectors for observations with images: all parts of an observation are flattened and concatenated."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ SpecT = TypeVar("SpecT", bound=Spec)
 
 
 def flatten_leaves(leaves: Sequence[Leaf], rows: Tensor) -> Tensor:
-    """What a network sees of rows `[…, D]`, as one vector each: `[…, sum of the leaves' sizes]`."""
+    """Return rows `[…, D]` as vectors `[…, sum of the leaves' sizes]`."""
     parts = [leaf.read(rows).flatten(-len(leaf.shape)) for leaf in leaves]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 class FlattenedInputs(EvolvableModule[SpecT]):
-    """A module of vectors that is built for leaves of an observation, and reads rows that hold them."""
+    """A module that reads vectors, built for the leaves of observations in rows."""
 
     def __init__(self, spec: SpecT, inputs: Sequence[Leaf], num_outputs: int) -> None:
-        super().__init__(spec, sum(leaf.size for leaf in inputs), num_outputs)  # pyright: ignore[reportCallIssue]  # the module of vectors behind it in the order of bases
+        super().__init__(spec, sum(leaf.size for leaf in inputs), num_outputs)  # pyright: ignore[reportCallIssue]  # the next base is a module that reads vectors
         self.inputs = tuple(inputs)
 
     def forward(self, x: Tensor) -> Tensor:

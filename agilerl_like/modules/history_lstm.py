@@ -1,6 +1,6 @@
-"""An evolvable memory that reads a whole window of time at once: `[time, features]` in one observation.
+"""An evolvable recurrent network over a window of time `[time, features]` within one observation.
 
-It forgets everything between two observations; what it says is what it remembers at the window's end.
+Its hidden state starts at zero for every observation; the output is the hidden state at the window's end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences
 
 @dataclass(frozen=True)
 class HistoryLSTMSpec(LSTMSpec):
-    """The architecture of an `EvolvableHistoryLSTM`: that of a memory."""
+    """The architecture of an `EvolvableHistoryLSTM`."""
 
     def multiply_adds(self, padded: LSTMSpec, inputs: Sequence[int], num_outputs: int) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # built for a window
         time, features = inputs
@@ -47,7 +47,7 @@ class EvolvableHistoryLSTM(EvolvableLSTM):
         return super().layer_input(name, Sequences(*(part[0] for part in windows)))
 
     def _windows(self, x: Tensor) -> Sequences:
-        """Every window is a sequence that begins an episode; all with a leading member axis."""
+        """Return the windows as sequences `[P, S, L, in]` that each begin an episode."""
         steps = x.reshape(self._members, -1, *self.window)  # [P, S, L, in]
         starts = steps.new_zeros(steps.shape[:-1])
         starts[..., 0] = 1.0

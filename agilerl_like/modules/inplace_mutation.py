@@ -1,11 +1,11 @@
-"""Mutations of a module by hand: `module.add_node(layer=0, nodes=16)` changes it in place and returns what was done.
+"""Mutations in place: `module.add_node(layer=0, nodes=16)` changes a module and returns what was done.
 
-For modules that nobody trains as part of an agent. An agent's networks are mutated by `Mutations`, which keeps actor
-and critic of one shape and carries the optimizer's moments.
+This is for modules that are not part of an agent. An agent's networks are mutated by `Mutations`, which keeps actor and
+critic at one shape and transfers the optimizer's moments.
 
-What cannot be exact at once, as a new layer behind a tanh or another activation, fades in, and learns as far as it is
-there: `module.advance_fades_(0.25)` between updates takes it a quarter of its way onward, `module.fade_left()` says how
-much is left. Until nothing is, its layers cannot be mutated again.
+A change that cannot be exact at once, such as a new layer behind a tanh or another activation, fades in:
+`module.advance_fades_(0.25)` between updates advances it by a quarter, `module.fade_left()` returns how much is left.
+Until it has faded in, the module cannot be mutated again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from agilerl_like.modules.base import Arguments, EvolvableModule
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
 NUM_RANDOM_STATES = 256
-"""States that stand for what a module reads, where none are given."""
+"""Number of random inputs on which removals are refitted where none are given."""
 
 
 def mutation_method(operator: str) -> Callable[..., Arguments]:
-    """The method that carries out an operator on a module itself."""
+    """Return the method of a module that applies an operator in place."""
 
     def method(
         module: EvolvableModule, *, seed: int = 0, states: Any = None, **arguments: int | float | str
@@ -34,21 +34,21 @@ def mutation_method(operator: str) -> Callable[..., Arguments]:
         return mutate_(module, operator, seed=seed, states=states, **arguments)
 
     method.__name__ = operator
-    method.__doc__ = f"""Carry out `{operator}` on this module; see `modules.mutation_method.mutate_`."""
+    method.__doc__ = f"""Apply `{operator}` in place; see `modules.mutation_method.mutate_`."""
     return method
 
 
 def mutate_(
     module: EvolvableModule, operator: str, *, seed: int = 0, states: Any = None, **arguments: int | float | str
 ) -> Arguments:
-    """Carry out an operator on a module itself, and return its arguments; those that are left out are drawn.
+    """Apply an operator to a module in place and return its arguments; those that are left out are drawn.
 
-    Growth changes no output. After a removal what is left is refitted on `states`, a batch of what the module reads; on
-    standard normal numbers if there is none. `seed` names the draws. The parameters are new ones: an optimizer that
-    held the old has to be made anew.
+    Growth changes no output. After a removal the remaining layers are refitted on `states`, a batch of inputs, or on
+    standard normal inputs if there is none. `seed` determines the draws. The module gets new parameters, so an
+    optimizer of the old ones has to be replaced.
 
     Raises:
-        ConfigurationError: the operator is unknown or not legal now, or not with these arguments.
+        ConfigurationError: the operator is unknown, or not legal now or with these arguments.
     """
     if module.spec.is_fading and module.fade_left() <= 0:
         module.finish_fading_()
@@ -61,24 +61,24 @@ def mutate_(
     child = module.rebuild(module.spec.apply(operator, **chosen)).to(next(module.parameters()))
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     child.reset_(generator, output_gain=1.0)
-    seen = _random_states(module, generator) if states is None else states
-    transfer_weights_(child.train(module.training), module, operator, chosen, states=seen, generator=generator)
-    kept = {name: value for name, value in vars(module).items() if name.endswith("_hooks")}
-    vars(module).update({**vars(child), **kept})
+    states = _random_states(module, generator) if states is None else states
+    transfer_weights_(child.train(module.training), module, operator, chosen, states=states, generator=generator)
+    hooks = {name: value for name, value in vars(module).items() if name.endswith("_hooks")}
+    vars(module).update({**vars(child), **hooks})
     return chosen
 
 
 def _why_not_legal(module: EvolvableModule) -> str:
     if not module.spec.is_fading:
-        return "none, for it would leave a bound"
+        return "none, since it would leave its limits"
     return (
-        f"none while the last mutation is still fading in (left is {module.fade_left():.2f}); advance_fades_(share) "
-        "takes it onward, advance_fades_() to its end"
+        f"none while the last mutation is still fading in ({module.fade_left():.2f} is left); advance_fades_(share) "
+        "advances it, advance_fades_() completes it"
     )
 
 
 def _random_states(module: EvolvableModule, generator: torch.Generator) -> Tensor:
     shape = module.sample_shape
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) for size in shape):
-        raise ConfigurationError(f"states=None, but {type(module).__name__} reads rows of observations; give some")
+        raise ConfigurationError(f"states=None, but {type(module).__name__} reads rows of observations; pass some")
     return torch.randn(NUM_RANDOM_STATES, *shape, generator=generator).to(next(module.parameters()))

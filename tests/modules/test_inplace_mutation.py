@@ -122,7 +122,7 @@ def test_what_is_not_legal_is_refused():
     ):
         module.add_node(layer=7)
     module.remove_layer()
-    with pytest.raises(ConfigurationError, match="allowed are none, for it would leave a bound"):
+    with pytest.raises(ConfigurationError, match="allowed are none, since it would leave its limits"):
         module.remove_layer()
 
 
@@ -139,7 +139,7 @@ def test_a_layer_that_fades_in_learns_as_far_as_it_is_there():
         assert bool(slope.any()) == (left < 1)
         with pytest.raises(
             ConfigurationError,
-            match=rf"none while the last mutation is still fading in \(left is {left:.2f}\); advance_fades_\(share\)",
+            match=rf"none while the last mutation is still fading in \({left:.2f} is left\); advance_fades_\(share\)",
         ):
             module.add_node()
     with pytest.raises(ConfigurationError, match=r"share=1.5 is outside its range \[0.0, 1.0\]"):
