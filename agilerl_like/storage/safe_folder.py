@@ -414,6 +414,8 @@ class LazyTensors(Mapping[str, Tensor]):
             raise self._error(f"its header would have {size} bytes")
         try:
             with safetensors.safe_open(path, framework="np") as file:
+                if file.metadata():
+                    raise ValueError("it has metadata, which is never written")
                 return {name: _tensor_info(name, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118  # it has no __iter__
         except (safetensors.SafetensorError, OSError, ValueError, OverflowError) as error:
             raise self._error(str(error)) from error

@@ -316,5 +316,5 @@ def test_a_process_alone_has_the_same_methods_and_nobody_to_wait_for():
         monitor.request_stop(signal.SIGTERM)
         assert monitor.stop_signal == signal.SIGINT  # the first one counts
     methods = {name for name in vars(NullMonitor) if not name.startswith("__")}
-    assert methods == {"note", "ask_to_stop", "find_cause", "leave"}
+    assert methods == {"record_checkpoint", "request_stop", "wait_for_diagnosis", "leave"}
     assert {name for name in vars(HeartbeatMonitor) if not name.startswith("_")} <= methods

@@ -51,7 +51,9 @@ def test_a_milestone_without_meaning_is_a_damage_like_any_other(original, tmp_pa
     checkpoint = newest_checkpoint(places, warnings.append)
     assert checkpoint is not None
     assert checkpoint.generation == 1
-    assert "milestone.json': score=nan: Input should be a finite number; the run goes on from gen-000001" in warnings[0]
+    assert (
+        "milestone.json': score=nan: Input should be a finite number; the run continues from gen-000001" in warnings[0]
+    )
 
 
 def progress(**changes):
