@@ -154,7 +154,7 @@ class CompositeModule(EvolvableModule[SpecT]):
         return group and f"{path}.{group}"
 
     def split_name(self, name: str) -> tuple[str, str]:
-        """Return the path of the part that a name belongs to and the part's own name; the path is "" if there is none."""
+        """Return the path of the part that owns a name, "" if there is none, and the part's own name."""
         path = next((path for path in self.parts if name.startswith(f"{path}.")), "")
         return path, name.removeprefix(f"{path}.")
 

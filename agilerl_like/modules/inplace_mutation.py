@@ -34,7 +34,7 @@ def mutation_method(operator: str) -> Callable[..., Arguments]:
         return mutate_(module, operator, seed=seed, states=states, **arguments)
 
     method.__name__ = operator
-    method.__doc__ = f"""Apply `{operator}` in place; see `modules.mutation_method.mutate_`."""
+    method.__doc__ = f"""Apply `{operator}` in place; see `modules.inplace_mutation.mutate_`."""
     return method
 
 
