@@ -1,7 +1,7 @@
-"""A run's whole configuration: one frozen model that YAML files and the command line fill, and what is built from it.
+"""The whole configuration of a run, and the environments and population that are built from it.
 
-An agent is built once for nobody when a configuration is read, so that contradictions are heard of before any
-environment is made.
+Validation builds one agent with placeholder spaces, so that inconsistent settings are reported before any environment is
+made.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from agilerl_like.config.schema import (
     check_evolvable,
 )
 from agilerl_like.distributed.process_group import check_shared_device
-from agilerl_like.envs.factory import ENV
+from agilerl_like.envs.factory import BYTES_PER_ENV
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutations, Selection
 from agilerl_like.registry import register
@@ -45,11 +45,11 @@ from agilerl_like.training.training_arguments import TrainingArguments
 from agilerl_like.yaml_writer import to_yaml
 
 PLACEHOLDER_SPACE = gymnasium.spaces.Box(-1.0, 1.0, (1,))
-"""What is seen and done while no env is there."""
+"""Observation and action space before the environment exists."""
 
 
 class InconsistentSettings(ConfigurationError):
-    """Settings of which each is legal by itself, and which do not go together."""
+    """Settings that are valid each by itself but not together."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
@@ -58,28 +58,28 @@ class InconsistentSettings(ConfigurationError):
 
 @register("config", PPO.algo)
 class Config(Section):
-    """Everything about a run. A file need only say what differs from the defaults."""
+    """The settings of a run; a file needs only those that differ from the defaults."""
 
     algorithm_class: ClassVar[type[PPO] | type[IPPO]] = PPO
-    """What is trained."""
+    """The class of the agents."""
     env_setup_class: ClassVar[type[EnvSetup]] = SingleAgentEnvSetup
-    """Where it acts."""
+    """How its environments are made."""
     fitness_kinds: ClassVar[tuple[str, ...]] = ("return",)
-    """What its fitness may be."""
+    """Allowed values of `training.fitness`."""
 
     environment: EnvironmentConfig
     algorithm: AlgorithmConfig = AlgorithmConfig()
     population: PopulationConfig = PopulationConfig()
     hyperparameters: dict[Annotated[str, AfterValidator(check_evolvable)], RangeConfig] = Field(default_factory=dict)
-    """What evolution may change, and in which range: name -> {min, max, ...}."""
+    """Hyperparameters that evolve, with their ranges: name -> {min, max, ...}."""
     network: NetworkConfig = NetworkConfig()
     selection: SerializeAsAny[SelectionConfig] = SelectionConfig()
     mutation: MutationConfig | None = MutationConfig()
-    """none: no evolution; members train side by side."""
+    """none: no evolution; the members train independently."""
     training: TrainingConfig = TrainingConfig()
     run: RunConfig = RunConfig()
     seed: Annotated[int, Field(ge=0)] | None = None
-    """Names all random streams of the run; none: one is drawn, and written into the run's config.yaml."""
+    """Seed of all random streams; none: a random one, which is written to the run's config.yaml."""
 
     @field_validator("hyperparameters", mode="before")
     @classmethod
@@ -93,7 +93,7 @@ class Config(Section):
         }
 
     @model_validator(mode="after")
-    def _fit_together(self) -> Config:
+    def _check_consistency(self) -> Config:
         problems = []
         for check in (
             self._check_selection,
@@ -116,7 +116,7 @@ class Config(Section):
 
     def _check_fitness(self) -> None:
         if self.training.fitness not in self.fitness_kinds:
-            raise ConfigurationError(f"fitness={self.training.fitness!r} is for teams; allowed is 'return'")
+            raise ConfigurationError(f"fitness={self.training.fitness!r} is for multi-agent runs; allowed is 'return'")
 
     def _check_agent(self) -> None:
         size = self.population.size
@@ -124,7 +124,7 @@ class Config(Section):
 
     def _check_episodes(self) -> None:
         episodes = self.training.eval_loop
-        check_memory(f"training.eval_loop={episodes}", episodes, ENV * self.population.size, "episodes")
+        check_memory(f"training.eval_loop={episodes}", episodes, BYTES_PER_ENV * self.population.size, "episodes")
 
     def _check_processes(self) -> None:
         try:
@@ -135,11 +135,11 @@ class Config(Section):
             raise ConfigurationError(f"run.{error}") from error
 
     def _agent_without_env(self) -> EvolvableAlgorithm:
-        """An agent that sees and does next to nothing: it needs no more room than any."""
+        """An agent with the smallest spaces: a lower bound of the memory of any."""
         return PPO(PLACEHOLDER_SPACE, PLACEHOLDER_SPACE, **self.agent_arguments(without_env=True))
 
     def agent_arguments(self, *, without_env: bool = False) -> dict[str, Any]:
-        """The arguments of the algorithm besides its spaces; `without_env`: as long as nobody knows these."""
+        """Return the algorithm's arguments except the spaces; `without_env`: before the spaces are known."""
         ranges = {name: range_.parameter for name, range_ in self.hyperparameters.items()}
         return {
             **self.algorithm.settings(),
@@ -150,7 +150,7 @@ class Config(Section):
         }
 
     def env_setup(self, num_envs: int | None = None) -> EnvSetup:
-        """Make the env that is configured, perhaps with another number of copies."""
+        """Make the environments, with `num_envs` copies if it is given."""
         env_config = self.environment.env_config
         return self.env_setup_class.from_config(
             env_config if num_envs is None else replace(env_config, num_envs=num_envs)
@@ -158,29 +158,29 @@ class Config(Section):
 
     @staticmethod
     def spaces(env: Any) -> tuple[Any, Any]:
-        """What is to be seen and to be done in an env, as the algorithm takes it."""
+        """Return observation and action spaces of a vector env as the algorithm takes them."""
         return env.single_observation_space, env.single_action_space
 
     def with_seed(self, seed: int | None = None) -> Config:
-        """This configuration with a seed: its own, else the one given, else a new one."""
+        """Return this configuration with a seed: its own, else the given one, else a random one."""
         new = fresh_seed() if seed is None else seed
         return self if self.seed is not None else self.model_copy(update={"seed": new})
 
     def without_overwrite(self) -> Config:
-        """This configuration as a run's folder has it: done again, it must not remove that run."""
+        """Return this configuration for the run's folder: to use it again must not remove that run."""
         return self.model_copy(update={"run": self.run.model_copy(update={"overwrite": False})})
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, with every default."""
+        """Return plain data, including all defaults."""
         return self.model_dump(mode="json")
 
     def to_yaml(self) -> str:
-        """The file that would give this configuration, with every default."""
+        """Return the YAML of this configuration, including all defaults."""
         return to_yaml(self.to_json())
 
 
 class Experiment(NamedTuple):
-    """What a configuration describes."""
+    """Environments, population and training settings that were built from a configuration."""
 
     env_setup: EnvSetup
     population: BasePopulation
@@ -191,25 +191,25 @@ class Experiment(NamedTuple):
 
     @property
     def env(self) -> Any:
-        """The env on the stage."""
+        """The training env."""
         return self.env_setup.env
 
     def plan(self, *, name: str = "", resume: str = "") -> RunPlan:
-        """What to do with them."""
+        """Return the arguments of the training loop."""
         return RunPlan(self.training_args, self.selection, self.mutations or NO_MUTATION, name, self.settings, resume)
 
 
 def build(config: Config, device: torch.device | None = None) -> Experiment:
     """Make the envs and the population that a configuration describes; the caller closes `env`.
 
-    The population is on `device`; left out, on the one that `run.device` names.
+    The population is on `device`, by default that of `run.device`.
 
     Raises:
-        ConfigurationError: this machine lacks the device, the env is unknown or lacks a package, or its spaces do not
-            suit the algorithm.
+        ConfigurationError: the device does not exist, the env is unknown or lacks a package, or the algorithm does not
+            support its spaces.
     """
     config = config.with_seed()
-    device = _usable(config.run.torch_device if device is None else device)
+    device = _resolve_device(config.run.torch_device if device is None else device)
     try:
         env_setup = config.env_setup()
     except ConfigurationError as error:
@@ -236,7 +236,7 @@ def build(config: Config, device: torch.device | None = None) -> Experiment:
         raise
 
 
-def _usable(device: torch.device) -> torch.device:
+def _resolve_device(device: torch.device) -> torch.device:
     try:
         return resolve_device(device)
     except ConfigurationError as error:

@@ -57,7 +57,7 @@ from agilerl_like.resources import check_memory
 Backend = Literal["auto", "vector", "sync", "async", "envpool", "workers"]
 EnvSource = str | Callable[..., Any]
 
-ENV = 32
+BYTES_PER_ENV = 32
 """Bytes that one of the smallest envs takes: an observation of one number, a reward, two flags, and what it is like."""
 
 TIME_LIMIT, NO_TIME_LIMIT = "max_episode_steps", -1
@@ -95,7 +95,7 @@ class VecEnvConfig:
             )
         if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, (int, np.integer)) or self.num_envs < 1:
             raise ConfigurationError(f"num_envs={self.num_envs!r}; allowed are whole numbers from 1")
-        check_memory(f"num_envs={self.num_envs}", int(self.num_envs), ENV, "envs")
+        check_memory(f"num_envs={self.num_envs}", int(self.num_envs), BYTES_PER_ENV, "envs")
         if self.backend not in get_args(Backend):
             raise unknown_name("backend", self.backend, get_args(Backend))
         resolve_num_workers(self.num_workers, self.num_envs)
