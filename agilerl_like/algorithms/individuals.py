@@ -140,6 +140,11 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         """Draw new noise for everybody from here on: what follows does not depend on how much was used before."""
 
     @property
+    @abstractmethod
+    def by_group(self) -> Mapping[str, Any]:
+        """The population of each group of agents."""
+
+    @property
     def training(self) -> bool:
         """Whether the members explore."""
         return self.agents[0].training

@@ -605,10 +605,14 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
                         f"{name}={getattr(team, name)} must be that of every team of a population; another one has "
                         f"{getattr(self.agents[0], name)}"
                     )
-        self.by_group = {
+        self._by_group = {
             group: Population([team.learners[group] for team in self.agents]) for group in self.agents[0].groups
         }
+
+    @property
+    def by_group(self) -> dict[str, Population]:
         """The learners of each group, in the order of their teams."""
+        return self._by_group
 
     def join(self, team: Team) -> None:
         super().join(team)

@@ -44,6 +44,11 @@ class Population(BasePopulation[Agent]):
         """What `copy` and `pickle` take of it: the copies of its members have a cohort yet to come."""
         return {**vars(self), "_cohort": None}
 
+    @property
+    def by_group(self) -> dict[str, Population]:
+        """This population: the only group, without a name."""
+        return {"": self}
+
     # -- the cohort
 
     @property

@@ -1,12 +1,11 @@
-"""A population stepping through its envs, remembering what it needs to learn.
+"""Collects rollouts: steps the envs of a population, and lets the members learn whose rollouts are complete.
 
-All members' envs are one vector env of P x E rows, of which member p owns block p. They step together and episodes go
-on across updates and generations; only who is due learns, and those who are due together learn together.
+All members' envs are one vector env of P x E rows, of which member p owns block p. Episodes continue across updates and
+generations. Members whose rollouts are complete at the same time learn together.
 
-Where the env steps in parts, one part of every member's envs steps while the actions of another are computed. That
-changes nothing but the time it takes, to the last bit. All have arrived before anybody learns, each env meets the same
-noise, and actions are computed for all envs even where they are needed for a part, for a product of fewer rows may be
-rounded in another way.
+If the env has several env groups, one group steps while the actions of the other are computed (double-buffered
+sampling). Results are bit-identical: all groups finish their steps before any member learns, each env gets the same
+noise, and actions are computed for all envs at once, because a matmul of fewer rows may round differently.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.spaces import mask_size
@@ -29,7 +29,6 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import BufferPart, Rollout, RolloutBuffer
-from agilerl_like.learning.team import Team
 from agilerl_like.learning.update import Report
 from agilerl_like.networks.memory import fitted
 from agilerl_like.seeding import Purpose, integers
@@ -63,26 +62,109 @@ class _TimedBlock:
 
 @dataclass
 class EnvGroup:
-    """Some envs of every member, which step together."""
+    """Envs of every member that step together."""
 
     place: int
     columns: slice
     buffer: BufferPart
     episodes: EpisodeTracker
     pending_step: int | None = None
-    """Where in the buffer the step belongs that was sent and not received."""
+    """Index in the buffer of the step that was started and not yet received."""
 
 
 class Collector:
-    """VecEnvAdapterProtocol P x E envs with a population; `reset` comes first."""
+    """Steps P x E envs with a population, one group of agents after the other; `reset` comes first.
 
-    def __init__(self, population: Population, env: VecEnvAdapterProtocol, timer: PhaseTimer) -> None:
+    A single agent is a group of one. Rollouts of all groups are complete at the same time, because a group's rollout is
+    as long in env steps as its team's.
+    """
+
+    def __init__(self, population: BasePopulation[Any], env: Any, timer: PhaseTimer) -> None:
         members = len(population)
         if env.num_envs % members:
             raise ConfigurationError(
                 f"num_envs={env.num_envs} cannot be divided among {members} members; allowed are multiples of {members}"
             )
-        first = population[0]
+        self.population, self.env = population, env
+        self.envs = env.num_envs // members
+        """Envs of each member on this rank; its `num_envs` counts those of all replicas."""
+        group_envs = self._group_envs()
+        for agent in population:
+            agent.num_envs = self.envs * population.team.parts
+            agent.check()
+        self.groups = {
+            name: GroupCollector(agents, group_envs[name], timer) for name, agents in population.by_group.items()
+        }
+
+    def _group_envs(self) -> Mapping[str, VecEnvAdapterProtocol]:
+        """The env of each group of agents."""
+        return {"": self.env}
+
+    @property
+    def _episodes(self) -> Iterable[EpisodeTracker]:
+        """The returns of the members, by env group."""
+        return (group.episodes for group in self.groups[""].env_groups)
+
+    def reset(self, slots: Sequence[int], *keys: int) -> None:
+        """Start new episodes everywhere; the seeds of a member's envs derive from the run's seed, its slot and `keys`."""
+        population = self.population
+        columns = population.team.columns(population[0].num_envs)
+        seeds: list[int] | None = [
+            seed
+            for slot in slots
+            for seed in integers(population[0].num_envs, population.seed, Purpose.TRAINING_ENVS, slot, *keys)[columns]
+        ]
+        for group in self.groups.values():
+            group.slots = slots
+            group.start(seeds)
+            seeds = None
+
+    @property
+    def vector_steps_until_update(self) -> int:
+        """Steps until the first rollout is complete."""
+        return min(group.vector_steps_until_update for group in self.groups.values())
+
+    def collect(self, vector_steps: int, *, should_stop: Callable[[], bool] = lambda: False) -> int:
+        """Take so many steps in every env, or fewer if `should_stop` returns True; return how many were taken."""
+        groups = self.groups.values()
+        for group in groups:
+            group.resize_hidden_states()
+        taken = 0
+        while taken < vector_steps and not (taken and should_stop()):
+            for group in groups:
+                group.step()
+            taken += 1
+        for group in groups:
+            group.wait_for_envs(taken)
+        return taken
+
+    def learn(self) -> Mapping[int, Report]:
+        """Update the members whose rollouts are complete; metrics are means over a member's groups."""
+        by_group = [group.learn() for group in self.groups.values()]
+        return {place: _mean([reports[place] for reports in by_group if place in reports]) for place in by_group[0]}
+
+    def reset_member(self, place: int) -> None:
+        """Forget the hidden states and the rollout of a member that was replaced."""
+        for group in self.groups.values():
+            group.reset_member(place)
+
+    def pop_scores(self) -> list[float]:
+        """Mean return of each member's training episodes that ended since the last call; nan if none did."""
+        team, members = self.population.team, len(self.population)
+        taken = [episodes.take() for episodes in self._episodes]  # counts and summed returns, row by row
+        sums = [
+            np.concatenate([array.reshape(members, -1) for array in arrays], axis=1).sum(axis=1)
+            for arrays in zip(*taken, strict=True)
+        ]
+        counts, returns = team.sum_(torch.tensor(np.array(sums), dtype=torch.float64)).tolist()
+        return [total / count if count else math.nan for total, count in zip(returns, counts, strict=True)]
+
+
+class GroupCollector:
+    """Steps one group of agents in the rows of its env."""
+
+    def __init__(self, population: Population, env: VecEnvAdapterProtocol, timer: PhaseTimer) -> None:
+        members, first = len(population), population[0]
         if (env.single_observation_space, env.single_action_space) != (first.observation_space, first.action_space):
             raise ConfigurationError(
                 f"env has {env.single_observation_space} and {env.single_action_space}; "
@@ -90,45 +172,33 @@ class Collector:
             )
         self.population, self.env, self.timer = population, env, timer
         self.envs = env.num_envs // members
-        """Envs of each member that are stepped here; its `num_envs` counts those that partners step, too."""
-        for agent in population:
-            agent.num_envs = self.envs * population.team.parts
-            agent.check()
-        self.columns = population.team.columns(population[0].num_envs)
+        """Rows of each member on this rank."""
+        self.columns = population.team.columns(first.num_envs)
         env.set_num_members(members)
         self.encoding = first.encoding
         self.slots: Sequence[int] = range(members)
-        """What the members are called when something is wrong with their envs."""
+        """The members' slots, for error messages."""
         self.steps_since_update = np.zeros(members, dtype=np.int64)
         self.env_groups: list[EnvGroup] = []
         self.observations = torch.zeros(0)
-        """What the members see now, encoded `[P, E, D]`."""
+        """Current observations, encoded `[P, E, D]`."""
         self.mask: Tensor | None = None
-        """What they may do now, `[P, E, choices]`; None if the world has no masks."""
+        """Current action masks `[P, E, choices]`; None if the env has none."""
         self.state = self._initial_state = torch.zeros(0)
-        """What they remember of their episodes, and what they remembered where their rollouts begin, `[P, E, …]`."""
+        """Current hidden states, and those at the start of each rollout, `[P, E, …]`."""
         self._state_owner: Cohort | Apart | None = None
-        """Whose memory that is: another one's, as soon as anybody was mutated."""
+        """The cohort that computed them; a mutation makes another one."""
 
-    def reset(self, slots: Sequence[int], *keys: int) -> None:
-        """Begin new episodes everywhere; each member's envs have seeds named by the run's seed, its slot and `keys`."""
-        self.slots = slots
-        self.begin(seed for slot in slots for seed in self._seeds(slot, *keys))
+    def start(self, seeds: list[int] | None) -> None:
+        """Start new episodes everywhere, with a seed for each env.
 
-    def _seeds(self, *keys: int) -> list[int]:
-        population = self.population
-        return integers(population[0].num_envs, population.seed, Purpose.TRAINING_ENVS, *keys)[self.columns]
-
-    def begin(self, seeds: Iterable[int] | None) -> None:
-        """Begin new episodes everywhere, with a seed for each env; what was seen before is forgotten.
-
-        Without seeds they have begun already: another collector, which steps the same envs, has said so.
+        Without seeds they have started already: the collector of another group of the same envs passed them.
         """
         env, population = self.env, self.population
-        observations, mask = env.reset(None if seeds is None else list(seeds)), env.action_mask
+        observations, mask = env.reset(seeds), env.action_mask
         self._encode = env.array_backend.make_encode_fn(self.encoding)
         self._buffer = RolloutBuffer(
-            max(2, *(_longest_rollout(agent) for agent in population)),  # one part may be a step ahead
+            max(2, *(_longest_rollout(agent) for agent in population)),  # an env group may be a step ahead
             len(population),
             self.envs,
             encoding=self.encoding,
@@ -158,29 +228,21 @@ class Collector:
 
     @property
     def vector_steps_until_update(self) -> int:
-        """VecEnvAdapterProtocol until somebody's rollout is full."""
+        """Steps until the first rollout is complete."""
         left = [
             agent.rollout_steps - since
             for agent, since in zip(self.population, self.steps_since_update.tolist(), strict=True)
         ]
         return max(1, min(left))
 
-    def collect(self, vector_steps: int, *, should_stop: Callable[[], bool] = lambda: False) -> int:
-        """Take so many steps in every env, or fewer if asked to stop; return how many were taken."""
-        return collect([self], vector_steps, should_stop)
-
-    def tick(self) -> None:
-        """Take one step in every env."""
-        self.collect(1)
-
     def wait_for_envs(self, taken: int) -> None:
-        """Wait for every part, after so many steps."""
+        """Wait for all env groups, after so many steps."""
         for group in self.env_groups:
             self._finish_step(group)
         self.steps_since_update += taken
 
     def step(self) -> None:
-        """Let each part take its next step, once it has arrived from its last."""
+        """Start the next step of each env group, once its last one has finished."""
         population, timer = self.population, self.timer
         noise = population.next_noise(population[0].num_envs)[:, self.columns]  # [P, E, …]
         here = self._buffer.begin()
@@ -197,7 +259,7 @@ class Collector:
             group.pending_step = here
 
     def _finish_step(self, group: EnvGroup) -> None:
-        """Wait for a part that is under way, and store what it did."""
+        """Wait for an env group's pending step, and store its results."""
         if group.pending_step is None:
             return
         with self.timer("env"):
@@ -215,11 +277,11 @@ class Collector:
         group.pending_step = None
 
     def _slice(self, group: EnvGroup, whole: Any) -> Any:
-        """A part's share of `[P, E, …]`."""
+        """Return an env group's columns of `[P, E, …]`."""
         return whole if whole is None or len(self.env_groups) == 1 else whole[:, group.columns]
 
     def _merge(self, group: EnvGroup, whole: Tensor | None, share: Tensor) -> Tensor:
-        """Put a part's share in its place in `[P, E, …]`; where there was nothing, all is True."""
+        """Write an env group's columns into `[P, E, …]`; without a tensor so far, the other columns are True."""
         if len(self.env_groups) == 1:
             return share
         if whole is None:
@@ -228,9 +290,9 @@ class Collector:
         return whole
 
     def learn(self) -> Mapping[int, Report]:
-        """Let everybody learn whose rollout is full."""
+        """Update the members whose rollouts are complete."""
         needed = [agent.rollout_steps for agent in self.population]
-        if self.state.numel():  # one that became shorter begins where nobody knows what was remembered
+        if self.state.numel():  # the hidden state at the start of a shortened rollout is unknown
             self._start_rollouts(place for place, steps in enumerate(needed) if self.steps_since_update[place] > steps)
         due = [place for place, steps in enumerate(needed) if self.steps_since_update[place] >= steps]
         if not due:
@@ -242,13 +304,13 @@ class Collector:
         return reports
 
     def reset_member(self, place: int) -> None:
-        """A newcomer lives here: what was seen and remembered is not its own."""
+        """Forget the hidden states and the rollout of a member that was replaced."""
         self.resize_hidden_states()
         self.state[place] = 0.0
         self._start_rollouts([place])
 
     def resize_hidden_states(self) -> None:
-        """Let everybody remember what they did before they were mutated, in the units that they have now."""
+        """Carry hidden states over to the members' mutated networks."""
         cohort = self.population.cohort
         if cohort is self._state_owner:
             return
@@ -260,14 +322,10 @@ class Collector:
         self._state_owner = cohort
 
     def _start_rollouts(self, places: Iterable[int]) -> None:
-        """What some members learn from next begins here."""
+        """Start the next rollouts of some members here."""
         for place in places:
             self.steps_since_update[place] = 0
             self._initial_state[place] = self.state[place]
-
-    def pop_scores(self) -> list[float]:
-        """Mean return of each member's training episodes that ended since the last call; nan if none did."""
-        return mean_returns((group.episodes for group in self.env_groups), len(self.population), self.population.team)
 
     def _describe_row(self, member: int, row: int) -> str:
         return f"member {self.slots[member]}, {self.env.describe_row(self.columns.start + row)}"
@@ -276,33 +334,18 @@ class Collector:
         return self._buffer.window(places, steps, self.observations, self._initial_state)
 
     def _by_member(self, rows: Tensor) -> Tensor:
-        """Rows `[P e, …]` of a part, on the device as `[P, e, …]`."""
+        """Reshape rows `[P e, …]` of an env group to `[P, e, …]`, on the device."""
         return rows.to(self.population.device).view(len(self.population), -1, rows.shape[-1])
 
 
-def mean_returns(parts: Iterable[EpisodeTracker], members: int, team: Team) -> list[float]:
-    """Mean return of each member's episodes that ended since the last call; nan if none did."""
-    taken = [group.take() for group in parts]  # counts and summed returns, row by row
-    sums = [
-        np.concatenate([array.reshape(members, -1) for array in arrays], axis=1).sum(axis=1)
-        for arrays in zip(*taken, strict=True)
-    ]
-    counts, returns = team.sum_(torch.tensor(np.array(sums), dtype=torch.float64)).tolist()
-    return [total / count if count else math.nan for total, count in zip(returns, counts, strict=True)]
-
-
-def collect(collectors: Sequence[Collector], vector_steps: int, should_stop: Callable[[], bool]) -> int:
-    """Let collectors that step together take so many steps, or fewer if asked to stop; return how many were taken."""
-    for collector in collectors:
-        collector.resize_hidden_states()
-    taken = 0
-    while taken < vector_steps and not (taken and should_stop()):
-        for collector in collectors:
-            collector.step()
-        taken += 1
-    for collector in collectors:
-        collector.wait_for_envs(taken)
-    return taken
+def _mean(reports: Sequence[Report]) -> Report:
+    """Return the mean of the metrics of a member's groups; it is healthy if all are."""
+    if len(reports) == 1:
+        return reports[0]
+    columns = zip(*reports, strict=True)
+    metrics = {name: torch.stack(column) for name, column in zip(Report._fields, columns, strict=True)}
+    healthy = metrics.pop("healthy").min(0).values
+    return Report(**{name: column.mean(0) for name, column in metrics.items()}, healthy=healthy)
 
 
 def _longest_rollout(agent: Any) -> int:

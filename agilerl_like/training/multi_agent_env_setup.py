@@ -1,27 +1,43 @@
-"""Where teams act: envs of PettingZoo."""
+"""How multi-agent envs are made, stepped and evaluated in training."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium
 
 from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.ippo import MultiAgentPopulation
+from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.factory import VecEnvConfig
+from agilerl_like.envs.multi_agent.group_env import MultiAgentStepSync
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
+from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.training.collector import PhaseTimer
+from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.elo_evaluator import EloEvaluator
 from agilerl_like.training.env_setup import EnvSetup, divide_envs
 from agilerl_like.training.evaluator import Evaluator
-from agilerl_like.training.multi_agent_collector import MultiAgentCollector
 from agilerl_like.training.training_arguments import Fitness
 
 
+class MultiAgentCollector(Collector):
+    """Steps P x E envs with a population of teams, whose groups of agents step the same envs in lockstep."""
+
+    def _group_envs(self) -> Mapping[str, VecEnvAdapterProtocol]:
+        first = self.population[0]
+        self.step_sync = MultiAgentStepSync(self.env, first.agent_groups, first.rewards)
+        return self.step_sync.groups
+
+    @property
+    def _episodes(self) -> Iterable[EpisodeTracker]:
+        return self.step_sync.episodes
+
+
 class MultiAgentEnvSetup(EnvSetup):
-    """Envs of PettingZoo, for teams."""
+    """PettingZoo envs, for populations of teams."""
 
     population: ClassVar[type[BasePopulation]] = MultiAgentPopulation
 
@@ -51,5 +67,5 @@ class MultiAgentEnvSetup(EnvSetup):
     def make_evaluator(self, fitness: Fitness, env: MultiAgentVecEnvAdapter, max_steps: int | None) -> Evaluator:
         return (EloEvaluator if fitness == "rating" else Evaluator)(env, max_steps)
 
-    def make_collector(self, population: Any, env: MultiAgentVecEnvAdapter, timer: PhaseTimer) -> MultiAgentCollector:
+    def make_collector(self, population: Any, env: MultiAgentVecEnvAdapter, timer: PhaseTimer) -> Collector:
         return MultiAgentCollector(population, env, timer)

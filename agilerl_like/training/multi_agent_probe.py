@@ -14,7 +14,7 @@ from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MultiAgentProbe
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.training.collector import PhaseTimer
-from agilerl_like.training.multi_agent_collector import MultiAgentCollector
+from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
 from agilerl_like.training.probe import HIGH_ENTROPY, NUM_ENVS, SETTINGS, ProbeRecord, check_expectations
 
 

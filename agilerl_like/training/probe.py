@@ -102,7 +102,7 @@ def _train(agent: PPO, env: VecEnvAdapter, steps: int) -> int:
     for vector_step in range(vector_steps):
         if vector_step == int(vector_steps * (1 - FINAL_PHASE)):
             agent.lr /= 10
-        collector.tick()
+        collector.collect(1)
         collector.learn()
     return vector_steps * env.num_envs
 

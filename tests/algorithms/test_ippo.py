@@ -14,7 +14,7 @@ from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Offspring
 from agilerl_like.training.collector import PhaseTimer
-from agilerl_like.training.multi_agent_collector import MultiAgentCollector
+from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
 from agilerl_like.training.multi_agent_probe import solve_multi_agent
 
 SEES, HEARS = Box(-1, 1, (3,)), Box(-1, 1, (5,))

@@ -133,10 +133,10 @@ def lives(world, seed, places, *, ticks=70, births=None, **settings):
     population = Watched([everybody[place] for place in places])
     env = make_vect_envs(world.env, ENVS * len(places), backend="sync")
     collector = Collector(population, VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
-    collector.begin(s for place in places for s in integers(ENVS, seed, Purpose.TRAINING_ENVS, place))
+    collector.reset(places)
     reports = [[] for _ in places]
     for tick in range(ticks):
-        collector.tick()
+        collector.collect(1)
         for row, report in collector.learn().items():
             reports[row].append(torch.stack(report))
         if births and tick == ticks // 2:

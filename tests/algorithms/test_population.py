@@ -19,7 +19,6 @@ from agilerl_like.algorithms.agent import values_of
 from agilerl_like.algorithms.individuals import replace_diverged
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
-from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Collector, PhaseTimer
 
 BOX = gymnasium.make("CartPole-v1").observation_space
@@ -47,7 +46,7 @@ def train(population, ticks=40):
     collector = Collector(population, VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
     collector.reset(range(len(population)))
     for _ in range(ticks):
-        collector.tick()
+        collector.collect(1)
         collector.learn()
     env.close()
     return population
@@ -114,9 +113,9 @@ def test_a_member_does_what_it_would_do_alone():
         lone = Population([population_of(3)[place]])
         env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
         collector = Collector(lone, VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
-        collector.begin(integers(2, 0, Purpose.TRAINING_ENVS, place))
+        collector.reset([place])
         for _ in range(40):
-            collector.tick()
+            collector.collect(1)
             collector.learn()
         torch.testing.assert_close(flat(lone[0]), flat(together[place]), rtol=1e-4, atol=1e-5)
 
@@ -161,9 +160,9 @@ def test_unequal_members_with_other_settings_than_the_first_share_a_stack(name):
     for place in (1, 2):
         env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
         alone = Collector(Population([agent(place)]), VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
-        alone.begin(integers(2, 0, Purpose.TRAINING_ENVS, place))
+        alone.reset([place])
         for _ in range(40):
-            alone.tick()
+            alone.collect(1)
             alone.learn()
         env.close()
         torch.testing.assert_close(flat(together[place]), flat(alone.population[0]), rtol=1e-4, atol=1e-5)

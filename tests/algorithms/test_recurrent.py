@@ -16,7 +16,6 @@ from agilerl_like.learning.digest import digest
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.networks.memory import Course
-from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Collector, PhaseTimer
 
 ENVS, STEPS = 4, 12
@@ -74,18 +73,18 @@ def over(observations):
 def test_memory_begins_where_an_episode_does(mode, truncates, share):
     population = population_of(share_encoders=share)
     collector = collector_of(population, sync(mode=mode, truncates=truncates))
-    expected, starts, overs = collector.state.clone(), 0, 0
+    expected, starts, overs = collector.groups[""].state.clone(), 0, 0
     for _ in range(30):
-        seen = collector.observations
+        seen = collector.groups[""].observations
         starts, overs = starts + int(at_start(seen).sum()), overs + int(over(seen).sum())
         expected[at_start(seen)] = 0.0
         counts = ~over(seen)
-        torch.testing.assert_close(collector.state[counts], expected[counts], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(collector.groups[""].state[counts], expected[counts], rtol=1e-5, atol=1e-6)
         with torch.no_grad():
             for place, agent in enumerate(population):
                 x = agent.network.observation_norm(seen[place])
-                expected[place] = agent.network.step(x, collector.state[place])[1]
-        collector.tick()
+                expected[place] = agent.network.step(x, collector.groups[""].state[place])[1]
+        collector.collect(1)
     assert starts > 2 * ENVS * 5
     assert (overs > 0) == (mode is AutoresetMode.NEXT_STEP)
 
@@ -99,14 +98,14 @@ def test_in_two_parts_memory_is_the_same_to_the_last_bit(mode):
         )
         for backend, workers in (("sync", None), ("workers", 2))
     )
-    assert (len(whole.env_groups), len(parted.env_groups)) == (1, 2)
+    assert (len(whole.groups[""].env_groups), len(parted.groups[""].env_groups)) == (1, 2)
     for ticks in (1, STEPS - 1, 7, STEPS - 7):
         for collector in (whole, parted):
             collector.collect(ticks)
-        assert torch.equal(whole.state, parted.state)
-        assert torch.equal(whole._state_before, parted._state_before)
+        assert torch.equal(whole.groups[""].state, parted.groups[""].state)
+        assert torch.equal(whole.groups[""]._initial_state, parted.groups[""]._initial_state)
         for collector in (whole, parted):
-            assert (len(collector.learn()) > 0) == (collector.since[0] == 0)
+            assert (len(collector.learn()) > 0) == (collector.groups[""].steps_since_update[0] == 0)
     for mine, its in zip(whole.population, parted.population, strict=True):
         assert all(torch.equal(*pair) for pair in zip(mine.network.parameters(), its.network.parameters(), strict=True))
     parted.env.close()
@@ -119,11 +118,11 @@ def test_a_rollout_begins_with_what_was_remembered_before_its_first_step():
     collector = collector_of(population, sync(3))
     before, checked = [], 0
     for _ in range(40):
-        before.append(collector.state.clone())
-        collector.tick()
+        before.append(collector.groups[""].state.clone())
+        collector.collect(1)
         for place, agent in enumerate(population):
-            if collector.since[place] == agent.rollout_steps:
-                rollout = collector._window([place], agent.rollout_steps)
+            if collector.groups[""].steps_since_update[place] == agent.rollout_steps:
+                rollout = collector.groups[""]._last_steps([place], agent.rollout_steps)
                 assert torch.equal(rollout.state[0], before[-agent.rollout_steps][place])
                 checked += 1
         collector.learn()
@@ -137,10 +136,10 @@ def test_a_rollout_that_is_shortened_under_way_begins_anew():
     collector.collect(7)
     population[0].learn_step, population[0].batch_size = 5 * ENVS, 8
     assert collector.learn() == {}
-    assert collector.since.tolist() == [0, 7]
-    begins = collector.state[0].clone()
+    assert collector.groups[""].steps_since_update.tolist() == [0, 7]
+    begins = collector.groups[""].state[0].clone()
     collector.collect(5)
-    assert torch.equal(collector._window([0], 5).state[0], begins)
+    assert torch.equal(collector.groups[""]._last_steps([0], 5).state[0], begins)
     assert [*collector.learn()] == [0, 1]
 
 
@@ -187,14 +186,17 @@ def test_who_survives_a_mutation_remembers_what_it_did(done, cell):
     collector.learn()
     deafen(population[0], torch.arange(3, 19))  # it has learned to listen
     collector.collect(5)
-    old, before = [agent.clone() for agent in population], [collector.state, collector._state_before]
+    old, before = (
+        [agent.clone() for agent in population],
+        [collector.groups[""].state, collector.groups[""]._initial_state],
+    )
     population.evolve([born(population, 0, 0, 0, done), born(population, 1, 1, 1)])
     assert population[0].mut == done.operator
     assert collector.collect(0) == 0
-    assert collector.since.tolist() == [5, 5]
-    x = collector.observations
+    assert collector.groups[""].steps_since_update.tolist() == [5, 5]
+    x = collector.groups[""].observations
     with torch.no_grad():
-        for then, now in zip(before, (collector.state, collector._state_before), strict=True):
+        for then, now in zip(before, (collector.groups[""].state, collector.groups[""]._initial_state), strict=True):
             assert then[:, ~at_start(x)[0]].any()
             for place, (parent, heir) in enumerate(zip(old, population, strict=True)):
                 seen = parent.network.observation_norm(x[place])
@@ -202,7 +204,7 @@ def test_who_survives_a_mutation_remembers_what_it_did(done, cell):
                 its = then[place][..., : room[1], : room[2]], now[place][..., : its_room[1], : its_room[2]]
                 outputs = [agent.network.step(seen, state)[0] for agent, state in zip((parent, heir), its, strict=True)]
                 torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-6)
-    assert not collector.state[1, ..., 40:].any()
+    assert not collector.groups[""].state[1, ..., 40:].any()
     collector.collect(STEPS - 5)
     assert [*collector.learn()] == [0, 1]
 
@@ -213,20 +215,20 @@ def test_a_newcomer_begins_with_nothing_and_the_others_keep_what_they_have():
     collector.collect(STEPS)
     collector.learn()
     collector.collect(5)
-    kept = collector.state.clone(), collector._state_before.clone()
+    kept = collector.groups[""].state.clone(), collector.groups[""]._initial_state.clone()
     wider = born(population, 1, 0, 7, change("memory.add_layer", layer=1), change("memory.add_node", nodes=16))
     population.evolve([born(population, 0, 0, 0), wider, born(population, 2, 2, 2)])
     collector.reset_member(1)
-    for state, before in zip((collector.state, collector._state_before), kept, strict=True):
+    for state, before in zip((collector.groups[""].state, collector.groups[""]._initial_state), kept, strict=True):
         assert state.shape[-2:] == (4, 32)
         assert not state[1].any()
         assert torch.equal(state[[0, 2], ..., :2, :16], before[[0, 2]])
         assert not state[[0, 2], ..., 2:, :].any()
         assert not state[[0, 2], ..., 16:].any()
-    assert collector.since.tolist() == [5, 0, 5]
+    assert collector.groups[""].steps_since_update.tolist() == [5, 0, 5]
     # what was carried over once is not carried over again
     collector.collect(1)
-    state = collector.state[1].clone()
+    state = collector.groups[""].state[1].clone()
     population.evolve(
         [
             born(population, i, i, agent.index, *([CHANGES["elsewhere"]] if i else []))
@@ -234,7 +236,7 @@ def test_a_newcomer_begins_with_nothing_and_the_others_keep_what_they_have():
         ]
     )
     collector.collect(0)
-    assert torch.equal(collector.state[1], state)
+    assert torch.equal(collector.groups[""].state[1], state)
 
 
 # -- by hand
@@ -554,7 +556,7 @@ def test_members_of_different_kinds_live_together_as_each_alone(kinds):
     for place in (0, 1):
         env = sync(1)
         alone = Collector(Population([agent(place)]), VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
-        alone.begin(integers(ENVS, together.seed, Purpose.TRAINING_ENVS, place))
+        alone.reset([place])
         collectors.append(alone)
     for collector in collectors:
         for _ in range(2):

@@ -16,7 +16,7 @@ from agilerl_like import IPPO, Population, make_multi_agent_vect_envs, make_vect
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.reporting import Reporter
 from agilerl_like.training.collector import PhaseTimer
-from agilerl_like.training.multi_agent_collector import MultiAgentCollector
+from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
 
 HERE = Path(__file__).parent
 STEPS = tier(512, 1024)

@@ -43,11 +43,11 @@ def collector_of(env):
 def test_a_rollout_in_parts_is_the_rollout_of_the_whole(world):
     rows = MEMBERS * ENVS
     parted, whole = (collector_of(env) for env in (InHalves(rows, **world), Beads(rows, np, **world)))
-    assert [part.columns for part in parted.env_groups] == [slice(0, 2), slice(2, 5)]
+    assert [part.columns for part in parted.groups[""].env_groups] == [slice(0, 2), slice(2, 5)]
     for _ in range(2):
         for ticks in (1, 20, STEPS - 21):
             assert parted.collect(ticks) == whole.collect(ticks) == ticks
-        ours, theirs = (collector._last_steps([2, 0], STEPS) for collector in (parted, whole))
+        ours, theirs = (collector.groups[""]._last_steps([2, 0], STEPS) for collector in (parted, whole))
         for name, mine, other in zip(ours._fields, ours, theirs, strict=True):
             if name == "last_observations":
                 assert all(torch.equal(*pair) for pair in zip(mine, other, strict=True))
@@ -70,7 +70,7 @@ def test_a_wish_to_stop_is_heard_after_any_step_and_leaves_nothing_under_way():
     asked = iter([False, False, True])
     assert collector.collect(STEPS, should_stop=lambda: next(asked)) == 3
     assert env.sent == [None, None]
-    assert collector.steps_since_update.tolist() == [3] * MEMBERS
+    assert collector.groups[""].steps_since_update.tolist() == [3] * MEMBERS
     assert collector.vector_steps_until_update == STEPS - 3
 
 
@@ -102,11 +102,11 @@ def test_parts_that_cut_members_unlike_step_together():
             return *map(self.together, (obs, reward, terminated, truncated)), info
 
     collector = collector_of(Unlike(MEMBERS * ENVS))
-    assert len(collector.env_groups) == 1
+    assert len(collector.groups[""].env_groups) == 1
     whole = collector_of(Beads(MEMBERS * ENVS, np))
     for each in (collector, whole):
         each.collect(STEPS)
-    assert torch.equal(*(each._last_steps([0, 1, 2], STEPS).observations for each in (collector, whole)))
+    assert torch.equal(*(each.groups[""]._last_steps([0, 1, 2], STEPS).observations for each in (collector, whole)))
 
 
 def test_a_whole_run_in_parts_is_the_run_of_the_whole():

@@ -11,7 +11,7 @@ from agilerl_like.envs.multi_agent.group_env import AgentGroup, MultiAgentStepSy
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.training.collector import PhaseTimer
-from agilerl_like.training.multi_agent_collector import MultiAgentCollector
+from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 PARTS = ("states", "actions", "log_probs", "rewards", "dones", "values")
@@ -262,9 +262,11 @@ def test_a_name_stands_behind_a_vector_and_beside_anything_else():
     rows = AgentGroup(["a_0", "a_1"], vector, Discrete(2), agent_id_one_hot=True)
     assert rows.single_observation_space == Box(np.float32([-2, -2, 0, 0]), np.float32([2, 2, 1, 1]))
     seen = {"a_0": np.float32([[1, 2]]), "a_1": np.float32([[-1, 0]])}
-    assert rows.observations(seen).tolist() == [[1, 2, 1, 0], [-1, 0, 0, 1]]
+    assert rows.observation_rows(seen).tolist() == [[1, 2, 1, 0], [-1, 0, 0, 1]]
     rows = AgentGroup(["a_0", "a_1"], image, Discrete(2), agent_id_one_hot=True)
-    looked = rows.observations({agent: np.full((3, 4, 4, 3), i, np.uint8) for i, agent in enumerate(rows.agent_ids)})
+    looked = rows.observation_rows(
+        {agent: np.full((3, 4, 4, 3), i, np.uint8) for i, agent in enumerate(rows.agent_ids)}
+    )
     assert looked["agent_id"].tolist() == [[1, 0], [0, 1]] * 3
     assert looked["observation"][:, 0, 0, 0].tolist() == [0, 1] * 3
     with pytest.raises(ConfigurationError, match="agent_id"):

@@ -87,13 +87,13 @@ WORLDS = {
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS.keys())
 def test_nothing_is_asked_of_tensors_while_they_are_stepped(world):
     collector = collector_of(Beads(MEMBERS * ENVS, **world))
-    collector.tick()  # the first one puts cohorts together
+    collector.collect(1)  # the first one puts cohorts together
     with Asked() as asked, Crossed() as crossed:
         collector.collect(STEPS - 1)
     assert not asked.kernels
     assert not {name for name in crossed.calls if name != "to"}  # which does nothing where all is on one device
     with Asked() as asked, Crossed() as crossed:
-        collector._last_steps([0, 1], STEPS)
+        collector.groups[""]._last_steps([0, 1], STEPS)
     assert asked.kernels  # those who watch can see
     assert crossed.calls["__bool__"]
 
@@ -103,7 +103,7 @@ def test_numpy_costs_one_exchange_with_the_device_a_step(continuous):
     """On an accelerator that is one copy of the actions to the host, and one of the observations to the device."""
     env = Beads(MEMBERS * ENVS, np, mode=AutoresetMode.NEXT_STEP, continuous=continuous)
     collector = collector_of(env)
-    collector.tick()
+    collector.collect(1)
     with Asked() as asked, Crossed() as crossed:
         collector.collect(STEPS)
     assert not asked.kernels
@@ -119,7 +119,7 @@ def test_tensors_and_numpy_give_the_same_rollouts(world):
         with pytest.warns(UserWarning, match="final_obs") if not world.get("final", True) else nullcontext():
             collector.collect(STEPS)
             collector.env.check()
-        rollouts.append(collector._last_steps([1, 0], STEPS))
+        rollouts.append(collector.groups[""]._last_steps([1, 0], STEPS))
     ours, theirs = rollouts
     for name, mine, other in zip(ours._fields, ours, theirs, strict=True):
         if name == "last_observations":
@@ -140,10 +140,10 @@ def test_last_observations_are_those_of_the_episodes_that_were_cut():
     collector = collector_of(Beads(MEMBERS * ENVS, continuous=True))
     collector.population.act = lambda seen, state, mask, noise: (torch.zeros(*seen.shape[:2], 1), state)
     collector.collect(25)
-    last = collector._last_steps([0, 1], 25).last_observations
+    last = collector.groups[""]._last_steps([0, 1], 25).last_observations
     assert last.time.tolist() == [11] * 8 + [23] * 8
     assert (last.observations[:, 1] == 1.0).all()
-    starts = collector._last_steps([0, 1], 25).observations[[0, 12]][..., 0]
+    starts = collector.groups[""]._last_steps([0, 1], 25).observations[[0, 12]][..., 0]
     assert torch.equal(last.observations[:, 0], starts.reshape(-1))
 
 
