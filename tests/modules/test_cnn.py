@@ -51,7 +51,7 @@ def legal(spec, *operators):
 
 
 @pytest.mark.parametrize("norm", [False, True])
-def test_it_computes_what_the_layers_of_torch_compute(norm):
+def test_forward_equals_torch_layers(norm):
     spec = CNNSpec((4, 6), kernel_size=(3, (2, 3)), stride_size=(2, 1), padding=(1, (0, 1)), layer_norm=norm,
                    activation="ELU", output_activation="Tanh", **SMALL)  # fmt: skip
     cnn, x = made(spec), normal(5, *SHAPE)
@@ -69,7 +69,7 @@ def test_it_computes_what_the_layers_of_torch_compute(norm):
 
 
 @pytest.mark.parametrize("shape", [(3, 9), (3, 5, 6, 7)])
-def test_one_and_three_dimensions(shape):
+def test_images_of_one_and_three_dimensions(shape):
     cnn, x = made(CNNSpec((4, 5), stride_size=(1, 2), **SMALL), shape), normal(2, *shape)
     convolve = {2: F.conv1d, 4: F.conv3d}[len(shape)]
     y = torch.relu(convolve(x, cnn.conv(0).weight, cnn.conv(0).bias))
@@ -78,7 +78,7 @@ def test_one_and_three_dimensions(shape):
 
 
 @pytest.mark.parametrize("gain", [0.01, 1.0])
-def test_orthogonal_kernels_have_a_gain_of_root_two_and_the_outputs_own(gain):
+def test_orthogonal_weights_have_gain_sqrt_2_and_the_output_gain(gain):
     cnn = EvolvableCNN(CNNSpec((16,)), SHAPE, 4)
     cnn.reset_(torch.Generator().manual_seed(0), output_gain=gain)
     matrix = cnn.conv(0).matrix()  # [16, 27]
@@ -87,7 +87,7 @@ def test_orthogonal_kernels_have_a_gain_of_root_two_and_the_outputs_own(gain):
     assert not any(bool(bias.any()) for bias in (cnn.conv(0).bias, cnn.output.bias))
 
 
-def test_uniform_weights_reach_one_over_the_root_of_their_columns():
+def test_uniform_weights_fill_their_bound():
     cnn = EvolvableCNN(CNNSpec((256,), init_layers=False), SHAPE, 9)
     cnn.reset_(torch.Generator().manual_seed(0), output_gain=0.01)
     columns = {"convs.0": 3 * 9, "output": 256 * 7 * 6}
@@ -97,7 +97,7 @@ def test_uniform_weights_reach_one_over_the_root_of_their_columns():
         assert 0.99 * bound < largest <= bound * (1 + 1e-6)  # 6912 draws: none above 0.99 has a chance of 1e-30
 
 
-def test_what_linear_maps_read_and_what_is_heard_of_them():
+def test_layer_inputs_and_outputs_follow_the_forward_pass():
     spec = CNNSpec((4, 6), padding=(1, 0), layer_norm=True, output_activation="Tanh", **SMALL)
     cnn, x = made(spec), normal(2, *SHAPE)
     for i in range(2):
@@ -111,7 +111,7 @@ def test_what_linear_maps_read_and_what_is_heard_of_them():
     torch.testing.assert_close(cnn.layer_output("output", cnn.output(flat), flat), cnn(x))
 
 
-def test_every_axis_of_units_is_named():
+def test_unit_axes_name_every_axis():
     cnn = made(CNNSpec((4, 6), kernel_size=(3, (2, 5)), layer_norm=True, **SMALL))
     widths = {"in": 3, "0": 4, "1": 6, "flat": 6 * 6 * 2, "out": 3}
     widths |= {"0.kernel.0": 3, "0.kernel.1": 3, "1.kernel.0": 2, "1.kernel.1": 5}
@@ -120,7 +120,7 @@ def test_every_axis_of_units_is_named():
         assert tuple(tensor.shape) == tuple(widths[group] for group in unit_axes[name])
 
 
-def test_a_flattened_channel_is_all_its_places():
+def test_expand_maps_maps_a_channel_to_all_its_positions():
     cnn = made(CNNSpec((2, 2), **SMALL), (1, 6, 5))  # 2x1 are left
     assert cnn.expand_maps({"1": torch.tensor([1, -1, 0])})["flat"].tolist() == [2, 3, -1, -1, 0, 1]
     assert cnn.expand_maps({"0": torch.tensor([1])}) == {}
@@ -157,7 +157,7 @@ def fits(spec, shape=SHAPE):
 
 
 @given(spec=specs(), seed=st.integers(0, 2**31))
-def test_no_sequence_of_mutations_leaves_a_bound_or_what_fits(spec, seed):
+def test_mutations_stay_within_limits_and_fit_the_image(spec, seed):
     rng, fitted = np.random.default_rng(seed), fits(spec)
     for _ in range(12):
         names = [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)]
@@ -175,7 +175,7 @@ def test_no_sequence_of_mutations_leaves_a_bound_or_what_fits(spec, seed):
         spec = child
 
 
-def test_every_architecture_can_be_reached_from_every_other():
+def test_every_architecture_is_reachable_from_every_other():
     start = CNNSpec(
         (2,), kernel_size=(3,), stride_size=(2,), min_channel_size=2, max_channel_size=4, max_kernel_size=5,
         max_hidden_layers=2,
@@ -201,7 +201,7 @@ def test_every_architecture_can_be_reached_from_every_other():
 
 
 @given(spec=specs())
-def test_an_operator_changes_exactly_what_it_names(spec):
+def test_operators_change_only_their_field(spec):
     names = ("channel_size", "kernel_size", "stride_size", "padding")
     old = list(zip(*(getattr(spec, name) for name in names), strict=True))
     for operator, choice in legal(spec, "add_layer", "remove_layer", "add_channel", "remove_channel", "change_kernel"):
@@ -220,14 +220,14 @@ def test_an_operator_changes_exactly_what_it_names(spec):
         assert child.evolve(**rest) == spec.evolve(**rest)
 
 
-def test_only_layers_that_keep_the_size_may_go():
+def test_only_size_preserving_layers_are_removable():
     spec = CNNSpec((16,) * 5, kernel_size=(3, 3, 5, 3, 1), stride_size=(1, 1, 1, 2, 1), padding=(1, 0, 2, 1, 0))
     assert spec.choices("remove_layer") == ({"layer": 2}, {"layer": 4})  # not the first, though it keeps it
     assert spec.evolve(min_hidden_layers=5).choices("remove_layer") == ()
     assert spec.evolve(max_hidden_layers=5).choices("add_layer") == ()
 
 
-def test_kernels_shrink_where_there_is_padding_to_lose():
+def test_kernels_shrink_only_where_there_is_padding():
     spec = CNNSpec((16,) * 4, kernel_size=(3, 3, 2, (3, 9)), padding=(0, 1, 1, (1, 3)))
     assert spec.choices("change_kernel") == (
         {"layer": 0, "by": 2}, {"layer": 1, "by": -2}, {"layer": 1, "by": 2}, {"layer": 2, "by": 2},
@@ -238,7 +238,7 @@ def test_kernels_shrink_where_there_is_padding_to_lose():
 
 
 @given(spec=specs(), seed=st.integers(0, 2**31))
-def test_a_spec_survives_json(spec, seed):
+def test_spec_round_trips_through_json(spec, seed):
     rng = np.random.default_rng(seed)
     for operator in spec.OPERATORS:
         if spec.choices(operator):
@@ -246,7 +246,7 @@ def test_a_spec_survives_json(spec, seed):
             assert CNNSpec.from_config("x", json.loads(json.dumps(child.to_config()))) == child
 
 
-def test_extents_may_be_lists_and_equal_ones_are_a_number():
+def test_extents_may_be_lists_and_equal_lists_become_integers():
     spec = CNNSpec.from_config("x", {"channel_size": [16, 16], "kernel_size": [[3, 5], [3, 3]], "stride_size": None})
     assert (spec.kernel_size, spec.stride_size, spec.padding) == (((3, 5), 3), (1, 1), (0, 0))
     assert CNNSpec.from_config("x", json.loads(json.dumps(spec.to_config()))) == spec
@@ -277,7 +277,7 @@ def test_extents_may_be_lists_and_equal_ones_are_a_number():
         ({"fading": ["", "Tahn", ""]}, "fading='Tahn' is unknown; did you mean 'Tanh'"),
     ],
 )
-def test_a_wrong_config_is_told_what_is_wrong(config, message):
+def test_invalid_configs_raise_errors_that_name_the_field(config, message):
     with pytest.raises(ConfigurationError, match=message):
         CNNSpec.from_config("enc", config)
 
@@ -291,12 +291,12 @@ def test_a_wrong_config_is_told_what_is_wrong(config, message):
         ({"padding": (0, (1, 2, 3))}, "padding entry=.1, 2, 3. of layer 1 has 3 entries for an image of 2 axes"),
     ],
 )
-def test_what_does_not_fit_the_image_is_named(changes, message):
+def test_layers_that_do_not_fit_the_image_raise_errors(changes, message):
     with pytest.raises(ConfigurationError, match=message):
         EvolvableCNN(CNNSpec(**{"kernel_size": (3, 1), **changes}), SHAPE, 3)
 
 
-def test_multiplications_are_counted_at_every_place():
+def test_multiply_adds_count_every_position():
     spec, padded = CNNSpec((4, 5), stride_size=(1, 2), **SMALL), CNNSpec((6, 7), stride_size=(1, 2), **SMALL)
     # 9x8 -> 7x6 -> 3x2
     assert spec.multiply_adds(padded, SHAPE, 3) == 3 * 6 * 9 * 42 + 6 * 7 * 9 * 6 + 7 * 6 * 3
@@ -330,18 +330,18 @@ def check_growth(spec, seed, operations, shape=SHAPE):
     norm=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_growth_is_silent(channels, activation, norm, seed):
+def test_growth_changes_no_output(channels, activation, norm, seed):
     spec = CNNSpec(channels, activation=activation, output_activation=activation, layer_norm=norm, **SMALL)
     check_growth(spec, seed, 6)
 
 
 @pytest.mark.parametrize("shape", [(2, 9), (2, 6, 5, 7)])
-def test_growth_is_silent_in_one_and_three_dimensions(shape):
+def test_growth_changes_no_output_in_one_and_three_dimensions(shape):
     for seed in range(5):
         check_growth(CNNSpec((3, 4), **SMALL), seed, 5, shape)
 
 
-def test_a_newborn_channel_computes_something_and_is_heard_by_nobody():
+def test_new_channels_are_nonzero_and_have_no_consumers():
     parent = made(CNNSpec((4, 6), **SMALL))
     child = mutated(parent, "add_channel", states=normal(2, *SHAPE), layer=0, channels=3)
     usual = parent.conv(0).matrix().norm(dim=1).median().expand(3)
@@ -361,7 +361,7 @@ def test_a_newborn_channel_computes_something_and_is_heard_by_nobody():
     ],
 )
 @pytest.mark.parametrize("norm", [False, True])
-def test_what_was_added_silently_can_be_taken_away_again(operator, arguments, undo, back, norm):
+def test_growth_can_be_undone(operator, arguments, undo, back, norm):
     states = normal(12, *SHAPE)
     parent = made(CNNSpec((4, 6), layer_norm=norm, **SMALL))
     if norm and operator == "add_layer":
@@ -373,7 +373,7 @@ def test_what_was_added_silently_can_be_taken_away_again(operator, arguments, un
 
 
 @pytest.mark.parametrize("kernel", [3, 5])
-def test_without_activations_the_last_layer_goes_without_a_trace(kernel):
+def test_removing_the_last_linear_layer_is_exact(kernel):
     # two linear maps are one, and the output layer sees all that the removed convolution saw
     spec = CNNSpec((4, 6), kernel_size=(3, kernel), padding=(0, kernel // 2), activation="Identity", **SMALL)
     parent, states = made(spec), normal(12, *SHAPE)
@@ -382,7 +382,7 @@ def test_without_activations_the_last_layer_goes_without_a_trace(kernel):
     torch.testing.assert_close(child(states), parent(states), rtol=0, atol=1e-8)
 
 
-def test_channels_that_nobody_hears_go_first():
+def test_unused_channels_are_removed_first():
     parent, states = made(CNNSpec((4, 6), **SMALL)), normal(12, *SHAPE)
     with torch.no_grad():
         parent.conv(1).weight[:, [0, 2]] = 0.0
@@ -402,7 +402,7 @@ def test_channels_that_nobody_hears_go_first():
         ("change_kernel", {"layer": 1, "by": -2}),
     ],
 )
-def test_what_reads_the_lost_is_mended(operator, arguments):
+def test_consumers_are_refitted_after_a_removal(operator, arguments):
     spec = CNNSpec((8, 8), kernel_size=(3, 5), padding=(0, 2), activation="Tanh", **SMALL)
     parent, states = made(spec), normal(200, *SHAPE)
     child = mutated(parent, operator, states=states, **arguments)
@@ -456,7 +456,7 @@ STACKS = {
 
 @pytest.mark.parametrize("kind", STACKS)
 @pytest.mark.parametrize("batch", [2, 250])
-def test_a_member_in_a_stack_is_as_it_is_alone(kind, batch):
+def test_stack_rows_equal_single_members(kind, batch):
     assert len({spec.stack_key() for spec in STACKS[kind]}) == 1
     members, x, alone, gradients, stack = stacked(STACKS[kind], batch)
     assert (batch * stack.module.widest > MAX_GROUPED_SIZE) == (batch == 250)  # both ways of convolving
@@ -475,7 +475,7 @@ def test_a_member_in_a_stack_is_as_it_is_alone(kind, batch):
         torch.testing.assert_close(float(flat[row].abs().sum()), ours, rtol=1e-9, atol=0)
 
 
-def test_channels_are_padded_only_where_nothing_gives_nothing():
+def test_channels_are_padded_only_where_activations_map_zero_to_zero():
     narrow = PLAIN.evolve(channel_size=(3, 3))
     assert narrow.stack_key() == PLAIN.stack_key()
     assert narrow.evolve(activation="Sigmoid").stack_key() != PLAIN.evolve(activation="Sigmoid").stack_key()
@@ -485,7 +485,7 @@ def test_channels_are_padded_only_where_nothing_gives_nothing():
         assert PLAIN.evolve(**other).stack_key() != PLAIN.stack_key()
 
 
-def test_a_layer_after_an_idempotent_activation_needs_no_fade():
+def test_layers_after_idempotent_activations_do_not_fade_in():
     assert PLAIN.apply("add_layer", layer=1).fading == ()
     for spec in (PLAIN.evolve(activation="Tanh"), PLAIN.evolve(layer_norm=True)):
         child = spec.apply("add_layer", layer=0)

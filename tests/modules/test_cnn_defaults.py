@@ -20,7 +20,7 @@ def lists(spec):
     return spec.channel_size, spec.kernel_size, spec.stride_size, spec.padding
 
 
-def test_a_screen_of_atari_gets_the_network_of_mnih_et_al():
+def test_atari_images_get_the_network_of_mnih_et_al():
     spec = spec_for(4, 84, 84)
     assert lists(spec) == ((32, 64, 64), (8, 4, 3), (4, 2, 1), (0, 0, 0))
     cnn = EvolvableCNN(spec, (4, 84, 84), 64)
@@ -39,17 +39,17 @@ def test_a_screen_of_atari_gets_the_network_of_mnih_et_al():
         ((1, 1), ((32, 32), (1, 1), (1, 1), (0, 0))),
     ],
 )
-def test_small_images_keep_their_places(size, expected):
+def test_small_images_are_not_strided(size, expected):
     assert lists(spec_for(3, *size)) == expected
 
 
-def test_each_axis_has_strides_of_its_own():
+def test_each_axis_has_its_own_strides():
     # 48 -> (48 - 8) / 4 + 1 = 11; 13 -> (13 - 4) / 2 + 1 = 5; both few, so a kernel of 3 with stride 1 is the last
     assert lists(spec_for(1, 48, 13)) == ((32, 64), ((8, 4), 3), ((4, 2), 1), (0, 0))
 
 
 @given(channels=st.integers(1, 4), size=st.lists(st.integers(1, 512), min_size=2, max_size=2))
-def test_every_image_has_places_left_and_few_weights(channels, size):
+def test_every_image_keeps_positions_and_few_weights(channels, size):
     spec = spec_for(channels, *size)
     sizes = output_sizes(spec.geometries(2), size)
     assert min(sizes[-1]) >= 1
@@ -59,7 +59,7 @@ def test_every_image_has_places_left_and_few_weights(channels, size):
     assert sum(parameter.numel() for parameter in cnn.parameters()) < 600_000
 
 
-def test_limits_that_are_given_hold():
+def test_given_limits_hold():
     spec = spec_for(4, 84, 84, max_hidden_layers=2, max_channel_size=40, max_kernel_size=5, min_channel_size=36)
     assert lists(spec) == ((36, 40), (5, 4), (4, 2), (0, 0))  # the first kernel leaves 20 places, too
     assert lists(spec_for(4, 5, 5, min_hidden_layers=3))[0] == (32, 32, 32)
@@ -67,14 +67,14 @@ def test_limits_that_are_given_hold():
         spec_for(4, 84, 84, max_hidden_layers="2")
 
 
-def test_a_configuration_that_gives_convolutions_means_what_it_meant():
+def test_given_convolutions_are_not_replaced():
     given = {"channel_size": [16, 32]}  # as configs/ppo/minatar_breakout.yaml has it
     assert spec_for(4, 84, 84, **given) == CNNSpec((16, 32), kernel_size=(3, 3), stride_size=(1, 1))
     assert spec_for(4, 84, 84, padding=[1, 1]) == CNNSpec((32, 32), padding=(1, 1))
     assert CNNSpec.from_config("encoder_config", {}) == CNNSpec()  # nothing is known of the image
 
 
-def test_bounds_that_are_not_given_make_room_for_the_channels():
+def test_default_limits_include_the_given_channels():
     spec = spec_for(4, 84, 84, channel_size=[8, 300])
     assert (spec.min_channel_size, spec.max_channel_size) == (8, 300)
     assert (spec_for(4, 84, 84, channel_size=[32]).min_channel_size, CNNSpec.min_channel_size) == (16, 16)
@@ -84,7 +84,7 @@ def test_bounds_that_are_not_given_make_room_for_the_channels():
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 3), (3, 16, 13)])
-def test_every_mutation_of_a_default_network_stays_silent_or_within_its_bounds(shape):
+def test_default_networks_mutate_exactly_and_within_limits(shape):
     spec = spec_for(*shape, activation="Tanh")
     parent, generator = EvolvableCNN(spec, shape, 3).double(), torch.Generator().manual_seed(0)
     parent.reset_(generator, output_gain=1.0)

@@ -46,7 +46,7 @@ def made(geometry, *members, inputs=4, outputs=5, seed=1):
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_stack_is_convolved_as_its_members_are(axes, count):
+def test_stacked_convolutions_equal_single_ones(axes, count):
     geometry, x = GEOMETRIES[axes], normal(3, 2, 4, *SIZES[axes])
     conv = made(geometry, 3)
     expected = torch.stack(
@@ -58,14 +58,14 @@ def test_a_stack_is_convolved_as_its_members_are(axes, count):
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
-def test_patches_times_the_matrix_is_the_convolution(axes):
+def test_patches_times_matrix_equals_the_convolution(axes):
     conv, x = made(GEOMETRIES[axes]), normal(2, 4, *SIZES[axes])
     (expected,) = conv([x])
     rows = conv.patches(x) @ conv.matrix().T + conv.bias
     torch.testing.assert_close(rows, expected.movedim(1, -1).flatten(0, -2))
 
 
-def test_many_patches_are_thinned_out_evenly():
+def test_many_patches_are_subsampled_evenly():
     geometry = Geometry((1,), (1,), (0,))
     x = torch.arange(3.0 * MAX_REFIT_PATCHES).view(2, 1, -1)  # a kernel of one reads each number once
     rows = made(geometry, inputs=1).patches(x).flatten()
@@ -87,7 +87,7 @@ def test_composing_kernels_composes_convolutions(axes):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_norm_is_over_channels_at_each_place(count):
+def test_normalisation_is_over_channels_at_each_position(count):
     norm, x = LayerNorm(5).double(), normal(2, 3, 5, 4, 6)
     norm.weight, norm.bias = nn.Parameter(normal(2, 5)), nn.Parameter(normal(2, 5, seed=1))
     norm.counted = torch.ones(2, 5, dtype=torch.float64)
@@ -98,7 +98,7 @@ def test_a_norm_is_over_channels_at_each_place(count):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_members_fade_each_by_its_own_share(count):
+def test_each_member_fades_by_its_own_share(count):
     activation, x = Activation(5, "Tanh", "ReLU").double(), normal(2, 3, 5, 4)
     activation.blend = torch.tensor([[0.25], [0.5]], dtype=torch.float64)
     found = join_members(apply_activation(activation, split_members(x, count), split_members(x, count), 2), 2)
@@ -106,7 +106,7 @@ def test_members_fade_each_by_its_own_share(count):
         torch.testing.assert_close(found[p], (1 - share) * x[p].relu() + share * x[p].tanh())
 
 
-def test_what_is_to_be_kept_is_kept():
+def test_keep_leaves_the_input_unchanged():
     x = normal(1, 2, 3)
     before = x.clone()
     (kept,) = apply_activation(Activation(2, "ReLU"), [x], [x], 1, keep=True)
@@ -123,19 +123,19 @@ def test_what_is_to_be_kept_is_kept():
         (Geometry((8, 8), (8, 9), (0, 0)), "stride_size entry=9 of layer 2 leaves nothing of its input, which is 8x8"),
     ],
 )
-def test_a_layer_that_does_not_fit_its_input_is_named(geometry, message):
+def test_errors_name_layers_that_do_not_fit(geometry, message):
     with pytest.raises(ConfigurationError, match=message):
         geometry.output_size(2, (8, 8))
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 0), (3, 4, 4, 4, 4)])
-def test_what_is_no_image_is_refused(shape):
+def test_shapes_that_are_not_images_raise_errors(shape):
     with pytest.raises(ConfigurationError, match=r"must be that of an image, channels first"):
         as_image_leaf(shape)
 
 
 @pytest.mark.parametrize("space", [Box(0, 255, (9, 8, 3), np.uint8), Box(-2.0, 2.0, (9, 8, 3), np.float32)])
-def test_images_are_read_from_rows(space):
+def test_leaves_read_images_from_rows(space):
     encoding = ObservationEncoder(space, swap_channels=True)
     (leaf,) = encoding.leaves
     space.seed(0)

@@ -45,7 +45,7 @@ def seen(module, count=64):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_module_can_be_used_as_it_was_built(kind):
+def test_new_modules_are_usable_and_reproducible(kind):
     first, second = KINDS[kind](), KINDS[kind]()
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -55,7 +55,7 @@ def test_a_module_can_be_used_as_it_was_built(kind):
 
 
 @pytest.mark.parametrize(("kind", "operator"), [(kind, name) for kind, names in GROWTH.items() for name in names])
-def test_growth_by_hand_changes_the_module_and_not_what_it_says(kind, operator):
+def test_growth_changes_the_spec_and_no_output(kind, operator):
     module = made(kind)
     x, spec = seen(module), module.spec
     before = module(x)
@@ -65,7 +65,7 @@ def test_growth_by_hand_changes_the_module_and_not_what_it_says(kind, operator):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_added_by_hand_is_removed_by_hand(kind):
+def test_growth_can_be_undone(kind):
     module = made(kind)
     x, before = seen(module, 512), made(kind)(seen(module, 512))
     add, remove = (f"{verb}_{GROWTH[kind][-1].split('_')[1]}" for verb in ("add", "remove"))
@@ -78,7 +78,7 @@ def test_what_was_added_by_hand_is_removed_by_hand(kind):
     assert error < 0.02  # newborn units were silent, so the ones that go are they, or as good
 
 
-def test_a_memory_grows_by_hand_and_its_hooks_stay():
+def test_lstm_growth_keeps_hooks():
     lstm, heard = EvolvableLSTM(LSTMSpec(hidden_state_size=16), 3), []
     lstm.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
     lstm.register_forward_hook(lambda module, inputs, outputs: heard.append(module.num_outputs))
@@ -91,7 +91,7 @@ def test_a_memory_grows_by_hand_and_its_hooks_stay():
     torch.testing.assert_close(after[:, :16], before)
 
 
-def test_a_reader_of_windows_is_narrowed_by_hand_without_states():
+def test_history_lstm_is_narrowed_without_states():
     """Its samples are windows `[time * features]`; the units that go are the newborn ones, which nobody missed."""
     window, stream = (
         EvolvableHistoryLSTM(HistoryLSTMSpec(hidden_state_size=32, num_layers=2), (5, 3)),
@@ -115,7 +115,7 @@ def test_the_same_seed_draws_the_same_mutation():
     assert [other.add_node(seed=s) for s in range(2, 6)] != [first.add_node(seed=1)] * 4
 
 
-def test_what_is_not_legal_is_refused():
+def test_illegal_mutations_raise_errors():
     module = made("mlp")
     with pytest.raises(
         ConfigurationError, match=r"add_node with {'layer': 7} is not legal .* allowed are \[{'layer': 0"
@@ -126,7 +126,7 @@ def test_what_is_not_legal_is_refused():
         module.remove_layer()
 
 
-def test_a_layer_that_fades_in_learns_as_far_as_it_is_there():
+def test_fading_layers_learn_in_proportion_to_their_blend():
     """What it says is `(1 - blend) x + blend tanh(W x + b)`, so its weights have a gradient once the blend is not 0."""
     module = EvolvableMLP(MLPSpec((20,), activation="Tanh"), 3, 4)
     x = seen(module).float()
@@ -154,7 +154,7 @@ def test_a_layer_that_fades_in_learns_as_far_as_it_is_there():
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn", "resnet"])
-def test_every_kind_can_be_mutated_again_once_it_has_faded(kind):
+def test_modules_mutate_again_after_fading_in(kind):
     module = made(kind)
     for activation in ("Tanh", "ELU"):
         module.change_activation(activation=activation)

@@ -36,7 +36,7 @@ def scramble_(module, seed):
 
 
 def stacked(layers):
-    """ParamStack layers that have buffers but no parameters, beside something that has."""
+    """Stack layers that have buffers but no parameters together with one that has."""
     members = [torch.nn.ModuleList([layer, Linear(1, 1).double()]) for layer in layers]
     return ParamStack.of(members).module[0]
 
@@ -77,7 +77,7 @@ def test_noisy_linear_noise_is_the_signed_root_of_a_gaussian():
     assert abs(noise.square().mean() - math.sqrt(2 / math.pi)) < 5 * math.sqrt(1 - 2 / math.pi) / root
 
 
-def test_noisy_linear_keeps_its_noise_until_it_is_drawn_again():
+def test_noisy_linear_keeps_its_noise_until_resampled():
     layer = NoisyLinear(4, 3, 0.5)
     layer.reset_(1.0, torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(5)
@@ -89,7 +89,7 @@ def test_noisy_linear_keeps_its_noise_until_it_is_drawn_again():
 
 
 @pytest.mark.parametrize("kind", ["linear", "noisy", "norm", "partly counted norm"])
-def test_a_stacked_layer_gives_what_its_members_give(kind):
+def test_stacked_layers_equal_single_ones(kind):
     def make(seed):
         if kind == "linear":
             return scramble_(Linear(5, 3), seed)
@@ -109,14 +109,14 @@ def test_a_stacked_layer_gives_what_its_members_give(kind):
     torch.testing.assert_close(ParamStack.of(members).module(x), alone, rtol=1e-12, atol=1e-12)
 
 
-def test_layer_norm_is_torchs():
+def test_layer_norm_equals_torch():
     layer, reference = scramble_(LayerNorm(6), 0), torch.nn.LayerNorm(6).double()
     reference.load_state_dict({"weight": layer.weight, "bias": layer.bias})
     x = 3 * normal(8, 6, seed=1) + 1
     torch.testing.assert_close(layer(x), reference(x))
 
 
-def test_layer_norm_leaves_uncounted_units_out_of_its_statistics():
+def test_layer_norm_excludes_uncounted_units_from_its_statistics():
     layer = scramble_(LayerNorm(5), 0)
     layer.counted.copy_(torch.tensor([1.0, 0, 1, 1, 0]))
     layer.update_count_flags()
@@ -127,7 +127,7 @@ def test_layer_norm_leaves_uncounted_units_out_of_its_statistics():
     torch.testing.assert_close(layer(x), expected)
 
 
-def test_layer_norm_recounts_when_a_spread_would_have_nobody_left():
+def test_layer_norm_counts_all_units_when_fewer_than_two_count():
     layer = LayerNorm(4)
     for counted, after in (([1.0, 0, 1, 0], [1.0, 0, 1, 0]), ([0.0, 0, 1, 0], [1.0] * 4), ([0.0] * 4, [1.0] * 4)):
         layer.counted.copy_(torch.tensor(counted))
@@ -136,7 +136,7 @@ def test_layer_norm_recounts_when_a_spread_would_have_nobody_left():
         assert layer.counts_all == all(after)
 
 
-def test_layer_norm_reads_again_who_counts_when_a_state_is_loaded():
+def test_layer_norm_updates_its_flag_when_a_state_dict_is_loaded():
     source, target = LayerNorm(3).double(), LayerNorm(3).double()
     source.counted[0] = 0.0
     source.update_count_flags()
@@ -152,7 +152,7 @@ SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 
 
 @given(sizes=SIZES, seed=st.integers(0, 2**31), share=st.sampled_from([0.3, 0.7, 1.0]), clip=st.sampled_from([1, 10]))
-def test_running_norm_has_the_mean_and_variance_of_all_that_counted(sizes, seed, share, clip):
+def test_running_norm_equals_mean_and_variance_of_weighted_rows(sizes, seed, share, clip):
     rng = np.random.default_rng(seed)
     norm = RunningNorm(3, clip=clip).double()
     batches = [rng.normal(2.0, 5.0, (size, 3)) for size in sizes]
@@ -175,7 +175,7 @@ def test_running_norm_has_the_mean_and_variance_of_all_that_counted(sizes, seed,
 
 
 @pytest.mark.parametrize("poison", [1e6, math.inf, math.nan])
-def test_running_norm_is_blind_to_rows_without_weight(poison):
+def test_running_norm_ignores_rows_of_weight_zero(poison):
     seen, weight = normal(6, 2), torch.tensor([1.0, 0, 1, 1, 0, 1], dtype=torch.float64)
     poisoned = torch.where(weight.unsqueeze(1) > 0, seen, poison)
     clean, blind = RunningNorm(2).double(), RunningNorm(2).double()
@@ -185,7 +185,7 @@ def test_running_norm_is_blind_to_rows_without_weight(poison):
         torch.testing.assert_close(dict(blind.named_buffers())[name], buffer)
 
 
-def test_running_norm_keeps_every_bit_when_nothing_counts():
+def test_running_norm_is_unchanged_when_all_weights_are_zero():
     norm = RunningNorm(2)
     norm.update_(normal(50, 2).float(), torch.ones(50))
     before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
@@ -200,14 +200,14 @@ def test_running_norm_of_a_constant_is_zero_and_stays_finite():
     assert norm(torch.tensor([[8.0]])).item() == 10.0  # clipped
 
 
-def test_what_is_rare_is_not_clipped_unless_asked_for():
+def test_running_norm_clips_only_if_clip_is_set():
     norm, returns = RunningNorm(1).double(), torch.zeros(1000, 1, dtype=torch.float64)
     returns[7] = 100.0  # 32 standard deviations from the mean
     norm.update_(returns, torch.ones(1000, dtype=torch.float64))
     torch.testing.assert_close(norm.invert(norm(returns)), returns, rtol=0, atol=1e-9)
 
 
-def test_stacked_running_norm_equals_single_ones_with_weights_of_their_own():
+def test_stacked_running_norm_equals_single_ones():
     weights = torch.tensor([[1.0, 1, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0]], dtype=torch.float64)
     alone, members = [[RunningNorm(2).double() for _ in range(3)] for _ in range(2)]
     stack = stacked(members)
@@ -226,7 +226,7 @@ def test_stacked_running_norm_equals_single_ones_with_weights_of_their_own():
 # -- activations
 
 
-def test_fading_activation_walks_from_before_to_after():
+def test_fading_activation_blends_from_before_to_after():
     layer, x, layer_input = Activation(3, "ReLU", "Tanh").double(), normal(5, 3), normal(5, 3, seed=1)
     tanh, relu = x.tanh(), x.clamp(min=0)
     for step in range(6):
@@ -236,14 +236,14 @@ def test_fading_activation_walks_from_before_to_after():
     assert torch.equal(layer(x.clone(), layer_input), relu)
 
 
-def test_a_skipped_layer_starts_as_its_input():
+def test_skip_starts_as_the_layer_input():
     layer, x, layer_input = Activation(3, "Tanh", SKIP).double(), normal(5, 3), normal(5, 3, seed=1)
     assert torch.equal(layer(x, layer_input), layer_input)
     layer.advance_(0.5)
     torch.testing.assert_close(layer(x, layer_input), (layer_input + x.tanh()) / 2)
 
 
-def test_stacked_fades_are_each_members_own():
+def test_stacked_members_fade_separately():
     members = [Activation(3, "GELU", "ReLU").double() for _ in range(3)]
     for i, member in enumerate(members):
         member.advance_(0.3 * i)
@@ -252,7 +252,7 @@ def test_stacked_fades_are_each_members_own():
     torch.testing.assert_close(stacked(members)(x, x), alone)
 
 
-def test_settling_forgets_what_was_faded_from_and_changes_nothing():
+def test_finish_fading_drops_the_old_activation_and_changes_no_output():
     layer, x = Activation(2, "ELU", "Sigmoid").double(), normal(4, 2)
     layer.advance_(1.0)
     before = layer(x, x)
@@ -262,19 +262,19 @@ def test_settling_forgets_what_was_faded_from_and_changes_nothing():
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_are_torchs(name):
+def test_activations_equal_torch(name):
     x = normal(20)
     assert torch.equal(Activation(x.shape[-1], name)(x.clone(), x), getattr(torch.nn, name)()(x))
 
 
-def test_an_unknown_activation_is_told_its_near_names():
+def test_unknown_activations_suggest_near_names():
     with pytest.raises(ConfigurationError, match=r"activation='Relu' is unknown; did you mean 'ReLU'"):
         check_activation("activation", "Relu")
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_no_activation_is_compiled_for_each_new_shape(name, capfd):
+def test_no_activation_compiles_a_kernel_per_shape(name, capfd):
     x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0), requires_grad=True)
     with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
         torch.nn.functional.conv2d(torch.ones(4, 8, 12, 12), torch.ones(8, 8, 3, 3))
@@ -285,7 +285,7 @@ def test_no_activation_is_compiled_for_each_new_shape(name, capfd):
 
 
 @pytest.mark.parametrize("shape", [(3,), (1, 4), (3, 4), (2, 3, 4)])
-def test_gelu_is_x_by_the_normal_distribution(shape):
+def test_gelu_equals_x_times_the_normal_cdf(shape):
     x = 3 * normal(*shape)
     expected = [value * 0.5 * math.erfc(-value / math.sqrt(2)) for value in x.flatten().tolist()]
     found = ACTIVATIONS["GELU"](x.float())

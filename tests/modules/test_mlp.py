@@ -21,7 +21,7 @@ def normal(*shape):
 
 
 @pytest.mark.parametrize("norm", [False, True])
-def test_it_computes_what_the_layers_of_torch_compute(norm):
+def test_forward_equals_torch_layers(norm):
     mlp = made(
         MLPSpec(
             hidden_size=(16, 20), activation="ELU", output_activation="Tanh", layer_norm=norm, output_layernorm=norm
@@ -36,7 +36,7 @@ def test_it_computes_what_the_layers_of_torch_compute(norm):
     torch.testing.assert_close(mlp(x), nn.Sequential(*reference)(x))
 
 
-def test_it_says_what_each_linear_layer_reads():
+def test_layer_inputs_follow_the_forward_pass():
     mlp = made(MLPSpec(hidden_size=(16, 20)))
     x = normal(6, 4)
     first = torch.relu(mlp.linear(0)(x))
@@ -46,7 +46,7 @@ def test_it_says_what_each_linear_layer_reads():
 
 
 @pytest.mark.parametrize("gain", [0.01, 1.0])
-def test_orthogonal_weights_have_a_gain_of_root_two_and_the_outputs_own(gain):
+def test_orthogonal_weights_have_gain_sqrt_2_and_the_output_gain(gain):
     mlp = made(MLPSpec(hidden_size=(16,)), 16, 4, gain=gain)
     identity = torch.eye(16, dtype=torch.float64)
     torch.testing.assert_close(mlp.linear(0).weight @ mlp.linear(0).weight.T, 2 * identity, rtol=1e-5, atol=1e-5)
@@ -54,7 +54,7 @@ def test_orthogonal_weights_have_a_gain_of_root_two_and_the_outputs_own(gain):
     torch.testing.assert_close(product, gain**2 * identity[:4, :4], rtol=1e-5, atol=1e-7)
 
 
-def test_uniform_weights_vanish_at_the_output_too():
+def test_uniform_output_weights_use_the_output_gain():
     mlp = made(MLPSpec(hidden_size=(400,), init_layers=False), 16, 50, gain=0.01)
     for linear, bound in ((mlp.linear(0), 1 / 4), (mlp.linear(1), 0.01 / math.sqrt(400))):
         largest = float(linear.weight.detach().abs().max())
@@ -63,7 +63,7 @@ def test_uniform_weights_vanish_at_the_output_too():
         )  # at least 6400 draws: none above 0.99 has a chance of 1e-28
 
 
-def test_a_state_dict_of_a_grown_norm_makes_an_equal_module():
+def test_state_dict_of_a_grown_norm_restores_the_module():
     mlp, other = (made(MLPSpec(hidden_size=(16,), layer_norm=True), seed=seed) for seed in (0, 1))
     mlp.norms[0].counted[:3] = 0.0
     mlp.norms[0].update_count_flags()
@@ -71,7 +71,7 @@ def test_a_state_dict_of_a_grown_norm_makes_an_equal_module():
     assert torch.equal(other(normal(5, 4)), mlp(normal(5, 4)))
 
 
-def test_every_axis_of_units_is_named():
+def test_unit_axes_name_every_axis():
     mlp = made(MLPSpec(hidden_size=(16, 20), layer_norm=True, noisy=True))
     widths = {"in": 4, "0": 16, "1": 20, "out": 3}
     unit_axes = mlp.unit_axes()
@@ -79,12 +79,12 @@ def test_every_axis_of_units_is_named():
         assert tuple(tensor.shape) == tuple(widths[group] for group in unit_axes[name])
 
 
-def test_normalising_a_single_output_is_refused():
+def test_normalising_a_single_output_raises_an_error():
     with pytest.raises(ConfigurationError, match="output_layernorm=True needs at least 2 outputs"):
         EvolvableMLP(MLPSpec(output_layernorm=True), 4, 1)
 
 
-def test_settling_keeps_the_outputs():
+def test_finish_fading_changes_no_output():
     spec = MLPSpec(hidden_size=(16,), activation="Tanh", output_activation="Tanh")
     mlp = made(spec.apply("change_activation", activation="ReLU"))
     for activation in mlp.activations:
@@ -101,6 +101,6 @@ def test_settling_keeps_the_outputs():
 @pytest.mark.parametrize(
     ("ends", "message"), [((0, 3), "num_inputs=0 must be at least 1"), ((4, 0), "num_outputs=0 must")]
 )
-def test_a_network_of_no_inputs_or_outputs_is_refused(kind, ends, message):
+def test_zero_inputs_or_outputs_raise_an_error(kind, ends, message):
     with pytest.raises(ConfigurationError, match=message):
         kind(*ends)

@@ -37,7 +37,7 @@ def specs(draw):
 
 
 @given(spec=specs(), seed=st.integers(0, 2**31))
-def test_no_sequence_of_mutations_leaves_a_bound(spec, seed):
+def test_mutations_stay_within_limits(spec, seed):
     rng = np.random.default_rng(seed)
     for _ in range(12):
         legal = [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)]
@@ -53,7 +53,7 @@ def test_no_sequence_of_mutations_leaves_a_bound(spec, seed):
 
 
 @given(spec=specs(), data=st.data())
-def test_an_operator_changes_exactly_what_it_names(spec, data):
+def test_operators_change_only_their_field(spec, data):
     def rest(s):
         changing = ("hidden_size", "fading", "activation", "output_activation")
         return {key: value for key, value in s.to_config().items() if key not in changing}
@@ -76,7 +76,7 @@ def test_an_operator_changes_exactly_what_it_names(spec, data):
 
 
 @given(spec=specs(), seed=st.integers(0, 2**31))
-def test_a_spec_survives_json(spec, seed):
+def test_spec_round_trips_through_json(spec, seed):
     rng = np.random.default_rng(seed)
     for operator in ("change_activation", "add_layer"):
         if spec.choices(operator):
@@ -93,7 +93,7 @@ def test_node_steps_stop_at_the_limits():
     assert MLPSpec(hidden_size=(16,), min_mlp_nodes=16, max_mlp_nodes=16).operators("node") == ()
 
 
-def test_a_layer_after_an_idempotent_activation_needs_no_fade():
+def test_layers_after_idempotent_activations_do_not_fade_in():
     # relu(I relu(x)) = relu(x), but tanh(I tanh(x)) is not tanh(x), and a normalisation of relu(x) is not relu(x)
     assert MLPSpec(hidden_size=(16, 32)).apply("add_layer", layer=1).fading == ()
     for spec in (MLPSpec(hidden_size=(16, 32), activation="Tanh"), MLPSpec(hidden_size=(16, 32), layer_norm=True)):
@@ -104,19 +104,19 @@ def test_a_layer_after_an_idempotent_activation_needs_no_fade():
         assert child.without_fading().fading == ()
 
 
-def test_the_output_activation_goes_along_when_it_was_the_hidden_one():
+def test_output_activation_changes_with_the_hidden_one_if_equal():
     follows = MLPSpec(activation="Tanh", output_activation="Tanh").apply("change_activation", activation="ELU")
     assert (follows.output_activation, follows.fading) == ("ELU", ("Tanh", "Tanh"))
     stays = MLPSpec(activation="Tanh").apply("change_activation", activation="ELU")
     assert (stays.output_activation, stays.fading) == ("Identity", ("Tanh", ""))
 
 
-def test_a_change_to_the_only_activation_allowed_changes_nothing():
+def test_change_to_the_only_allowed_activation_changes_nothing():
     spec, rng = MLPSpec(activation="ReLU"), np.random.default_rng(0)
     assert spec.mutate("change_activation", rng, activations=("ReLU",)) == (spec, {})
 
 
-def test_drawn_arguments_are_uniform_over_the_legal_ones():
+def test_arguments_are_drawn_uniformly_from_the_legal_ones():
     spec, rng = MLPSpec(hidden_size=(100, 100)), np.random.default_rng(0)
     choices = [(layer, nodes) for layer in (0, 1) for nodes in (16, 32, 64)]
     draws = [tuple(spec.mutate("add_node", rng)[1].values()) for _ in range(3000)]
@@ -159,16 +159,16 @@ def test_drawn_arguments_are_uniform_over_the_legal_ones():
         ([64], r"enc=\[64\] must be a mapping"),
     ],
 )
-def test_a_wrong_config_is_told_what_is_wrong(config, message):
+def test_invalid_configs_raise_errors_that_name_the_field(config, message):
     with pytest.raises(ConfigurationError, match=message):
         MLPSpec.from_config("enc", config)
 
 
-def test_none_stands_for_the_default():
+def test_none_means_the_default():
     assert MLPSpec.from_config("enc", {"output_activation": None, "hidden_size": [32]}) == MLPSpec(hidden_size=(32,))
 
 
-def test_unknown_and_illegal_operators_are_refused():
+def test_unknown_and_illegal_operators_raise_errors():
     rng = np.random.default_rng(0)
     with pytest.raises(ConfigurationError, match="operator='add_nodes' is unknown; did you mean 'add_node'"):
         MLPSpec().mutate("add_nodes", rng)

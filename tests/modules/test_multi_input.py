@@ -80,7 +80,7 @@ def spread_(module, seed=0):
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_it_is_one_linear_map_of_all_features_side_by_side(spec):
+def test_fusion_equals_one_linear_map_of_concatenated_features(spec):
     module, x = spread_(made(spec)), rows(9)
     features = []
     for place, leaf in enumerate(LEAVES):
@@ -99,7 +99,7 @@ def test_it_is_one_linear_map_of_all_features_side_by_side(spec):
     torch.testing.assert_close(module(x), expected, rtol=0, atol=1e-12)
 
 
-def test_parts_have_the_extractors_that_were_asked_for():
+def test_parts_get_the_configured_extractors():
     def kinds(name):
         return {part: type(spec) for part, spec in SPECS[name].extractors}
 
@@ -120,7 +120,7 @@ def test_parts_have_the_extractors_that_were_asked_for():
 
 
 @pytest.mark.parametrize("gain", [0.1, 1.5])
-def test_the_linear_layer_begins_as_one_orthogonal_matrix(gain):
+def test_fusion_is_initialised_as_one_orthogonal_matrix(gain):
     module = made(SPECS["raw vectors"], gain=gain)
     whole = torch.cat([linear.weight for linear in module.fusion.values()], 1)  # 7 outputs of 8 + 8 + 13 inputs
     torch.testing.assert_close(whole @ whole.T, gain**2 * torch.eye(OUTPUTS, dtype=torch.float64), rtol=1e-5, atol=1e-6)
@@ -130,7 +130,7 @@ def test_the_linear_layer_begins_as_one_orthogonal_matrix(gain):
     assert 0.9 * bound < largest <= bound * (1 + 1e-6)
 
 
-def test_a_part_alone_decides_what_its_map_reads():
+def test_each_fusion_map_reads_only_its_part():
     module, x = spread_(made(SPECS["every part by itself"])), rows(2)
     other = x.clone()
     eye = LEAVES[2]
@@ -139,7 +139,7 @@ def test_a_part_alone_decides_what_its_map_reads():
     assert [name for name in before if not before[name].equal(after[name])] == ["2"]
 
 
-def test_settling_keeps_the_outputs():
+def test_finish_fading_changes_no_output():
     spec = SPECS["another kind"].apply("change_activation", activation="ReLU")
     assert spec.is_fading
     module = spread_(made(spec))
@@ -153,7 +153,7 @@ def test_settling_keeps_the_outputs():
     assert torch.equal(module(rows(5)), before)
 
 
-def test_a_window_is_read_step_by_step():
+def test_windows_are_read_step_by_step():
     module, x = spread_(made(SPECS["with a memory"])), rows(2, 3)
     memory, past = module.extractors["4"], LEAVES[4].read(x).double()
     state = torch.zeros(6, *memory.state_shape, dtype=torch.float64)
@@ -166,7 +166,7 @@ def test_a_window_is_read_step_by_step():
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_a_spec_survives_json(spec):
+def test_spec_round_trips_through_json(spec):
     for one in (spec, spec.apply("change_activation", activation="GELU"), spec.apply("eye.add_layer", layer=0)):
         config = json.loads(json.dumps(one.to_config()))
         assert MultiInputSpec.from_config("encoder_config", config) == one
@@ -190,7 +190,7 @@ def test_a_spec_survives_json(spec):
         ({"output_activation": "Rulu"}, "output_activation='Rulu' is unknown"),
     ],
 )
-def test_a_wrong_config_is_told_what_is_wrong(changes, message):
+def test_invalid_configs_raise_errors_that_name_the_field(changes, message):
     with pytest.raises(ConfigurationError, match=message):
         spec_of(**changes)
 
@@ -215,17 +215,17 @@ def test_a_wrong_config_is_told_what_is_wrong(changes, message):
         (spec_of().evolve(extractors=(("ear", MLPSpec()),)), "extractors key='ear' is unknown"),
     ],
 )
-def test_extractors_that_do_not_suit_their_parts_are_refused(spec, message):
+def test_unsuitable_extractors_raise_errors(spec, message):
     with pytest.raises(ConfigurationError, match=message):
         EvolvableMultiInput(spec, LEAVES, OUTPUTS)
 
 
-def test_a_spec_of_something_else_is_refused():
+def test_specs_of_other_kinds_raise_errors():
     with pytest.raises(ConfigurationError, match=r"extractors\['eye'\]=.* is no extractor; allowed are MLPSpec"):
         MultiInputSpec(extractors=(("eye", MultiInputSpec()),))
 
 
-def test_what_is_said_of_all_holds_for_extractors_that_say_nothing():
+def test_common_settings_are_defaults_of_extractors():
     spec = spec_of(
         init_layers=False,
         activation="ELU",
@@ -235,12 +235,12 @@ def test_what_is_said_of_all_holds_for_extractors_that_say_nothing():
     assert found == {"eye": (False, "ELU", "ELU"), "map": (True, "GELU", "GELU")}
 
 
-def test_a_space_without_parts_is_refused():
+def test_spaces_without_parts_raise_errors():
     with pytest.raises(ConfigurationError, match="allowed are Dict and Tuple"):
         EvolvableMultiInput(MultiInputSpec(), ObservationEncoder(Box(-1, 1, (3,))).leaves, OUTPUTS)
 
 
-def test_operators_have_the_names_of_their_parts_and_change_nothing_else():
+def test_operators_are_prefixed_and_change_only_their_part():
     spec = SPECS["every part by itself"]
     assert set(spec.operators("node")) == {
         "body.0.add_node",
@@ -275,7 +275,7 @@ def test_operators_have_the_names_of_their_parts_and_change_nothing_else():
         spec.apply("eye.add_chanel")
 
 
-def test_an_activation_changes_wherever_it_may():
+def test_change_activation_changes_every_part_that_can():
     spec = SPECS["another kind"].apply("change_activation", activation="ELU")
     assert (spec.activation, spec.output_activation, spec.fading) == ("ELU", "ELU", "Tanh")
     assert {inner.activation for _, inner in spec.extractors} == {"ELU"}
@@ -287,7 +287,7 @@ def test_an_activation_changes_wherever_it_may():
 
 @settings(max_examples=30)
 @given(name=st.sampled_from(sorted(SPECS)), seed=st.integers(0, 2**31))
-def test_no_sequence_of_mutations_leaves_a_bound(name, seed):
+def test_mutations_stay_within_limits(name, seed):
     spec, rng = SPECS[name], np.random.default_rng(seed)
     for _ in range(10):
         legal = [operator for kind in ("layer", "node") for operator in spec.operators(kind)]
@@ -299,7 +299,7 @@ def test_no_sequence_of_mutations_leaves_a_bound(name, seed):
         assert [part for part, _ in spec.extractors] == [part for part, _ in SPECS[name].extractors]
 
 
-def test_the_work_of_a_sample_is_counted():
+def test_multiply_adds_count_all_extractors():
     spec = SPECS["raw vectors"]
     # eye: kernel 2x2 on 6x5x2 (channels last: 2 of 6x5): 3 * 2*4 * (5*4) + 3*5*4 * 8; map: 3 * 1*4 * (3*3) + 3*9 * 8
     eye, map_ = 3 * 2 * 4 * 20 + 60 * 8, 3 * 4 * 9 + 27 * 8
@@ -338,7 +338,7 @@ def stacked(specs):
 
 
 @pytest.mark.parametrize("specs", list(cases()))
-def test_each_row_is_its_member_alone(specs):
+def test_stack_rows_equal_single_members(specs):
     assert len({spec.stack_key() for spec in specs}) == 1
     members, padded = stacked(specs)
     x = rows(3, 6)
@@ -347,7 +347,7 @@ def test_each_row_is_its_member_alone(specs):
     torch.testing.assert_close(stack.module(x), alone, rtol=0, atol=1e-10)
 
 
-def test_members_may_have_unequal_numbers_of_outputs():
+def test_members_may_have_unequal_latent_widths():
     spec = spec_of(output_activation="Sigmoid")  # which is not 0 where nothing is
     sizes = (7, 4, 9)
     members = [spread_(EvolvableMultiInput(spec, LEAVES, size).double(), size) for size in sizes]
@@ -360,7 +360,7 @@ def test_members_may_have_unequal_numbers_of_outputs():
 
 
 @pytest.mark.parametrize("specs", list(cases()))
-def test_gradients_are_each_members_own_and_what_is_not_there_stays_zero(specs):
+def test_gradients_equal_single_members_and_padding_stays_zero(specs):
     members, padded = stacked(specs)
     x = rows(3, 6)
     upstream = torch.randn(3, 6, OUTPUTS, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -381,7 +381,7 @@ def test_gradients_are_each_members_own_and_what_is_not_there_stays_zero(specs):
         assert not whole[row].any()  # all that is not the member's own
 
 
-def test_different_structures_are_told_apart():
+def test_different_kinds_have_different_stack_keys():
     assert len({spec.stack_key() for spec in SPECS.values()}) == len(SPECS)
 
 
@@ -389,7 +389,7 @@ def test_different_structures_are_told_apart():
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_every_axis_of_units_has_one_width(spec):
+def test_unit_axes_name_every_axis_with_one_width(spec):
     module = made(spec)
     unit_axes, widths = module.unit_axes(), {}
     for name, tensor in module.named_parameters():
@@ -465,7 +465,7 @@ def test_removal_is_refitted():
     assert error(shrunk, x, expected) < error(cut, x, expected) / 2
 
 
-def test_removing_a_layer_bridges_it():
+def test_removing_a_layer_merges_it():
     spec = SPECS["every part by itself"].apply("body.0.add_layer", layer=0)
     module, x = spread_(made(spec)), rows(400)
     expected = module(x)

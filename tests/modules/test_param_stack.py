@@ -47,7 +47,7 @@ def members(request):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_each_row_is_its_member_alone(members, training):
+def test_stack_rows_equal_single_members(members, training):
     x = normal(4, 7, 5)
     alone = torch.stack([member.train(training)(x[i]) for i, member in enumerate(members)])
     stack = ParamStack.of(members)
@@ -56,7 +56,7 @@ def test_each_row_is_its_member_alone(members, training):
     torch.testing.assert_close(torch.stack([m(x[i]) for i, m in enumerate(members)]), alone, rtol=0, atol=1e-12)
 
 
-def test_a_stack_multiplies_by_the_weights_it_has_now_or_is_given(members):
+def test_stacks_use_their_current_weights_or_those_of_functional_call(members):
     x, stack = normal(4, 7, 5), ParamStack.of(members)
     stack.module.eval()
     with torch.no_grad():
@@ -86,7 +86,7 @@ def flat_gradient(stack, x, loss_of):
     return torch.cat([part.reshape(len(part), -1) for part in gradients], 1)
 
 
-def test_gradients_of_the_sum_are_each_members_own(members):
+def test_gradients_of_the_sum_equal_single_members(members):
     x = normal(4, 7, 5)
     alone = []
     for i, member in enumerate(members):
@@ -97,7 +97,7 @@ def test_gradients_of_the_sum_are_each_members_own(members):
     torch.testing.assert_close(found, torch.stack(alone), rtol=1e-10, atol=1e-12)
 
 
-def test_a_parameter_that_plays_no_part_has_a_gradient_of_zero():
+def test_unused_parameters_have_zero_gradients():
     members = members_of(SPECS["noisy"], 2)
     stack = ParamStack.of(members)
     stack.module.eval()
@@ -107,7 +107,7 @@ def test_a_parameter_that_plays_no_part_has_a_gradient_of_zero():
         assert bool((part == 0).all()) == ("sigma" in slot.name)
 
 
-def test_views_live_both_ways(members):
+def test_members_and_stack_share_memory(members):
     stack = ParamStack.of(members)
     with torch.no_grad():
         stack.flat[1] += 1.0
@@ -123,7 +123,7 @@ def test_views_live_both_ways(members):
         assert torch.equal(parameter[2], dict(members[2].named_parameters())[name])
 
 
-def test_a_new_stack_takes_the_members_away_from_the_old_one():
+def test_restacked_members_leave_the_old_stack():
     members = members_of(SPECS["plain"])
     old = ParamStack.of(members)
     before = old.flat.clone()
@@ -134,7 +134,7 @@ def test_a_new_stack_takes_the_members_away_from_the_old_one():
     assert all(bool((parameter == 0).all()) for parameter in members[0].parameters())
 
 
-def test_take_and_put_touch_their_rows_only(members):
+def test_take_and_put_touch_only_their_rows(members):
     stack = ParamStack.of(members)
     before, buffers = stack.flat.clone(), {name: buffer.clone() for name, buffer in stack.buffers.items()}
     rows = torch.tensor([3, 1])
@@ -154,7 +154,7 @@ def test_take_and_put_touch_their_rows_only(members):
         assert torch.equal(stack.buffers[name][[3, 1]], buffer[[3, 1]] + 1.0)
 
 
-def test_a_layout_has_no_gap_and_its_views_are_the_parameters():
+def test_layout_is_contiguous_and_its_views_are_the_parameters():
     member = members_of(SPECS["normed"], 1)[0]
     slots = layout(member)
     assert [slot.start for slot in slots] == [0, *(slot.stop for slot in slots[:-1])]

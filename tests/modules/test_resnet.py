@@ -49,7 +49,7 @@ def legal(spec, *operators):
 
 
 @pytest.mark.parametrize(("shape", "convolve"), [((3, 7), F.conv1d), (SHAPE, F.conv2d), ((3, 4, 5, 4), F.conv3d)])
-def test_it_computes_what_is_written(shape, convolve):
+def test_forward_equals_the_formula(shape, convolve):
     spec = ResNetSpec(4, kernel_size=3, stride_size=2, num_blocks=2, activation="ELU", **SMALL)
     net, x = made(spec, shape), normal(5, *shape)
     before = x.clone()
@@ -63,7 +63,7 @@ def test_it_computes_what_is_written(shape, convolve):
     assert torch.equal(x, before)
 
 
-def test_orthogonal_kernels_have_gains():
+def test_orthogonal_kernels_have_their_gains():
     net = EvolvableResNet(ResNetSpec(16, scale_factor=1), SHAPE, 4)
     net.reset_(torch.Generator().manual_seed(0), output_gain=0.5)
     for name, gain in (("stem", 2**0.5), ("blocks.0.inner", 2**0.5), ("blocks.0.outer", 1.0), ("output", 0.5)):
@@ -72,7 +72,7 @@ def test_orthogonal_kernels_have_gains():
 
 
 @pytest.mark.parametrize("name", ["stem", "blocks.0.inner", "blocks.0.outer", "blocks.1.inner", "blocks.1.outer"])
-def test_what_convolutions_read(name):
+def test_layer_inputs_of_convolutions(name):
     net, x = made(ResNetSpec(4, num_blocks=2, **SMALL)), normal(2, *SHAPE)
     conv = net.get_submodule(name)
     gave = []
@@ -86,19 +86,19 @@ def test_what_convolutions_read(name):
     torch.testing.assert_close(net.layer_output(name, sums, sums), expected)
 
 
-def test_what_the_output_layer_reads():
+def test_layer_input_of_the_output_layer():
     net, x = made(ResNetSpec(4, output_activation="Tanh", **SMALL)), normal(2, *SHAPE)
     torch.testing.assert_close(net.layer_output("output", net.output(net.layer_input("output", x)), x), net(x))
 
 
-def test_every_axis_of_units_is_named():
+def test_unit_axes_name_every_axis():
     net = made(ResNetSpec(4, num_blocks=2, stride_size=2, **SMALL))
     widths, unit_axes = {"in": 3, "stream": 4, "0": 8, "1": 8, "flat": 4 * 4 * 3, "out": 3, "": 3}, net.unit_axes()
     for name, tensor in net.state_dict().items():
         assert tuple(tensor.shape) == tuple(widths[group] for group in unit_axes[name])
 
 
-def test_a_stride_that_leaves_nothing_is_refused():
+def test_too_large_strides_raise_errors():
     with pytest.raises(
         ConfigurationError, match="stride_size entry=7 of layer 0 leaves nothing of its input, which is 7x6"
     ):
@@ -122,7 +122,7 @@ def specs(draw):
 
 
 @given(spec=specs(), seed=st.integers(0, 2**31))
-def test_no_sequence_of_mutations_leaves_a_bound(spec, seed):
+def test_mutations_stay_within_limits(spec, seed):
     rng = np.random.default_rng(seed)
     for _ in range(12):
         names = [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)]
@@ -138,7 +138,7 @@ def test_no_sequence_of_mutations_leaves_a_bound(spec, seed):
         spec = child
 
 
-def test_every_choice_is_one_step_that_can_be_undone():
+def test_every_mutation_can_be_undone():
     spec = ResNetSpec(32, num_blocks=2, max_channel_size=44)
     assert spec.choices("add_channel") == ({"channels": 8}, {"channels": 12})
     assert spec.choices("remove_channel") == ({"channels": 8}, {"channels": 16})
@@ -168,12 +168,12 @@ def test_every_choice_is_one_step_that_can_be_undone():
         ({"fading": ["Skip", ""]}, "has no layer that can be skipped"),
     ],
 )
-def test_a_wrong_config_is_told_what_is_wrong(config, message):
+def test_invalid_configs_raise_errors_that_name_the_field(config, message):
     with pytest.raises(ConfigurationError, match=message):
         ResNetSpec.from_config("enc", config)
 
 
-def test_multiplications_are_counted_at_every_place():
+def test_multiply_adds_count_every_position():
     spec, padded = ResNetSpec(4, stride_size=2, num_blocks=2, **SMALL), ResNetSpec(6, stride_size=2, **SMALL)
     # 7x6 -> 4x3; two blocks of 6 to 12 and 12 to 6 channels
     assert spec.multiply_adds(padded, SHAPE, 3) == 12 * (9 * (3 * 6 + 2 * 2 * 6 * 12) + 6 * 3)
@@ -183,7 +183,7 @@ def test_multiplications_are_counted_at_every_place():
 
 
 @given(spec=specs(), seed=st.integers(0, 2**31))
-def test_growth_is_silent(spec, seed):
+def test_growth_changes_no_output(spec, seed):
     rng, parent, x = np.random.default_rng(seed), made(spec, seed=seed), normal(3, *SHAPE)
     for _ in range(6):
         choices = legal(parent.spec, "add_block", "add_channel", "change_activation")
@@ -197,7 +197,7 @@ def test_growth_is_silent(spec, seed):
         parent = child
 
 
-def test_a_newborn_block_computes_something_and_says_nothing():
+def test_new_blocks_compute_something_and_add_nothing():
     parent = made(ResNetSpec(4, num_blocks=2, **SMALL))
     child = mutated(parent, "add_block", states=normal(2, *SHAPE), block=1)
     matrix = child.blocks[1].inner.matrix()
@@ -208,14 +208,14 @@ def test_a_newborn_block_computes_something_and_says_nothing():
 
 
 @pytest.mark.parametrize("block", [0, 1, 2])
-def test_a_block_that_says_nothing_goes_without_a_trace(block):
+def test_removing_a_block_that_adds_nothing_is_exact(block):
     parent, states = made(ResNetSpec(4, num_blocks=2, **SMALL)), normal(12, *SHAPE)
     child = mutated(parent, "add_block", states=states, block=block)
     again = mutated(child, "remove_block", states=states, block=block)
     torch.testing.assert_close(again(states), parent(states), rtol=0, atol=1e-8)
 
 
-def test_channels_that_nobody_hears_go_first():
+def test_unused_channels_are_removed_first():
     parent, states = made(ResNetSpec(5, **SMALL)), normal(12, *SHAPE)
     with torch.no_grad():
         parent.blocks[0].inner.weight[:, [0, 3]] = 0.0
@@ -230,7 +230,7 @@ def test_channels_that_nobody_hears_go_first():
 @pytest.mark.parametrize(
     ("operator", "arguments"), [("remove_block", {"block": 0}), ("remove_channel", {"channels": 1})]
 )
-def test_what_reads_the_lost_is_mended(operator, arguments):
+def test_consumers_are_refitted_after_a_removal(operator, arguments):
     spec = ResNetSpec(8, num_blocks=2, activation="Tanh", **SMALL)
     parent, states = made(spec), normal(400, *SHAPE)
     child = mutated(parent, operator, states=states, **arguments)
@@ -256,7 +256,7 @@ STACKS = {
 
 @pytest.mark.parametrize("kind", STACKS)
 @pytest.mark.parametrize("batch", [2, 120])
-def test_a_member_in_a_stack_is_as_it_is_alone(kind, batch):
+def test_stack_rows_equal_single_members(kind, batch):
     specs = STACKS[kind]
     assert len({spec.stack_key() for spec in specs}) == 1
     members, x = [made(spec, seed=seed) for seed, spec in enumerate(specs)], normal(len(specs), batch, *SHAPE)
@@ -283,7 +283,7 @@ def test_a_member_in_a_stack_is_as_it_is_alone(kind, batch):
         torch.testing.assert_close(float(flat[row].abs().sum()), ours, rtol=1e-9, atol=0)
 
 
-def test_what_cannot_be_padded_is_structure():
+def test_stack_key_holds_what_cannot_be_padded():
     assert PLAIN.evolve(channel_size=3).stack_key() == PLAIN.stack_key()
     for other in ({"num_blocks": 1}, {"kernel_size": 1}, {"stride_size": 2}, {"scale_factor": 1}):
         assert PLAIN.evolve(**other).stack_key() != PLAIN.stack_key()

@@ -57,7 +57,7 @@ def reference(simba):
 
 
 @pytest.mark.parametrize("blocks", [1, 3])
-def test_it_computes_what_the_layers_of_torch_compute(blocks):
+def test_forward_equals_torch_layers(blocks):
     simba = made(SimBaSpec(num_blocks=blocks, output_activation="Tanh", **SMALL))
     x = normal(7, 4)
     torch.testing.assert_close(simba(x), reference(simba)(x), rtol=0, atol=1e-12)
@@ -74,7 +74,7 @@ def test_initial_weights_are_orthogonal():
         torch.testing.assert_close(block.outer.weight @ block.outer.weight.T, square, rtol=1e-5, atol=1e-5)
 
 
-def test_uniform_weights_fill_their_bound_and_vanish_at_the_outputs():
+def test_uniform_weights_fill_their_bound_with_the_output_gain():
     simba = EvolvableSimBa(SimBaSpec(hidden_size=400, init_layers=False), 16, 50)
     simba.reset_(torch.Generator().manual_seed(0), output_gain=0.01)
     for linear, bound in ((simba.stem, 1 / 4), (simba.blocks[0].outer, 1 / 40), (simba.output, 0.01 / 20)):
@@ -82,7 +82,7 @@ def test_uniform_weights_fill_their_bound_and_vanish_at_the_outputs():
         assert 0.99 * bound < largest <= bound * (1 + 1e-6)  # at least 6400 draws: a chance of 1e-28
 
 
-def test_a_residual_map_changes_nothing_at_birth_and_learns_its_bias_only_where_it_is():
+def test_residual_maps_start_at_zero_and_learn_only_where_present():
     residual = Residual(5, 3).double()
     x = normal(1, 7, 5)
     assert bool((residual(x) == 0).all())
@@ -113,7 +113,7 @@ def flat_gradients(module, x, slope):
 @pytest.mark.parametrize(
     "shapes", [((6, 2), (6, 2)), ((6, 3), (9, 1), (4, 2)), ((4, 1), (4, 4))], ids=lambda shapes: str(shapes)
 )
-def test_each_row_of_a_stack_is_its_member_alone(shapes):
+def test_stack_rows_equal_single_members(shapes):
     specs = [
         SimBaSpec(**{**SMALL, "hidden_size": width}, num_blocks=blocks, output_activation=activation)
         for (width, blocks), activation in zip(shapes, ("Tanh", "Sigmoid", "ReLU"), strict=False)
@@ -161,7 +161,7 @@ def specs(draw):
 
 
 @given(spec=specs(), seed=st.integers(0, 2**31))
-def test_no_sequence_of_mutations_leaves_a_bound(spec, seed):
+def test_mutations_stay_within_limits(spec, seed):
     rng = np.random.default_rng(seed)
     for _ in range(12):
         legal = [name for kind in ("layer", "node") for name in spec.operators(kind)]
@@ -176,7 +176,7 @@ def test_no_sequence_of_mutations_leaves_a_bound(spec, seed):
 
 
 @given(spec=specs())
-def test_an_operator_changes_exactly_what_it_names(spec):
+def test_operators_change_only_their_field(spec):
     for operator, field, sign in (
         ("add_block", "num_blocks", 1),
         ("remove_block", "num_blocks", -1),
@@ -189,11 +189,11 @@ def test_an_operator_changes_exactly_what_it_names(spec):
 
 
 @given(spec=specs())
-def test_a_spec_survives_json(spec):
+def test_spec_round_trips_through_json(spec):
     assert SimBaSpec.from_config("x", json.loads(json.dumps(spec.to_config()))) == spec
 
 
-def test_steps_stop_at_the_limits_and_blocks_may_stand_anywhere():
+def test_steps_stop_at_the_limits_and_blocks_are_inserted_anywhere():
     spec = SimBaSpec(hidden_size=90, min_mlp_nodes=80, max_mlp_nodes=120, max_blocks=3)
     assert spec.choices("add_node") == ({"nodes": 16}, {"nodes": 30})
     assert spec.choices("remove_node") == ({"nodes": 10},)
@@ -215,12 +215,12 @@ def test_steps_stop_at_the_limits_and_blocks_may_stand_anywhere():
         ({"output_activation": "Rulu"}, "output_activation='Rulu' is unknown; did you mean 'ReLU'"),
     ],
 )
-def test_a_wrong_config_is_told_what_is_wrong(config, message):
+def test_invalid_configs_raise_errors_that_name_the_field(config, message):
     with pytest.raises(ConfigurationError, match=message):
         SimBaSpec.from_config("enc", config)
 
 
-def test_every_axis_of_units_is_named():
+def test_unit_axes_name_every_axis():
     simba = made(SimBaSpec(**SMALL))
     widths = {"in": 4, "stream": 6, "0": 12, "1": 12, "out": 3}
     unit_axes = simba.unit_axes()
@@ -239,7 +239,7 @@ GROWTHS = st.lists(st.sampled_from(["add_block", "add_node"]), min_size=1, max_s
 
 
 @given(operators=GROWTHS, seed=st.integers(0, 2**31))
-def test_growth_changes_nothing_for_any_width(operators, seed):
+def test_growth_changes_no_output_for_any_width(operators, seed):
     rng = np.random.default_rng(seed)
     simba, x = made(SimBaSpec(max_blocks=7, **SMALL), seed=seed), normal(9, 4, seed=seed)
     before = simba(x)
@@ -249,7 +249,7 @@ def test_growth_changes_nothing_for_any_width(operators, seed):
     assert all(bool(parameter.isfinite().all()) for parameter in simba.parameters())
 
 
-def test_newborn_units_and_blocks_learn():
+def test_new_units_and_blocks_learn():
     simba = mutated(made(SimBaSpec(**SMALL)), "add_node", {"nodes": 2})
     simba = mutated(simba, "add_block", {"block": 1})
     x, slope = normal(9, 4), normal(9, 3, seed=1)
@@ -260,7 +260,7 @@ def test_newborn_units_and_blocks_learn():
 
 
 @pytest.mark.parametrize("block", [0, 1, 2])
-def test_removal_of_a_block_that_adds_nothing_changes_nothing(block):
+def test_removing_a_block_that_adds_nothing_is_exact(block):
     simba, x = made(SimBaSpec(num_blocks=3, **SMALL)), normal(200, 4)
     with torch.no_grad():
         simba.blocks[block].outer.weight.zero_()
@@ -269,7 +269,7 @@ def test_removal_of_a_block_that_adds_nothing_changes_nothing(block):
     torch.testing.assert_close(child(x), simba(x), rtol=0, atol=1e-9)
 
 
-def test_removal_of_a_block_is_made_up_for_by_those_behind_it():
+def test_later_blocks_are_refitted_after_a_block_is_removed():
     simba, x = made(SimBaSpec(num_blocks=3, **SMALL)), normal(400, 4)
     child = mutated(simba, "remove_block", {"block": 0}, states=x)
     plain = simba.rebuild(child.spec).double()
@@ -288,7 +288,7 @@ def test_removal_of_a_block_is_made_up_for_by_those_behind_it():
     assert error(child) < 0.5 * error(plain)
 
 
-def test_removal_of_units_is_made_up_for_by_the_outputs():
+def test_outputs_are_refitted_after_units_are_removed():
     simba, x = made(SimBaSpec(**{**SMALL, "hidden_size": 40})), normal(400, 4)
     with torch.no_grad():
         simba.blocks[0].inner.weight[5] = 0.0
@@ -302,7 +302,7 @@ def test_removal_of_units_is_made_up_for_by_the_outputs():
     assert child.blocks[0].inner.weight.shape == (60, 30)
 
 
-def test_it_says_what_its_maps_read():
+def test_layer_inputs_follow_the_forward_pass():
     simba, x = made(SimBaSpec(**SMALL)), normal(7, 4)
     stem, block = simba.stem(x), simba.blocks[0]
     torch.testing.assert_close(simba.layer_input("stem", x), x)
@@ -312,7 +312,7 @@ def test_it_says_what_its_maps_read():
     torch.testing.assert_close(simba.output(simba.layer_input("output", x)), simba(x))
 
 
-def test_work_is_counted_by_hand():
+def test_multiply_adds():
     padded = SimBaSpec(**{**SMALL, "hidden_size": 10}, num_blocks=3)
     # 4 x 10 inputs, 3 blocks of 10 x 20 and 20 x 10, 10 x 5 outputs
     assert SimBaSpec(**SMALL).multiply_adds(padded, 4, 5) == 40 + 3 * 400 + 50

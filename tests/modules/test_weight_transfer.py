@@ -16,7 +16,7 @@ from agilerl_like.modules.weight_transfer import (
 )
 
 
-def test_a_grown_group_appends():
+def test_append_units():
     assert append_units(3, 2).tolist() == [0, 1, 2, -1, -1]
 
 
@@ -29,7 +29,7 @@ def error_without(inputs, weight, units):
 
 
 @given(seed=st.integers(0, 2**31), removed=st.integers(0, 4))
-def test_the_units_that_go_leave_the_smallest_errors_after_a_refit(seed, removed):
+def test_pruned_units_leave_the_smallest_error_after_a_refit(seed, removed):
     rng = np.random.default_rng(seed)
     inputs = rng.normal(2.0, 1.0, (200, 6)) @ rng.normal(size=(6, 6))
     weight = rng.normal(size=(3, 6))
@@ -47,7 +47,7 @@ def test_the_units_that_go_leave_the_smallest_errors_after_a_refit(seed, removed
     assert mine <= 1.2 * error_without(inputs, weight, gone) + slack
 
 
-def test_of_twins_one_stays():
+def test_one_of_two_redundant_units_stays():
     x = torch.randn(500, 4, generator=stream(), dtype=torch.float64)
     inputs = torch.cat([x, x[:, :1], 7 * torch.ones(500, 1)], 1)  # unit 4 is unit 0 again; unit 5 never moves
     weight = torch.tensor([[1.0, 1, 1, 1, 1, 1]], dtype=torch.float64)
@@ -64,7 +64,7 @@ def ways(*maps):
     return [np.array(unit_map, int) for unit_map in maps]
 
 
-def test_carry_copies_survivors_and_fills_the_new():
+def test_copy_along_axes_copies_survivors_and_fills_new_units():
     old = np.array([[[1.0, 2], [3, 4]], [[5, 6], [7, 8]]])  # weights, and as many numbers of another kind
     new = np.array([[[13.0, 14, 15]], [[23, 24, 25]]])
     result = np.full((2, 3, 3), np.nan)
@@ -77,7 +77,7 @@ def test_carry_copies_survivors_and_fills_the_new():
 @example(rows=[0, 1, 2, 3, -1, -1], columns=[0, 1, 2, 3, 4, -1])
 @example(rows=[0, 1, -1], columns=[1, 0, -1])
 @given(rows=st.lists(st.integers(-1, 3), min_size=1, max_size=6), columns=st.lists(st.integers(-1, 4), max_size=6))
-def test_carry_of_any_map_entry_by_entry(rows, columns):
+def test_copy_along_axes_of_random_maps(rows, columns):
     old = np.arange(20.0).reshape(1, 4, 5) + 1
     new = np.full((1, rows.count(-1), len(columns)), -7.0)
     result = np.full((1, len(rows), len(columns)), np.nan)
@@ -96,7 +96,7 @@ WAYS = {
 }
 
 
-def test_a_newborn_row_is_as_long_as_the_median_of_the_others():
+def test_new_rows_have_the_median_length():
     child = {"a.weight": np.full((1, 3, 2), np.nan), "a.bias": np.full((1, 3), 9.0)}
     copy_units_(child, PARENT, WeightMap(**WAYS), generator=stream())
     # rows of length 5 and 10, whose (lower) median is 5; its direction is that of two Gaussian numbers
@@ -106,20 +106,20 @@ def test_a_newborn_row_is_as_long_as_the_median_of_the_others():
     assert child["a.bias"].tolist() == [[1, 3, 9]]
 
 
-def test_a_newborn_row_among_huge_ones_is_as_long_as_they_are():
+def test_new_rows_among_huge_ones_do_not_overflow():
     parent = {"a.weight": np.array([[[3e25, 4e25], [6e25, 8e25]]], np.float32)}  # their squares are no float32
     child = {"a.weight": np.zeros((1, 3, 2), np.float32)}
     copy_units_(child, parent, WeightMap(**WAYS), generator=stream())
     np.testing.assert_allclose(np.linalg.norm(child["a.weight"][0, 2].astype(float)), 5e25, rtol=1e-6)
 
 
-def test_a_newborn_row_among_dead_ones_is_not_dead():
+def test_new_rows_among_zero_ones_are_nonzero():
     child, parent = {"a.weight": np.zeros((1, 3, 2))}, {"a.weight": np.zeros((1, 2, 2))}
     copy_units_(child, parent, WeightMap(**WAYS), generator=stream())
     np.testing.assert_allclose(np.linalg.norm(child["a.weight"], axis=2), [[0, 0, 2**0.5]], rtol=1e-6)
 
 
-def test_newborn_noise_is_as_strong_as_its_neighbours():
+def test_new_noise_has_the_median_length():
     # what stands in the child is 1 in each entry: length sqrt(2) becomes the median's 5
     ways = {key: {k.replace("weight", "weight_sigma"): v for k, v in part.items()} for key, part in WAYS.items()}
     ways["sources"] = {"a.weight_sigma": "a.weight"}
@@ -128,7 +128,7 @@ def test_newborn_noise_is_as_strong_as_its_neighbours():
     np.testing.assert_allclose(child["a.weight_sigma"][0, 2], [5 / 2**0.5] * 2)
 
 
-def test_new_entries_of_moments_are_zero_or_the_mean():
+def test_moments_of_new_entries_are_zero_and_the_mean():
     parent = {name: np.concatenate([x, 10 * x, 100 * x]) for name, x in PARENT.items()}
     child = {"a.weight": np.full((3, 3, 2), 2.0), "a.bias": np.full((3, 3), 9.0)}
     copy_units_(child, parent, WeightMap(**WAYS), generator=stream())
@@ -137,21 +137,21 @@ def test_new_entries_of_moments_are_zero_or_the_mean():
     assert child["a.bias"].tolist() == [[1, 3, 9], [10, 30, 0], [100, 300, 100 * (1 + 3) / 2]]
 
 
-def test_a_newborn_unit_does_not_count_in_a_normalisation():
+def test_new_units_do_not_count_in_a_normalisation():
     name, child = "norms.0.counted", {"norms.0.counted": np.ones((1, 3))}
     ways = {"sources": {name: name}, "unit_axes": {name: ("u",)}, "maps": {"u": append_units(2, 1)}}
     copy_units_(child, {name: np.array([[1.0, 0.0]])}, WeightMap(**ways), generator=stream())
     assert child[name].tolist() == [[1, 0, 0]]
 
 
-def test_a_tensor_without_a_source_stays_as_it_is():
+def test_tensors_without_a_source_are_unchanged():
     child = {"w": np.ones((1, 2))}
     copy_units_(child, {"w": np.zeros((1, 2))}, WeightMap({}, {}, {}), generator=stream())
     assert child["w"].tolist() == [[1, 1]]
 
 
 @given(seed=st.integers(0, 2**31))
-def test_refit_is_the_ridge_solution_around_the_old_weights(seed):
+def test_refit_equals_the_ridge_solution_around_the_old_weights(seed):
     rng = np.random.default_rng(seed)
     inputs, targets, weight = rng.normal(1.0, 2.0, (40, 5)), rng.normal(size=(40, 3)), rng.normal(size=(3, 5))
     # minimise |Xc D' - R|^2 / n + ridge |D|^2 over the change D as one least-squares problem with rows for the penalty
@@ -169,7 +169,7 @@ def test_refit_is_the_ridge_solution_around_the_old_weights(seed):
     np.testing.assert_allclose(b, (targets - inputs @ expected.T).mean(0), rtol=1e-8, atol=1e-10)
 
 
-def test_refit_leaves_alone_what_the_data_do_not_show():
+def test_refit_keeps_directions_without_variance():
     inputs = torch.randn(50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     inputs[:, 2] = 4.0  # never varies
     weight, bias = torch.tensor([[1.0, 2.0, 5.0]], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
