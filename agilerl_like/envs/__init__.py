@@ -1,6 +1,6 @@
-"""Where agents act: vector environments behind one contract, and tiny worlds with known answers.
+"""Vector environments with one step contract for every backend, and probe environments with known answers.
 
-What is named here is loaded when it is first asked for: a worker process needs little of it.
+Names are imported on first access, because worker processes use only a few of them.
 """
 
 from __future__ import annotations
@@ -74,6 +74,6 @@ _HOMES = (
     "vec_adapter",
     "episode_stats",
     "multi_agent.pettingzoo",
-)  # where these names live, the lightest first: those before "spaces" do without torch
+)  # the modules that define these names, cheapest import first: those before "spaces" do not import torch
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, _HOMES)

@@ -1,7 +1,6 @@
 """Making vector envs: which backend runs what, how one is made again, and what a user's mistake is answered with."""
 
 import importlib.util
-import json
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,8 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorE
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from agilerl_like.envs import VecEnvAdapter, VecEnvConfig, evaluation_env, make_vect_envs, with_num_envs
+from agilerl_like.envs.import_paths import import_path, plain
+from agilerl_like.envs.wrapper_specs import check_wrapper, to_json
 from agilerl_like.errors import ConfigurationError, EnvStepError
 
 CARTPOLE = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
@@ -227,42 +228,35 @@ def test_evaluation_keeps_processes_and_what_exists_as_a_vector_only():
 # ---- recipes in files
 
 
-@pytest.mark.parametrize(
-    "env_config",
-    [
-        VecEnvConfig("CartPole-v1", 3, "sync", ("ClipAction", ("TimeLimit", {"max_episode_steps": 3}), Twice)),
-        VecEnvConfig(CARTPOLE, env_kwargs={"sutton_barto_reward": True}, autoreset=AutoresetMode.DISABLED),
-        VecEnvConfig(CartPoleEnv, 2),
-    ],
-)
-def test_a_recipe_comes_back_from_a_file_and_makes_the_same(env_config):
-    text = json.dumps(env_config.to_json())
-    again = VecEnvConfig.from_json(json.loads(text))
-    assert again.to_json() == env_config.to_json()
-    if "ClipAction" not in env_config.wrappers:  # CartPole has no action to clip
-        one, other = (VecEnvAdapter(each.make()) for each in (env_config, again))
-        np.testing.assert_array_equal(one.reset(3), other.reset(3))
-        actions = np.zeros(env_config.num_envs, dtype=int)
-        np.testing.assert_array_equal(one.step(actions).reward, other.step(actions).reward)
-
-
-def test_a_made_env_remembers_a_recipe_that_can_be_written():
-    assert env_config_of(make_vect_envs(CARTPOLE, 2)).to_json()["env"] == CARTPOLE
-    assert env_config_of(make_vect_envs(CartPoleEnv, 2)).to_json()["env"] == CARTPOLE
+def test_a_factory_is_written_as_its_import_path_and_an_import_path_stays_one():
+    assert env_config_of(make_vect_envs(CARTPOLE, 2)).env == import_path("env_name", CartPoleEnv) == CARTPOLE
 
 
 @pytest.mark.parametrize(
-    ("env_config", "named"),
+    ("wrapper", "written"),
     [
-        (VecEnvConfig(lambda: CartPoleEnv()), "env_name"),
-        (VecEnvConfig(partial(CartPoleEnv)), "env_name"),
-        (VecEnvConfig("CartPole-v1", wrappers=(lambda env: env,)), "wrappers"),
-        (VecEnvConfig("CartPole-v1", env_kwargs={"render": object()}), "env_kwargs"),
+        ("ClipAction", "ClipAction"),
+        (("TimeLimit", {"max_episode_steps": 3}), {"name": "TimeLimit", "max_episode_steps": 3}),
+        (Twice, f"{__name__}:Twice"),
     ],
 )
-def test_what_cannot_be_written_is_named(env_config, named):
-    with pytest.raises(ConfigurationError, match=f"^{named}.*cannot be written"):
-        env_config.to_json()
+def test_wrappers_are_written_as_configurations_name_them(wrapper, written):
+    assert to_json(wrapper) == written
+    check_wrapper(written)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: import_path("env_name", lambda: CartPoleEnv()),
+        lambda: import_path("env_name", partial(CartPoleEnv)),
+        lambda: to_json(lambda env: env),
+        lambda: plain("env_kwargs", {"render": object()}),
+    ],
+)
+def test_what_cannot_be_written_is_named(write):
+    with pytest.raises(ConfigurationError, match=r"^(env_name|wrappers|env_kwargs)=.*cannot be written"):
+        write()
 
 
 # ---- mistakes

@@ -1,6 +1,5 @@
 """Many copies of PettingZoo envs: made in every way, equal to the bare envs and in every backend, bit for bit."""
 
-import json
 import sys
 from functools import partial
 
@@ -12,7 +11,7 @@ from gymnasium.spaces import Box, Discrete, Text
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
-from agilerl_like.envs.factory import VecEnvConfig, describe_backend, make_vect_envs
+from agilerl_like.envs.factory import describe_backend, make_vect_envs
 from agilerl_like.envs.multi_agent.pettingzoo import (
     MultiAgentVectorEnv,
     make_multi_agent_vect_envs,
@@ -271,9 +270,8 @@ def test_an_env_is_remade_from_its_config_with_another_number_of_copies():
     pytest.importorskip("mpe2")
     module = pytest.importorskip("mpe2.simple_spread_v3")
     env = make_multi_agent_vect_envs(module.parallel_env, 2, backend="sync", N=2, max_cycles=7)
-    written = json.loads(json.dumps(env.env_config.to_json()))
-    assert written["env_kwargs"]["source"] == "mpe2.simple_spread_v3:parallel_env"
-    again = MultiAgentVectorEnv(VecEnvConfig.from_json(written).make())
+    assert env.env_config.env_kwargs["source"] == "mpe2.simple_spread_v3:parallel_env"
+    again = MultiAgentVectorEnv(env.env_config.make())
     same(env.reset(seed=3), again.reset(seed=3))
     wide = env.with_num_envs(5)
     assert (wide.num_envs, wide.agent_ids, wide.with_state) == (5, ("agent_0", "agent_1"), False)
@@ -300,7 +298,7 @@ def test_ids_of_the_registry_name_envs():
     try:
         env = make_multi_agent_vect_envs("tests/lives-v0", 2, backend="sync", b="ooT")
         assert env.agent_ids == ("a", "b")
-        assert env.env_config.to_json()["env_kwargs"]["source"] == "tests/lives-v0"
+        assert env.env_config.env_kwargs["source"] == "tests/lives-v0"
     finally:
         del pettingzoo.parallel_registry["tests/lives-v0"]
 
