@@ -1,4 +1,4 @@
-"""The convolutional encoder: what it computes, that no mutation leaves its bounds, that growth is silent."""
+"""EvolvableCNN: its forward pass, its spec, and mutations: growth is exact, removals are refitted."""
 
 import json
 import math
@@ -104,9 +104,9 @@ def test_layer_inputs_and_outputs_follow_the_forward_pass():
         reads = cnn.layer_input(f"convs.{i}", x)
         sums = reads @ cnn.conv(i).matrix().T + cnn.conv(i).bias
         before = sums.clone()
-        heard = cnn.layer_output(f"convs.{i}", sums, reads)
+        outputs = cnn.layer_output(f"convs.{i}", sums, reads)
         assert torch.equal(sums, before)
-    flat = heard.view(2, -1, 6).transpose(1, 2).flatten(1)
+    flat = outputs.view(2, -1, 6).transpose(1, 2).flatten(1)
     torch.testing.assert_close(cnn.layer_input("output", x), flat)
     torch.testing.assert_close(cnn.layer_output("output", cnn.output(flat), flat), cnn(x))
 
@@ -306,7 +306,7 @@ def test_multiply_adds_count_every_position():
 
 
 def check_growth(spec, seed, operations, shape=SHAPE):
-    """Apply growing operators one after the other; none may move an output."""
+    """Apply growth operators in sequence; none may change an output."""
     rng, parent = np.random.default_rng(seed), made(spec, shape, seed=seed)
     x = normal(3, *shape)
     for _ in range(operations):
@@ -365,7 +365,7 @@ def test_growth_can_be_undone(operator, arguments, undo, back, norm):
     states = normal(12, *SHAPE)
     parent = made(CNNSpec((4, 6), layer_norm=norm, **SMALL))
     if norm and operator == "add_layer":
-        return  # fades: the layer does something then
+        return  # it fades in, so it is not exact to remove
     child = mutated(parent, operator, states=states, **arguments)
     again = mutated(child, undo, states=states, **back)
     assert again.spec == parent.spec
@@ -374,7 +374,7 @@ def test_growth_can_be_undone(operator, arguments, undo, back, norm):
 
 @pytest.mark.parametrize("kernel", [3, 5])
 def test_removing_the_last_linear_layer_is_exact(kernel):
-    # two linear maps are one, and the output layer sees all that the removed convolution saw
+    # two linear maps are one, and the output layer reads all positions
     spec = CNNSpec((4, 6), kernel_size=(3, kernel), padding=(0, kernel // 2), activation="Identity", **SMALL)
     parent, states = made(spec), normal(12, *SHAPE)
     child = mutated(parent, "remove_layer", states=states, layer=1)
@@ -408,7 +408,7 @@ def test_consumers_are_refitted_after_a_removal(operator, arguments):
     child = mutated(parent, operator, states=states, **arguments)
     cut = EvolvableCNN(child.spec, SHAPE, 3).double()
     ours, unit_axes = dict(parent.named_parameters()), cut.unit_axes()
-    with torch.no_grad():  # the same without anybody being mended: what is left stays, the rest is dropped
+    with torch.no_grad():  # the same without a refit
         for name, tensor in cut.named_parameters():
             source = ours.get(cut.source_name(name, operator, arguments) or name)
             tensor.copy_(source[tuple(slice(n) for n in tensor.shape)] if len(unit_axes[name]) else source)
@@ -439,7 +439,7 @@ def stacked(specs, batch):
 
 PLAIN = CNNSpec((4, 6), stride_size=(1, 2), padding=(1, 0), **SMALL)
 STACKS = {
-    "alike": [PLAIN] * 3,
+    "equal": [PLAIN] * 3,
     "padded": [PLAIN, PLAIN.evolve(channel_size=(7, 3)), PLAIN.evolve(channel_size=(2, 12))],
     "one": [PLAIN],
     "normed": [s.evolve(layer_norm=True) for s in (PLAIN, PLAIN.evolve(channel_size=(7, 3)), PLAIN)],

@@ -1,4 +1,4 @@
-"""Convolutions that suit an image: one rule from its sides; what a configuration gives stays as it was."""
+"""Default convolutions of an image; given ones are not replaced."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_atari_images_get_the_network_of_mnih_et_al():
     spec = spec_for(4, 84, 84)
     assert lists(spec) == ((32, 64, 64), (8, 4, 3), (4, 2, 1), (0, 0, 0))
     cnn = EvolvableCNN(spec, (4, 84, 84), 64)
-    # 20x20, 9x9 and 7x7 places: (84 - 8) / 4 + 1, (20 - 4) / 2 + 1 (rounded down), 9 - 3 + 1
+    # 20x20, 9x9 and 7x7 positions: (84 - 8) / 4 + 1, (20 - 4) / 2 + 1 (rounded down), 9 - 3 + 1
     weights = (4 * 8 * 8 + 1) * 32 + (32 * 4 * 4 + 1) * 64 + (64 * 3 * 3 + 1) * 64 + (7 * 7 * 64 + 1) * 64
     assert sum(parameter.numel() for parameter in cnn.parameters()) == weights == 278_752
 
@@ -61,7 +61,7 @@ def test_every_image_keeps_positions_and_few_weights(channels, size):
 
 def test_given_limits_hold():
     spec = spec_for(4, 84, 84, max_hidden_layers=2, max_channel_size=40, max_kernel_size=5, min_channel_size=36)
-    assert lists(spec) == ((36, 40), (5, 4), (4, 2), (0, 0))  # the first kernel leaves 20 places, too
+    assert lists(spec) == ((36, 40), (5, 4), (4, 2), (0, 0))  # the first kernel leaves 20 positions, too
     assert lists(spec_for(4, 5, 5, min_hidden_layers=3))[0] == (32, 32, 32)
     with pytest.raises(ConfigurationError, match="max_hidden_layers='2' must be an integer"):
         spec_for(4, 84, 84, max_hidden_layers="2")

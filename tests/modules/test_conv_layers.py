@@ -1,4 +1,4 @@
-"""The convolution layer: every layout and number of axes gives what torch's own convolution gives."""
+"""Convolution layers equal torch's for every number of axes, single and stacked."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def test_many_patches_are_subsampled_evenly():
     geometry = Geometry((1,), (1,), (0,))
     x = torch.arange(3.0 * MAX_REFIT_PATCHES).view(2, 1, -1)  # a kernel of one reads each number once
     rows = made(geometry, inputs=1).patches(x).flatten()
-    # from the first to the last of 3 n numbers in n - 1 steps: each is (3 n - 1) / (n - 1), a little above 3, rounded
+    # from the first to the last of 3 n indices in n - 1 steps: each is (3 n - 1) / (n - 1), a little above 3, rounded
     assert len(rows) == MAX_REFIT_PATCHES
     assert (rows[0], rows[-1]) == (0, 3 * MAX_REFIT_PATCHES - 1)
     assert set(rows.diff().tolist()) == {3.0, 4.0}

@@ -1,4 +1,4 @@
-"""Modules that are mutated by hand, in place: every kind by the names that AgileRL's users know."""
+"""Mutations of modules in place, with AgileRL's names."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def made(kind):
     return module
 
 
-def seen(module, count=64):
+def states_of(module, count=64):
     shape = (module.inputs,) if isinstance(module.inputs, int) else module.inputs
     return torch.randn(count, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
@@ -50,14 +50,14 @@ def test_new_modules_are_usable_and_reproducible(kind):
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)
         assert one.abs().max() <= 1
-    x = seen(first).float()
+    x = states_of(first).float()
     assert first(x).var(0).min() > 0
 
 
 @pytest.mark.parametrize(("kind", "operator"), [(kind, name) for kind, names in GROWTH.items() for name in names])
 def test_growth_changes_the_spec_and_no_output(kind, operator):
     module = made(kind)
-    x, spec = seen(module), module.spec
+    x, spec = states_of(module), module.spec
     before = module(x)
     done = getattr(module, operator)(seed=3)
     assert module.spec == spec.apply(operator, **done) != spec
@@ -67,7 +67,7 @@ def test_growth_changes_the_spec_and_no_output(kind, operator):
 @pytest.mark.parametrize("kind", KINDS)
 def test_growth_can_be_undone(kind):
     module = made(kind)
-    x, before = seen(module, 512), made(kind)(seen(module, 512))
+    x, before = states_of(module, 512), made(kind)(states_of(module, 512))
     add, remove = (f"{verb}_{GROWTH[kind][-1].split('_')[1]}" for verb in ("add", "remove"))
     add, remove = ("add_channel", "remove_channel") if "kernel" in add else (add, remove)
     spec = module.spec
@@ -75,24 +75,24 @@ def test_growth_can_be_undone(kind):
     getattr(module, remove)(states=x, **done)
     assert module.spec == spec
     error = (module(x) - before).square().mean() / before.var()
-    assert error < 0.02  # newborn units were silent, so the ones that go are they, or as good
+    assert error < 0.02  # the new units have no consumers and are removed first
 
 
 def test_lstm_growth_keeps_hooks():
-    lstm, heard = EvolvableLSTM(LSTMSpec(hidden_state_size=16), 3), []
+    lstm, calls = EvolvableLSTM(LSTMSpec(hidden_state_size=16), 3), []
     lstm.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
-    lstm.register_forward_hook(lambda module, inputs, outputs: heard.append(module.num_outputs))
+    lstm.register_forward_hook(lambda module, inputs, outputs: calls.append(module.num_outputs))
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
     before, _ = lstm(x, torch.zeros(5, *lstm.state_shape))
     assert lstm.add_node(nodes=16) == {"nodes": 16}
     after, state = lstm(x, torch.zeros(5, *lstm.state_shape))
-    assert heard == [16, 32]
+    assert calls == [16, 32]
     assert state.shape[-1] == 32
     torch.testing.assert_close(after[:, :16], before)
 
 
 def test_history_lstm_is_narrowed_without_states():
-    """Its samples are windows `[time * features]`; the units that go are the newborn ones, which nobody missed."""
+    """Its inputs are windows `[time * features]`; the new units, without consumers, are removed first."""
     window, stream = (
         EvolvableHistoryLSTM(HistoryLSTMSpec(hidden_state_size=32, num_layers=2), (5, 3)),
         torch.Generator(),
@@ -127,9 +127,9 @@ def test_illegal_mutations_raise_errors():
 
 
 def test_fading_layers_learn_in_proportion_to_their_blend():
-    """What it says is `(1 - blend) x + blend tanh(W x + b)`, so its weights have a gradient once the blend is not 0."""
+    """The output is `(1 - blend) x + blend tanh(W x + b)`, so the weights have a gradient once the blend is not 0."""
     module = EvolvableMLP(MLPSpec((20,), activation="Tanh"), 3, 4)
-    x = seen(module).float()
+    x = states_of(module).float()
     module.add_layer()
     for left, steps in ((1.0, 0), (0.75, 1), (0.25, 2)):
         for _ in range(steps):

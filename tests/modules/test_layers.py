@@ -1,4 +1,4 @@
-"""Layers: each against the formula it stands for, alone and as a stack whose rows are the layers alone."""
+"""Layers against their formulas; rows of stacked layers equal single layers."""
 
 import math
 
@@ -27,7 +27,7 @@ def normal(*shape, seed=0):
 
 
 def scramble_(module, seed):
-    """Give every parameter a value of its own."""
+    """Give every parameter random values."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -280,7 +280,7 @@ def test_no_activation_compiles_a_kernel_per_shape(name, capfd):
         torch.nn.functional.conv2d(torch.ones(4, 8, 12, 12), torch.ones(8, 8, 3, 3))
         ACTIVATIONS[name](x).sum().backward()
     operations = [line for line in capfd.readouterr().out.splitlines() if ",exec," in line]
-    assert any("convolution" in line for line in operations)  # it is told of what oneDNN does
+    assert any("convolution" in line for line in operations)  # the profiler sees oneDNN's kernels
     assert not any("eltwise" in line for line in operations)
 
 

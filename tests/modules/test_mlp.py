@@ -1,4 +1,4 @@
-"""The MLP itself: what it computes, its initial weights, and the names of its axes."""
+"""EvolvableMLP: its forward pass, initial weights and unit axes."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The MLP's spec: what it accepts, what it turns into, and that no mutation leads out of its bounds."""
+"""MLPSpec: what it accepts, and its mutations within limits."""
 
 import json
 

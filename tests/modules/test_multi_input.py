@@ -1,4 +1,4 @@
-"""The encoder of trees: what it computes, beside others in a stack, and after any sequence of mutations."""
+"""EvolvableMultiInput: its forward pass, stacks, and mutations of its extractors."""
 
 import json
 
@@ -158,8 +158,8 @@ def test_windows_are_read_step_by_step():
     memory, past = module.extractors["4"], LEAVES[4].read(x).double()
     state = torch.zeros(6, *memory.state_shape, dtype=torch.float64)
     for step in past.view(6, 3, 2).unbind(1):
-        said, state = memory.step(step, state)
-    torch.testing.assert_close(memory(past), said.view(2, 3, 4), rtol=0, atol=1e-12)
+        outputs, state = memory.step(step, state)
+    torch.testing.assert_close(memory(past), outputs.view(2, 3, 4), rtol=0, atol=1e-12)
 
 
 # ---- the spec
@@ -304,12 +304,12 @@ def test_multiply_adds_count_all_extractors():
     # eye: kernel 2x2 on 6x5x2 (channels last: 2 of 6x5): 3 * 2*4 * (5*4) + 3*5*4 * 8; map: 3 * 1*4 * (3*3) + 3*9 * 8
     eye, map_ = 3 * 2 * 4 * 20 + 60 * 8, 3 * 4 * 9 + 27 * 8
     assert spec.multiply_adds(spec, LEAVES, OUTPUTS) == eye + map_ + (8 + 8 + 3 + 4 + 6) * OUTPUTS
-    remembering = SPECS["with a memory"]
+    recurrent = SPECS["with a memory"]
     past = 3 * 4 * 4 * (2 + 4)  # 3 steps of 4 gates of 4 units, each from 2 inputs and 4 units
-    assert remembering.multiply_adds(remembering, LEAVES, OUTPUTS) == eye + map_ + past + (8 + 8 + 3 + 4 + 4) * OUTPUTS
+    assert recurrent.multiply_adds(recurrent, LEAVES, OUTPUTS) == eye + map_ + past + (8 + 8 + 3 + 4 + 4) * OUTPUTS
 
 
-# ---- beside others in a stack
+# ---- in a stack
 
 
 def mutated(spec, seed, steps=4):
@@ -397,9 +397,9 @@ def test_unit_axes_name_every_axis_with_one_width(spec):
         for group, size in zip(unit_axes[name], tensor.shape, strict=True):
             assert not group or widths.setdefault(group, size) == size
     assert widths["out"] == OUTPUTS
-    remembered = {"4"} if "past" in dict(spec.extractors) and spec is SPECS["with a memory"] else set()
+    recurrent = {"4"} if "past" in dict(spec.extractors) and spec is SPECS["with a memory"] else set()
     assert {place: widths[f"extractors.{place}.out"] for place in module.extractors} == {
-        place: 4 if place in remembered else 8 for place in module.extractors
+        place: 4 if place in recurrent else 8 for place in module.extractors
     }
 
 
@@ -442,7 +442,7 @@ def error(module, x, expected):
     "operator", ["remove_latent_node", "eye.remove_channel", "body.0.remove_node", "past.remove_node"]
 )
 def test_removal_of_what_growth_added_is_nearly_exact(operator):
-    # silent units are the least missed, so all that was there before stays
+    # the new units have no consumer, so they are removed first
     module, x = spread_(made(SPECS["with a memory" if "past" in operator else "another kind"])), rows(400)
     expected = module(x)
     add = {"channels": 8} if "channel" in operator else {"nodes": 8}

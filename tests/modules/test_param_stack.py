@@ -1,4 +1,4 @@
-"""Law 2 and 5 of modules: a stack computes what its members compute, and touches no bit that is not its own."""
+"""Stacks compute what their members compute, and change only their own rows."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_stack_rows_equal_single_members(members, training):
     alone = torch.stack([member.train(training)(x[i]) for i, member in enumerate(members)])
     stack = ParamStack.of(members)
     torch.testing.assert_close(stack.module.train(training)(x), alone, rtol=0, atol=1e-12)
-    # and they still are after they were re-pointed
+    # also after the members' tensors were re-pointed
     torch.testing.assert_close(torch.stack([m(x[i]) for i, m in enumerate(members)]), alone, rtol=0, atol=1e-12)
 
 

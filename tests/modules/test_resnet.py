@@ -1,4 +1,4 @@
-"""The residual encoder: what it computes, that no mutation leaves its bounds, that growth is silent."""
+"""EvolvableResNet: its forward pass, its spec, and mutations: growth is exact, removals are refitted."""
 
 import json
 
@@ -236,7 +236,7 @@ def test_consumers_are_refitted_after_a_removal(operator, arguments):
     child = mutated(parent, operator, states=states, **arguments)
     with torch.no_grad():
         error = (child(states) - parent(states)).square().mean()
-        child.output_kernel().copy_(parent.output_kernel()[:, : child.spec.channel_size])  # as if nobody mended it
+        child.output_kernel().copy_(parent.output_kernel()[:, : child.spec.channel_size])  # the same without a refit
         child.output.bias.copy_(parent.output.bias)
         without = (child(states) - parent(states)).square().mean()
     assert error < 0.7 * without

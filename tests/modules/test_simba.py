@@ -1,4 +1,4 @@
-"""SimBa: what it computes, stacks of unequal members, and mutations that keep what it says."""
+"""EvolvableSimBa: its forward pass, stacks of unequal members, and mutations."""
 
 import json
 
@@ -23,7 +23,7 @@ def normal(*shape, seed=0):
 
 
 def made(spec, inputs=4, num_outputs=3, *, seed=0):
-    """A module of which every parameter has a value of its own."""
+    """A module with random parameters."""
     simba, generator = EvolvableSimBa(spec, inputs, num_outputs).double(), torch.Generator().manual_seed(seed)
     for parameter in simba.parameters():
         nn.init.normal_(parameter, std=0.5, generator=generator)
@@ -256,7 +256,7 @@ def test_new_units_and_blocks_learn():
     _, _, found = flat_gradients(simba, x, slope)
     assert bool((found["output.weight"][:, 6:] != 0).all())
     assert bool((found["blocks.0.inner.weight"][:, 6:] != 0).any(0).all())
-    assert bool((found["blocks.1.outer.weight"][:6] != 0).any(1).all())  # nobody listens to the newborn yet
+    assert bool((found["blocks.1.outer.weight"][:6] != 0).any(1).all())  # the new units have no consumer yet
 
 
 @pytest.mark.parametrize("block", [0, 1, 2])
@@ -292,7 +292,7 @@ def test_outputs_are_refitted_after_units_are_removed():
     simba, x = made(SimBaSpec(**{**SMALL, "hidden_size": 40})), normal(400, 4)
     with torch.no_grad():
         simba.blocks[0].inner.weight[5] = 0.0
-        simba.blocks[0].inner.bias[5] = 0.0  # says nothing
+        simba.blocks[0].inner.bias[5] = 0.0  # always 0
     child = mutated(simba, "remove_node", {"nodes": 10}, states=x)
     wanted = simba(x)
     error = float((child(x) - wanted).detach().square().mean() / (wanted - wanted.mean(0)).detach().square().mean())

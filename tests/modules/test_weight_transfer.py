@@ -1,4 +1,4 @@
-"""Carrying tensors along unit maps, and the ridge refit: small cases whose answer can be written down."""
+"""Copying tensors along unit maps, pruning, and the ridge refit: small cases with known answers."""
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ def test_append_units():
 
 
 def error_without(inputs, weight, units):
-    """What the best refit of the other units on their own leaves of `inputs @ weight.T`, up to a constant."""
+    """The squared error of the best refit of `inputs @ weight.T` without these units, up to a constant."""
     x = inputs - inputs.mean(0)
     others = np.delete(x, units, axis=1)
     target = x @ weight.T
@@ -65,11 +65,11 @@ def ways(*maps):
 
 
 def test_copy_along_axes_copies_survivors_and_fills_new_units():
-    old = np.array([[[1.0, 2], [3, 4]], [[5, 6], [7, 8]]])  # weights, and as many numbers of another kind
+    old = np.array([[[1.0, 2], [3, 4]], [[5, 6], [7, 8]]])  # weights, and moments of the same shape
     new = np.array([[[13.0, 14, 15]], [[23, 24, 25]]])
     result = np.full((2, 3, 3), np.nan)
     copy_along_axes_(result, old, ways([1, -1, 0], [0, -1, 1]), new_outputs=new, new_inputs=np.array([0.0, 9]))
-    # rows come from 1, nowhere, 0; the middle column is new: in every row, the newborn row's too
+    # rows come from 1, nowhere, 0; the middle column is new: in every row, the new row's too
     assert result.tolist() == [[[3, 0, 4], [13, 0, 15], [1, 0, 2]], [[7, 9, 8], [23, 9, 25], [5, 9, 6]]]
     assert old.tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
 
@@ -99,7 +99,7 @@ WAYS = {
 def test_new_rows_have_the_median_length():
     child = {"a.weight": np.full((1, 3, 2), np.nan), "a.bias": np.full((1, 3), 9.0)}
     copy_units_(child, PARENT, WeightMap(**WAYS), generator=stream())
-    # rows of length 5 and 10, whose (lower) median is 5; its direction is that of two Gaussian numbers
+    # rows of length 5 and 10, whose (lower) median is 5; its direction is that of two Gaussian draws
     direction = torch.randn(2, generator=stream())
     expected = [[3.0, 4], [6, 8], (5 * direction / direction.norm()).tolist()]
     np.testing.assert_allclose(child["a.weight"], [expected], rtol=1e-6)
@@ -120,7 +120,7 @@ def test_new_rows_among_zero_ones_are_nonzero():
 
 
 def test_new_noise_has_the_median_length():
-    # what stands in the child is 1 in each entry: length sqrt(2) becomes the median's 5
+    # the child's entries are 1: a length of sqrt(2) becomes the median's 5
     ways = {key: {k.replace("weight", "weight_sigma"): v for k, v in part.items()} for key, part in WAYS.items()}
     ways["sources"] = {"a.weight_sigma": "a.weight"}
     child = {"a.weight_sigma": np.ones((1, 3, 2))}
