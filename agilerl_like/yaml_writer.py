@@ -1,4 +1,4 @@
-"""The YAML dialect of configurations: types of plain scalars, and a writer that quotes text which looks like another."""
+"""The YAML dialect of configurations: types of plain scalars, and a writer that quotes ambiguous text."""
 
 from __future__ import annotations
 

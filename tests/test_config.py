@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from agilerl_like import PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.config import Config, Draft, MutationConfig, RangeConfig, Section, build, load
-from agilerl_like.config.yaml12 import value_of
+from agilerl_like.config.yaml12 import parse_value
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutations, RLParameter, TournamentSelection, TruncationSelection
 from agilerl_like.networks.architecture import NetworkSpec
@@ -133,7 +133,7 @@ class TestReading:
     @given(PLAIN_DATA)
     def test_data_is_read_as_it_was_written_whatever_text_looks_like(self, data):
         text = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True)
-        assert value_of(text, "data").data == data
+        assert parse_value(text, "data").data == data
         assert yaml.safe_load(text) == data  # by those, too, who read YAML 1.1
 
     @pytest.mark.parametrize("text", ["none", "1e5", "-1e-3", "007", "off", "a\x85b"])
@@ -273,7 +273,7 @@ class TestRefusing:
             ("mutation: {rl_hp: -1}", "mutation.rl_hp=-1.0 must be a relative weight"),
             ("training: {max_steps: 0}", "training.max_steps=0 must be a positive integer"),
             ("training: {max_steps: 1.5}", "training.max_steps=1.5: input should be a valid integer"),
-            ("training: {fitness: rating}", "training.fitness='rating' is for teams; allowed is 'return'"),
+            ("training: {fitness: rating}", "training.fitness='rating' is for multi-agent runs; allowed is 'return'"),
             ("training: {fitness: ratin}", "training.fitness='ratin' is unknown; did you mean 'rating'"),
             ("training: 5", "training=5: input should be a dictionary"),
             ("seed: -1", "seed=-1: input should be greater than or equal to 0"),
@@ -291,7 +291,7 @@ class TestRefusing:
         for line, field in ((3, "algorithm.lr=-1"), (4, "algorithm.gamma=2"), (5, "training.target=inf")):
             problem = next(problem for problem in said.split("; ") if problem.startswith(field))
             assert problem.endswith(f"run.yaml, line {line})")
-        assert "did you mean 'threads'? (--run.treads)" in said
+        assert "did you mean 'threads' or 'trackers'? (--run.treads)" in said
 
     def test_contradictions_are_found_before_any_env_is_made(self, read):
         assert "batch_size=300" in refusal(
@@ -301,20 +301,20 @@ class TestRefusing:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("seed: 1\ntraining: {max_steps: 1\nrun: {}", "line 3: this is no YAML"),
+            ("seed: 1\ntraining: {max_steps: 1\nrun: {}", "line 3: not valid YAML"),
             ("seed: 1\nalgorithm: {lr: 1}\nseed: 2", "line 3: seed is already given in line 1"),
             ("algorithm:\n  lr: 1\n  lr: 2", "line 3: algorithm.lr is already given in line 2"),
             ("- 1", "holds [1]; allowed are settings by name"),
             ("a: &x {b: *x}", "aliases are nested too deep"),
-            ("a: \0", "this is no YAML"),
-            ("!!python/object/apply:os.system ['true']", "this is no YAML"),
+            ("a: \0", "not valid YAML"),
+            ("!!python/object/apply:os.system ['true']", "not valid YAML"),
             ("", "environment is missing"),
-            ("seed: !!int foo", "line 1: this is no YAML: 'foo' is no whole number"),
-            ("seed: 1\nalgorithm: {lr: !!float x}", "line 2: this is no YAML: 'x' is no number"),
-            ("seed: !!bool maybe", "line 1: this is no YAML: 'maybe' is no flag"),
-            ("seed: !!timestamp x", "line 1: this is no YAML: could not determine a constructor for the tag"),
-            (f"seed: {'9' * 5000}", "line 1: this is no YAML: '9999"),
-            ('seed: "\\UFFFFFFFF"', "this is no YAML"),
+            ("seed: !!int foo", "line 1: not valid YAML: 'foo' is not a valid integer"),
+            ("seed: 1\nalgorithm: {lr: !!float x}", "line 2: not valid YAML: 'x' is not a valid number"),
+            ("seed: !!bool maybe", "line 1: not valid YAML: 'maybe' is not a valid flag"),
+            ("seed: !!timestamp x", "line 1: not valid YAML: could not determine a constructor for the tag"),
+            (f"seed: {'9' * 5000}", "line 1: not valid YAML: '9999"),
+            ('seed: "\\UFFFFFFFF"', "not valid YAML"),
             ("seed: 0b_", "seed='0b_': input should be a valid integer"),
             ("a: [{b: 1}, {b: 1, c: 2,\n b: 3}]", "line 2: a.1.b is already given in line 1"),
             ("a:\n- ? [1]\n  : 2", "line 2: a key is empty, a list or a mapping; allowed are names"),
@@ -366,7 +366,7 @@ class TestRefusing:
         for path, message in (
             ("no.yaml", "No such file"),
             (".", "is a folder, a FIFO or a device"),
-            ("binary.yaml", "no text in UTF-8"),
+            ("binary.yaml", "is not UTF-8 text"),
         ):
             with pytest.raises(ConfigurationError, match=message):
                 load(tmp_path / path)
@@ -376,8 +376,8 @@ class TestRefusing:
         [
             (("3", "--seed", "4"), "argument='3' belongs to no option"),
             (("--seed",), "option='--seed' lacks its value"),
-            (("--seed", "[3"), "--seed='[3', line 1: this is no YAML"),
-            (("--seed", "!!int foo"), "--seed='!!int foo', line 1: this is no YAML"),
+            (("--seed", "[3"), "--seed='[3', line 1: not valid YAML"),
+            (("--seed", "!!int foo"), "--seed='!!int foo', line 1: not valid YAML"),
             (("--environment.wrappers", "[{name: a, name: b}]"), "line 1: 0.name is already given in line 1"),
             (("--training.max-steps", "0"), "training.max_steps=0 must be a positive integer (--training.max-steps)"),
             (("--lr", "1"), "config key='lr' is unknown"),
@@ -518,7 +518,7 @@ class TestShippedFiles:
             pytest.skip(f"{extra} is in an extra that is not installed")
         setup = build(load(path, ["--population.size", "2"]))
         training = setup.env_setup.make_training_env(2, 1)
-        collector = setup.env_setup.collector(
+        collector = setup.env_setup.make_collector(
             setup.population, setup.env_setup.stepped(training), PhaseTimer(("env", "act", "learn"))
         )
         collector.reset(range(2))

@@ -1,7 +1,7 @@
-"""Typed configurations of runs: read from YAML files and the command line, judged as a whole, and built.
+"""Typed configurations of runs, from YAML files and the command line.
 
-`load` reads and judges; `build` makes the envs and the population; `check_resume_changes` is for runs that go on,
-`check_trust` for folders that may come from anyone.
+`load` reads and validates, `build` makes the environments and the population, `check_resume_changes` is for resumed
+runs, `check_trust` for run folders that may come from anyone.
 """
 
 from agilerl_like.config.loader import Draft, load

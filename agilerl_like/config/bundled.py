@@ -1,6 +1,6 @@
-"""The configurations that come with the package, and what a name on the command line stands for.
+"""The configurations that come with the package, and the lookup of names on the command line.
 
-In a wheel they are `agilerl_like/configs`; in a checkout, the folder `configs` beside the package.
+In a wheel they are in `agilerl_like/configs`, in a checkout in the folder `configs` beside the package.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from agilerl_like.config.loader import Draft
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 ANY_ENVIRONMENT = "any_environment.yaml"
-"""What an environment gets that has no configuration of its own."""
+"""The configuration of environments that have none of their own."""
 YAML = (".yaml", ".yml")
 GYMNASIUM, IMPORT_PATH, PETTINGZOO = r"[\w./:-]+-v\d+", r"[\w.]+:[\w.]+", r"\w+(\.\w+)+_v\d+"
-"""What environments are called: CartPole-v1, own:Env, mpe2.simple_spread_v3."""
+"""Patterns of environment ids: CartPole-v1, own:Env, mpe2.simple_spread_v3."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Bundled:
 
     @property
     def has_no_wrappers(self) -> bool:
-        """Whether its environment is used as it is, without wrappers."""
+        """Whether its environment has no wrappers."""
         return "wrappers" not in self.draft.data["environment"]
 
     @property
     def summary(self) -> str:
-        """The first line of the file: what there is to learn, and why one would choose this configuration."""
+        """The first line of the file: the task and when to choose this configuration."""
         with self.path.open(encoding="utf-8") as file:
             return file.readline().removeprefix("#").strip()
 
@@ -66,13 +66,13 @@ def bundled_configs() -> list[Bundled]:
 
 
 def find_config(name: str) -> Draft:
-    """Return the settings that a name stands for: of a file, a bundled configuration, or an environment.
+    """Return the settings of a file, a bundled configuration, or an environment.
 
-    An environment's settings are those of the bundled configuration for it (of several, one without wrappers, and of
-    these the one with the shortest name), else those of `any_environment.yaml`.
+    An environment has the settings of its bundled configuration (of several, of one without wrappers, and of these the
+    one with the shortest name), else of `any_environment.yaml`.
 
     Raises:
-        ConfigurationError: it is none of these, or the file is no YAML.
+        ConfigurationError: the name is none of these, or the file is not YAML.
     """
     if Path(name).is_file() or name.endswith(YAML):
         return Draft.read(name)
@@ -93,7 +93,7 @@ def find_config(name: str) -> Draft:
 
 
 def _for_any(environment: str, algorithm: str) -> Draft:
-    """The settings for an environment that no bundled configuration is made for."""
+    """The settings of an environment without a bundled configuration."""
     draft = Draft.read(_folder() / ANY_ENVIRONMENT)
     sections = {"environment": {"id": environment}, "algorithm": {"name": algorithm}}
     return replace(draft, data={**draft.data, **{name: own | draft.data[name] for name, own in sections.items()}})

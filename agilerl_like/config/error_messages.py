@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in our words: the setting, its value, what is allowed, and where it stands."""
+"""pydantic's errors as messages that name the setting, its value, what is allowed, and file and line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agilerl_like.registry import registered
 
 
 class Problem(NamedTuple):
-    """Something that is wrong, and where it stands; empty if nobody wrote it."""
+    """A problem and its location, which is empty for a setting that was not given."""
 
     text: str
     location: str
@@ -26,13 +26,13 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class ErrorFormatter:
-    """Says what pydantic found in a kind of configuration, of which each key has a place."""
+    """Formats pydantic's errors of one configuration."""
 
     config_class: type[Config]
     locations: Mapping[KeyPath, str]
 
     def problems(self, found: Any) -> Iterator[Problem]:
-        """One problem; several, if settings contradict each other."""
+        """Yield one problem, or several if settings are inconsistent."""
         loc = tuple(str(part) for part in found["loc"])
         own = found.get("ctx", {}).get("error")
         if isinstance(own, ConfigurationError):
@@ -53,7 +53,7 @@ class ErrorFormatter:
         return f"{name}={value!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
 
     def _unknown_key(self, field: str, loc: KeyPath) -> ConfigurationError:
-        """The error for a key that a section lacks; a name of another library is told its section, too."""
+        """The error for an unknown key; for a name of another library it names the section too."""
         foreign = foreign_setting(loc[-1])
         if foreign is None or loc[0] == "hyperparameters":
             return unknown_name(field, loc[-1], self._near(loc))
@@ -61,11 +61,11 @@ class ErrorFormatter:
         return renamed_error(field, loc[-1], foreign.name if stands_here else foreign.setting, foreign)
 
     def location(self, loc: KeyPath) -> str:
-        """Where something stands, or what it stands in."""
+        """The location of a setting, or else of the section that contains it."""
         return next((self.locations[loc[:end]] for end in range(len(loc), 0, -1) if loc[:end] in self.locations), "")
 
     def _own_problem(self, loc: KeyPath, text: str) -> Problem:
-        """Put the section in front of one of our own errors, which begin with the setting that is wrong."""
+        """Prepend the section to one of our own errors, which begin with the setting that is wrong."""
         if loc[-1:] == ("[key]",):
             return Problem(f"{'.'.join(loc[:-2])} {text}", self.location(loc[:-1]))
         text = text.replace("hp_config.", "hyperparameters.")  # its name in Python
@@ -73,13 +73,13 @@ class ErrorFormatter:
         if named is None:
             return Problem(": ".join(filter(None, (".".join(loc), text))), self.location(loc))
         name = named[0]
-        path = (*loc, *name.split("."))
+        path = (*loc[:-1], *name.split(".")) if loc[-1:] == (name.split(".")[0],) else (*loc, *name.split("."))
         if len(path) == 1:
             path = (*self._sections_with(name)[:1], name)
         return Problem(f"{'.'.join(path)}{text.removeprefix(name)}", self.location(path))
 
     def _near(self, loc: KeyPath) -> list[str]:
-        """What an unknown key could have meant: what its section holds, and where other sections hold that name."""
+        """Candidates for an unknown key: the settings of its section, and settings of that name in other sections."""
         elsewhere = [f"{section}.{loc[-1]}" for section in self._sections_with(loc[-1])]
         if len(loc) == 1:
             return [*self.config_class.model_fields, *elsewhere]

@@ -1,6 +1,6 @@
-"""What somebody wrote, in a file and behind it on the command line, becomes a configuration, or is refused as a whole.
+"""Loading of configurations from a YAML file and the options behind it on the command line.
 
-Which kind of configuration it is, that of agents or of teams, is told by the algorithm's name.
+Both are validated together; the class of the configuration follows from the algorithm's name.
 """
 
 from __future__ import annotations
@@ -26,126 +26,126 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file, then options such as `--training.max-steps 1e5`, whose values are YAML too.
 
     Raises:
-        ConfigurationError: with every mistake that can be seen, each with its place.
+        ConfigurationError: lists every problem with its location.
     """
     return Draft.read(path).override(overrides).validate()
 
 
 Option: TypeAlias = tuple[str, list[str]]
-"""What was typed: its name, and what follows it."""
+"""An option of the command line and the arguments behind it."""
 
 TEXT_EXPECTED = ("string_type", "path_type")
-"""What pydantic calls it that a number or a flag stands where text is wanted."""
+"""pydantic's error types for a number or a flag in place of text."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What somebody wrote, not yet judged; where each piece of it stands, and how numbers and flags were written."""
+    """Settings that are not validated yet."""
 
     data: dict[str, Any]
     locations: dict[KeyPath, str] = field(default_factory=dict)
+    """File and line, or option, of each key."""
     texts: dict[KeyPath, str] = field(default_factory=dict)
+    """The original text of numbers and flags."""
     options: tuple[Option, ...] = ()
-    """Those that were written over what there was before."""
+    """The options that were applied to `before`."""
     before: Draft | None = None
 
     @classmethod
     def read(cls, path: Path | str) -> Draft:
-        """Read a YAML file; a key with nothing behind it says nothing."""
-        written = yaml12.read_yaml(path)
-        data = {} if written.data is None else written.data
+        """Read a YAML file; keys without a value are ignored."""
+        parsed = yaml12.read_yaml(path)
+        data = {} if parsed.data is None else parsed.data
         if not isinstance(data, dict):
             raise ConfigurationError(f"{path} holds {data!r:.40}; allowed are settings by name, such as 'seed: 1'")
-        return cls(data, written.locations, written.texts)
+        return cls(data, parsed.locations, parsed.texts)
 
     def override(self, arguments: Sequence[str]) -> Draft:
-        """Write options over it: `--algorithm.clip-coef 0.1` is what `algorithm: {clip_coef: 0.1}` is in a file."""
+        """Apply options: `--algorithm.clip-coef 0.1` has the effect of `algorithm: {clip_coef: 0.1}` in a file."""
         return self._with(tuple(_options(arguments)))
 
     def _with(self, options: tuple[Option, ...]) -> Draft:
-        data, locations, spelled = copy.deepcopy(self.data), dict(self.locations), dict(self.texts)
-        for option, texts in options:
+        data, locations, texts = copy.deepcopy(self.data), dict(self.locations), dict(self.texts)
+        for option, arguments in options:
             path = tuple(option.removeprefix("--").replace("-", "_").split("."))
             section = data
             for part in path[:-1]:
                 if not isinstance(section.get(part), dict):
                     section[part] = {}
                 section = section[part]
-            written = _value(option, texts)
-            section[path[-1]] = written.data
-            locations = {place: where for place, where in locations.items() if place[: len(path)] != path} | {
-                path: option
-            }
-            spelled = {place: text for place, text in spelled.items() if place[: len(path)] != path}
-            spelled |= {(*path, *place): text for place, text in written.texts.items()}
-        return Draft(data, locations, spelled, options, self)
+            parsed = _value(option, arguments)
+            section[path[-1]] = parsed.data
+            locations = {key: where for key, where in locations.items() if key[: len(path)] != path} | {path: option}
+            texts = {key: text for key, text in texts.items() if key[: len(path)] != path}
+            texts |= {(*path, *key): text for key, text in parsed.texts.items()}
+        return Draft(data, locations, texts, options, self)
 
     @property
     def config_class(self) -> type[Config]:
-        """What kind of configuration this is; an agent's, if that is not to be told."""
-        named = reduce(_entry, ("algorithm", "name"), self.data)
-        return registered("config").get(named, Config) if isinstance(named, str) else Config
+        """The class of configurations of the algorithm; PPO's if the name is missing or unknown."""
+        name = reduce(_entry, ("algorithm", "name"), self.data)
+        return registered("config").get(name, Config) if isinstance(name, str) else Config
 
     def validate(self) -> Config:
-        """Return the configuration, or raise ConfigurationError with every problem."""
-        judged = self._try_validate()
-        if isinstance(judged, Config):
-            return judged
-        raise ConfigurationError("; ".join(map(str, self._with_responsible_options(judged))))
+        """Return the configuration; ConfigurationError lists every problem."""
+        result = self._try_validate()
+        if isinstance(result, Config):
+            return result
+        raise ConfigurationError("; ".join(map(str, self._with_responsible_options(result))))
 
     def _try_validate(self) -> Config | list[Problem]:
-        wording = ErrorFormatter(self.config_class, self.locations)
+        formatter = ErrorFormatter(self.config_class, self.locations)
         try:
             config = self._validated()
         except ValidationError as error:
-            return [problem for found in error.errors(include_url=False) for problem in wording.problems(found)]
-        return [*self._flags_in_place_of_numbers(config, wording)] or config
+            return [problem for found in error.errors(include_url=False) for problem in formatter.problems(found)]
+        return [*self._flags_in_place_of_numbers(config, formatter)] or config
 
     def _with_responsible_options(self, problems: Sequence[Problem]) -> Iterator[Problem]:
-        """The problems, with the options without which they would not be in the place of the file's lines."""
-        without = self._problems_without_each()
+        """The problems; one that disappears without an option is located at the option, not at a line of the file."""
+        without = self._problems_without_each_option()
         for problem in problems:
-            guilty = [option for option, texts in without if problem.text not in texts]
-            is_told = not guilty or any(problem.location == option for option, _ in self.options)
-            yield problem if is_told else problem._replace(place=", ".join(guilty))
+            responsible = [option for option, texts in without if problem.text not in texts]
+            is_located = not responsible or any(problem.location == option for option, _ in self.options)
+            yield problem if is_located else problem._replace(location=", ".join(responsible))
 
-    def _problems_without_each(self) -> list[tuple[str, set[str]]]:
-        """What would be wrong if an option had not been given, for each."""
+    def _problems_without_each_option(self) -> list[tuple[str, set[str]]]:
         if self.before is None:
             return []
         found = []
         for number, (option, _) in enumerate(self.options):
-            judged = self.before._with((*self.options[:number], *self.options[number + 1 :]))._try_validate()
-            found.append((option, set() if isinstance(judged, Config) else {problem.text for problem in judged}))
+            result = self.before._with((*self.options[:number], *self.options[number + 1 :]))._try_validate()
+            found.append((option, set() if isinstance(result, Config) else {problem.text for problem in result}))
         return found
 
     def _validated(self) -> Config:
-        """The configuration; where text was wanted and a number or a flag was read, it is what was written."""
+        """The configuration; a number or flag where text is expected is replaced by its original text."""
         try:
             return self.config_class.model_validate(self.data)
         except ValidationError as error:
-            wanting = {tuple(map(str, found["loc"])) for found in error.errors() if found["type"] in TEXT_EXPECTED}
-            if not wanting & self.texts.keys():
+            expected = {tuple(map(str, found["loc"])) for found in error.errors() if found["type"] in TEXT_EXPECTED}
+            replaceable = expected & self.texts.keys()
+            if not replaceable:
                 raise
         data = copy.deepcopy(self.data)
-        for place in wanting & self.texts.keys():
-            section = reduce(_entry, place[:-1], data)
+        for path in replaceable:
+            section = reduce(_entry, path[:-1], data)
             if isinstance(section, dict):
-                section[place[-1]] = self.texts[place]
+                section[path[-1]] = self.texts[path]
         return self.config_class.model_validate(data)
 
-    def _flags_in_place_of_numbers(self, config: Config, wording: ErrorFormatter) -> Iterator[Problem]:
-        """What pydantic lets pass, for to Python true is 1."""
-        read = config.to_json()
+    def _flags_in_place_of_numbers(self, config: Config, formatter: ErrorFormatter) -> Iterator[Problem]:
+        """Flags that pydantic accepts as numbers, because True == 1."""
+        validated = config.to_json()
         for path in self.locations:
-            written, understood = (reduce(_entry, path, data) for data in (self.data, read))
-            if isinstance(written, bool) and type(understood) in (int, float):
-                text = f"{'.'.join(path)}={written!r}: input should be a number, not a flag"
-                yield Problem(text, wording.location(path))
+            given, result = (reduce(_entry, path, data) for data in (self.data, validated))
+            if isinstance(given, bool) and type(result) in (int, float):
+                text = f"{'.'.join(path)}={given!r}: input should be a number, not a flag"
+                yield Problem(text, formatter.location(path))
 
 
 def _options(arguments: Sequence[str]) -> Iterator[Option]:
-    """Split `--a 1 --b=2 --c 3 4` into options and what follows each."""
+    """Split `--a 1 --b=2 --c 3 4` into options and their arguments."""
     rest = list(arguments)
     while rest:
         option, equals, value = rest.pop(0).partition("=")
@@ -160,7 +160,7 @@ def _options(arguments: Sequence[str]) -> Iterator[Option]:
 
 
 def _value(option: str, texts: list[str]) -> ParsedYaml:
-    """The value of an option: a list where several things follow it."""
+    """The value of an option; several arguments are a list."""
     values = [yaml12.parse_value(text, option) for text in texts]
     return values[0] if len(values) == 1 else ParsedYaml([value.data for value in values])
 

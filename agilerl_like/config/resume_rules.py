@@ -1,7 +1,7 @@
-"""What may change when a run goes on, and what a run keeps that has begun.
+"""Which settings may change when a run is resumed.
 
-What members are made of stands in the checkpoint, and nobody reads it from a configuration again. If it were given
-anew it would change nothing, and config.yaml would say what is not true.
+The members are read from the checkpoint and not built from the configuration again: a new setting for them would have
+no effect, and config.yaml would be wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.run_settings import flatten_settings, repr_setting
 
 CHANGEABLE_SECTIONS = ("environment", "selection", "mutation", "training", "run")
-"""Sections that are read from the configuration whenever a run begins or goes on."""
+"""Sections that are read from the configuration at every start and resume."""
 FIXED_SETTINGS = (
     ("environment", "id"),
     ("environment", "kwargs"),
@@ -25,27 +25,26 @@ FIXED_SETTINGS = (
     ("run", "dir"),
     ("run", "overwrite"),
 )
-"""What stays nevertheless: the world, by what steps are counted, how fitness is measured, and where all is written.
+"""Settings of these sections that cannot change: environment, step counting, fitness, output folder.
 
-In another world, or measured otherwise, the best fitness so far would be of another kind than those to come: nobody
-might reach it again, or anybody, and the best agent would be the best at something else.
+In another environment, or measured in another way, later fitnesses could not be compared with the best one so far.
 """
 
 
 def check_resume_changes(before: Config, after: Config) -> None:
-    """Raise ConfigurationError, with every change, if a run of one configuration cannot go on with another."""
+    """Raise ConfigurationError, listing every change that a resumed run must not make."""
     old, new = dict(flatten_settings(before.to_json())), dict(flatten_settings(after.to_json()))
     refused = [
-        f"{'.'.join(place)}={repr_setting(new, place)} is {repr_setting(old, place)} in this run"
-        for place in {**old, **new}
-        if _stays(place) and repr_setting(old, place) != repr_setting(new, place)
+        f"{'.'.join(path)}={repr_setting(new, path)} is {repr_setting(old, path)} in this run"
+        for path in {**old, **new}
+        if _is_fixed(path) and repr_setting(old, path) != repr_setting(new, path)
     ]
     if refused:
         raise ConfigurationError(
-            f"{'; '.join(refused)}: a run keeps that; allowed are changes of {', '.join(CHANGEABLE_SECTIONS)}, but for "
-            f"{', '.join('.'.join(place) for place in FIXED_SETTINGS)}"
+            f"{'; '.join(refused)}: fixed for the whole run; allowed are changes of "
+            f"{', '.join(CHANGEABLE_SECTIONS)}, except {', '.join(map('.'.join, FIXED_SETTINGS))}"
         )
 
 
-def _stays(place: KeyPath) -> bool:
-    return place[0] not in CHANGEABLE_SECTIONS or place[:2] in FIXED_SETTINGS  # also what stands inside it
+def _is_fixed(path: KeyPath) -> bool:
+    return path[0] not in CHANGEABLE_SECTIONS or path[:2] in FIXED_SETTINGS

@@ -1,7 +1,7 @@
 """The whole configuration of a run, and the environments and population that are built from it.
 
-Validation builds one agent with placeholder spaces, so that inconsistent settings are reported before any environment is
-made.
+Validation builds one agent with placeholder spaces, so that inconsistent settings are reported before any environment
+is made.
 """
 
 from __future__ import annotations

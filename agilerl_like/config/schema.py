@@ -1,7 +1,6 @@
-"""The sections of a run's configuration: frozen models, each with its settings, their defaults and what they mean.
+"""The sections of a run's configuration: frozen models with the defaults and descriptions of all settings.
 
-Every default is read from the one place that defines it, and what a section can judge by itself it judges when it is
-read.
+Every default is read from the class that defines it. A section validates everything that does not depend on others.
 """
 
 from __future__ import annotations
@@ -36,55 +35,56 @@ from agilerl_like.reporting.trackers import TRACKERS
 from agilerl_like.training.training_arguments import TrainingArguments
 
 AUTO = "auto"
-"""The name of whichever device this machine has."""
+"""The device name that stands for cuda if there is one, else cpu."""
 MAX_THREADS = 1024
-"""More than any machine has work for; where there is no room for more, they end the process without a word."""
+"""More than any machine can use; too many threads end the process without an error message."""
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
 
 class Section(BaseModel):
-    """A part of the configuration: unknown keys are errors, and nothing changes once it is read."""
+    """A part of the configuration: unknown keys are errors, and instances are immutable."""
 
     model_config = STRICT | {"frozen": True}
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class AlgorithmConfig(PPOConfig):
-    """What is trained, and its settings; those in `hyperparameters` evolve from here."""
+    """The algorithm and its settings; settings in `hyperparameters` evolve from these values."""
 
     name: Literal["PPO"] = "PPO"
     """The algorithm."""
 
     def settings(self) -> dict[str, Any]:
-        """The settings alone."""
+        """Return the settings without the name."""
         return {known.name: getattr(self, known.name) for known in fields(self) if known.name != "name"}
 
 
 class EnvironmentConfig(Section):
-    """Where members train and are tested."""
+    """The environment for training and evaluation."""
 
     id: str
     """Gymnasium's id ("CartPole-v1", "package:Env-v0") or an import path ("package.module:factory")."""
     num_envs: Count = VecEnvConfig.num_envs
     """Copies of the env for each member."""
     backend: Backend = VecEnvConfig.backend
-    """Who steps them: gymnasium's native vector env, one process (sync), one for each env (async), many envs in each of
-    a few (workers), or EnvPool; auto: the quickest that runs the env unchanged."""
+    """How they are stepped: by gymnasium's native vector env (vector), in this process (sync), in one process for each
+    env (async), in a few processes with many envs each (workers), or by EnvPool; auto: the fastest that suits the
+    env."""
     num_workers: Count | None = VecEnvConfig.num_workers
-    """Processes of the workers backend; one for each core if left out."""
+    """Processes of the workers backend; none: one for each core."""
     step_timeout: Positive = VecEnvConfig.step_timeout
-    """Seconds after which a worker that does not answer counts as dead."""
+    """Seconds after which a worker that does not answer is considered dead."""
     wrappers: tuple[str | dict[str, Any], ...] = ()
-    """Around each env: names from gymnasium.wrappers, import paths, or {name: ..., its arguments}."""
+    """Wrappers of each env: names from gymnasium.wrappers, import paths, or {name: ..., its arguments}."""
     training_wrappers: tuple[str | dict[str, Any], ...] = ()
-    """Around those in training alone, such as NormalizeReward: fitness, target and eval go by the environment's own
-    reward. They keep the spaces."""
+    """Further wrappers for training only, such as NormalizeReward, which keep the spaces: fitness, target and eval use
+    the environment's own reward."""
     kwargs: dict[str, Any] = {}
-    """Arguments of the env itself."""
+    """Arguments of the env."""
 
     @property
     def env_config(self) -> VecEnvConfig:
-        """How the envs are made."""
+        """The arguments of `make_vect_envs`."""
         return VecEnvConfig(
             self.id,
             self.num_envs,
@@ -98,12 +98,12 @@ class EnvironmentConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> EnvironmentConfig:
-        _ = self.env_config  # nothing is imported for it
+        _ = self.env_config  # imports nothing
         return self
 
     @classmethod
     def import_paths(cls, written: Mapping[str, Any]) -> dict[str, str]:
-        """The import paths among the settings of this section, by field: what is imported when the envs are made."""
+        """Return the import paths among the settings of this section, by field."""
         named = {"id": written.get("id")}
         for key in ("wrappers", "training_wrappers"):
             listed = written.get(key) or ()
@@ -117,38 +117,38 @@ class EnvironmentConfig(Section):
 
 
 class PopulationConfig(Section):
-    """The members at the start."""
+    """The initial population."""
 
     size: Count = 4
-    """How many members there are, always."""
+    """Number of members, in all generations."""
     sample_hyperparameters: bool = True
-    """Draw the first `hyperparameters` of every member but the first from their ranges; the first keeps the settings of
-    `algorithm`. Without ranges nothing is drawn; false: all members start from the same settings."""
+    """Draw the initial `hyperparameters` of all members except the first from their ranges; the first has the settings
+    of `algorithm`. false: all members start with the settings of `algorithm`."""
     pre_training_mutation: bool = False
     """Mutate every member once before the first generation."""
 
 
 class RangeConfig(Section):
-    """The range of one hyperparameter and how it moves in it."""
+    """Range and mutation of one hyperparameter."""
 
     min: int | float
     """Smallest value."""
     max: int | float
     """Largest value."""
     scale: Scale = RLParameter.scale
-    """How the range is sampled; auto: log where it is positive and spans a factor of ten, else linear."""
+    """Scale for sampling; auto: log if the range is positive and spans a factor of ten, else linear."""
     dtype: Literal["int", "float"] = "float"
-    """Kind of number; left out: that of the setting."""
+    """Type of the values; left out: that of the setting."""
     shrink_factor: float = RLParameter.shrink_factor
-    """A step down multiplies by this."""
+    """Factor of a step down."""
     grow_factor: float = RLParameter.grow_factor
-    """A step up multiplies by this."""
+    """Factor of a step up."""
     resample: float = RLParameter.resample
-    """Probability that a mutation draws from the whole range instead of taking a step."""
+    """Probability that a mutation samples the whole range instead of taking a step."""
 
     @property
     def parameter(self) -> RLParameter:
-        """The range as evolution knows it."""
+        """The range as `RLParameter`."""
         return RLParameter(**dict(self))
 
     @model_validator(mode="after")
@@ -158,7 +158,7 @@ class RangeConfig(Section):
 
 
 def check_evolvable(name: str) -> str:
-    """The name of a setting that evolution may change; ConfigurationError if it is none."""
+    """Return the name of a setting that can evolve; ConfigurationError for other names."""
     if name not in NUMERIC:
         raise unknown_name("key", name, NUMERIC)
     return name
@@ -170,27 +170,27 @@ class MLPConfig(MLPSpec):
 
 
 class NetworkConfig(Section):
-    """The first architecture of actor and critic: AgileRL's `net_config`."""
+    """The initial architecture of actor and critic: AgileRL's `net_config`."""
 
     encoder: str | None = None
-    """Kind of encoder: mlp, simba, cnn, resnet or multi_input; none: the one that suits the observations."""
+    """mlp, simba, cnn, resnet, multi_input or a registered encoder; none: the default for the observations."""
     simba: bool = False
-    """Use the encoder simba where no `encoder` is named: AgileRL's way to say so."""
+    """Use the encoder simba if no `encoder` is given (AgileRL's key)."""
     encoder_config: dict[str, Any] = {}
-    """From the observation to the latent layer: what is not as its kind has it by default."""
+    """Settings of the encoder, from the observation to the latent layer, that differ from its defaults."""
     memory_config: dict[str, Any] = {}
-    """What is remembered of the latent layer over an episode (recurrent): what is not as it is by default."""
+    """Settings of the recurrent layer behind it that differ from its defaults (recurrent: true)."""
     head_config: MLPConfig = MLPConfig(**asdict(NetworkSpec().head))
-    """From there to the outputs."""
+    """Settings of the head, from the latent layer to the outputs."""
     latent_dim: int = NetworkSpec.latent_dim
     """Width of the latent layer."""
     min_latent_dim: int = NetworkSpec.min_latent_dim
-    """Smallest width that mutations may give it."""
+    """Smallest width that mutations can reach."""
     max_latent_dim: int = NetworkSpec.max_latent_dim
-    """Largest width that mutations may give it."""
+    """Largest width that mutations can reach."""
 
     def net_config(self, *, without_env: bool = False) -> dict[str, Any]:
-        """The `net_config` of the algorithm; `without_env`: one for any observations, before the environment's are known."""
+        """Return the `net_config`; `without_env`: one for any observations, before the env's are known."""
         memory = split_recurrent(self.encoder_config)[1]
         return self.model_dump() | ({"encoder": "mlp", "encoder_config": memory} if without_env else {})
 
@@ -199,15 +199,15 @@ class NetworkConfig(Section):
     def _complete(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        said = {key: value for key, value in given.items() if value is not None}
-        if "head_config" in said:
-            said["head_config"] = MLPSpec.from_config("head_config", said["head_config"]).to_config()
-        check_encoder(said.get("encoder"), said.get("encoder_config", {}))
-        return said
+        config = {key: value for key, value in given.items() if value is not None}
+        if "head_config" in config:
+            config["head_config"] = MLPSpec.from_config("head_config", config["head_config"]).to_config()
+        check_encoder(config.get("encoder"), config.get("encoder_config", {}))
+        return config
 
     @model_validator(mode="after")
     def _check(self) -> NetworkConfig:
-        known_early = {"head_config", "latent_dim", "min_latent_dim", "max_latent_dim"}  # before any env is
+        known_early = {"head_config", "latent_dim", "min_latent_dim", "max_latent_dim"}  # before there is an env
         NetworkSpec.from_net_config(self.model_dump(include=known_early))
         return self
 
@@ -224,17 +224,17 @@ def strategy_fields(strategies: Iterable[type[Selection]]) -> dict[str, Any]:
 
 
 class SelectionConfig(Section):
-    """Selection of parents. A strategy that is registered has its own fields as further settings."""
+    """Selection of parents; the fields of a registered strategy are further settings."""
 
     name: str = "tournament"
-    """tournament: each parent is the best of a few drawn at random; truncation: the best replace the worst; or the name
-    of a registered strategy."""
+    """tournament: each parent is the best of a few random members; truncation: the best replace the worst; or a
+    registered strategy."""
     tournament_size: int = TournamentSelection.tournament_size
-    """Members drawn for each tournament (tournament)."""
+    """Members in each tournament (tournament)."""
     elitism: bool = TournamentSelection.elitism
-    """The best member always lives on (tournament)."""
+    """The best member always survives (tournament)."""
     fraction: float = TruncationSelection.fraction
-    """Share of the members that is replaced, and of those that replace them (truncation)."""
+    """Share of the members that is replaced, and share that the parents come from (truncation)."""
 
     @property
     def strategy(self) -> Selection:
@@ -266,35 +266,35 @@ class SelectionConfig(Section):
 
 
 class MutationConfig(Section):
-    """How children differ from their parents: relative weights of the kinds of change, and their sizes."""
+    """Mutation of offspring: relative weights of the kinds of mutation, and their sizes."""
 
     no_mutation: float = Mutations.no_mutation
-    """Weight of no change."""
+    """Weight of no mutation."""
     architecture: float = Mutations.architecture
-    """Weight of one layer or a few nodes more or less."""
+    """Weight of adding or removing a layer or nodes."""
     new_layer_prob: float = Mutations.new_layer_prob
-    """Probability that such a change is of a layer and not of nodes."""
+    """Probability that an architecture mutation changes a layer and not nodes."""
     parameters: float = Mutations.parameters
-    """Weight of noise on the network's weights."""
+    """Weight of noise on the weights of the network."""
     activation: float = Mutations.activation
-    """Weight of another activation."""
+    """Weight of a change of the activation function."""
     rl_hp: float = Mutations.rl_hp
-    """Weight of a step of some of the `hyperparameters`."""
+    """Weight of a change of some `hyperparameters`."""
     mutation_kl: float = Mutations.mutation_kl
-    """How far the noise moves the policy: mean KL(parent || child) in nats, over states of the last rollout."""
+    """Size of the noise: mean KL(parent || offspring) in nats over states of the last rollout."""
     mutation_sd: float = Mutations.mutation_sd
-    """Largest standard deviation of the noise, relative to that of each weight matrix; no matrix is turned to a cosine
-    below 0.9, whatever this is."""
+    """Largest standard deviation of the noise relative to that of each weight matrix; the cosine with the parent's
+    matrix is at least 0.9 in any case."""
     activation_selection: tuple[str, ...] = Mutations.activation_selection
     """Activations to choose from."""
     mutate_elite: bool = Mutations.mutate_elite
-    """Whether the best member may change too."""
+    """Whether the best member is mutated too."""
     mutate_survivors: bool = Mutations.mutate_survivors
-    """Whether others that keep their place may change too."""
+    """Whether other survivors are mutated too."""
 
     @property
     def mutations(self) -> Mutations:
-        """The mutations themselves."""
+        """The settings as `Mutations`."""
         return Mutations(**dict(self))
 
     @model_validator(mode="after")
@@ -307,38 +307,38 @@ class MutationConfig(Section):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class TrainingConfig(TrainingArguments):
-    """How long a run trains, and when it looks. Steps are env steps of one member."""
+    """Length of the run, and evaluations. Steps are env steps of one member."""
 
 
 class RunConfig(Section):
-    """What a run leaves behind, and where."""
+    """Output and execution of a run."""
 
     name: Annotated[str, BeforeValidator(lambda name: "" if name is None else name)] = ""
-    """Folder of this run; empty or none: a new one, named after env, algorithm and time."""
+    """Folder of this run in `dir`; none: a new one, named after env, algorithm and time."""
     dir: Path = Path("runs")
-    """Where the folders of runs are."""
+    """Parent folder of all runs."""
     overwrite: bool = False
-    """Remove the files of an earlier run in the folder of that name first; else such a folder is refused."""
+    """Remove the files of an earlier run in this folder; false: such a folder is an error."""
     tensorboard: bool = False
-    """Write curves for TensorBoard."""
+    """Log to TensorBoard."""
     wandb: bool = False
-    """Send curves to Weights & Biases."""
+    """Log to Weights & Biases."""
     trackers: tuple[str | dict[str, Any], ...] = ()
     """Further trackers: aim, clearml, comet_ml, dvclive, mlflow, swanlab, trackio, or registered ones; {name: ..., its
     options} gives options."""
     plot: bool = True
-    """Draw the run as evolution.png at its end, if matplotlib is installed."""
+    """Plot the run to evolution.png at its end, if matplotlib is installed."""
     device: str = "cpu"
-    """Where networks are computed: cpu, cuda, cuda:1, ..., or auto: cuda where there is one, else cpu. With several
-    processes, cuda means one GPU for each of them."""
+    """Device of the networks: cpu, cuda, cuda:1, ..., or auto (cuda if there is one, else cpu). With several processes,
+    cuda means one GPU for each."""
     threads: Annotated[Count, Field(le=MAX_THREADS)] = 1
-    """Threads of torch in each process; nets of this size are slower on more."""
+    """torch threads in each process; small networks are slower with more."""
     processes: Count = 1
-    """Processes on this machine among which the members are divided; not for `accelerate launch`, which says it."""
+    """Processes on this machine that share the members; leave it at 1 with `accelerate launch`."""
 
     @property
     def torch_device(self) -> torch.device:
-        """The device, with "auto" resolved on this machine; whether it can be used is found out by `build`."""
+        """The device, with "auto" resolved on this machine; `build` checks that it exists."""
         if self.device == AUTO:
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return torch.device(self.device)

@@ -1,9 +1,8 @@
-"""Which import paths of a run folder may be imported: those of known packages, and those that the user vouches for.
+"""Which import paths of a run folder may be imported: those of known packages, and those that the user allows.
 
-A run folder is data that may come from anyone, and an import path in it is code to run: `subprocess:call` is one. The
-user's word is an option of the command (`--trust`) or the same path in the command itself. A file that the user names
-for `train` is the user's word as well. What the folder says of its own trust is not: whoever wrote the path could have
-written that.
+A run folder may come from anyone, and an import path in it is code to run: `subprocess:call` is one. The user allows it
+with the option `--trust` or by giving the same path in the command; a file that the user names for `train` counts too.
+Statements of trust inside the folder do not count, because the author of the path could have written them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ TRUST = "--trust"
 
 
 def untrusted_import_paths(config: Config) -> dict[str, str]:
-    """The import paths of a configuration that are of no known package, by the field that names them."""
+    """Return the import paths of a configuration that belong to no known package, by field."""
     return {
         field: path for field, path in _paths(config, dict(config.environment)).items() if not is_trusted_path(path)
     }
@@ -30,11 +29,11 @@ def untrusted_import_paths(config: Config) -> dict[str, str]:
 def check_trust(config: Config, where: Path, options: Sequence[str] = ()) -> None:
     """Raise ConfigurationError unless every import path of a run folder's configuration may be imported.
 
-    `where` is the file that holds it, and `options` are those of the command, in which the user may have typed a path.
+    `where` is the file of the configuration; paths in the command's own `options` are allowed.
     """
     typed = Draft({}).override(options).data.get("environment")
-    vouched_for = set(_paths(config, typed).values()) if isinstance(typed, Mapping) else set()
-    refused = {field: path for field, path in untrusted_import_paths(config).items() if path not in vouched_for}
+    allowed = set(_paths(config, typed).values()) if isinstance(typed, Mapping) else set()
+    refused = {field: path for field, path in untrusted_import_paths(config).items() if path not in allowed}
     if refused:
         raise ConfigurationError(
             f"{_listed(refused)} in {where} would run code that is not of a known package of environments; "
@@ -43,7 +42,7 @@ def check_trust(config: Config, where: Path, options: Sequence[str] = ()) -> Non
 
 
 def trust_notes(config: Config) -> list[str]:
-    """What the file of a run records of the code that it imports, for people: nothing reads it."""
+    """Return comments for a run's config.yaml about the code that it imports."""
     paths = untrusted_import_paths(config).values()
     return [f"it imports {', '.join(paths)}: resume and eval run that with {TRUST} alone"] if paths else []
 
