@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
-from agilerl_like.hpo.schedules import Schedule, check_schedules
+from agilerl_like.hpo.schedules import Schedule, check_schedules, schedules_to_json
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.sequences import BPTTSequenceType
 from agilerl_like.networks.distributions import LOG_STD_RANGE
@@ -30,6 +30,10 @@ Epochs = Annotated[int, Field(ge=1, le=10_000)]
 """An update takes time in proportion: with more it would not end."""
 Count = Annotated[int, Field(ge=1, le=2**40)]
 """A number of things that are made or done: if each took a byte, no machine could hold more."""
+
+Schedules = Annotated[
+    Mapping[str, Schedule], PlainValidator(check_schedules), PlainSerializer(schedules_to_json, when_used="json")
+]
 
 SettingsT = TypeVar("SettingsT")
 
@@ -98,7 +102,7 @@ class PPOConfig:
     architectures; one for all members."""
     precision: Precision = "float32"
     """Type of the networks' products: float32, or bfloat16 by automatic mixed precision; one for all members."""
-    schedules: Annotated[Mapping[str, Schedule], PlainValidator(check_schedules)] = FrozenMapping()
+    schedules: Schedules = FrozenMapping()
     """Factors on lr, ent_coef, clip_coef or vf_coef that depend on the run's progress: {lr: linear}, {ent_coef: cosine}
     or points [[progress, factor], ...] joined by lines; in Python any function of progress, too. The value itself stays
     the member's own and evolves."""

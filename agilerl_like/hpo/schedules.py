@@ -85,7 +85,7 @@ def check_schedules(schedules: Mapping[str, Any] | None) -> FrozenMapping[Schedu
     checked = {}
     for name, schedule in (schedules or {}).items():
         if name not in SCHEDULED:
-            raise unknown_name("schedules key", name, SCHEDULED)
+            raise unknown_name("schedules", name, SCHEDULED)
         checked[name] = _checked(name, schedule)
     return FrozenMapping(checked)
 

@@ -87,8 +87,8 @@ def raises(progress: float) -> float:
     ("schedules", "message"),
     [
         ("linear", r"schedules='linear'; allowed is a mapping from lr, ent_coef"),
-        ({"learning_rate": "linear"}, "schedules key='learning_rate' is unknown"),
-        ({"gamma": "linear"}, "schedules key='gamma' is unknown"),
+        ({"learning_rate": "linear"}, "schedules='learning_rate' is unknown"),
+        ({"gamma": "linear"}, "schedules='gamma' is unknown"),
         ({"lr": "linaer"}, r"schedules\.lr='linaer' is unknown; did you mean 'linear'"),
         ({"lr": 0.5}, r"schedules\.lr=0\.5; allowed are a name, a function of progress, or points"),
         ({"lr": []}, r"schedules\.lr=\[\]; allowed are a name"),
