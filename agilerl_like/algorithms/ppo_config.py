@@ -97,9 +97,8 @@ class PPOConfig:
     squash_output: bool = False
     """Send continuous actions through tanh instead of clipping them at the border."""
     compile: bool = False
-    """Fuse minibatch steps with torch.compile, of networks that are linear layers with one activation for all members,
-    ReLU, Tanh or Sigmoid; others run as they do without. 10 to 30 s for every new shape, so for long runs of fixed
-    architectures; one for all members."""
+    """Compile forward pass and loss of a minibatch with torch.compile, for every kind of network. 10 to 30 s for every
+    new shape, so for long runs of fixed architectures; one for all members."""
     precision: Precision = "float32"
     """Type of the networks' products: float32, or bfloat16 by automatic mixed precision; one for all members."""
     schedules: Schedules = FrozenMapping()

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.modules.layers import RunningNorm
-from agilerl_like.modules.param_stack import ParamStack, layout
+from agilerl_like.modules.param_stack import ParamStack, layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
 
 
@@ -59,6 +59,14 @@ class Ensemble:
             for rows, stack in self.parts
         ]
         return tuple(torch.cat(column) for column in zip(*found, strict=True))
+
+    def with_gradients(self, flat: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
+        """Return every stacked parameter, and its place in a flat gradient `[P, N]` as a view."""
+        return [
+            (parameter, place)
+            for rows, stack in self.parts
+            for parameter, place in zip(stack.module.parameters(), views(flat[rows], stack.slots).values(), strict=True)
+        ]
 
     @property
     def is_finite(self) -> Tensor:

@@ -1,13 +1,15 @@
 """How the arithmetic is run, which changes no result beyond rounding: compiled or not, in which precision, or alone.
 
-None of it is needed for correctness. `compile` turns a minibatch step into a few fused kernels (on a GPU one CUDA
-graph): that takes some 10 to 30 seconds for every new combination of shapes, and a C++ compiler on a CPU, so it pays in
-long runs whose architectures stay. Where the limit on recompilations is reached, new shapes run uncompiled.
+None of it is needed for correctness. `compile` turns forward pass and loss of a minibatch, and their gradient, into a
+few fused kernels (on a GPU CUDA graphs): that takes some 10 to 30 seconds for every new combination of shapes, and a
+C++ compiler on a CPU, so it pays in long runs whose architectures stay. Where the limit on recompilations is reached,
+new shapes run uncompiled.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from functools import cache
 from typing import Any, Literal, TypeVar
 
 import torch
+from torch.utils._pytree import tree_map
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -44,21 +47,32 @@ class Execution:
         return torch.autocast(device.type, dtype=torch.bfloat16)
 
     def compiled(self, function: FunctionT, device: torch.device) -> FunctionT:
-        """The function, compiled if that is asked for; what was compiled for one population serves the next.
-
-        It returns a tuple of tensors.
-        """
+        """Return the function, compiled if `compile` is set; the compiled code serves all populations."""
         return _compiled(function, device.type) if self.compile else function
 
 
 @cache
 def _compiled(function: Any, device: str) -> Any:
-    if device != "cuda":
-        return torch.compile(function, dynamic=False)
-    graph = torch.compile(function, dynamic=False, mode="reduce-overhead")
+    """Compile a function of which the forward pass alone is called: its gradient is taken by the caller's `backward()`.
 
-    def replay(*args: Any) -> tuple[torch.Tensor, ...]:
-        torch.compiler.cudagraph_mark_step_begin()
-        return tuple(x.clone() for x in graph(*args))  # a graph's output is overwritten when it runs again
+    Where the compiler fails, a warning says why, and the function runs uncompiled from then on.
+    """
+    replays = device == "cuda"  # CUDA graphs, whose outputs are overwritten when they run again
+    graph, failed = torch.compile(function, dynamic=False, mode="reduce-overhead" if replays else None), False
 
-    return replay
+    def run(*args: Any) -> Any:
+        nonlocal failed
+        if failed:
+            return function(*args)
+        if replays:
+            torch.compiler.cudagraph_mark_step_begin()
+        try:
+            outputs = graph(*args)
+        except RuntimeError as error:  # what torch's compilers raise; an error of the function's own is raised again
+            failed = True
+            reason = " ".join(str(error).split())[:200]
+            warnings.warn(f"compile=True has no effect, because torch.compile failed: {reason}", stacklevel=2)
+            return function(*args)
+        return tree_map(lambda x: x.clone(), outputs) if replays else outputs
+
+    return run

@@ -1,9 +1,6 @@
 """The loss of proximal policy optimisation (Schulman et al. 2017), for P members at once: `[P, B]` in, `[P]` out.
 
-Members share no parameter, so the gradient of the summed loss gives each one exactly what it would have alone. The
-gradient is written down rather than traced: on minibatches of small networks, tracing these thirty little operations
-costs as much as the network. For the same reason only what the gradient needs is computed in every minibatch, from
-`Weights` that are worked out for many at once; what the loss was is said afterwards, of all of them together.
+Members share no parameter, so the gradient of the summed loss is, for each member, that of its own loss.
 """
 
 from __future__ import annotations
@@ -13,11 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agilerl_like.networks.actor_critic import Slopes
-
 
 class Opinion(NamedTuple):
-    """What actor and critic say of samples now, all `[P, B]`."""
+    """Actor and critic evaluated on samples, all `[P, B]`."""
 
     log_probs: Tensor
     entropy: Tensor
@@ -25,22 +20,22 @@ class Opinion(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What a minibatch says each sample should become, all `[P, B]`."""
+    """Per-sample constants of the loss, all `[P, B]`."""
 
     log_probs: Tensor
     """Log-probability of the action under the policy that took it."""
     advantages: Tensor
     """Normalised over the rollout."""
     returns: Tensor
-    """Value targets, in the critic's own (normalised) units."""
+    """Value targets, in the critic's normalised units."""
     values: Tensor
-    """What the critic said when the rollout was taken, in the same units."""
+    """Values predicted when the rollout was taken, in the same units."""
     share: Tensor
-    """Weight of each sample in the means: sums to 1 over B, and is 0 for rows that no agent acted in."""
+    """Weight of each sample in the means: sums to 1 over B, and is 0 for rows in which no agent acted."""
 
 
 class Coefficients(NamedTuple):
-    """Each member's numbers, all `[P, 1]`."""
+    """Per-member loss coefficients, all `[P, 1]`."""
 
     clip_coef: Tensor
     clip_coef_vf: Tensor
@@ -48,86 +43,32 @@ class Coefficients(NamedTuple):
     ent_coef: Tensor
     vf_coef: Tensor
     clips_values: bool
-    """Whether anybody clips the value; known beforehand, so that no device is asked for it in every minibatch."""
+    """Whether any member clips its values: decided once an update, since reading it from a GPU in every minibatch would
+    wait for the device."""
 
 
-class Weights(NamedTuple):
-    """What the gradient is made of beside opinions, all `[P, B]`."""
-
-    log_probs: Tensor
-    returns: Tensor
-    values: Tensor
-    side: Tensor
-    """Sign of the advantage. The gain is cut where, on this side, the ratio of probabilities has passed its"""
-    limit: Tensor
-    """limit: `r > 1 + clip` where it is positive, `-r > -(1 - clip)` where it is negative."""
-    policy: Tensor
-    """Gradient of the loss by the ratio, where it is not cut."""
-    entropy: Tensor
-    value: Tensor
-    """Gradient of the loss by the value, for each unit of its error."""
-
-    @classmethod
-    def of(cls, targets: Targets, coefficients: Coefficients) -> Weights:
-        """Work them out."""
-        side = targets.advantages.sign()
-        return cls(
-            targets.log_probs,
-            targets.returns,
-            targets.values,
-            side,
-            side + coefficients.clip_coef,
-            -targets.share * targets.advantages,
-            -targets.share * coefficients.ent_coef,
-            targets.share * coefficients.vf_coef,
-        )
+METRICS = ("policy_gradient_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
 
-def slopes(opinion: Opinion, weights: Weights, coefficients: Coefficients) -> Slopes:
-    """Gradient of the total loss by opinions."""
-    ratio = (opinion.log_probs - weights.log_probs).exp_()
-    inside = ratio * weights.side <= weights.limit
-    error = opinion.values - weights.returns
-    if coefficients.clips_values:
-        cut, _ = _cut(opinion.values, weights.values, weights.returns, coefficients.clip_coef_vf)
-        error = error * ~cut  # a value at its limit has no slope
-    return Slopes(ratio.mul_(weights.policy).mul_(inside), weights.entropy, error.mul_(weights.value))
+def ppo_loss(opinion: Opinion, targets: Targets, coefficients: Coefficients) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss `[P]` (clipped surrogate, half the squared value error, entropy bonus), and metrics, `[P]` each.
 
-
-class Loss(NamedTuple):
-    """The loss, and what to report of it."""
-
-    total: Tensor  # [P]
-    report: Tensor  # [P, 5] in the order of REPORT
-
-
-REPORT = ("policy_gradient_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
-
-
-def ppo_loss(opinion: Opinion, targets: Targets, coefficients: Coefficients) -> Loss:
-    """Clipped surrogate, value error with the factor one half, entropy bonus.
-
-    A clipped value takes the larger of the two errors. `approx_kl` is Schulman's k3, (r - 1) - log r >= 0.
+    A clipped value takes the larger of the two errors. `approx_kl` is Schulman's k3, (r - 1) - log r >= 0. The metrics
+    are detached.
     """
     clip, clip_vf, ent_coef, vf_coef, clips_values = coefficients
     log_ratio = opinion.log_probs - targets.log_probs
     ratio = log_ratio.exp()
-    above = ratio - 1
-    gain = ratio * targets.advantages
-    cut_gain = ratio.clamp(1 - clip, 1 + clip).mul_(targets.advantages)
-    squared = (opinion.values - targets.returns).square()
+    surrogate = torch.minimum(ratio * targets.advantages, ratio.clamp(1 - clip, 1 + clip) * targets.advantages)
+    squared_error = (opinion.values - targets.returns).square()
     if clips_values:
-        cut, cut_error = _cut(opinion.values, targets.values, targets.returns, clip_vf)
-        squared = torch.where(cut, cut_error.square(), squared)
-    far = (above.abs() > clip).to(ratio.dtype)
-    parts = [-torch.minimum(gain, cut_gain), 0.5 * squared, opinion.entropy, above - log_ratio, far]
-    report = (torch.stack(parts) * targets.share).sum(-1).T  # [P, 5]
-    total = report[:, 0] + vf_coef[:, 0] * report[:, 1] - ent_coef[:, 0] * report[:, 2]
-    return Loss(total, report)
-
-
-def _cut(values: Tensor, before: Tensor, returns: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
-    """Where a value that went too far from what it was counts as if it had not, and the error that it has then."""
-    moved = values - before
-    cut_error = before + moved.clamp(-limit, limit) - returns
-    return (moved.abs() > limit) & (cut_error.square() > (values - returns).square()), cut_error
+        clipped = targets.values + (opinion.values - targets.values).clamp(-clip_vf, clip_vf)
+        squared_error = torch.maximum(squared_error, (clipped - targets.returns).square())
+    per_sample = 0.5 * vf_coef * squared_error - surrogate - ent_coef * opinion.entropy
+    loss = (per_sample * targets.share).sum(-1)
+    with torch.no_grad():
+        change = ratio - 1
+        clipped_share = (change.abs() > clip).to(ratio.dtype)
+        terms = torch.stack((-surrogate, 0.5 * squared_error, opinion.entropy, change - log_ratio, clipped_share))
+        means = (terms * targets.share).sum(-1)  # [5, P]
+    return loss, dict(zip(METRICS, means.unbind(), strict=True))

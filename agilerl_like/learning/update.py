@@ -13,12 +13,11 @@ from agilerl_like.learning.digest import Batch, Digest, Experience, digest
 from agilerl_like.learning.ensemble import Ensemble
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Pace, clip_
-from agilerl_like.learning.ppo_loss import REPORT, Coefficients, Opinion, Targets, Weights, ppo_loss, slopes
+from agilerl_like.learning.ppo_loss import METRICS, Coefficients, Opinion, Targets, ppo_loss
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.team import SOLO, Team
-from agilerl_like.modules.param_stack import views
-from agilerl_like.networks.actor_critic import ActorCritic, Slopes
+from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.memory import TIMELESS, Course, fitted
 
 FADE_UPDATES = 4
@@ -70,7 +69,7 @@ class Update:
         )
         self.gradient = torch.zeros_like(ensemble.flat)
         self.halves = self.gradient.tensor_split((ensemble.critic_at,), 1)  # the policy's, and the value's
-        self.gradients = [[*views(self.gradient[rows], stack.slots).values()] for rows, stack in ensemble.parts]
+        self.gradients = ensemble.with_gradients(self.gradient)
 
     def run(self, rollout: Rollout, batch_size: int, cut: Cut, shuffle: Shuffle, measured: Experience | None) -> Report:
         """Estimate advantages, then take epochs of minibatch steps; the normalisers learn too."""
@@ -112,7 +111,7 @@ class Update:
         """
         planned, limits = self.values.update_epochs, self.values.target_kl
         alike = len(set(planned.tolist())) == 1 and not bool(torch.isfinite(limits).any())
-        total = torch.zeros(len(planned), len(REPORT) + 2, dtype=planned.dtype, device=planned.device)
+        total = torch.zeros(len(planned), len(METRICS) + 2, dtype=planned.dtype, device=planned.device)
         count = torch.zeros_like(planned)
         for epoch in range(first, int(planned.max())):
             means = self.epoch(batch, bounds, shuffle(epoch, bounds[-1]))
@@ -120,7 +119,7 @@ class Update:
             count += 1
             if alike:
                 continue
-            going = (epoch + 1 < planned) & (means[:, REPORT.index("approx_kl")] <= limits)
+            going = (epoch + 1 < planned) & (means[:, METRICS.index("approx_kl")] <= limits)
             if bool(going.all()):
                 continue
             rows = going.nonzero().squeeze(1)
@@ -141,26 +140,35 @@ class Update:
         return total, count
 
     def epoch(self, batch: Batch, bounds: Sequence[int], order: Tensor) -> Tensor:
-        """Take a step on every minibatch of the sequences in an order `[P, S]`; return means of what they report."""
+        """Take a step on every minibatch of the sequences in an order `[P, S]`; return the means `[P, 7]` of metrics."""
         shuffled = batch.reordered(order)
         minibatches = [slice(*ends) for ends in pairwise(bounds)]
         targets = _targets(shuffled.numbers, minibatches)  # [5, P, S, L]
-        weights = torch.stack(Weights.of(Targets(*targets.flatten(2)), self.coefficients)).view(-1, *targets.shape[1:])
         paces = self.ensemble.optimizer.paces(self.values.lr, len(minibatches))
-        step = minibatch_step
-        if self.team.parts == 1 and all(stack.module.can_be_compiled for _, stack in self.ensemble.parts):
-            step = self.execution.compiled(minibatch_step, order.device)
-        mine = [self.team.own(here) for here in minibatches]
-        steps = [
-            step(self, shuffled.sequences(here), weights[:, :, here].flatten(2), pace)
-            for here, pace in zip(mine, paces, strict=True)
-        ]
-        *opinions, norms = zip(*steps, strict=True)
-        opinion = Opinion(*(torch.cat(parts, 1) for parts in opinions))
-        learned = torch.cat([targets[:, :, here].flatten(2) for here in mine], 2)
-        loss = ppo_loss(opinion, Targets(*learned), self.coefficients)
-        report = self.team.sum_(torch.cat([loss.report, loss.total.unsqueeze(1)], 1)) / len(minibatches)
-        return torch.cat([report, torch.stack(norms, 1).mean(1, keepdim=True)], 1)
+        steps = []
+        for minibatch, pace in zip(minibatches, paces, strict=True):
+            own = self.team.own(minibatch)
+            steps.append(self.step(shuffled.sequences(own), targets[:, :, own].flatten(2), pace))
+        found = torch.stack([torch.stack(column, 1) for column in zip(*steps, strict=True)], 1)  # [P, 7, minibatches]
+        means = found.mean(2)
+        means[:, :-1] = self.team.sum_(means[:, :-1].contiguous())  # the norm is that of everybody's gradient
+        return means
+
+    def step(self, batch: Batch, targets: Tensor, pace: Pace) -> list[Tensor]:
+        """One gradient step on a minibatch `[P, S, L, …]` with `Targets` `[5, P, S L]`; return its metrics, all `[P]`."""
+        compute = self.execution.compiled(minibatch_loss, targets.device)
+        with torch.enable_grad():
+            loss, metrics = compute(self.ensemble, batch, targets, self.coefficients, self.execution)
+            total = loss.sum()
+        total.backward()
+        for parameter, place in self.gradients:  # a parameter that plays no part has none, and its place holds zeros
+            if parameter.grad is not None:
+                place.copy_(parameter.grad)
+                parameter.grad = None
+        self.team.sum_(self.gradient)
+        norms = clip_(self.halves, self.values.max_grad_norm)
+        self.ensemble.optimizer.step_(self.ensemble.flat, self.gradient, pace)
+        return [*(metrics[name] for name in METRICS), loss.detach(), norms.sum(0)]
 
     def report(self, means: Tensor, epochs: Tensor, explained: Tensor) -> Report:
         """Name the numbers `[P, 7]` and say who is healthy."""
@@ -183,31 +191,19 @@ def _targets(numbers: Tensor, minibatches: Sequence[slice]) -> Tensor:
     return columns
 
 
-def minibatch_step(update: Update, batch: Batch, weights: Tensor, pace: Pace) -> tuple[Tensor, ...]:
-    """One gradient step on a minibatch `[P, S, L, …]` with `Weights` `[8, P, S L]`.
-
-    Returns the opinions of its samples, all `[P, S L]`, and the gradient's norms `[P]`.
-    """
-    ensemble = update.ensemble
+def minibatch_loss(
+    ensemble: Ensemble, batch: Batch, targets: Tensor, coefficients: Coefficients, execution: Execution
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss `[P]` and the metrics of a minibatch `[P, S, L, …]` with `Targets` `[5, P, S L]`."""
     course = batch.course if batch.course.is_told else (None, None)
     samples = (x if x is None else x.flatten(1, 2) for x in (batch.observations, batch.actions, batch.masks))
-    ways_back: list[Callable[[Slopes, Sequence[Tensor]], None]] = []
+    with execution.autocast(targets.device):
+        opinion = Opinion(*ensemble.over(_evaluate, *samples, *course))
+    return ppo_loss(opinion, Targets(*targets), coefficients)
 
-    def evaluate(
-        network: ActorCritic, x: Tensor, actions: Tensor, masks: Tensor | None, starts: Any, state: Any
-    ) -> tuple[Tensor, ...]:
-        its_course = TIMELESS if starts is None else Course(starts, fitted(state, network.state_shape))
-        *found, back = network.evaluate_actions(x, its_course, actions, masks)
-        ways_back.append(back)
-        return tuple(found)
 
-    with update.execution.autocast(ensemble.flat.device):
-        opinion = Opinion(*ensemble.over(evaluate, *samples, *course))
-    found = slopes(opinion, Weights(*weights), update.coefficients)
-    with update.execution.autocast(ensemble.flat.device):
-        for back, (rows, _), gradients in zip(ways_back, ensemble.parts, update.gradients, strict=True):
-            back(found if len(ways_back) == 1 else Slopes(*(slope[rows] for slope in found)), gradients)
-    update.team.sum_(update.gradient)
-    norms = clip_(update.halves, update.values.max_grad_norm)
-    ensemble.optimizer.step_(ensemble.flat, update.gradient, pace)
-    return *opinion, norms.sum(0)
+def _evaluate(
+    network: ActorCritic, x: Tensor, actions: Tensor, masks: Tensor | None, starts: Any, state: Any
+) -> tuple[Tensor, ...]:
+    course = TIMELESS if starts is None else Course(starts, fitted(state, network.state_shape))
+    return network.evaluate_actions(x, course, actions, masks)

@@ -15,7 +15,7 @@ of an LSTM are an axis of their own).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from types import MappingProxyType
@@ -56,26 +56,6 @@ class UnitChange(NamedTuple):
 SpecT = TypeVar("SpecT", bound="Spec")
 FadingSpecT = TypeVar("FadingSpecT", bound="FadingSpec")
 ModuleT = TypeVar("ModuleT", bound="EvolvableModule")
-
-
-Pull = Callable[[Tensor, Sequence[Tensor]], Tensor | None]
-"""(gradient of the outputs, where to write those of the parameters, in their order) -> gradient of the input.
-
-It may write over the gradient that it is given, and its caller over the one that it gives.
-"""
-
-
-@torch.enable_grad()
-def vjp(outputs: Sequence[Tensor], inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The gradient of each input, from those of the outputs; 0 for those on which they do not depend.
-
-    By autograd, of a weighted sum: the same bits, but for weights of outputs it would load symbolic algebra, half a
-    second and more in the midst of a run.
-    """
-    total = torch.stack([(y * gradient).sum() for y, gradient in zip(outputs, gradients, strict=True)]).sum()
-    if not total.requires_grad:
-        return tuple(torch.zeros_like(x) for x in inputs)
-    return torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
 
 
 FIELD_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -315,25 +295,6 @@ class EvolvableModule(Layer, Generic[SpecT]):
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
         """Draw initial weights; `output_gain` scales the last layer's."""
         raise NotImplementedError
-
-    def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
-        """The outputs, and how to carry their gradient back to the parameters and, if asked for, to the input.
-
-        By autograd, unless a kind of module knows a faster way. The way back lasts until it is asked again, or computes
-        anything else of samples of the same shape.
-        """
-        with torch.enable_grad():
-            x = x.detach().requires_grad_(to_input)
-            y = self(x)
-
-        def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-            wanted = [*self.parameters(), *([x] if to_input else [])]
-            found = vjp((y,), wanted, (gradient,))
-            for whole, part in zip(into, found, strict=False):  # behind them stands the input's
-                whole.copy_(part)
-            return found[-1] if to_input else None
-
-        return y.detach(), pull
 
     def name_in_padded(self, padded: EvolvableModule) -> dict[str, str]:
         """Map layers to their names in a module built from a padded union, where these differ."""

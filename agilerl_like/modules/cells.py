@@ -9,13 +9,12 @@ input is one product for all steps, and a step is one more and a few functions o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.modules.base import Pull, vjp
 from agilerl_like.modules.layers import affine, default_weights
 from agilerl_like.modules.module_utils import Layer
 
@@ -117,21 +116,6 @@ class Cell(Layer):
         """Its memory after every step of `[P, L, S, in]`, each `[P, L, S, H]`."""
         steps = (record[: self.VECTORS] for record in self.walk(x, resets, memory))
         return tuple(torch.stack(vectors, 1) for vectors in zip(*steps, strict=True))
-
-    def pullback(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Memory, Pull]:
-        """As `unroll`, and the way back from what it says; nothing flows back into the memory at the beginning."""
-        with torch.enable_grad():
-            x = x.detach().requires_grad_(to_input)
-            after = self.unroll(x, resets, memory)
-
-        def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-            wanted = [*self.parameters(), *([x] if to_input else [])]
-            found = vjp(after[:1], wanted, (gradient,))
-            for whole, part in zip(into, found, strict=False):  # behind them stands the input's
-                whole.copy_(part)
-            return found[-1] if to_input else None
-
-        return tuple(vector.detach() for vector in after), pull
 
 
 class GRUMoment(NamedTuple):

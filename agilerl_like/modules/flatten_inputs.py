@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.envs.spaces import Leaf
-from agilerl_like.modules.base import EvolvableModule, Pull, Spec
+from agilerl_like.modules.base import EvolvableModule, Spec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 
@@ -31,9 +31,6 @@ class FlattenedInputs(EvolvableModule[SpecT]):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(flatten_leaves(self.inputs, x))
-
-    def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
-        return super().pullback(flatten_leaves(self.inputs, x), to_input=to_input)
 
     def layer_input(self, name: str, x: Tensor) -> Tensor:
         return super().layer_input(name, flatten_leaves(self.inputs, x))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -51,22 +51,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {"ReLU": torch.relu_, "Tanh": torch.tanh_, "Sigmoid": torch.sigmoid_}
 """The same where the input may be overwritten: fresh memory for every layer costs more than the function does."""
-
-SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "ReLU": lambda gradient, y: torch.ops.aten.threshold_backward(gradient, y, 0),
-    "Tanh": torch.ops.aten.tanh_backward,
-    "Sigmoid": torch.ops.aten.sigmoid_backward,
-    "Identity": lambda gradient, y: gradient,
-}
-"""(gradient of the output, output) -> gradient of the input, of the activations whose slope can be told from there."""
-
-SLOPES_IN_PLACE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "ReLU": lambda gradient, y: torch.ops.aten.threshold_backward.grad_input(gradient, y, 0, grad_input=gradient),
-    "Tanh": lambda gradient, y: torch.ops.aten.tanh_backward.grad_input(gradient, y, grad_input=gradient),
-    "Sigmoid": lambda gradient, y: torch.ops.aten.sigmoid_backward.grad_input(gradient, y, grad_input=gradient),
-    "Identity": SLOPES["Identity"],
-}
-"""The same where the gradient of the output may be overwritten: up to twice as fast where it is large."""
 
 SKIP = "Skip"
 """What a newborn layer fades from: the layer's own input, bypassing weights, normalisation and activation alike."""
@@ -118,71 +102,30 @@ def draw_weights_(weight: Tensor, gain: float, generator: torch.Generator, *, or
 
 
 class ActiveBlock(NamedTuple):
-    """Where in a stack a layer that some members lack does all its work.
+    """The part of a stack that a layer computes if some members lack it: rows and leading units of those that have it.
 
-    Rows are those from the first to the last member that has it, columns as many as the widest of these has. What lies
-    there of a single member comes without the axis of members, for products of two matrices have less to ask.
+    The rows are those from the first to the last member that has the layer, the units as many as the widest of these.
     """
 
-    start: int
-    rows: int
+    rows: slice
     width: int
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The part of samples `[P, B, W]`, or of biases `[P, out]`: a view."""
-        *samples, width = tensor.shape[1:]
-        return self._view(tensor, (*samples, min(self.width, width)))
+        """Return the block of samples `[P, B, W]` or of biases `[P, out]`, as a view."""
+        return tensor[self.rows, ..., : self.width]
 
     def of_weight(self, weight: Tensor) -> Tensor:
-        """The part of weights `[P, out, in]`: a view."""
-        _, outputs, inputs = weight.shape
-        return self._view(weight, (min(self.width, outputs), min(self.width, inputs)))
-
-    def _view(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """In one call: to cut axis by axis takes as long as a small product."""
-        if torch.compiler.is_compiling():  # where nobody knows what lies where in memory
-            here = self.start if self.rows == 1 else slice(self.start, self.start + self.rows)
-            return tensor[(here, *map(slice, shape))]
-        across, *strides = tensor.stride()
-        start = tensor.storage_offset() + self.start * across
-        if self.rows == 1:
-            return tensor.as_strided(shape, strides, start)
-        return tensor.as_strided((self.rows, *shape), (across, *strides), start)
-
-
-class WeightViews(NamedTuple):
-    """A stack's affine map as products read it: views, which take as long to make as half of a small product."""
-
-    bias: Tensor  # [P, 1, out], as the others without P of a single neighbour
-    across: Tensor  # [P, in, out]
-    weight: Tensor  # [P, out, in]
-
-    @classmethod
-    def of(cls, weight: Tensor, bias: Tensor, active_block: ActiveBlock | None = None) -> WeightViews:
-        """Those of some neighbours, or of all."""
-        weight, bias = (
-            (weight, bias) if active_block is None else (active_block.of_weight(weight), active_block.of(bias))
-        )
-        return cls(bias.unsqueeze(-2), weight.transpose(-2, -1), weight)
-
-
-class _CachedViews(NamedTuple):
-    """A stack's views, and what they are views of."""
-
-    weight: Tensor
-    bias: Tensor
-    everybodys: WeightViews
-    of_owners: WeightViews  # of its corner
+        """Return the block of weights `[P, out, in]`, as a view."""
+        return weight[self.rows, : self.width, : self.width]
 
 
 class Linear(Layer):
     """An affine map: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
 
     active_block: ActiveBlock | None = None
-    """Where in a stack it does anything, unless that is everywhere: what it reads and gives is equally wide there."""
+    """In a stack, the part that is computed if some members lack this layer; its input is as wide as its output."""
     is_trimmed = False
-    """Whether it is narrower than what it reads in a stack, where it gives 0 for the rest."""
-    _factors: _CachedViews | None = None  # of a stack
+    """Whether the stacked weight is narrower than the layer's input; outputs beyond it are 0."""
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
@@ -205,39 +148,18 @@ class Linear(Layer):
         return self.weight
 
     def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
-        """Learn who has this layer, and keep its views."""
-        weight, bias = self.weight.detach(), self.bias.detach()
+        """Set the active block from the members that have this layer."""
         span = span_of(members) or (slice(0, len(members)) if self.is_trimmed else None)
         self.active_block = None
         if span is not None:
             width = max((max(member.weight.shape[-2:]) for member in members if isinstance(member, Linear)), default=0)
-            self.active_block = ActiveBlock(span.start, span.stop - span.start, width)
-        everybodys = WeightViews.of(weight, bias)
-        of_owners = everybodys if self.active_block is None else WeightViews.of(weight, bias, self.active_block)
-        self._factors = _CachedViews(self.weight, self.bias, everybodys, of_owners)
-
-    @property
-    def of_its_owners(self) -> WeightViews:
-        """The map of those members of a stack who have it: of its corner, if that is not everything."""
-        kept = self._views()
-        return WeightViews.of(self.weight, self.bias, self.active_block) if kept is None else kept.of_owners
+            self.active_block = ActiveBlock(span, width)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.is_trimmed:
             inside = affine(x[..., : self.weight.shape[-1]], self.weight, self.bias)
             return F.pad(inside, (0, x.shape[-1] - inside.shape[-1]))
-        kept = None if torch.is_grad_enabled() else self._views()
-        if kept is None:
-            return affine(x, self.weight, self.bias)
-        bias, across, _ = kept.everybodys
-        return torch.baddbmm(bias, x, across)
-
-    def _views(self) -> _CachedViews | None:
-        """What was kept, unless it is of other weights (`torch.func.functional_call`), or not wanted by a compiler."""
-        kept, now = self._factors, self._parameters
-        if kept is None or torch.compiler.is_compiling():
-            return None
-        return kept if kept.weight is now["weight"] and kept.bias is now["bias"] else None
+        return affine(x, self.weight, self.bias)
 
 
 @runtime_checkable
@@ -287,17 +209,17 @@ def span_of(members: Sequence[nn.Module | None]) -> slice | None:
     return slice(here[0], here[-1] + 1) if here else slice(0, 0)
 
 
-FEW_INPUTS = 16
-"""Fewer than that are few in a batched product (measured on a CPU)."""
+def apply_to_subset(linear: Linear, activation: Activation, x: Tensor) -> Tensor:
+    """Apply a layer that some members of a stack lack to the others' rows of `x` `[P, B, W]`, and leave the rest as is.
 
-
-def reads_few(inputs: int, outputs: int) -> bool:
-    """Whether the gradient of weights is multiplied the other way round, and then turned.
-
-    Batched products with a short last side are slow: with few inputs they take up to twice as long as the other way
-    round, and else up to a third less.
+    To compute it for all members, and then to choose, would cost as much as if all had it.
     """
-    return inputs < min(FEW_INPUTS, outputs)
+    block = cast(ActiveBlock, linear.active_block)
+    part = block.of(x)
+    y = activation.apply_(affine(part, block.of_weight(linear.weight), block.of(linear.bias)))
+    result = x.clone()
+    block.of(result).copy_(y if activation.gaps is None else torch.where(activation.gaps, y, part))
+    return result
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -305,23 +227,6 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if weight.dim() == 2:
         return F.linear(x, weight, bias)
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
-
-
-def pull_weight(x: Tensor, gradient: Tensor, into: Tensor) -> None:
-    """Write the gradient of weights `[P, out, in]` into a tensor, from that of `affine(x, weight, bias)`."""
-    _, outputs, inputs = into.shape
-    if reads_few(inputs, outputs):
-        into.copy_(torch.bmm(x.transpose(1, 2), gradient).transpose(1, 2))
-    else:
-        into.copy_(torch.bmm(gradient.transpose(1, 2), x))
-
-
-def pull_bias(gradient: Tensor, into: Tensor) -> None:
-    """Write the gradient of biases `[…, out]` into a tensor, which takes half as long as to copy it there."""
-    if torch.compiler.is_compiling():  # knows better itself
-        into.copy_(gradient.sum(-2))
-    else:
-        torch.sum(gradient, -2, dtype=into.dtype, out=into)
 
 
 class LayerNorm(Layer):
@@ -515,14 +420,6 @@ class Activation(Layer):
         name = self._common
         return IN_PLACE.get(name, ACTIVATIONS[name])(x)
 
-    def written_out(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
-        """The one function of all members, and (gradient of the output, output) -> gradient of the input.
-
-        Both may write over what they are given first.
-        """
-        name, slopes = self._common, SLOPES if torch.compiler.is_compiling() else SLOPES_IN_PLACE
-        return IN_PLACE.get(name, ACTIVATIONS[name]), slopes[name]
-
     def _plain(self, x: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation](x)
 
@@ -534,9 +431,9 @@ class Activation(Layer):
         return torch.lerp(torch.cat(before).to(y.dtype), y, blend.to(y.dtype))
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it is one function for all, whose slope can be told from its output."""
-        return len(self._after) <= 1 and not self.before and self._live is None and self._common in SLOPES
+    def is_uniform(self) -> bool:
+        """Whether it is one function for all members, which leaves missing units 0."""
+        return len(self._after) <= 1 and not self.before and self._live is None
 
     def advance_(self, share: float) -> None:
         """Move `share` of the way from before to after."""

@@ -22,7 +22,6 @@ from agilerl_like.modules.base import (
     Arguments,
     EvolvableModule,
     OperatorKind,
-    Pull,
     Spec,
     UnitAxes,
     UnitChange,
@@ -199,41 +198,6 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
             layers = self._unrolled(x, starts, state)
             states = layers.state.transpose(1, 2).reshape(*x.shape[:-1], *self.state_shape)
             return self._by_sequence(self._thinned(layers.outputs), x), states
-
-    def pullback(  # pyright: ignore[reportIncompatibleMethodOverride]  # the outputs depend on more than the input
-        self, x: Tensor, starts: Tensor, state: Tensor, *, to_input: bool
-    ) -> tuple[Tensor, Pull]:
-        """As `unroll`, and the way back; no gradient flows into the state at the beginning."""
-        resets, pulls = _resets(starts), list[Pull]()
-
-        def run(cell: Cell, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-            after, pull_cell = cell.pullback(x, resets, memory, to_input=to_input or bool(pulls))
-            pulls.append(pull_cell)
-            return after[0], after
-
-        with _precisely(x), torch.no_grad():
-            layers = self._layers(_by_time(x, state.dtype), state, run)
-            outputs = self._by_sequence(self._thinned(layers.outputs), x)
-
-        def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-            with _precisely(gradient), torch.no_grad():
-                found = self._pull_layers(layers.said, pulls, self._thinned(_by_time(gradient, state.dtype)), into)
-                return None if found is None else self._by_sequence(found, x)
-
-        return outputs, pull
-
-    def _pull_layers(
-        self, said: Sequence[Tensor], pulls: Sequence[Pull], gradient: Tensor, into: Sequence[Tensor]
-    ) -> Tensor | None:
-        """From the gradient of the outputs `[P, L, S, H]` to that of the inputs, if it was asked for."""
-        each = len(into) - len(list(self.residuals.parameters()))  # of all cells; the residuals' stand behind them
-        of_cells, of_residuals = into[:each], into[each:]
-        each //= len(pulls)
-        for layer in reversed(range(1, len(pulls))):
-            own, its = of_residuals[2 * layer - 2 : 2 * layer], of_cells[each * layer : each * (layer + 1)]
-            of_said = self._residual(layer).pull(said[layer].flatten(1, 2), gradient.flatten(1, 2), own)
-            gradient = gradient + cast(Tensor, pulls[layer](of_said.view(gradient.shape), its))
-        return pulls[0](gradient, of_cells[:each])
 
     # -- layer by layer
 

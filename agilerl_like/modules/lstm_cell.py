@@ -1,105 +1,24 @@
-"""The LSTM's layer (Hochreiter and Schmidhuber 1997, with forget gates: Gers et al. 2000), and its way back by hand.
+"""The LSTM's layer (Hochreiter and Schmidhuber 1997, with forget gates: Gers et al. 2000).
 
-On a CPU its steps are so short that the number of kernels decides, and what there is around them. So only what one step
-needs of the one before is done step by step, in room that is kept from one minibatch to the next.
+A step consists of a few short kernels, so the calls around them decide how long it takes. `_FusedLSTM` therefore does
+step by step only what needs the step before, forward and backward; autograd would record nine functions a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from agilerl_like.modules.base import Pull
 from agilerl_like.modules.cells import Cell, Memory, Resets
-from agilerl_like.modules.layers import pull_bias, pull_weight
-
-KEPT_TAPES, KEPT_NUMBERS = 2, 2**22
-"""How many tapes a layer keeps, for minibatches differ by one sequence; and how many numbers one may hold for that."""
-
-
-class Tape:
-    """Room for what an LSTM computes along L steps of P members' S sequences, and views of every step in it.
-
-    Whoever runs along it next writes over what it holds. To make it anew would take up to a quarter of the time.
-    """
-
-    def __init__(self, owner: Tensor, shape: tuple[int, int, int, int], inputs: int) -> None:
-        self.owner, self.shape, self.inputs = owner, shape, inputs
-        members, length, sequences, units = shape
-
-        def room(*shape: int) -> Tensor:
-            return owner.new_empty(shape)
-
-        by_step = (length, members, sequences)
-        self.rows = room(members, length, sequences, inputs)
-        self.columns = room(members, length * sequences, 4 * units)
-        """What is the same for every step in one product: what gates read of the inputs, or the gradient of that."""
-        self.gates = room(*by_step, 4, units)
-        self.output, self.write, self.keep, self.rest = self.gates.unbind(-2)
-        """How far the gates are open; `rest` is what is new, as `tanh(z) = 1 - 2 sigmoid(-2 z)` tells it."""
-        self.kept, self.said = (room(1 + length, members, sequences, units) for _ in range(2))
-        """What is kept and said before the first step and after each."""
-        self.bent = room(*by_step, units)
-        """tanh of what is kept."""
-        self.goes_on = room(*by_step, 1)
-        """0 where an episode begins and else 1."""
-        kept, said = self.kept.unbind(), self.said.unbind()
-        self.by_step = self.columns.view(members, length, sequences, 4, units).transpose(0, 1)
-        self.resets = self.goes_on.unbind()
-        gates = (self.gates.flatten(3), self.output, self.write, self.keep, self.rest, self.bent)
-        self.forth = [
-            *zip(*(numbers.unbind() for numbers in gates), kept[:-1], kept[1:], said[:-1], said[1:], strict=True)
-        ]
-
-    @property
-    def memory(self) -> Memory:
-        """What is said and kept after every step, `[P, L, S, H]`."""
-        return self.said[1:].transpose(0, 1), self.kept[1:].transpose(0, 1)
-
-
-class TwoWayTape(Tape):
-    """A tape with room for the way back."""
-
-    def __init__(self, owner: Tensor, shape: tuple[int, int, int, int], inputs: int) -> None:
-        super().__init__(owner, shape, inputs)
-        self.slopes = torch.empty_like(self.gates)
-        """What the gradient of a gate's sum is times that of what it does; then that gradient."""
-        self.to_kept = torch.empty_like(self.bent)
-        """Likewise, from what is said to what is kept."""
-        self.gradient = torch.empty_like(self.bent)
-        self.heard = self.bent.new_empty(*self.rows.shape[:3], shape[-1])
-        slopes = (self.slopes.flatten(3), self.slopes[..., 0, :], self.slopes[..., 1:, :])
-        back = (self.gradient, self.to_kept, self.keep, *slopes)
-        self.back = [*zip(*(numbers.unbind() for numbers in back), strict=True)]
-
-    @property
-    def size(self) -> int:
-        """Numbers in it, nearly."""
-        members, length, sequences, units = self.shape
-        return members * length * sequences * (18 * units + self.inputs)
-
-    def serves(self, owner: Tensor, shape: tuple[int, int, int, int], inputs: int) -> bool:
-        """Whether it is this layer's (copies of a layer share what they keep), of this shape, and in its place."""
-        alike = (self.shape, self.inputs, self.rows.dtype, self.rows.device) == (
-            shape,
-            inputs,
-            owner.dtype,
-            owner.device,
-        )
-        return self.owner is owner and alike
 
 
 class LSTMCell(Cell):
-    """`c' = f c + i g` and `h' = o tanh(c')`, with the gates in the order o, i, f, g: one sigmoid for three of them."""
+    """`c' = f c + i g` and `h' = o tanh(c')`, with the gates in the order o, i, f, g."""
 
     GATES, VECTORS = 4, 2
-    _tapes: ClassVar[tuple[TwoWayTape, ...]] = ()  # each object's own, once it has some; replaced, never changed
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_tapes"}
 
     @torch.no_grad()
     def reset_bias_(self) -> None:
@@ -107,106 +26,107 @@ class LSTMCell(Cell):
         self.gates.bias.zero_()[2] = 1.0
 
     def advance(self, z: Tensor, memory: Memory, recurrent: Tensor) -> Memory:
-        heard, before = memory
-        units = heard.shape[-1]
-        z = torch.baddbmm(z, heard, recurrent.transpose(1, 2))
-        output, write, keep = torch.sigmoid(z[..., : 3 * units]).chunk(3, -1)
-        kept = torch.addcmul(write * torch.tanh(z[..., 3 * units :]), keep, before)
-        return output * torch.tanh(kept), kept
+        hidden, cell = memory
+        units = hidden.shape[-1]
+        z = torch.baddbmm(z, hidden, recurrent.transpose(1, 2))
+        output_gate, input_gate, forget_gate = torch.sigmoid(z[..., : 3 * units]).chunk(3, -1)
+        cell = torch.addcmul(input_gate * torch.tanh(z[..., 3 * units :]), forget_gate, cell)
+        return output_gate * torch.tanh(cell), cell
 
     def unroll(self, x: Tensor, resets: Resets, memory: Memory) -> Memory:
-        if torch.is_grad_enabled():
+        if torch.compiler.is_compiling():
             return super().unroll(x, resets, memory)
-        tape = Tape(*self._tape_of(x))
-        self._go_along(tape, x, resets, memory)
-        return tape.memory
-
-    def pullback(self, x: Tensor, resets: Resets, memory: Memory, *, to_input: bool) -> tuple[Memory, Pull]:
-        """As for every cell, written out; both memory and way back are good until the next call.
-
-        Torch's fused kernel, which serves one member, knows of no resets, and needs sequences cut where episodes begin,
-        takes twice as long for four members; for one it saves an eighth at best. Called where no gradient is recorded.
-        """
-        tape, matrices, recurrent = self._tape(x), self.gates.matrices, self.recurrent
-        self._go_along(tape, x, resets, memory)
-
-        def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-            _go_back(tape, gradient, resets, recurrent)
-            torch.mul(tape.said[:-1], tape.goes_on, out=tape.heard.transpose(0, 1))
-            slopes = tape.columns
-            of_recurrent, of_matrices, of_bias = into
-            pull_weight(tape.heard.flatten(1, 2), slopes, of_recurrent.view(recurrent.shape))
-            pull_weight(tape.rows.flatten(1, 2), slopes, of_matrices.view(matrices.shape))
-            pull_bias(slopes, of_bias.view(recurrent.shape[:2]))
-            return torch.bmm(slopes, matrices).view(x.shape) if to_input else None
-
-        return tape.memory, pull
-
-    def _tape_of(self, x: Tensor) -> tuple[Tensor, tuple[int, int, int, int], int]:
-        """What a tape for `[P, L, S, in]` is made for."""
-        members, length, sequences, inputs = x.shape
-        return self.recurrent_weight, (members, length, sequences, self.recurrent_weight.shape[-1]), inputs
-
-    def _tape(self, x: Tensor) -> TwoWayTape:
-        """One that is kept, or a new one."""
-        wanted = self._tape_of(x)
-        mine = tuple(tape for tape in self._tapes if tape.owner is self.recurrent_weight)
-        found = next((tape for tape in mine if tape.serves(*wanted)), None)
-        if found is None:
-            found = TwoWayTape(*wanted)
-            if found.size <= KEPT_NUMBERS:
-                self._tapes = (found, *mine[: KEPT_TAPES - 1])  # pyright: ignore[reportAttributeAccessIssue]
-        return found
-
-    def _go_along(self, tape: Tape, x: Tensor, resets: Resets, memory: Memory) -> None:
-        """Go along `[P, L, S, in]`: six kernels a step."""
-        units = self.recurrent_weight.shape[-1]
-        of_memory = self.recurrent.transpose(1, 2).contiguous()  # as long as there are few sequences, a quarter faster
-        of_memory[..., 3 * units :].mul_(-2.0)  # of what is new
-        tape.rows.copy_(x)
-        bias, of_input = self.gates.bias.reshape(len(x), 1, -1), self.gates.matrices.transpose(1, 2)
-        torch.baddbmm(bias, tape.rows.flatten(1, 2), of_input, out=tape.columns)
-        tape.gates.copy_(tape.by_step)
-        tape.rest.mul_(-2.0)
-        begins = resets.at.transpose(0, 1)
-        tape.keep.masked_fill_(
-            begins, torch.finfo(tape.keep.dtype).min
-        )  # nothing is kept, for which no kernel is needed then
-        torch.logical_not(begins, out=tape.goes_on)
-        tape.said[0], tape.kept[0] = (resets.empty(0, vector) for vector in memory)
-        for t, (sums, output, write, keep, rest, bent, before, kept, heard, said) in enumerate(tape.forth):
-            if t > 0 and resets.any[t]:
-                heard = heard * tape.resets[t]
-            sums.baddbmm_(heard, of_memory).sigmoid_()
-            torch.addcmul(write, keep, before, out=kept).addcmul_(write, rest, value=-2.0)
-            torch.tanh(kept, out=bent)
-            torch.mul(output, bent, out=said)
+        z = self.gates(x.flatten(1, 2)).unflatten(1, x.shape[1:3])
+        return _FusedLSTM.apply(z, self.recurrent, resets, *memory)
 
 
-def _go_back(tape: TwoWayTape, gradient: Tensor, resets: Resets, recurrent: Tensor) -> None:
-    """From the gradient of what was said to that of what the gates read: five kernels a step."""
-    torch.addcmul(tape.gates, tape.gates, tape.gates, value=-1.0, out=tape.slopes)  # of a sigmoid z: z (1 - z)
-    of_output, of_write, of_keep, of_rest = tape.slopes.unbind(-2)
-    of_output.mul_(tape.bent)
-    of_write.addcmul_(of_write, tape.rest, value=-2.0)
-    of_keep.mul_(tape.kept[:-1])
-    of_rest.mul_(tape.write).mul_(4.0)
-    torch.addcmul(tape.output, tape.output, tape.bent.square(), value=-1.0, out=tape.to_kept)
-    tape.gradient.copy_(gradient.transpose(0, 1))
-    of_said = tape.back[-1][0]
-    of_kept = torch.zeros_like(of_said)
-    for_others = of_kept.unsqueeze(-2)
-    for t in reversed(range(len(tape.back))):
-        _, to_kept, keep, of_all, of_output, of_others = tape.back[t]
-        of_kept.addcmul_(of_said, to_kept)
-        of_output.mul_(of_said)
-        of_others.mul_(for_others)
-        if t == 0:
-            break
-        of_said = tape.back[t - 1][0]
-        if resets.any[t]:
-            of_said.addcmul_(torch.bmm(of_all, recurrent), tape.resets[t])
-        else:
-            of_said.baddbmm_(of_all, recurrent)
-        of_kept.mul_(keep)
-    tape.by_step.copy_(tape.slopes)
+class _FusedLSTM(torch.autograd.Function):
+    """From `[P, L, S, 4 H]`, read of the inputs, to hidden and cell state after every step, `[P, L, S, H]` each.
+
+    No gradient flows into the state before the first step, nor from the cell states, of which only the step that
+    follows makes use.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, recurrent: Tensor, resets: Resets, hidden: Tensor, cell: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        members, length, sequences, units = *z.shape[:3], hidden.shape[-1]
+        by_step = (length, members, sequences, units)
+        gates = z.transpose(0, 1).clone(memory_format=torch.contiguous_format)  # [L, P, S, 4 H]
+        hiddens, cells = z.new_empty(1 + length, *by_step[1:]), z.new_empty(1 + length, *by_step[1:])
+        tanh_cells = z.new_empty(by_step)
+        hiddens[0], cells[0] = hidden, cell
+        recurrent_t = recurrent.transpose(1, 2).contiguous()  # with few sequences a quarter faster than transposed
+        steps = zip(
+            gates.unbind(),
+            gates[..., : 3 * units].unbind(),
+            *(gate.unbind() for gate in gates.split(units, -1)),
+            hiddens.unbind()[1:],
+            cells.unbind()[1:],
+            tanh_cells.unbind(),
+            strict=True,
+        )
+        hidden, cell = hiddens[0], cells[0]
+        for t, (all_gates, three, output_gate, input_gate, forget_gate, candidate, *after) in enumerate(steps):
+            all_gates.baddbmm_(resets.empty(t, hidden), recurrent_t)
+            three.sigmoid_()
+            candidate.tanh_()
+            before = resets.empty(t, cell)
+            hidden, cell, tanh_cell = after
+            torch.mul(forget_gate, before, out=cell).addcmul_(input_gate, candidate)
+            torch.tanh(cell, out=tanh_cell)
+            torch.mul(output_gate, tanh_cell, out=hidden)
+        ctx.resets = resets
+        ctx.save_for_backward(gates, hiddens, cells, tanh_cells, recurrent)
+        hidden, cell = hiddens[1:].transpose(0, 1), cells[1:].transpose(0, 1)
+        ctx.mark_non_differentiable(cell)
+        return hidden, cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch passes ctx by position
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        gradient, _ = gradients  # of the hidden states; the cell states are not differentiable
+        gates, hiddens, cells, tanh_cells, recurrent = ctx.saved_tensors
+        resets: Resets = ctx.resets
+        length, members, sequences, units = tanh_cells.shape
+        continues = ~resets.at.transpose(0, 1)  # [L, P, S, 1]
+        output_gate, input_gate, forget_gate, candidate = gates.split(units, -1)
+        # z's gradient: its first H columns are these factors times the hidden state's gradient, the others the cell's
+        z_grad = torch.empty_like(gates)
+        factors = z_grad.split(units, -1)
+        torch.mul(tanh_cells, output_gate * (1 - output_gate), out=factors[0])
+        torch.mul(candidate, input_gate * (1 - input_gate), out=factors[1])
+        torch.mul(cells[:-1] * continues, forget_gate * (1 - forget_gate), out=factors[2])
+        torch.mul(input_gate, 1 - candidate.square(), out=factors[3])
+        to_cell = output_gate * (1 - tanh_cells.square())
+        kept = forget_gate * continues
+        steps = [
+            *zip(
+                gradient.transpose(0, 1).unbind(),
+                to_cell.unbind(),
+                kept.unbind(),
+                z_grad.unbind(),
+                factors[0].unbind(),
+                z_grad[..., units:].unflatten(-1, (3, units)).unbind(),
+                strict=True,
+            )
+        ]
+        cell_grad = torch.zeros_like(tanh_cells[0])
+        of_cell = cell_grad.unsqueeze(-2)
+        hidden_grad = steps[-1][0]
+        for t in reversed(range(length)):
+            _, to_cell_t, kept_t, z_grad_t, by_hidden, by_cell = steps[t]
+            cell_grad.addcmul_(hidden_grad, to_cell_t)
+            by_hidden.mul_(hidden_grad)
+            by_cell.mul_(of_cell)
+            if t > 0:
+                through_time = resets.empty(t, torch.bmm(z_grad_t, recurrent))
+                hidden_grad = steps[t - 1][0] + through_time
+                cell_grad.mul_(kept_t)
+        z_grad = z_grad.transpose(0, 1)  # [P, L, S, 4 H]
+        before = (hiddens[:-1] * continues).transpose(0, 1).reshape(members, -1, units)
+        recurrent_grad = torch.bmm(z_grad.reshape(members, -1, 4 * units).transpose(1, 2), before)
+        return z_grad, recurrent_grad, None, None, None

@@ -6,11 +6,10 @@ fades in: `fading` in the spec names what each layer comes from, and the layer b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
-from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 import torch
@@ -22,7 +21,6 @@ from agilerl_like.modules.base import (
     EvolvableModule,
     FadingSpec,
     OperatorKind,
-    Pull,
     UnitAxes,
     UnitChange,
     check_input_output_sizes,
@@ -31,7 +29,6 @@ from agilerl_like.modules.base import (
     num_floats,
     size_steps,
 )
-from agilerl_like.modules.dense import DenseLayers, can_keep, pass_by_
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import (
     SKIP,
@@ -39,14 +36,12 @@ from agilerl_like.modules.layers import (
     LayerNorm,
     Linear,
     NoisyLinear,
+    apply_to_subset,
 )
 from agilerl_like.modules.module_utils import listed
 
 NODE_STEPS = (16, 32, 64)
 """How many nodes a mutation adds or removes (AgileRL's choice)."""
-
-KINDS_OF_SAMPLES = 8
-"""How many shapes of samples room is kept for: one to act on, minibatches of one or two sizes, parts of a rollout."""
 
 IDEMPOTENT = frozenset({"ReLU", "Identity"})
 """Activations with f(f(x)) = f(x): an identity layer in front of one changes nothing (Net2Net, Chen et al. 2016)."""
@@ -202,8 +197,6 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         ConfigurationError: there are no inputs or no outputs, or `output_layernorm` is set for a single output.
     """
 
-    _served: Mapping[Any, DenseLayers] = MappingProxyType({})  # the kinds of samples that came last, in a stack
-
     add_layer = mutation_method("add_layer")
     remove_layer = mutation_method("remove_layer")
     add_node = mutation_method("add_node")
@@ -240,58 +233,21 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         return cast(Linear, self.linears[i])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Layer by layer, past `Module.__call__`, which takes as long as a small product: layers' hooks do not run."""
-        kept = None if torch.is_grad_enabled() else self._kept_for(x)
-        if kept is not None:
-            return kept.ahead(x)
         layers = zip(cast(Any, self.linears), self.norms, cast(Any, self.activations), strict=True)
         for linear, norm, activation in layers:
-            if linear.active_block is not None and not torch.is_grad_enabled() and self.is_written_out:
-                pass_by_(linear, activation, x, linear.active_block)
+            if linear.active_block is not None and isinstance(norm, nn.Identity) and activation.is_uniform:
+                x = apply_to_subset(linear, activation, x)
                 continue
-            y = linear.forward(x)
+            y = linear(x)
             if not isinstance(norm, nn.Identity):
-                y = norm.forward(y)
-            x = activation.forward(y, x)
+                y = norm(y)
+            x = activation(y, x)
         return x
 
     @property
     def dtype(self) -> torch.dtype:
         """How precisely weights are stored."""
         return cast(Linear, next(iter(self.linears))).weight.dtype  # sooner found than by its number
-
-    @property
-    def is_written_out(self) -> bool:
-        """Whether its way back is by hand, not by autograd: that of matrices and activations with simple slopes."""
-        noisy_or_normed = self.spec.layer_norm or self.spec.output_layernorm or self.spec.noisy
-        return not noisy_or_normed and all(cast(Activation, activation).is_plain for activation in self.activations)
-
-    def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
-        """As for every module; written out where that can be, for it takes half the time."""
-        layers = self._kept_for(x)
-        if layers is None and not self.is_written_out:
-            return super().pullback(x, to_input=to_input)
-        return (layers or DenseLayers(self._pairs, x, kept=False)).forward(x, to_input=to_input)
-
-    def _kept_for(self, x: Tensor) -> DenseLayers | None:
-        """Layers that are written out and have room for samples like these, if they can be kept for a stack."""
-        if torch.compiler.is_compiling():
-            return None
-        weight: Tensor = cast(Any, self._modules["linears"])._modules["0"]._parameters["weight"]  # the soonest found
-        kind = x.shape, x.dtype
-        layers = self._served.get(kind)
-        if layers is not None and layers.weight is weight:
-            return layers
-        widest = max(self.num_outputs, *self.spec.hidden_size)
-        if weight.dim() == 2 or not can_keep(x, weight, widest) or not self.is_written_out:
-            return None
-        layers = DenseLayers(self._pairs, x, kept=True)
-        self._served = {**dict([*self._served.items()][1 - KINDS_OF_SAMPLES :]), kind: layers}
-        return layers
-
-    @property
-    def _pairs(self) -> list[tuple[Linear, Activation]]:
-        return [*zip(cast(Iterable[Linear], self.linears), cast(Iterable[Activation], self.activations), strict=True)]
 
     def name_in_padded(self, padded: EvolvableModule) -> dict[str, str]:
         """The output layer is the last one in both."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.modules.layers import Linear, affine, pull_bias, pull_weight
+from agilerl_like.modules.layers import Linear, affine
 
 
 class Residual(Linear):
@@ -24,12 +22,3 @@ class Residual(Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return affine(x, self.weight, self.bias * self.present)
-
-    @torch.no_grad()
-    def pull(self, x: Tensor, gradient: Tensor, into: Sequence[Tensor]) -> Tensor:
-        """From the gradient of the outputs `[P, B, out]` to those of weight, bias and inputs; alone, P is 1."""
-        weight = self.weight.reshape(-1, *self.weight.shape[-2:])
-        pull_weight(x, gradient, into[0].view(weight.shape))
-        pull_bias(gradient, into[1].view(weight.shape[:2]))
-        into[1].mul_(self.present)
-        return torch.bmm(gradient, weight)

@@ -5,10 +5,9 @@ With `share_encoders` they also have the same encoder and the same memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable
 from contextlib import nullcontext
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import gymnasium
 import torch
@@ -33,7 +32,6 @@ from agilerl_like.networks.memory import (
     fitted,
     make_memory,
     remember,
-    remember_pullback,
 )
 from agilerl_like.networks.passage import Absent, Passage
 
@@ -70,16 +68,6 @@ class Network(Layer):
         """What the head reads; of the course's states, `which` one is this network's."""
         return remember(self.memory, self.encoder(x), course, which)
 
-    def pull_remembered(self, x: Tensor, course: Course, which: int) -> tuple[Tensor, Callable[..., None]]:
-        """The same, and the way back: (gradient, where to write those of the encoder, and of the memory)."""
-        latent, pull_encoder = self.encoder.pullback(x, to_input=False)
-        said, pull_memory = remember_pullback(self.memory, latent, course, which)
-
-        def pull(gradient: Tensor, of_encoder: Sequence[Tensor], of_memory: Sequence[Tensor]) -> None:
-            pull_encoder(cast(Tensor, pull_memory(gradient, of_memory)), of_encoder)
-
-        return said, pull
-
 
 class Actor(Network):
     """The policy: its outputs are the parameters of an action distribution."""
@@ -92,14 +80,6 @@ class Actor(Network):
     def squash_output(self) -> bool:
         """Whether a loop by hand has still to scale what `get_action` gives, as in AgileRL: never here."""
         return False
-
-
-class Slopes(NamedTuple):
-    """Gradient of a summed loss by what an actor and a critic say, all `[P, B]`."""
-
-    log_probs: Tensor
-    entropy: Tensor
-    values: Tensor
 
 
 class ActorCritic(CompositeModule[NetworkSpec]):
@@ -138,13 +118,6 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         if not share_encoders:
             encoder, memory = trunk("critic", 1)
         self.critic = Network(encoder, memory, _head(spec.value_head(), memory.num_outputs, 1))
-        self._bounds = [0, *accumulate(len(walk(owner).parameters) for owner in self._owners())]
-
-    def _owners(self) -> list[nn.Module]:
-        """What has parameters, in the order of these."""
-        actor, critic = self.actor, self.critic
-        its_own = [] if self.share_encoders else [critic.encoder, critic.memory]
-        return [actor.encoder, actor.memory, actor.head, actor.distribution, *its_own, critic.head]
 
     def rebuild(self, spec: NetworkSpec) -> ActorCritic:
         """A network of the same ends built from another spec, for whoever gives its parameters a place of their own.
@@ -164,17 +137,13 @@ class ActorCritic(CompositeModule[NetworkSpec]):
                 said = cast(Memory, instead.get(memory, memory)).num_outputs
                 if (head.spec, head.inputs) != (head_spec, said):
                     instead[head] = _head(head_spec, said, head.num_outputs)
-        theirs, like = {owner: walk(part).parameters for owner, part in instead.items()}, next(self.parameters())
-        for owner, parameters in theirs.items():
-            switch(instead[owner], self.training)
-            if any((its.dtype, its.device) != (like.dtype, like.device) for its in parameters.values()):
-                instead[owner].to(like)
+        like = next(self.parameters())
+        for part in instead.values():
+            switch(part, self.training)
+            if any((its.dtype, its.device) != (like.dtype, like.device) for its in walk(part).parameters.values()):
+                part.to(like)
         network = rebuild_with(self, alias_parameter, instead)
-        counts = [
-            len(theirs[owner]) if owner in theirs else stop - start
-            for owner, (start, stop) in zip(self._owners(), pairwise(self._bounds), strict=True)
-        ]
-        network.spec, network._bounds = spec, [0, *accumulate(counts)]
+        network.spec = spec
         return network
 
     def stack_key(self) -> Hashable:
@@ -205,14 +174,6 @@ class ActorCritic(CompositeModule[NetworkSpec]):
     def is_recurrent(self) -> bool:
         """Whether anything is remembered."""
         return not isinstance(self.actor.memory, Passage)
-
-    @property
-    def can_be_compiled(self) -> bool:
-        """Whether its way back is written out everywhere: of steps that hold autograd the compiler makes wrong ones."""
-        return all(
-            isinstance(module, Passage) or (isinstance(module, EvolvableMLP) and module.is_written_out)
-            for module in self.parts.values()
-        )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -258,35 +219,10 @@ class ActorCritic(CompositeModule[NetworkSpec]):
 
     def evaluate_actions(
         self, x: Tensor, course: Course, raw: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Callable[[Slopes, Sequence[Tensor]], None]]:
-        """Log-probability and entropy of raw actions, value, all `[P, B]`, and the way back of their gradients.
-
-        The way back writes the gradients of all parameters, in their order, where it is told to.
-        """
-        actor, critic = self.actor, self.critic
-        said, pull_trunk = actor.pull_remembered(x, course, ACTOR)
-        outputs, pull_head = actor.head.pullback(said, to_input=True)
-        pull_other = pull_trunk
-        if not self.share_encoders:
-            said, pull_other = critic.pull_remembered(x, course, CRITIC)
-        values, pull_value = critic.head.pullback(said, to_input=True)
-        outputs, values = outputs.to(self.dtype), values.to(self.dtype)
-        log_probs, entropy, pull_distribution = actor.distribution.pullback(outputs, raw, mask)
-
-        def back(slopes: Slopes, into: Sequence[Tensor]) -> None:
-            encoder, memory, head, distribution, *other, critics_head = (into[a:b] for a, b in pairwise(self._bounds))
-            of_outputs, of_distribution = pull_distribution(slopes.log_probs, slopes.entropy)
-            for whole, part in zip(distribution, of_distribution, strict=True):
-                whole.copy_(part)
-            from_head = cast(Tensor, pull_head(of_outputs, head))
-            from_value = cast(Tensor, pull_value(slopes.values.unsqueeze(-1), critics_head))
-            if self.share_encoders:
-                pull_trunk(from_head.add_(from_value), encoder, memory)
-            else:
-                pull_trunk(from_head, encoder, memory)
-                pull_other(from_value, *other)
-
-        return log_probs, entropy, values.squeeze(-1), back
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probability and entropy of raw actions, and the normalised value, all `[P, B]`."""
+        outputs, values = self.evaluate(x, course)
+        return *self.actor.distribution.evaluate(outputs, raw, mask), values
 
     def some_of(self, observations: Tensor) -> Tensor:
         """As many observations, or sequences of them, as are evaluated in `MOST_WORK` multiplications, spread evenly.

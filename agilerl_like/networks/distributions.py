@@ -27,8 +27,6 @@ ILLEGAL = -1e9
 LOG_STD_RANGE = (-20.0, 2.0)
 """Bounds of the log standard deviation of continuous actions, in half-widths of the action space."""
 
-Way = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
-"""Gradients of log-probability and entropy -> of the outputs, and of the distribution's own parameters."""
 Divergence = Callable[["ActionDistribution", Tensor], Tensor]
 """Another distribution, and its outputs -> how far it is from one that is known already."""
 
@@ -69,13 +67,6 @@ class ActionDistribution(Layer):
     @abstractmethod
     def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Log-probability of raw actions and entropy, both `[…]`, in nats."""
-
-    @abstractmethod
-    def pullback(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Way]:
-        """As `evaluate`, and how to carry gradients of both back to the outputs and to the distribution's parameters.
-
-        Written out: a minibatch step that is compiled must be one graph, and autograd would break it.
-        """
 
     @abstractmethod
     def kl_from(self, outputs: Tensor) -> Divergence:
@@ -133,26 +124,9 @@ class Categorical(ActionDistribution):
         return best[0] if self.size == 1 else torch.cat(best, -1)
 
     def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return self.pullback(outputs, raw, mask)[:2]
-
-    def pullback(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Way]:
         logs = [F.log_softmax(part, -1) for part in self._parts(outputs, mask)]
-        chosen = raw.split(1, -1)
-        log_probs = [logp.gather(-1, entry) for logp, entry in zip(logs, chosen, strict=True)]
-        entropies = [-(logp.exp() * logp).sum(-1, keepdim=True) for logp in logs]
-
-        def pull(of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
-            # d log p_a / d l = 1[a] - p;  d H / d l = -p (log p + H)
-            of_log_prob, of_entropy = of_log_prob.unsqueeze(-1), of_entropy.unsqueeze(-1)
-            pulled = [
-                (-logp.exp() * torch.addcmul(of_log_prob, logp + entropy, of_entropy)).scatter_add_(
-                    -1, entry, of_log_prob
-                )
-                for logp, entropy, entry in zip(logs, entropies, chosen, strict=True)
-            ]
-            return _joined(pulled), []
-
-        return _total(log_probs), _total(entropies), pull
+        log_probs = [logp.gather(-1, entry) for logp, entry in zip(logs, raw.split(1, -1), strict=True)]
+        return _total(log_probs), _total([-(logp.exp() * logp).sum(-1, keepdim=True) for logp in logs])
 
     def kl_from(self, outputs: Tensor) -> Divergence:
         logs = [F.log_softmax(part, -1) for part in self._parts(outputs, None)]
@@ -181,10 +155,6 @@ class Categorical(ActionDistribution):
 def _total(parts: Sequence[Tensor]) -> Tensor:
     """The sum `[…]` of what is said of each part, `[…, 1]`."""
     return (parts[0] if len(parts) == 1 else torch.cat(list(parts), -1).sum(-1, keepdim=True)).squeeze(-1)
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), -1)
 
 
 class Bernoulli(ActionDistribution):
@@ -216,17 +186,6 @@ class Bernoulli(ActionDistribution):
         log_prob = (raw * log_one + (1 - raw) * log_zero).sum(-1)
         entropy = -(log_one.exp() * log_one + log_zero.exp() * log_zero).sum(-1)
         return log_prob, entropy
-
-    def pullback(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Way]:
-        logits = self._masked(outputs, mask)
-
-        def pull(of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
-            # d log p / d l = a - p;  d H / d l = -l p (1 - p)
-            p = torch.sigmoid(logits)
-            of_log_prob, of_entropy = of_log_prob.unsqueeze(-1), of_entropy.unsqueeze(-1)
-            return of_log_prob * (raw - p) - of_entropy * logits * p * (1 - p), []
-
-        return *self.evaluate(outputs, raw, mask), pull
 
     def kl_from(self, outputs: Tensor) -> Divergence:
         logs = [F.logsigmoid(sign * outputs) for sign in (1, -1)]
@@ -328,26 +287,9 @@ class Gaussian(ActionDistribution):
         log_prob = -0.5 * z.square().sum(-1) - log_std.sum(-1) - constant
         entropy = (log_std.sum(-1) + constant + 0.5 * self.size).expand(log_prob.shape)
         if self.squash:  # the entropy of a squashed Gaussian has no closed form: its Jacobian is taken at the mode
-            log_prob = log_prob - log_tanh_slope(raw).sum(-1)
-            entropy = entropy + log_tanh_slope(outputs).sum(-1)
+            log_prob = log_prob - tanh_log_det_jacobian(raw).sum(-1)
+            entropy = entropy + tanh_log_det_jacobian(outputs).sum(-1)
         return log_prob, entropy
-
-    def pullback(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Way]:
-        log_prob, entropy = self.evaluate(outputs, raw)
-        by_std = (-self._log_std()).exp()
-        z = (raw - outputs) * by_std
-        moves = (self.log_std >= LOG_STD_RANGE[0]) & (self.log_std <= LOG_STD_RANGE[1])
-
-        def pull(of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
-            # d log p / d mean = z / std;  d log p / d log std = z^2 - 1;  d H / d log std = 1
-            of_log_prob, of_entropy = of_log_prob.unsqueeze(-1), of_entropy.unsqueeze(-1)
-            of_log_std = torch.addcmul(of_entropy, of_log_prob, z.square() - 1).sum(-2) * moves
-            of_outputs = of_log_prob * z * by_std
-            if self.squash:  # d log(1 - tanh^2) = -2 tanh
-                of_outputs = of_outputs - 2.0 * of_entropy * torch.tanh(outputs)
-            return of_outputs, [of_log_std]
-
-        return log_prob, entropy, pull
 
     def kl_from(self, outputs: Tensor) -> Divergence:
         ours = self._log_std()
@@ -386,8 +328,8 @@ class Gaussian(ActionDistribution):
         return torch.from_numpy(unit).float()
 
 
-def log_tanh_slope(x: Tensor) -> Tensor:
-    """log(1 - tanh(x)**2), without cancellation."""
+def tanh_log_det_jacobian(x: Tensor) -> Tensor:
+    """Return log(1 - tanh(x)**2) without cancellation, as torch's `TanhTransform` does."""
     return 2.0 * (math.log(2.0) - x - F.softplus(-2.0 * x))
 
 

@@ -7,13 +7,12 @@ none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agilerl_like.modules.base import Pull
 from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec
 from agilerl_like.networks.passage import Absent, Passage
 
@@ -74,16 +73,3 @@ def remember(memory: Memory, rows: Tensor, course: Course, which: int) -> Tensor
         return memory.step(rows, rows.new_zeros(*rows.shape[:-1], *memory.state_shape))[0]
     sequences = rows.unflatten(-2, course.starts.shape[-2:])
     return memory.unroll(sequences, course.starts, course.state[..., which, :, :])[0].flatten(-3, -2)
-
-
-def remember_pullback(memory: Memory, rows: Tensor, course: Course, which: int) -> tuple[Tensor, Pull]:
-    """The same, and the way back of its gradient to the memory's parameters and to the rows."""
-    if isinstance(memory, Passage):
-        return memory.pullback(rows, to_input=True)
-    sequences = rows.unflatten(-2, course.starts.shape[-2:])
-    said, pull_sequences = memory.pullback(sequences, course.starts, course.state[..., which, :, :], to_input=True)
-
-    def pull(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-        return cast(Tensor, pull_sequences(gradient.view(said.shape), into)).flatten(-3, -2)
-
-    return said.flatten(-3, -2), pull

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agilerl_like.modules.base import Arguments, EvolvableModule, Pull, Spec, UnitAxes, UnitChange
+from agilerl_like.modules.base import Arguments, EvolvableModule, Spec, UnitAxes, UnitChange
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,8 @@ class Passage(EvolvableModule[Absent]):
         """One step of a memory."""
         return x, state
 
-    def pullback(self, x: Tensor, *, to_input: bool) -> tuple[Tensor, Pull]:
-        return x, _unchanged
-
     def unit_axes(self) -> UnitAxes:
         return {}
 
     def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
         return UnitChange()
-
-
-def _unchanged(gradient: Tensor, into: Sequence[Tensor]) -> Tensor | None:
-    return gradient

@@ -1,9 +1,7 @@
 """Memory: what it computes, where it forgets, how it learns through time, and that growth keeps every sequence."""
 
-import copy
 import json
 import math
-import pickle
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.modules.cells import Cell, Resets
 from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences, carry_state
-from agilerl_like.modules.param_stack import ParamStack, clone_module
+from agilerl_like.modules.lstm_cell import LSTMCell
+from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
 CELLS = ("LSTM", "GRU")
@@ -109,10 +109,9 @@ def test_it_computes_and_learns_what_torch_does(cell):
 
     slope = normal(*y.shape, seed=9)
     theirs = torch.autograd.grad((expected * slope).sum(), list(reference.parameters()))
-    ours = [torch.empty_like(parameter) for parameter in lstm.parameters()]
-    lstm.pullback(x, starts, state, to_input=False)[1](slope, ours)
+    ours = torch.autograd.grad((y * slope).sum(), list(lstm.parameters()))
     for found, wanted in zip(ours, (theirs[1], theirs[0], theirs[2]), strict=True):  # recurrent, input, bias
-        torch.testing.assert_close(torch_order(cell, found).view(wanted.shape), wanted, rtol=0, atol=1e-10)
+        torch.testing.assert_close(torch_order(cell, found).reshape(wanted.shape), wanted, rtol=0, atol=1e-10)
 
 
 @pytest.fixture(params=[(cell, layers) for cell in CELLS for layers in (1, 3)], ids=lambda p: f"{p[0]}-{p[1]}")
@@ -139,6 +138,15 @@ def test_later_layers_add_a_map_of_what_they_remember(lstm):
 
 
 # -- time
+
+
+def learned(lstm, its, slope=None):
+    """The outputs of some sequences, and the gradients of the inputs and of all parameters."""
+    x = its[0].detach().clone().requires_grad_()
+    y, _ = lstm.unroll(x, *its[1:])
+    slope = normal(*y.shape, seed=9).to(y.dtype) if slope is None else slope
+    wanted = [x, *lstm.parameters()]
+    return y.detach(), *torch.autograd.grad((y * slope).sum(), wanted, allow_unused=True, materialize_grads=True)
 
 
 @pytest.mark.parametrize("learning", [False, True])
@@ -180,34 +188,41 @@ def test_chunk_by_chunk_is_the_whole(lstm):
 # -- learning
 
 
-@pytest.mark.parametrize("steps", [1, 7])
-@pytest.mark.parametrize("to_input", [True, False])
-def test_the_way_back_is_autograds(lstm, to_input, steps):
-    x, starts, state = sequences(lstm, steps=steps)
-    x.requires_grad_()
-    y, _ = lstm.unroll(x, starts, state)
-    slope = normal(*y.shape, seed=9)
-    wanted = torch.autograd.grad(y, [*lstm.parameters(), x], slope)
+def by_autograd(monkeypatch):
+    """Let every cell learn through time by autograd alone."""
+    monkeypatch.setattr(LSTMCell, "unroll", Cell.unroll)
 
-    said, pull = lstm.pullback(x.detach(), starts, state, to_input=to_input)
-    found = [torch.full_like(parameter, torch.nan) for parameter in lstm.parameters()]
-    of_input = pull(slope, found)
-    torch.testing.assert_close(said, y.detach(), rtol=0, atol=1e-12)
-    for ours, theirs in zip(found, wanted, strict=False):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-    if to_input:
-        torch.testing.assert_close(of_input, wanted[-1], rtol=1e-10, atol=1e-12)
-    else:
-        assert of_input is None
+
+@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.parametrize("members", [1, 3])
+def test_fused_lstm_gradients_equal_autograds(steps, members, monkeypatch):
+    stack = ParamStack.of([made(LSTMSpec(num_layers=2, **SMALL), seed=seed) for seed in range(members)])
+    its = sequences(stack.module, (members,), steps=steps)
+    fused = learned(stack.module, its)
+    by_autograd(monkeypatch)
+    for found, expected in zip(fused, learned(stack.module, its), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_fused_lstm_passes_gradcheck():
+    cell = LSTMCell(3, 2).double()
+    x, starts, state = normal(1, 4, 2, 3).requires_grad_(), torch.zeros(1, 2, 4).double(), normal(1, 2, 2, 2, seed=1)
+    starts[0, 1, 2] = 1.0  # an episode begins inside a sequence
+
+    def hidden(x, *parameters):
+        for (name, _), parameter in zip([*cell.named_parameters()], parameters, strict=True):
+            owner, _, attribute = name.rpartition(".")
+            cell.get_submodule(owner)._parameters[attribute] = parameter
+        return cell.unroll(x, Resets(starts), state.unbind(2))[0]
+
+    assert torch.autograd.gradcheck(hidden, (x, *(p.detach().clone().requires_grad_() for p in cell.parameters())))
 
 
 def test_in_single_precision_it_is_the_same_to_its_roundings():
     lstm = made(LSTMSpec(num_layers=2, **SMALL))
     its, found = sequences(lstm), []
     for dtype in (torch.float64, torch.float32):
-        y, pull = lstm.to(dtype).pullback(*(tensor.to(dtype) for tensor in its), to_input=True)
-        into = [torch.empty_like(parameter) for parameter in lstm.parameters()]
-        found.append([y, pull(torch.ones_like(y), into), *into])
+        found.append(learned(lstm.to(dtype), [tensor.to(dtype) for tensor in its]))
     for exact, ours in zip(*found, strict=True):  # numbers of order 1, so 1e-4 is a thousand roundings
         torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-4)
 
@@ -216,10 +231,9 @@ def test_nothing_is_learned_past_the_beginning_of_an_episode(lstm):
     x, starts, state = sequences(lstm, count=1)
     starts = torch.zeros_like(starts)
     starts[0, 4] = 1.0
-    _, pull = lstm.pullback(x, starts, state, to_input=True)
-    slope = torch.zeros(1, 7, lstm.num_outputs, dtype=torch.float64)
-    slope[0, 4:] = 1.0
-    of_input = pull(slope, [torch.empty_like(parameter) for parameter in lstm.parameters()])
+    x.requires_grad_()
+    y, _ = lstm.unroll(x, starts, state)
+    (of_input,) = torch.autograd.grad(y[0, 4:].sum(), x)
     assert bool((of_input[0, :4] == 0).all())
     assert bool((of_input[0, 4:] != 0).all())
 
@@ -228,12 +242,9 @@ def test_nothing_is_learned_past_the_beginning_of_an_episode(lstm):
 def test_under_autocast_it_stays_as_precise_as_its_weights(cell):
     lstm = made(LSTMSpec(cell=cell, num_layers=2, **SMALL)).float()
     x, starts, state = (tensor.float() for tensor in sequences(lstm))
-    slope = torch.ones(4, 7, 5)
 
     def everything():
-        y, pull = lstm.pullback(x, starts, state, to_input=True)
-        into = [torch.empty_like(parameter) for parameter in lstm.parameters()]
-        return [*lstm.step(x[:, 0], state), *lstm.unroll(x, starts, state), y, pull(slope, into), *into]
+        return [*lstm.step(x[:, 0], state), *lstm.unroll(x, starts, state)]
 
     plain = everything()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -257,12 +268,11 @@ class Course(NamedTuple):
 
     @classmethod
     def of(cls, module, its, slope):
-        into = [torch.zeros_like(parameter) for parameter in module.parameters()]
-        y, pull = module.pullback(*its, to_input=True)
-        again, state = module.unroll(*its)
-        torch.testing.assert_close(again, y, rtol=0, atol=1e-12)
-        step, _ = module.step(its.x[..., 0, :], its.state)
-        return cls(y, state, step, pull(slope, into), dict(zip(dict(module.named_parameters()), into, strict=True)))
+        with torch.no_grad():
+            _, state = module.unroll(*its)
+            step, _ = module.step(its.x[..., 0, :], its.state)
+        y, of_input, *found = learned(module, its, slope)
+        return cls(y, state, step, of_input, dict(zip(dict(module.named_parameters()), found, strict=True)))
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -306,65 +316,6 @@ def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
             torch.testing.assert_close(parts[name], gradient, rtol=1e-9, atol=1e-10)
             total += int((gradient != 0).sum())
         assert int((flat[row] != 0).sum()) == total  # what is not there has a gradient of exactly 0
-
-
-# -- room that is kept
-
-
-def learned(lstm, its, seed=9):
-    """What a module says of some sequences, and all gradients of what it said."""
-    into = [torch.empty_like(parameter) for parameter in lstm.parameters()]
-    y, pull = lstm.pullback(*its, to_input=True)
-    return y, pull(normal(*y.shape, seed=seed), into), *into
-
-
-def test_sequences_of_any_shape_can_follow_each_other():
-    lstm = made(LSTMSpec(num_layers=2, **SMALL))
-    for count, steps in ((4, 7), (5, 7), (4, 7), (3, 1), (5, 7), (1, 7), (4, 7)):
-        its = sequences(lstm, count=count, steps=steps, seed=count)
-        fresh = made(lstm.spec)
-        for found, expected in zip(learned(lstm, its), learned(fresh, its), strict=True):
-            assert torch.equal(found, expected)
-        assert all(len(cell._tapes) <= 2 for cell in lstm.cells)
-
-
-@pytest.mark.parametrize("copied", [clone_module, copy.deepcopy, lambda lstm: pickle.loads(pickle.dumps(lstm))])
-def test_copies_have_room_of_their_own(copied):
-    lstm = made(LSTMSpec(**SMALL))
-    its, others = sequences(lstm), sequences(lstm, seed=50)
-    expected = learned(lstm, its)
-    other = copied(lstm)
-    into = [torch.empty_like(parameter) for parameter in lstm.parameters()]
-    y, pull = lstm.pullback(*its, to_input=True)
-    learned(other, others)  # in between
-    found = y, pull(normal(*y.shape, seed=9), into), *into
-    for one, wanted in zip(found, expected, strict=True):
-        assert torch.equal(one, wanted)
-
-
-def test_what_a_copy_keeps_is_not_what_is_saved():
-    lstm = made(LSTMSpec(**SMALL))
-    before = len(pickle.dumps(lstm))
-    learned(lstm, sequences(lstm))
-    assert len(pickle.dumps(lstm)) == before
-
-
-def test_long_rollouts_are_not_kept(monkeypatch):
-    monkeypatch.setattr("agilerl_like.modules.lstm_cell.KEPT_NUMBERS", 4 * 7 * (18 * 5 + 3))
-    lstm = made(LSTMSpec(**SMALL))
-    learned(lstm, sequences(lstm, count=5))
-    assert lstm.cells[0]._tapes == ()
-    learned(lstm, sequences(lstm, count=4))
-    assert len(lstm.cells[0]._tapes) == 1
-
-
-def test_what_was_said_stays_as_it_was(lstm):
-    its, others = sequences(lstm, steps=1), sequences(lstm, steps=1, seed=50)
-    said = [lstm.pullback(*its, to_input=True)[0], *lstm.unroll(*its)]
-    kept = [each.clone() for each in said]
-    lstm.pullback(*others, to_input=True)
-    lstm.unroll(*others)
-    assert all(torch.equal(each, before) for each, before in zip(said, kept, strict=True))
 
 
 def test_permuting_members_permutes_rows():
@@ -540,12 +491,11 @@ def test_newborn_units_remember_something_and_learn(cell):
         transfer_weights_(child, lstm, operator, arguments, states=None, generator=torch.Generator().manual_seed(1))
         lstm = child
     x, starts, state = sequences(lstm)
-    y, pull = lstm.pullback(x, starts, torch.zeros_like(state), to_input=False)
+    y, _ = lstm.unroll(x, starts, torch.zeros_like(state))
     assert bool((y[..., 5:] != 0).all())
     assert bool((lstm.layer_input("residuals.2", x) != 0).all())
-    into = [torch.empty_like(parameter) for parameter in lstm.parameters()]
-    pull(torch.ones_like(y), into)
-    found = dict(zip(dict(lstm.named_parameters()), into, strict=True))
+    found = torch.autograd.grad(y.sum(), list(lstm.parameters()))
+    found = dict(zip(dict(lstm.named_parameters()), found, strict=True))
     assert bool((found["residuals.2.weight"] != 0).all())
     assert bool((found["cells.0.recurrent_weight"][:, :5, 5:] != 0).all())
 

@@ -261,7 +261,7 @@ def facts(network):
     modules = [(name, type(one), said_of(one)) for name, one in network.named_modules(remove_duplicate=False)]
     tensors = [(name, x.shape, x.dtype) for name, x in network.state_dict(keep_vars=True).items()]
     learned = [(name, x.requires_grad) for name, x in network.named_parameters()]
-    return modules, tensors, learned, network._bounds
+    return modules, tensors, learned
 
 
 @given(recurrent=st.booleans(), share=st.booleans(), normed=st.booleans(), seed=st.integers(0, 2**31))
