@@ -1,4 +1,4 @@
-"""What the page on the search says is so."""
+"""The statements of tutorials/search.md hold."""
 
 import math
 import os
@@ -25,7 +25,7 @@ CLONES = re.findall(r"^\| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", PAGE, fla
 
 
 def expected_clones(size, tournament_size):
-    """The members that win no tournament: the one of rank r wins one with probability C(size-1-r, k-1) / C(size, k)."""
+    """The number of members that win no tournament; rank r wins one with probability C(size-1-r, k-1) / C(size, k)."""
     wins = [comb(size - 1 - r, tournament_size - 1) / comb(size, tournament_size) for r in range(1, size)]
     return sum((1 - win) ** (size - 1) for win in wins)
 
@@ -53,7 +53,7 @@ def test_defaults_of_exploration(name):
     assert float(stated) == signature(PPO).parameters[name].default
 
 
-def test_the_numbers_of_clones_follow_from_tournaments():
+def test_the_expected_numbers_of_clones_follow_from_tournaments():
     assert len(CLONES) == 5
     for size, tournament_size, clones, changed in CLONES:
         expected = expected_clones(int(size), int(tournament_size))
@@ -70,7 +70,7 @@ def test_tournaments_make_as_many_clones_as_the_formula_says():
     assert np.mean(clones) == pytest.approx(expected_clones(8, 2), abs=0.06)  # over three standard errors
 
 
-def test_founders_of_an_environment_without_a_configuration():
+def test_ranges_of_an_environment_without_a_configuration():
     config = find_config("Taxi-v3").validate()
     assert config.population.sample_hyperparameters
     ranges = {name: (range_.min, range_.max) for name, range_ in config.hyperparameters.items()}
