@@ -40,7 +40,6 @@ from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.update import Values
 from agilerl_like.modules.base import UnitMaps
 from agilerl_like.modules.layers import skip_init
-from agilerl_like.modules.module_utils import walk
 from agilerl_like.modules.param_stack import (
     clone_module,
     detached_clone,
@@ -169,7 +168,7 @@ class Agent(EvolvableAlgorithm):
     @property
     def is_finite(self) -> bool:
         """Whether all of its weights and statistics are."""
-        numbers = walk(self.network).tensors.values()
+        numbers = (*self.network.parameters(), *self.network.buffers())
         return bool(torch.isfinite(torch.cat([x.detach().reshape(-1) for x in numbers])).all())
 
     @property
@@ -594,7 +593,7 @@ class Agent(EvolvableAlgorithm):
 
 def _tensors_of(network: nn.Module) -> dict[str, Tensor]:
     """All that is saved of a network."""
-    return {f"network.{name}": tensor for name, tensor in walk(network).tensors.items()}
+    return {f"network.{name}": tensor for name, tensor in (*network.named_parameters(), *network.named_buffers())}
 
 
 def custom_spec(actor_network: nn.Module | None, critic_network: nn.Module | None) -> CustomSpec | None:

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.layers import ACTIVATIONS, SKIP, Activation, check_activation
-from agilerl_like.modules.module_utils import Layer, walk
 
 OperatorKind = Literal["layer", "node", "activation"]
 Arguments = dict[str, int | float | str]
@@ -271,7 +270,7 @@ class FadingSpec(Spec):
         return self.evolve(activation=activation, output_activation=output, fading=fading)
 
 
-class EvolvableModule(Layer, Generic[SpecT]):
+class EvolvableModule(nn.Module, Generic[SpecT]):
     """A module built from a spec: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
 
     spec: SpecT
@@ -389,7 +388,7 @@ def _annotations(kind: type[Spec]) -> tuple[tuple[str, str, tuple[type, ...]], .
 
 def _fades(module: nn.Module) -> list[Activation]:
     """Return the activations in a module that are fading in."""
-    return [layer for layer in walk(module).modules.values() if isinstance(layer, Activation) and layer.before]
+    return [layer for layer in module.modules() if isinstance(layer, Activation) and layer.before]
 
 
 def check_field_type(field: str, value: object, annotation: str) -> None:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.modules.layers import affine, default_weights
-from agilerl_like.modules.module_utils import Layer
 
 Memory = tuple[Tensor, ...]
 """What a layer remembers, each `[P, S, H]`; the first is also what it says."""
@@ -37,7 +36,7 @@ class Resets:
         return vector.masked_fill(self.at[:, t], 0.0) if self.any[t] else vector
 
 
-class GateMap(Layer):
+class GateMap(nn.Module):
     """What a layer's gates read of its input: `[P, B, in] -> [P, B, gates * H]`."""
 
     def __init__(self, gates: int, num_inputs: int, num_units: int) -> None:
@@ -60,7 +59,7 @@ class GateMap(Layer):
         return affine(x, matrices, self.bias.reshape(-1, matrices.shape[1]))
 
 
-class Cell(Layer):
+class Cell(nn.Module):
     """One recurrent layer."""
 
     GATES: ClassVar[int]

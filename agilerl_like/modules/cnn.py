@@ -47,7 +47,6 @@ from agilerl_like.modules.conv_layers import (
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import SKIP, Activation, LayerNorm
 from agilerl_like.modules.mlp import IDEMPOTENT
-from agilerl_like.modules.module_utils import listed
 
 Extent = int | tuple[int, ...]
 """A length: one for all axes of the image, or one for each."""
@@ -322,9 +321,11 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
         geometries = spec.geometries(len(size))
         fading = spec.fading or ("",) * (len(spec.channel_size) + 1)
         widths = pairwise((first, *spec.channel_size))
-        self.convs = listed(Conv(i, o, geometry) for (i, o), geometry in zip(widths, geometries, strict=True))
-        self.norms = listed(LayerNorm(width) if spec.layer_norm else nn.Identity() for width in spec.channel_size)
-        self.activations = listed(
+        self.convs = nn.ModuleList(Conv(i, o, geometry) for (i, o), geometry in zip(widths, geometries, strict=True))
+        self.norms = nn.ModuleList(
+            LayerNorm(width) if spec.layer_norm else nn.Identity() for width in spec.channel_size
+        )
+        self.activations = nn.ModuleList(
             Activation(width, spec.activation, before)
             for width, before in zip(spec.channel_size, fading[:-1], strict=True)
         )

@@ -28,7 +28,6 @@ from agilerl_like.modules.layers import (
     default_weights,
     draw_weights_,
 )
-from agilerl_like.modules.module_utils import Layer
 
 CHANNEL_STEPS = (8, 16, 32)
 """How many channels a mutation adds or removes (AgileRL's choice)."""
@@ -98,7 +97,7 @@ def output_sizes(geometries: Iterable[Geometry], size: Sequence[int]) -> tuple[t
     return tuple(sizes)
 
 
-class Conv(Layer):
+class Conv(nn.Module):
     """A convolution of batches `[B, in, *size] -> [B, out, *output size]`."""
 
     def __init__(self, num_inputs: int, num_outputs: int, geometry: Geometry) -> None:

@@ -23,7 +23,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import unknown_name
-from agilerl_like.modules.module_utils import Layer
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -119,7 +118,7 @@ class ActiveBlock(NamedTuple):
         return weight[self.rows, : self.width, : self.width]
 
 
-class Linear(Layer):
+class Linear(nn.Module):
     """An affine map: `[..., in] -> [..., out]`, or `[P, B, in] -> [P, B, out]` when stacked."""
 
     active_block: ActiveBlock | None = None
@@ -229,7 +228,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
 
 
-class LayerNorm(Layer):
+class LayerNorm(nn.Module):
     """Normalise over units (Ba et al. 2016), where a unit may be left out of the statistics that it is normalised by.
 
     `counted` is 1 for a unit that enters mean and variance. A newborn unit has 0: it is normalised by the statistics of
@@ -276,7 +275,7 @@ class LayerNorm(Layer):
         return torch.addcmul(bias, centred * (variance + self.EPSILON).rsqrt(), weight)
 
 
-class RunningNorm(Layer):
+class RunningNorm(nn.Module):
     """Centre and scale by the mean and variance of everything seen: `[..., size]`, or `[P, B, size]` when stacked.
 
     The statistics are buffers: cloned and saved with the member, and moved by `update_` alone, so that they stay frozen
@@ -348,7 +347,7 @@ class ActivationRun(NamedTuple):
     stop: int
 
 
-class Activation(Layer):
+class Activation(nn.Module):
     """A layer's activation, or the way from what stood there before to it.
 
     While a change fades in, the layer gives `(1 - blend) * before + blend * after`. `blend` is 0 at the mutation, so

@@ -33,7 +33,6 @@ from agilerl_like.modules.base import (
 from agilerl_like.modules.cells import Cell, GRUCell, Memory, Resets
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.lstm_cell import LSTMCell
-from agilerl_like.modules.module_utils import listed
 from agilerl_like.modules.residual import Residual
 
 CELLS: dict[str, type[Cell]] = {"LSTM": LSTMCell, "GRU": GRUCell}
@@ -148,7 +147,7 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
         super().__init__()
         units, cell = spec.hidden_state_size, CELLS[spec.cell]
         self.spec, self.inputs, self.num_outputs = spec, inputs, units
-        self.cells = listed(cell(units if layer else inputs, units) for layer in range(spec.num_layers))
+        self.cells = nn.ModuleList(cell(units if layer else inputs, units) for layer in range(spec.num_layers))
         self.residuals = nn.ModuleDict({str(layer): Residual(units, units) for layer in range(1, spec.num_layers)})
         if spec.dropout:
             self.register_buffer("kept", torch.ones(units))

@@ -38,7 +38,6 @@ from agilerl_like.modules.layers import (
     NoisyLinear,
     apply_to_subset,
 )
-from agilerl_like.modules.module_utils import listed
 
 NODE_STEPS = (16, 32, 64)
 """How many nodes a mutation adds or removes (AgileRL's choice)."""
@@ -213,12 +212,14 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         fading = spec.fading or ("",) * (len(sizes) - 1)
         names = (spec.activation,) * len(spec.hidden_size) + (spec.output_activation,)
         normed = (spec.layer_norm,) * len(spec.hidden_size) + (spec.output_layernorm,)
-        self.linears = listed(
+        self.linears = nn.ModuleList(
             NoisyLinear(i, o, spec.noise_std) if spec.noisy else Linear(i, o) for i, o in pairwise(sizes)
         )
         none = nn.Identity()  # shared by all layers
-        self.norms = listed(LayerNorm(size) if norm else none for size, norm in zip(sizes[1:], normed, strict=True))
-        self.activations = listed(
+        self.norms = nn.ModuleList(
+            LayerNorm(size) if norm else none for size, norm in zip(sizes[1:], normed, strict=True)
+        )
+        self.activations = nn.ModuleList(
             Activation(size, name, before) for size, name, before in zip(sizes[1:], names, fading, strict=True)
         )
 

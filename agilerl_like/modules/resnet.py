@@ -28,7 +28,6 @@ from agilerl_like.modules.conv_layers import (
 )
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import SKIP, Activation
-from agilerl_like.modules.module_utils import listed
 from agilerl_like.modules.residual_trunk import ResidualModule, ResidualSpec
 
 
@@ -142,7 +141,7 @@ class EvolvableResNet(ResidualModule[ResNetSpec], ImageEncoder[ResNetSpec]):
         before = spec.fading[0] if spec.fading else ""
         stem_size = geometry.output_size(0, size)
         self.stem = Conv(first, width, geometry)
-        self.blocks = listed(Block(spec, len(size), before) for _ in range(spec.num_blocks))
+        self.blocks = nn.ModuleList(Block(spec, len(size), before) for _ in range(spec.num_blocks))
         self.activation = Activation(width, spec.activation, before)
         self._add_output_layer("stream", width, stem_size, width * spec.scale_factor * prod(stem_size))
 

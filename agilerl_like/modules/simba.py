@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from agilerl_like.modules.base import OperatorKind, UnitAxes, check_input_output_sizes, num_floats
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import Activation, LayerNorm, Linear, check_activation
-from agilerl_like.modules.module_utils import listed
 from agilerl_like.modules.residual import Residual
 from agilerl_like.modules.residual_trunk import ResidualModule, ResidualSpec
 
@@ -99,7 +98,7 @@ class EvolvableSimBa(ResidualModule[SimBaSpec]):
         self.spec, self.inputs, self.num_outputs = spec, inputs, num_outputs
         width = spec.hidden_size
         self.stem = Linear(inputs, width)
-        self.blocks = listed(Block(width, width * spec.scale_factor) for _ in range(spec.num_blocks))
+        self.blocks = nn.ModuleList(Block(width, width * spec.scale_factor) for _ in range(spec.num_blocks))
         self.norm = LayerNorm(width)
         self.output = Linear(width, num_outputs)
         self.activation = Activation(num_outputs, spec.output_activation)

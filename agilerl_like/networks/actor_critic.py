@@ -20,7 +20,6 @@ from agilerl_like.modules.composite import CompositeModule, maps_of
 from agilerl_like.modules.layers import RunningNorm, skip_init
 from agilerl_like.modules.lstm import LSTMSpec, carry_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
-from agilerl_like.modules.module_utils import Layer, switch, walk
 from agilerl_like.modules.param_stack import alias_parameter, rebuild_with
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
@@ -54,7 +53,7 @@ def _head(spec: MLPSpec | Absent, inputs: int, num_outputs: int) -> Head:
     return Passage(spec, inputs) if isinstance(spec, Absent) else EvolvableMLP(spec, inputs, num_outputs)
 
 
-class Network(Layer):
+class Network(nn.Module):
     """An encoder, a memory and a head: `[…, observation] -> […, outputs]`."""
 
     def __init__(self, encoder: EvolvableModule, memory: Memory, head: Head) -> None:
@@ -139,8 +138,8 @@ class ActorCritic(CompositeModule[NetworkSpec]):
                     instead[head] = _head(head_spec, said, head.num_outputs)
         like = next(self.parameters())
         for part in instead.values():
-            switch(part, self.training)
-            if any((its.dtype, its.device) != (like.dtype, like.device) for its in walk(part).parameters.values()):
+            part.train(self.training)
+            if any((its.dtype, its.device) != (like.dtype, like.device) for its in part.parameters()):
                 part.to(like)
         network = rebuild_with(self, alias_parameter, instead)
         network.spec = spec
@@ -153,11 +152,11 @@ class ActorCritic(CompositeModule[NetworkSpec]):
 
     def check_learned(self) -> None:
         """Raise ConfigurationError if `requires_grad` was changed: what is learned was decided when this was built."""
-        found = walk(self)
-        customs = {name: one for name, one in found.modules.items() if isinstance(one, EvolvableCustom)}
-        frozen_parameters = {name for name, parameter in found.parameters.items() if not parameter.requires_grad}
+        parameters = dict(self.named_parameters())
+        customs = {name: one for name, one in self.named_modules() if isinstance(one, EvolvableCustom)}
+        frozen_parameters = {name for name, parameter in parameters.items() if not parameter.requires_grad}
         given = {f"{name}.net.{inner}" for name, one in customs.items() for inner in one.frozen_parameters}
-        if changed := sorted((frozen_parameters ^ given) & found.parameters.keys()):
+        if changed := sorted((frozen_parameters ^ given) & parameters.keys()):
             raise ConfigurationError(
                 f"requires_grad={changed[0] not in frozen_parameters} was set for {', '.join(changed):.200} of an agent"
                 " that had been made, and it would count for nothing; allowed is requires_grad=False in an "
@@ -309,7 +308,7 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         return Course.beginning(x if x.dim() == 3 else x.unsqueeze(1), self.state_shape, self.dtype)
 
 
-class NoNorm(Layer):
+class NoNorm(nn.Module):
     """The normaliser that does nothing."""
 
     is_new = 0.0

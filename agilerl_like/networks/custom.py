@@ -25,7 +25,6 @@ from agilerl_like.modules.base import (
     check_mapping,
 )
 from agilerl_like.modules.composite import CompositeModule, CompositeSpec
-from agilerl_like.modules.module_utils import walk
 from agilerl_like.networks.passage import Absent
 
 Branch = Literal["actor", "critic"]
@@ -258,7 +257,7 @@ def _tensors_by_name(net: nn.Module) -> dict[str, Tensor]:
     """
     return {
         f"{owner}.{name}".lstrip("."): tensor
-        for owner, module in walk(net).modules.items()
+        for owner, module in net.named_modules()
         for name, tensor in (*module._parameters.items(), *module._buffers.items())
         if tensor is not None
     }

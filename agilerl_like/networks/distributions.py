@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.module_utils import Layer
 
 ILLEGAL = -1e9
 """Logit of a masked action: finite, so that p * log p is 0 and its gradient too."""
@@ -31,7 +30,7 @@ Divergence = Callable[["ActionDistribution", Tensor], Tensor]
 """Another distribution, and its outputs -> how far it is from one that is known already."""
 
 
-class ActionDistribution(Layer):
+class ActionDistribution(nn.Module):
     """One distribution for each set of outputs; leading axes are free."""
 
     num_outputs: int

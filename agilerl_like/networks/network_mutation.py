@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.modules.base import Arguments, UnitChange, UnitMaps
-from agilerl_like.modules.module_utils import switch, walk
 from agilerl_like.modules.weight_transfer import RecordedLinear, transfer_weights_
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.custom import EvolvableCustom
@@ -108,7 +107,7 @@ def mutate_network(
         with in_eval_mode(parent.network):
             child = _remove_within_limits(parent, operator, arguments, generator)
     if child.network.training != parent.network.training:
-        switch(child.network, parent.network.training)
+        child.network.train(parent.network.training)
     return child
 
 
@@ -140,12 +139,12 @@ def in_eval_mode(network: nn.Module) -> Iterator[None]:
     """Put a network into evaluation mode, and back at the end."""
     training = network.training
     if training:
-        switch(network, False)
+        network.eval()
     try:
         yield
     finally:
         if training:
-            switch(network, True)
+            network.train()
 
 
 @torch.no_grad()
@@ -248,7 +247,7 @@ def _subsample(rows: Tensor, observations: Tensor) -> Tensor:
 def _policy_weight_matrices(network: ActorCritic) -> list[Tensor]:
     owner = network.actor.head if network.share_encoders else network.actor
     by_name = not isinstance(network.actor.encoder, EvolvableCustom) or network.actor.encoder.is_evolvable
-    leaves = ((name.rpartition(".")[2], parameter) for name, parameter in walk(owner).parameters.items())
+    leaves = ((name.rpartition(".")[2], parameter) for name, parameter in owner.named_parameters())
     matrices = [(name, parameter) for name, parameter in leaves if parameter.dim() > 1 and parameter.requires_grad]
     # a user's module may name its matrices anything; this package's have others, which hold the scale of noise
     return [matrix for name, matrix in matrices if not by_name or name.endswith("weight")]
