@@ -86,6 +86,7 @@ class IPPO(EvolvableAlgorithm):
     algo: ClassVar[str] = "IPPO"
 
     learn_step: int
+    lr: float
 
     @check_argument_names
     def __init__(

@@ -1,4 +1,4 @@
-"""`agilerl-like eval`: play fresh episodes with a saved agent or team."""
+"""`agilerl-like eval`: run fresh episodes with a saved agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agilerl_like.seeding import Purpose, fresh_seed, integers
 
 EVALUATION_ENVS = 32
 EPISODE = 64
-"""Bytes that an episode takes at least: its seed, its return and its length, and they are copied."""
+"""Least memory of an episode in bytes: seed, return and length, and their copies."""
 
 
 def evaluate(
@@ -33,16 +33,16 @@ def evaluate(
     env: str = "",
     trust: FlagCreatePairsOff[bool] = False,
 ) -> int:
-    """Play fresh episodes with the best agent or team of a run, without exploration.
+    """Run fresh episodes with the best agent of a run, without exploration.
 
-    What a team's agents earn together is its return; what each of them earns stands below it.
+    The return of a multi-agent episode is the sum over its agents; the returns of each agent are printed below it.
 
     Args:
-        run: Folder of a run, or of a saved agent or team.
-        episodes: How many episodes.
-        seed: Names the episodes; none: new ones.
-        env: Another env than the run's, as `environment.id` would name it.
-        trust: Import what the run's `environment.id` and `wrappers` name, though it is of no known package.
+        run: Folder of a run or of a saved agent.
+        episodes: Number of episodes.
+        seed: Seed of the episodes; none: a random one.
+        env: Another env than the run's, as in `environment.id`.
+        trust: Import the `environment.id` and `wrappers` of the run although they belong to no known package.
     """
     if episodes < 1:
         raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
@@ -52,7 +52,7 @@ def evaluate(
     config = _config_of(run, env, agent.algo, trust=trust)
     env_setup = config.env_setup(num_envs=1)
     with contextlib.closing(env_setup.env):
-        spaces = tuple(map(_as_one, config.spaces(env_setup.env)))
+        spaces = tuple(map(_as_one, env_setup.spaces))
         if spaces != (agent.observation_space, agent.action_space):
             raise ConfigurationError(
                 f"env={config.environment.id!r} has {spaces[0]} and {spaces[1]}; "
@@ -72,19 +72,19 @@ def evaluate(
 
 
 def _saved(path: Path) -> EvolvableAlgorithm:
-    """An agent or a team, as its file says."""
+    """Load an agent of the class that its file names."""
     document, _ = read_agent(path)
     algorithm = document.get("algorithm") if isinstance(document, dict) else None
     return EvolvableAlgorithm.class_by_name(algorithm, str(path)).load(path)
 
 
 def _as_one(space: Any) -> gymnasium.Space:
-    """A space, or those of a team by agent."""
+    """A space, or the dictionary of a multi-agent env's spaces as one."""
     return gymnasium.spaces.Dict(space) if isinstance(space, dict) else space
 
 
 def _config_of(run: Path, env: str, algorithm: str, *, trust: bool) -> Config:
-    """The configuration of a run; if another env is named, one that says nothing but this."""
+    """The configuration of a run, or of another env if one is given."""
     if env:
         return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).validate()
     for folder in (run, run.parent):
@@ -97,10 +97,10 @@ def _config_of(run: Path, env: str, algorithm: str, *, trust: bool) -> Config:
 
 
 def _environment_in(file: Path) -> Config:
-    """The sections `environment` and `algorithm` of a run's file: the others may name what only its script registers.
+    """The sections `environment` and `algorithm` of a run's file; others may need the script that registered names.
 
     Raises:
-        ConfigurationError: no environment is named, because the run's script could not write how it is made.
+        ConfigurationError: there is no environment.id, because the run's script made its env by a local function.
     """
     draft = Draft.read(file)
     environment = draft.data.get("environment")

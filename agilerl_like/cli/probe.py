@@ -1,4 +1,4 @@
-"""`agilerl-like probe`: train in tiny environments whose values and actions are known."""
+"""`agilerl-like probe`: train in tiny environments with known values and actions."""
 
 from __future__ import annotations
 
@@ -15,33 +15,31 @@ from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES, MultiAg
 from agilerl_like.envs.probe_envs import PROBES, Probe
 from agilerl_like.errors import ExitCode, unknown_name
 from agilerl_like.reporting.console import is_terminal
-from agilerl_like.training.multi_agent_probe import solve_multi_agent
 from agilerl_like.training.probe import Answer, ProbeRecord, solve
 
 NARROW, QUESTION = 80, 26
-"""Columns of a narrow console, and what a probe's name and question have of them; of more they have half."""
+"""Width of a narrow console, and of its first column, which gets half of any further width."""
 
 
 def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: FlagCreatePairsOff[bool] = False) -> int:
     """Train PPO in tiny environments with known answers; exit code 1 if one is not solved.
 
     Args:
-        names: Which environments; all of them if left out.
-        seed: Names all random streams.
-        teams: Train IPPO in environments for teams.
+        names: Environments; all of them if left out.
+        seed: Seed of all random streams.
+        teams: Train IPPO in multi-agent environments.
     """
-    worlds: Mapping[str, Probe | MultiAgentProbe] = MULTI_AGENT_PROBES if teams else PROBES
+    probes: Mapping[str, Probe | MultiAgentProbe] = MULTI_AGENT_PROBES if teams else PROBES
     seed = checked_seed(seed)
     for name in names:
-        if name not in worlds:
-            raise unknown_name("probe", name, worlds)
+        if name not in probes:
+            raise unknown_name("probe", name, probes)
     console = _console()
-    table = _table(worlds, console.width)
+    table = _table(probes, console.width)
     records: list[ProbeRecord] = []
     with Live(table, console=console, auto_refresh=False) as live:
-        for name in names or worlds:
-            chosen = worlds[name]
-            record = solve(chosen, seed=seed) if isinstance(chosen, Probe) else solve_multi_agent(chosen, seed=seed)
+        for name in names or probes:
+            record = solve(probes[name], seed=seed)
             records.append(record)
             for row in _rows(record):
                 table.add_row(*row)
@@ -50,29 +48,29 @@ def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: Flag
 
 
 def _console() -> Console:
-    """A console that is no terminal to rich unless the standard output is one: `FORCE_COLOR` is not enough."""
+    """A console that rich takes for a terminal only if stdout is one, whatever `FORCE_COLOR` is."""
     return Console() if is_terminal(sys.stdout) else Console(force_terminal=False, force_jupyter=False)
 
 
 def _table(names: Iterable[str], width: int) -> Table:
-    """An empty table for a console of this width; where it is narrow, questions and answers are folded."""
+    """An empty table for a console of this width; a narrow one folds questions and answers."""
     probe = Column("probe", width=max(*map(len, names), (width - NARROW) // 2 + QUESTION), overflow="fold")
     answers = Column("known", overflow="fold"), Column("found", overflow="fold")
     return Table(probe, *answers, Column("solved", width=6), Column("seconds", width=7))
 
 
 def _rows(record: ProbeRecord) -> Iterable[tuple[str, ...]]:
-    """A row for each answer, so that what is known and what was found stand side by side when they are folded."""
+    """One row for each answer, so that folded expected and found values stay side by side."""
     solved = "[green]yes" if record.solved else "[red]no"
     for number, answer in enumerate(record.answers):
         if number:
-            yield "", _known(answer), _found(answer), "", ""
+            yield "", _expected(answer), _found(answer), "", ""
         else:
-            yield f"[bold]{record.probe.name}", _known(answer), _found(answer), solved, f"{record.seconds:.1f}"
+            yield f"[bold]{record.probe.name}", _expected(answer), _found(answer), solved, f"{record.seconds:.1f}"
     yield record.probe.question, "", "", "", ""
 
 
-def _known(answer: Answer) -> str:
+def _expected(answer: Answer) -> str:
     agent, what = answer.agent and f"{answer.agent}: ", "V" if answer.what == "value" else "a"
     return f"{agent}{what}({answer.question}) = {_list(answer.expected)}"
 
@@ -82,5 +80,5 @@ def _found(answer: Answer) -> str:
     return text if answer.is_correct else f"[red]{text}"
 
 
-def _list(numbers: Iterable[float]) -> str:
-    return ", ".join(f"{number:.3g}" for number in numbers)
+def _list(values: Iterable[float]) -> str:
+    return ", ".join(f"{number:.3g}" for number in values)

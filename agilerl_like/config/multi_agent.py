@@ -131,7 +131,3 @@ class MultiAgentConfig(Config):
         groups = {f"{group}_{number}": group for group in named for number in range(min(needed, MAX_GROUP_SIZE))}
         spaces = dict.fromkeys(groups, PLACEHOLDER_SPACE)
         return IPPO(spaces, spaces, **{**self.agent_arguments(without_env=True), "groups": groups})
-
-    @staticmethod
-    def spaces(env: Any) -> tuple[Any, Any]:
-        return env.single_observation_spaces, env.single_action_spaces

@@ -156,11 +156,6 @@ class Config(Section):
             env_config if num_envs is None else replace(env_config, num_envs=num_envs)
         )
 
-    @staticmethod
-    def spaces(env: Any) -> tuple[Any, Any]:
-        """Return observation and action spaces of a vector env as the algorithm takes them."""
-        return env.single_observation_space, env.single_action_space
-
     def with_seed(self, seed: int | None = None) -> Config:
         """Return this configuration with a seed: its own, else the given one, else a random one."""
         new = fresh_seed() if seed is None else seed
@@ -218,7 +213,7 @@ def build(config: Config, device: torch.device | None = None) -> Experiment:
         start = config.population
         population = config.algorithm_class.population(
             start.size,
-            *config.spaces(env_setup.env),
+            *env_setup.spaces,
             sample_hyperparameters=start.sample_hyperparameters,
             device=device,
             **config.agent_arguments(),

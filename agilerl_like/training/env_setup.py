@@ -44,6 +44,11 @@ class EnvSetup(ABC):
     def vec_env(self) -> gymnasium.vector.VectorEnv:
         """The env as gymnasium sees it."""
 
+    @property
+    @abstractmethod
+    def spaces(self) -> tuple[Any, Any]:
+        """Observation and action spaces, as the algorithm takes them."""
+
     @abstractmethod
     def make_training_env(self, members: int, parts: int, part: int = 0) -> Any:
         """As many copies for each of so many members as `env` has, or one part of those; it may be `env` itself."""
@@ -98,6 +103,10 @@ class SingleAgentEnvSetup(EnvSetup):
     @property
     def vec_env(self) -> gymnasium.vector.VectorEnv:
         return self.env
+
+    @property
+    def spaces(self) -> tuple[Any, Any]:
+        return self.env.single_observation_space, self.env.single_action_space
 
     @classmethod
     def from_config(cls, env_config: VecEnvConfig) -> SingleAgentEnvSetup:

@@ -54,6 +54,10 @@ class MultiAgentEnvSetup(EnvSetup):
     def vec_env(self) -> gymnasium.vector.VectorEnv:
         return self.env.vector
 
+    @property
+    def spaces(self) -> tuple[Any, Any]:
+        return self.env.single_observation_spaces, self.env.single_action_spaces
+
     def make_training_env(self, members: int, parts: int, part: int = 0) -> MultiAgentVectorEnv:
         envs = divide_envs(self.env.num_envs, parts)
         return self.env if members == parts == 1 else self.env.with_num_envs(envs * members)

@@ -1,46 +1,48 @@
-"""Does an agent learn what it must? It trains in a tiny world, and its answers are compared with the known ones.
+"""Trains an agent or a team in a probe environment, and compares its values and actions with the known answers.
 
-It is asked once, after the world's whole budget, and not as soon as it happens to be right: an untrained policy is
-right about one choice in two.
+The answers are checked once, after the whole step budget, and not as soon as they happen to be right: an untrained
+policy is right about one choice in two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 
-from agilerl_like.algorithms.population import Population
+from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.envs.factory import make_vect_envs
+from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MultiAgentProbe
 from agilerl_like.envs.probe_envs import ExpectedAction, ExpectedValue, Observation, Probe, as_observation, describe
 from agilerl_like.envs.spaces import tree_map
-from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.training.collector import Collector, PhaseTimer
+from agilerl_like.training.collector import PhaseTimer
+from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
+from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 
 NUM_ENVS = 32
 SETTINGS = {"lr": 5e-3, "learn_step": 512, "batch_size": 256}
-"""Quick enough for seconds; everything else is as it is for everybody."""
+"""Chosen to train within seconds; all other settings are the defaults."""
 HIGH_ENTROPY = {"ent_coef": 1.0}
-"""For categories: a choice that was given up too early is never tried again, and some probes want one changed late."""
+"""For discrete actions: without entropy, an action abandoned too early is never tried again."""
 RECURRENT = {"recurrent": True, "max_seq_len": 8}
-"""For probes that need memory; no episode of theirs is longer than such a sequence."""
+"""For probes that need memory, whose episodes are not longer than such a sequence."""
 FINAL_PHASE = 0.2
-"""Share of the steps, the last ones, that are learned from at a tenth of the rate: who is asked at one moment must not
-be caught at an unlucky one, and a policy that explores is near enough to indifference for that."""
+"""Final share of the steps, with a tenth of the learning rate, so that the check is not affected by late oscillation of
+a policy that is close to indifferent."""
 VALUE_TOLERANCE = 0.1
-"""Of the value, and of 1 where it is smaller: several times closer than the answers that the bugs would give."""
+"""Relative to max(1, |value|); several times smaller than the error that a bug would cause."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What an agent said about one observation, and what is right."""
+    """An agent's value or action for one observation, and the correct one."""
 
     what: Literal["value", "action"]
     question: str
@@ -48,11 +50,11 @@ class Answer:
     found: tuple[float, ...]
     tolerance: float
     agent: str = ""
-    """Which agent of a team."""
+    """Agent id; "" for a single agent."""
 
     @property
     def is_correct(self) -> bool:
-        """Whether every number is as close as it has to be."""
+        """Whether every component is within the tolerance."""
         return all(
             abs(found - expected) <= self.tolerance for expected, found in zip(self.expected, self.found, strict=True)
         )
@@ -60,7 +62,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class ProbeRecord:
-    """How an agent or a team did in one world."""
+    """Result of one probe."""
 
     probe: Probe | MultiAgentProbe
     answers: tuple[Answer, ...]
@@ -69,46 +71,57 @@ class ProbeRecord:
 
     @property
     def solved(self) -> bool:
-        """Whether every answer is right."""
+        """Whether every answer is correct."""
         return all(answer.is_correct for answer in self.answers)
 
 
-def solve(probe: Probe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
-    """Train a PPO agent in a world for as long as it should need, and ask it; `settings` are arguments of `PPO`."""
+def solve(probe: Probe | MultiAgentProbe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
+    """Train PPO, or IPPO in a multi-agent probe, for the probe's step budget and check the answers.
+
+    `settings` are arguments of the algorithm.
+    """
     start = perf_counter()
-    with closing(make_vect_envs(probe.make, num_envs=NUM_ENVS)) as env:
-        continuous = isinstance(env.single_action_space, gymnasium.spaces.Box)
-        given = {
-            **SETTINGS,
-            **({} if continuous else HIGH_ENTROPY),
-            **_probe_settings(probe),
-            "gamma": probe.gamma,
-            **settings,
-        }
-        agent = PPO(env.single_observation_space, env.single_action_space, seed=seed, **given)
-        steps = _train(agent, VecEnvAdapter(env), probe.steps)
-    return ProbeRecord(probe, tuple(check_expectations(agent, probe.expectations)), steps, perf_counter() - start)
+    env_setup = _env_setup(probe)
+    with closing(env_setup.env) as env:
+        algorithm = PPO if isinstance(probe, Probe) else IPPO
+        given = {**SETTINGS, **_probe_settings(probe, env_setup.spaces[1]), "gamma": probe.gamma, **settings}
+        agent = algorithm(*env_setup.spaces, num_envs=NUM_ENVS, seed=seed, **given)
+        timer = PhaseTimer(("env", "act", "learn"))
+        collector = env_setup.make_collector(env_setup.population([agent]), env_setup.adapt(env), timer)
+        collector.reset([0])
+        vector_steps = -(-probe.steps // NUM_ENVS)
+        for vector_step in range(vector_steps):
+            if vector_step == int(vector_steps * (1 - FINAL_PHASE)):
+                agent.lr /= 10
+            collector.collect(1)
+            collector.learn()
+    return ProbeRecord(probe, tuple(_answers(probe, agent)), vector_steps * NUM_ENVS, perf_counter() - start)
 
 
-def _probe_settings(probe: Probe) -> dict[str, Any]:
-    memory = RECURRENT if probe.needs == "memory" else {}
-    return {**memory, "swap_channels": True} if probe.channels_last else dict(memory)
+def _env_setup(probe: Probe | MultiAgentProbe) -> EnvSetup:
+    if isinstance(probe, Probe):
+        return SingleAgentEnvSetup(make_vect_envs(probe.make, num_envs=NUM_ENVS))
+    return MultiAgentEnvSetup(make_multi_agent_vect_envs(probe.make, NUM_ENVS, backend="sync"))
 
 
-def _train(agent: PPO, env: VecEnvAdapter, steps: int) -> int:
-    collector = Collector(Population([agent]), env, PhaseTimer(("env", "act", "learn")))
-    collector.reset(range(len(collector.population)))
-    vector_steps = -(-steps // env.num_envs)
-    for vector_step in range(vector_steps):
-        if vector_step == int(vector_steps * (1 - FINAL_PHASE)):
-            agent.lr /= 10
-        collector.collect(1)
-        collector.learn()
-    return vector_steps * env.num_envs
+def _probe_settings(probe: Probe | MultiAgentProbe, action_space: Any) -> dict[str, Any]:
+    spaces = action_space.values() if isinstance(action_space, dict) else [action_space]
+    settings = {} if any(isinstance(space, gymnasium.spaces.Box) for space in spaces) else dict(HIGH_ENTROPY)
+    if isinstance(probe, Probe):
+        settings |= RECURRENT if probe.needs == "memory" else {}
+        settings |= {"swap_channels": True} if probe.channels_last else {}
+    return settings
+
+
+def _answers(probe: Probe | MultiAgentProbe, agent: PPO | IPPO) -> Iterator[Answer]:
+    by_agent = {"": probe.expectations} if isinstance(probe, Probe) else probe.expectations
+    for name, expectations in by_agent.items():
+        learner = agent if isinstance(agent, PPO) else agent.learner_of(name)
+        yield from (replace(answer, agent=name) for answer in check_expectations(learner, expectations))
 
 
 def check_expectations(agent: PPO, expectations: Iterable[ExpectedValue | ExpectedAction]) -> Iterable[Answer]:
-    """What an agent says to questions."""
+    """Yield an agent's answer for each expectation."""
     agent.set_training_mode(False)
     for expected in expectations:
         question = describe(expected)
@@ -122,7 +135,7 @@ def check_expectations(agent: PPO, expectations: Iterable[ExpectedValue | Expect
 
 
 def _act_and_value(agent: PPO, episode: Iterable[Observation], mask: tuple[bool, ...] = ()) -> tuple[Any, Any]:
-    """Return what the agent does last in an episode that it sees from the start, and what it thinks that is worth."""
+    """Return the agent's action and value after the last observation of an episode."""
     reply: tuple[Any, ...] = ()
     for obs in episode:
         batch = tree_map(lambda leaf: np.asarray(leaf)[None], as_observation(obs))

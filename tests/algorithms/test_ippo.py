@@ -15,7 +15,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Offspring
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
-from agilerl_like.training.multi_agent_probe import solve_multi_agent
+from agilerl_like.training.probe import solve
 
 SEES, HEARS = Box(-1, 1, (3,)), Box(-1, 1, (5,))
 OBSERVED = {"speaker_0": SEES, "listener_0": HEARS, "listener_1": HEARS}
@@ -32,10 +32,10 @@ def a_team(index=0, **more):
 
 @pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
 def test_every_agent_learns_what_it_must(name):
-    record = solve_multi_agent(MULTI_AGENT_PROBES[name])
+    record = solve(MULTI_AGENT_PROBES[name])
     assert {answer.agent for answer in record.answers} == set(MULTI_AGENT_PROBES[name].roles)
     for answer in record.answers:
-        assert answer.right, answer
+        assert answer.is_correct, answer
 
 
 def test_agents_of_a_group_share_a_learner_that_counts_the_rows_of_all():

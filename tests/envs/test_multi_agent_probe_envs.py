@@ -73,12 +73,12 @@ def at(row, transition):
 def known_by_observation(probe, kind):
     return {
         agent: {key(as_observation(known.obs)): known for known in answers if isinstance(known, kind)}
-        for agent, answers in probe.answers.items()
+        for agent, answers in probe.expectations.items()
     }
 
 
 VALUES = [
-    name for name, probe in MULTI_AGENT_PROBES.items() if isinstance(probe.answers["speaker_0"][0], ExpectedValue)
+    name for name, probe in MULTI_AGENT_PROBES.items() if isinstance(probe.expectations["speaker_0"][0], ExpectedValue)
 ]
 ACTIONS = [name for name in MULTI_AGENT_PROBES if name not in VALUES]
 
@@ -131,7 +131,7 @@ def test_teams_are_proper_pettingzoo_envs_that_agents_accept(name, capsys):
         parallel_api_test(probe.make(), num_cycles=30)
     parallel_seed_test(probe.make, num_cycles=30)
     env = make_multi_agent_vect_envs(probe.make, 1, backend="sync")
-    for agent, answers in probe.answers.items():
+    for agent, answers in probe.expectations.items():
         check_observation_space(env.single_observation_space(agent))
         check_action_space(env.single_action_space(agent))
         for known in answers:
@@ -142,7 +142,7 @@ def test_teams_are_proper_pettingzoo_envs_that_agents_accept(name, capsys):
 
 @pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
 def test_a_groups_answers_are_equal_wherever_its_agents_see_the_same(name):
-    answers = MULTI_AGENT_PROBES[name].answers
+    answers = MULTI_AGENT_PROBES[name].expectations
     told = {key(as_observation(known.obs)): known for known in answers["listener_0"]}
     for known in answers["listener_1"]:
         other = told.get(key(as_observation(known.obs)), known)

@@ -22,7 +22,7 @@ from agilerl_like.envs.multi_agent.packed_env import MASK, OBSERVATION
 from agilerl_like.envs.multi_agent.pettingzoo import ParallelEnv
 from agilerl_like.envs.probe_envs import PROBES, ExpectedAction, ExpectedValue, Observation, ScriptedEnv
 
-Answers = tuple[ExpectedValue | ExpectedAction, ...]
+Expectations = tuple[ExpectedValue | ExpectedAction, ...]
 Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
 
 
@@ -123,7 +123,7 @@ class MultiAgentProbe:
     roles: Mapping[str, AgentRole]
     question: str
     gamma: float
-    answers: Mapping[str, Answers]
+    expectations: Mapping[str, Expectations]
     steps: int = 10_000
 
     def make(self) -> MultiAgentProbeEnv:
@@ -153,7 +153,9 @@ def _roles(speaker: AgentRole, listener: AgentRole, other_listener: AgentRole | 
     return {"speaker_0": speaker, "listener_0": listener, "listener_1": other_listener or listener}
 
 
-def _answers(speaker: Answers, listener: Answers, other_listener: Answers | None = None) -> Mapping[str, Answers]:
+def _expectations(
+    speaker: Expectations, listener: Expectations, other_listener: Expectations | None = None
+) -> Mapping[str, Expectations]:
     others = listener if other_listener is None else other_listener
     return {"speaker_0": speaker, "listener_0": listener, "listener_1": others}
 
@@ -164,7 +166,7 @@ def _from_single_agent_probes(
     """A probe whose agents' envs are taken from `PROBES`; `more` are arguments of the listeners' roles."""
     one, other = PROBES[speaker], PROBES[listener]
     roles = _roles(AgentRole(one.make), AgentRole(other.make, **more))
-    return MultiAgentProbe(name, roles, question, one.gamma, _answers(one.expectations, other.expectations), steps)
+    return MultiAgentProbe(name, roles, question, one.gamma, _expectations(one.expectations, other.expectations), steps)
 
 
 _CONSTANT, _HIGH_GAMMA = ((0.0,),), 0.9
@@ -183,7 +185,7 @@ _ALL = (
         ),
         "does each group's critic learn its own agents' reward?",
         gamma=0.5,
-        answers=_answers((ExpectedValue((0.0,), 1.0),), (ExpectedValue((0.0,), -2.0),)),
+        expectations=_expectations((ExpectedValue((0.0,), 1.0),), (ExpectedValue((0.0,), -2.0),)),
         steps=4_000,
     ),
     MultiAgentProbe(
@@ -195,7 +197,7 @@ _ALL = (
         ),
         "does each agent's value depend on its own observation only?",
         gamma=0.5,
-        answers=_answers(
+        expectations=_expectations(
             PROBES["ObservationReward"].values, (ExpectedValue((-1.0,), 2.0), ExpectedValue((1.0,), -2.0))
         ),
         steps=6_000,
@@ -209,7 +211,9 @@ _ALL = (
         ),
         "is a later reward discounted once, for each agent, and does the episode end for all of them?",
         gamma=0.5,
-        answers=_answers(PROBES["DiscountedReward"].values, (ExpectedValue((0.0,), 2.0), ExpectedValue((1.0,), 4.0))),
+        expectations=_expectations(
+            PROBES["DiscountedReward"].values, (ExpectedValue((0.0,), 2.0), ExpectedValue((1.0,), 4.0))
+        ),
         steps=8_000,
     ),
     _from_single_agent_probes(
@@ -253,7 +257,7 @@ _ALL = (
         ),
         "does an agent's end cut its own return, and no other agent's?",
         gamma=_HIGH_GAMMA,
-        answers=_answers(
+        expectations=_expectations(
             (ExpectedValue((0.0,), 1.0),),
             tuple(ExpectedValue(obs, _HIGH_GAMMA ** (4 - place)) for place, obs in enumerate(_HALVES[:-1])),
             (ExpectedValue((0.0, 1.0), 2.0),),
@@ -271,7 +275,9 @@ _ALL = (
         ),
         "does the return of an agent that appears late start when it appears?",
         gamma=0.5,
-        answers=_answers((ExpectedValue((0.0,), -2.0),), (ExpectedValue((1.0,), 0.5), ExpectedValue((2.0,), 1.0))),
+        expectations=_expectations(
+            (ExpectedValue((0.0,), -2.0),), (ExpectedValue((1.0,), 0.5), ExpectedValue((2.0,), 1.0))
+        ),
         steps=10_000,
     ),
     MultiAgentProbe(
@@ -285,7 +291,7 @@ _ALL = (
         ),
         "is an absence a truncation: bootstrapped, but not joined to what follows it?",
         gamma=_HIGH_GAMMA,
-        answers=_answers((ExpectedValue((0.0,), -1.0),), (ExpectedValue((0.0,), 1.0),)),
+        expectations=_expectations((ExpectedValue((0.0,), -1.0),), (ExpectedValue((0.0,), 1.0),)),
         steps=24_000,
     ),
 )
