@@ -104,7 +104,7 @@ def test_in_training(run, capsys, flaw, message):
     *_, line = capsys.readouterr().err.splitlines()
     assert message in line
     assert line.startswith("agilerl-like: ")
-    assert line.endswith("; to go on: agilerl-like resume runs/one --trust")
+    assert line.endswith("; to resume: agilerl-like resume runs/one --trust")
 
 
 @pytest.mark.parametrize(("at", "backend"), [(1, "sync"), (1, "workers"), (1, "auto"), (8, "sync")])
@@ -121,7 +121,7 @@ def test_in_evaluation(run, capsys):
     assert run("spoils", before + 8) == 75
     *_, line = capsys.readouterr().err.splitlines()
     assert re.search(r"Flawed, member \d, env \d of its own, in evaluation: observation\[0\]=nan is not finite", line)
-    assert line.endswith("; to go on: agilerl-like resume runs/one --trust")
+    assert line.endswith("; to resume: agilerl-like resume runs/one --trust")
 
 
 def test_one_interrupt_ends_an_evaluation_whose_episodes_never_end(run, capsys, tmp_path):

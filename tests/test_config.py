@@ -519,7 +519,7 @@ class TestShippedFiles:
         setup = build(load(path, ["--population.size", "2"]))
         training = setup.env_setup.make_training_env(2, 1)
         collector = setup.env_setup.make_collector(
-            setup.population, setup.env_setup.stepped(training), PhaseTimer(("env", "act", "learn"))
+            setup.population, setup.env_setup.adapt(training), PhaseTimer(("env", "act", "learn"))
         )
         collector.reset(range(2))
         assert collector.collect(3) == 3

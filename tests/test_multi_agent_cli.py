@@ -66,7 +66,7 @@ def test_resume_goes_on_where_it_was_as_if_nothing_had_happened(file, tmp_path, 
         assert main(["train", file, "--run.name", name, "--training.max-steps", steps]) == 0
     whole, parts = (tmp_path / "runs" / name for name in ("whole", "parts"))
     assert main(["resume", str(parts), "--trust"]) == 0
-    assert "to go on it needs a larger --training.max-steps\n" in capsys.readouterr().out
+    assert "to continue it needs a larger --training.max-steps\n" in capsys.readouterr().out
     assert main(["resume", str(parts), "--trust", "--training.max-steps", "192"]) == 0
     assert metrics(parts) == metrics(whole)
     assert lineage(parts) == lineage(whole)

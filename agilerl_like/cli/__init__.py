@@ -1,4 +1,4 @@
-"""The command `agilerl-like`: each of its commands is a file here, and this one chooses among them."""
+"""The command `agilerl-like`; each subcommand has a file here."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from agilerl_like.errors import (
     unknown_name,
 )
 
-DESCRIPTION = "Populations of PPO agents and teams that find their hyperparameters and architectures while they train."
+DESCRIPTION = "Populations of PPO and IPPO agents that find their hyperparameters and architectures while they train."
 
 
 class Command(NamedTuple):
-    """A command: what runs it, given its arguments, and what its docstring is read from."""
+    """A subcommand: a function of its arguments, and the object with its docstring."""
 
     run: Callable[[Sequence[str]], int]
     documented: Any
 
     @property
     def summary(self) -> str:
-        """The first sentence of its docstring, in one line."""
+        """The first sentence of the docstring in one line."""
         text = " ".join((inspect.getdoc(self.documented) or "").split("\n\n")[0].split())
         return text.partition(". ")[0].removesuffix(".")
 
 
 def _parsed(name: str, function: Callable[..., int]) -> Command:
-    """A command whose arguments tyro reads from a function's signature."""
+    """Return a command whose arguments tyro takes from a function's signature."""
 
     def run(arguments: Sequence[str]) -> int:
         torch.set_num_threads(1)
@@ -66,17 +66,17 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; an error that a user can act on is printed in one line."""
+    """Run a command and return its exit code; errors that a user can fix are printed in one line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")  # what an ASCII terminal lacks becomes a question mark
+            stream.reconfigure(errors="replace")  # an ASCII terminal shows question marks
     try:
         return _command(list(sys.argv[1:] if arguments is None else arguments))
     except ConfigurationError as error:
         return write_error(error, ExitCode.USAGE)
     except (CheckpointError, OSError) as error:
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains as it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python reports an error at exit
             return 128 + signal.SIGPIPE
         return write_error(error, ExitCode.IOERR)
     except (EnvStepError, PopulationDivergedError) as error:
@@ -104,16 +104,16 @@ def _help() -> int:
     write_line(
         f"{PROGRAM} COMMAND ...\n\n{DESCRIPTION}\n\n"
         + "\n".join(lines)
-        + f"\n\n{PROGRAM} COMMAND --help says more of one; {PROGRAM} --version prints the version."
+        + f"\n\n{PROGRAM} COMMAND --help describes one; {PROGRAM} --version prints the version."
     )
     return ExitCode.DONE
 
 
 def _reader_is_gone() -> bool:
-    """Whether the standard output is a pipe whose reader has closed it, as `head` does when it has read enough."""
+    """Whether the standard output is a pipe that its reader has closed, as `head` does."""
     try:
         poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)  # errors are reported without being asked for
-    except OSError:  # it is not a file, in a notebook for instance
+        poll.register(sys.stdout.fileno(), 0)  # errors are always reported
+    except OSError:  # no file, for example in a notebook
         return False
     return any(event & select.POLLERR for _, event in poll.poll(0))

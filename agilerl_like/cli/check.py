@@ -1,4 +1,4 @@
-"""`agilerl-like check`: look for what breaks an environment's contract, before anything is trained in it."""
+"""`agilerl-like check`: find errors of an environment before training in it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.errors import ConfigurationError, ExitCode
 
 EVAL_STEPS = 1000
-"""Steps after which tests are cut, as it is suggested for episodes that do not end by themselves."""
+"""The suggested `training.eval_steps` for environments whose episodes do not end."""
 
 
 def check(env: Positional[str], /, write: Path | None = None) -> int:
     """Check an environment: spaces, observations, rewards, masks, seeding, ends of episodes, speed.
 
-    It prints a line for each thing that is wrong and what to do about it; exit code 2 if one of them breaks training.
+    Prints one line per problem with advice; exit code 2 if a problem prevents training.
 
     Args:
-        env: As `environment.id` names it, or a run's configuration (a .yaml file) that has an environment.
-        write: Where to write a configuration to begin with.
+        env: An environment as in `environment.id`, or a configuration (a .yaml file) that contains one.
+        write: File for a configuration to start from.
     """
     config = _config_of(env)
     env_config = config.environment.env_config
@@ -44,7 +44,7 @@ def check(env: Positional[str], /, write: Path | None = None) -> int:
 
 
 def _config_of(env: str) -> Config:
-    """The configuration in a file, or one that says nothing but the environment."""
+    """The configuration in a file, or one with only an environment."""
     if env.endswith((".yaml", ".yml")):
         return load(env)
     algorithm = IPPO.algo if is_multi_agent(env) else PPO.algo
@@ -66,9 +66,9 @@ def _count(number: int, what: str) -> str:
 
 
 def _suggest(env: str, config: Config, inspection: EnvCheck, where: Path | None) -> None:
-    """Write a configuration that suits the env, or say how to get it."""
+    """Write a configuration for the env, or print how to get one."""
     if where is None:
-        write_line(f"{PROGRAM} check {env} --write FILE.yaml writes a configuration to begin with")
+        write_line(f"{PROGRAM} check {env} --write FILE.yaml writes a configuration to start from")
         return
     text = _suggested(config, inspection)
     Draft(yaml.safe_load(text)).validate()
@@ -77,7 +77,7 @@ def _suggest(env: str, config: Config, inspection: EnvCheck, where: Path | None)
             file.write(text)
     except FileExistsError as fault:
         raise ConfigurationError(f"write={str(where)!r} exists; allowed is a new file") from fault
-    write_line(f"written: {where}; {PROGRAM} train {where} begins")
+    write_line(f"written: {where}; to train: {PROGRAM} train {where}")
 
 
 def _suggested(config: Config, inspection: EnvCheck) -> str:

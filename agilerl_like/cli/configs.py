@@ -8,7 +8,7 @@ from agilerl_like.errors import ExitCode
 
 
 def configs() -> int:
-    """List the configurations that come with the package: name, environment, and what each is for."""
+    """List the configurations that come with the package: name, environment, purpose."""
     known = bundled_configs()
     names, ids = max(len(one.name) for one in known), max(len(one.environment) for one in known)
     for one in known:

@@ -1,4 +1,4 @@
-"""What every command needs: its program's name, a line on the standard output, an error in one line."""
+"""Output of all commands: plain lines and one-line errors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PROGRAM = "agilerl-like"
 
 
 def write_line(text: str) -> None:
-    """Print a line as it is: no markup, no highlighting, no wrapping."""
+    """Print a line without markup, highlighting or wrapping."""
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def write_error(error: Exception, code: int) -> int:
-    """Print an error in one line on the standard error; return the exit code."""
+    """Print an error in one line to stderr; return the exit code."""
     sys.stderr.write(f"{PROGRAM}: {' '.join(str(error).split())}\n")
     return code
 

@@ -1,4 +1,4 @@
-"""`agilerl-like plot`: draw a run."""
+"""`agilerl-like plot`: plot a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agilerl_like.reporting.plot import plot_run
 
 
 def plot(run: Positional[Path], /) -> int:
-    """Draw a run: fitness, hyperparameters and sizes over generations.
+    """Plot a run: fitness, hyperparameters and network sizes over generations.
 
     Args:
         run: Folder of the run.

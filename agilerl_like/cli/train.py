@@ -1,7 +1,7 @@
-"""`agilerl-like train` and `agilerl-like resume`: evolve a population as a configuration says.
+"""`agilerl-like train` and `agilerl-like resume`: train a population from a configuration.
 
-What follows a YAML file overrides it in the file's own words, so both are judged together, by the same code: `config`
-reads them, because tyro has no syntax for a new entry of a mapping. tyro writes the help pages.
+Options override the settings of the file under the same names. `config` parses and validates both together, because
+tyro has no syntax for a new entry of a mapping; tyro prints the help pages.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ from agilerl_like.training.session import distributed_session, evolve_on_policy
 from agilerl_like.training.training_arguments import OutputPaths
 
 BEYOND = {"max_steps": "a larger --training.max-steps", "target": "a higher --training.target, or none"}
-"""What lets a run go on that has reached a limit."""
+"""How to continue a run that has reached a limit."""
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train a population as a configuration and the options behind it say.
+    """Train a population from a configuration, with options that override its settings.
 
     The configuration is a YAML file, a name that `agilerl-like configs` lists (cartpole, ppo/cartpole), or the id of an
-    environment (CartPole-v1, own:Env, mpe2.simple_spread_v3). Settings of teams (IPPO) are listed by
+    environment (CartPole-v1, own:Env, mpe2.simple_spread_v3). Settings of multi-agent runs (IPPO) are listed by
     `agilerl-like train ippo/simple_spread --help`.
 
-    Values are YAML: 1e5, 100_000, [64, 64], none. What has no entry yet is given alike, though it is not listed below:
+    Values are YAML: 1e5, 100_000, [64, 64], none. Entries of mappings and lists are not listed below but allowed:
     --hyperparameters.lr.min 1e-5 --hyperparameters.lr.max 1e-2, --environment.wrappers [FlattenObservation],
     --environment.training-wrappers [NormalizeReward], --environment.kwargs.gravity -9, --mutation.rl-hp 0.5.
     """
@@ -75,28 +75,28 @@ class Train:
     """A YAML file, the name of a bundled configuration, or an environment's id."""
     settings: Annotated[FlagConversionOff[Config], tyro.conf.arg(name="")]
     print_config: FlagCreatePairsOff[bool] = False
-    """Print the whole configuration and do nothing."""
+    """Print the whole configuration and exit."""
 
 
 @dataclass(frozen=True)
 class Resume:
     """Continue a run from its newest checkpoint.
 
-    It ends as a run that was never interrupted. Settings may be given as to train: of selection, mutation, training
-    (but for how fitness is measured: fitness, eval-steps), of environment how it is stepped (backend, num-workers,
-    step-timeout), and of run how it is computed and reported. The members' settings and their environment stay as they
-    are. A larger --training.max-steps, or a higher --training.target, continues a run that has ended.
+    The result is the same as without the interruption. Options are those of train: selection, mutation, training
+    (except fitness and eval-steps), backend, num-workers and step-timeout of environment, and device, threads,
+    processes and trackers of run. Settings of the members and of the environment itself are fixed. A larger
+    --training.max-steps, or a higher --training.target, continues a run that has ended.
     """
 
     run: Positional[Path]
     """Folder of the run."""
     settings: Annotated[FlagConversionOff[Config], tyro.conf.arg(name="")]
     trust: FlagCreatePairsOff[bool] = False
-    """Import what environment.id and wrappers name, though it is of no known package: the folder is your own."""
+    """Import environment.id and wrappers although they belong to no known package: the folder is your own."""
 
 
 def train(arguments: Sequence[str]) -> int:
-    """Do what `Train` describes; `config` reads its settings, for tyro has no words for a new hyperparameter."""
+    """Run the command that `Train` describes."""
     rest = [argument for argument in arguments if argument not in ("-h", "--help", "--print-config")]
     file, overrides = _first(rest)
     if len(rest) < len(arguments) and "--print-config" not in arguments:
@@ -120,7 +120,7 @@ def train(arguments: Sequence[str]) -> int:
 
 
 def resume(arguments: Sequence[str]) -> int:
-    """Do what `Resume` describes."""
+    """Run the command that `Resume` describes."""
     rest = [argument for argument in arguments if argument not in ("-h", "--help", TRUST)]
     folder, overrides = _first(rest)
     file = str(Path(folder) / CONFIG) if folder else ""
@@ -139,13 +139,13 @@ def resume(arguments: Sequence[str]) -> int:
 
 
 def _first(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """What stands before the options, and the options."""
+    """Split the arguments into the positional one and the options."""
     named = bool(arguments) and not arguments[0].startswith("--")
     return (arguments[0], arguments[1:]) if named else ("", arguments)
 
 
 def _help(command: str, kind: type[Train] | type[Resume], settings: Callable[[], Train | Resume] | None) -> int:
-    """Print a command's help; with the settings that were named as the defaults."""
+    """Print a command's help, with the given settings as defaults."""
     default: dict[str, Any] = {} if settings is None else {"default": settings()}
     markers = (PositionalMetavarFromFieldName, AvoidSubcommands)
     tyro.cli(kind, prog=f"{PROGRAM} {command}", args=["--help"], config=markers, **default)
@@ -153,23 +153,22 @@ def _help(command: str, kind: type[Train] | type[Resume], settings: Callable[[],
 
 
 def _launched(config: Config) -> contextlib.AbstractContextManager[ProcessGroup]:
-    """The processes that somebody started together with this one; mostly there are none."""
+    """Join the processes that a launcher started together with this one, if there are any."""
     torch.set_num_threads(config.run.threads)
     cpu = config.run.torch_device.type == "cpu" or not torch.cuda.is_available()
     return distributed_session(cpu=cpu) if is_launched() else contextlib.nullcontext(SingleProcess())
 
 
 def _run(config: Config, process_group: ProcessGroup, find_folder: Callable[[], Path], *, resume: bool) -> int:
-    """Train, from the beginning or from the newest checkpoint; only the main process has a folder."""
+    """Train from the start or from the newest checkpoint; only the main process has a folder."""
     setup = build(config, process_group.device(config.run.torch_device))
     with contextlib.ExitStack() as stack:
         stack.callback(setup.env.close)
-        list(_reporters(config, config.run.dir))  # a missing package is an error before a folder is made
+        list(_reporters(config, config.run.dir))  # reports a missing package before a folder is made
         shown = find_folder() if process_group.is_main else None
         trust = f" {TRUST}" if untrusted_import_paths(config) else ""
-        command = process_group.broadcast(
-            f"{PROGRAM} resume {shlex.quote(str(shown))}{trust}"
-        )  # others may have named another
+        command = f"{PROGRAM} resume {shlex.quote(str(shown))}{trust}"
+        command = process_group.broadcast(command)  # ranks may name the folder differently
         run_dir = None if shown is None else shown.absolute()  # an environment may change the working directory
         stack.callback(_remove_if_empty, run_dir)
         try:
@@ -184,19 +183,20 @@ def _run(config: Config, process_group: ProcessGroup, find_folder: Callable[[], 
                 resume=resume,
             )
         except RunFinished as end:
-            write_line(f"{end}; to go on it needs {' and '.join(map(BEYOND.__getitem__, end.limits))}")
+            write_line(f"{end}; to continue it needs {' and '.join(map(BEYOND.__getitem__, end.limits))}")
             return ExitCode.DONE
         except (EnvStepError, PopulationDivergedError) as error:
-            begun = run_dir is None or (run_dir / CONFIG).is_file()
-            return write_error(type(error)(f"{error}; to go on: {command}" if begun else str(error)), ExitCode.TEMPFAIL)
+            has_started = run_dir is None or (run_dir / CONFIG).is_file()
+            text = f"{error}; to resume: {command}" if has_started else str(error)
+            return write_error(type(error)(text), ExitCode.TEMPFAIL)
     if run_dir is not None and config.run.plot and importlib.util.find_spec("matplotlib") is not None:
-        _draw(run_dir)
+        _plot(run_dir)
     return _exit_code(outcome)
 
 
 def _reporters(config: Config, run_dir: Path) -> Iterable[Reporter]:
-    # a name is of one run alone, so the same run again needs another one
-    again = f"train {CONFIG}{' --run.name ANOTHER' if config.run.name else ''} does this run again"
+    # a name belongs to one run, so repeating the run needs another one
+    again = f"train {CONFIG}{' --run.name ANOTHER' if config.run.name else ''} repeats this run"
     notes = trust_notes(config)
     yield ConfigReporter(run_dir, config.without_overwrite().to_yaml(), again=again, notes=notes)
     yield ConsoleReporter()
@@ -210,7 +210,7 @@ def _reporters(config: Config, run_dir: Path) -> Iterable[Reporter]:
 
 
 def _check_folder(config: Config) -> None:
-    """Raise ConfigurationError if the run's folder is another run's, before anything is made."""
+    """Raise ConfigurationError if the run's folder belongs to another run, before anything is created."""
     run, folder = config.run, config.run.dir / config.run.name
     if not run.name:
         return
@@ -219,13 +219,13 @@ def _check_folder(config: Config) -> None:
     except RunFolderExistsError as error:
         raise ConfigurationError(
             f"run.name={run.name!r} is taken: {folder} holds an earlier run ({', '.join(error.existing)}); allowed is "
-            "another name, or none for a new one, or --run.overwrite true to remove the files of that run; "
-            f"to go on with that run: {PROGRAM} resume {shlex.quote(str(folder))}"
+            "another name, none for a new folder, or --run.overwrite true to remove the files of that run; "
+            f"to resume that run: {PROGRAM} resume {shlex.quote(str(folder))}"
         ) from None
 
 
 def _create_run_dir(config: Config) -> Path:
-    """Return the folder that was named, or make a new one, which no other run has."""
+    """Return the named folder, or create a new one."""
     run = config.run
     if run.name:
         return run.dir / run.name
@@ -243,16 +243,16 @@ def _create_run_dir(config: Config) -> Path:
 
 
 def _remove_if_empty(run_dir: Path | None) -> None:
-    """Remove the folder of a run that failed before it wrote anything."""
+    """Remove the folder of a run that failed before it wrote a file."""
     if run_dir is not None:
-        with contextlib.suppress(OSError):  # it holds something, which is the rule
+        with contextlib.suppress(OSError):  # it is usually not empty
             run_dir.rmdir()
 
 
-def _draw(run_dir: Path) -> None:
+def _plot(run_dir: Path) -> None:
     try:
-        write_line(f"drawn in {plot_run(run_dir)}")
-    except (ConfigurationError, OSError) as error:  # what was trained is saved, whatever becomes of its picture
+        write_line(f"plot: {plot_run(run_dir)}")
+    except (ConfigurationError, OSError) as error:  # the training is saved in any case
         write_error(error, ExitCode.DONE)
 
 

@@ -273,6 +273,6 @@ def test_a_missing_package_leaves_no_folder(file, tmp_path, capsys, monkeypatch,
 def test_the_configuration_of_a_run_says_where_it_comes_from(file, tmp_path):
     assert main(["train", file]) == 0
     head = [line for line in (tmp_path / "runs/mine/config.yaml").read_text().splitlines() if line.startswith("#")]
-    assert head[0] == "# agilerl-like train config.yaml --run.name ANOTHER does this run again"
+    assert head[0] == "# agilerl-like train config.yaml --run.name ANOTHER repeats this run"
     for word in ("UTC by: ", "python 3.", "torch ", "gymnasium ", "agilerl-like ", "torch threads: 1"):
         assert any(word in line for line in head[1:]), word
