@@ -1,12 +1,10 @@
-"""Layers written once, for one member or for a whole stack of members.
+"""Layers for one member or for a stack of members.
 
-A layer's parameters are `[out, in]` for one member and `[P, out, in]` for a stack of P; its input is `[..., in]` in the
-first case and `[P, B, in]` in the second. Nothing else differs, so an agent alone and a population run the same code.
-How a layer runs fastest (one fused kernel, a batched one, a loop over members) is decided here and nowhere else.
+A layer's parameters are `[out, in]` for one member and `[P, out, in]` for a stack of P; its input is `[..., in]` or
+`[P, B, in]`. Nothing else differs, so a single agent and a population run the same code.
 
-Members of a stack may be narrower than the stack, or lack a layer. Then their tensors fill the leading corner and zeros
-the rest, which stay zeros for ever; a layer for which zeros are not enough is told about its members by `set_members`. So is
-a linear one, which keeps views of a stack's weights.
+Members of a stack may be narrower than the stack, or lack a layer. Their tensors fill the leading block of the stacked
+ones, and the rest is and stays zero. Layers for which zeros are not enough receive their members by `set_members`.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from agilerl_like.errors import unknown_name
 
 
 def gelu(x: Tensor) -> Tensor:
-    """GELU (Hendrycks and Gimpel 2016) by torch's own kernel, for which a transposed view is passed to it.
+    """GELU (Hendrycks and Gimpel 2016) of a transposed view, which torch computes with its own kernel.
 
-    A contiguous float32 tensor goes to oneDNN on a CPU, which compiles a kernel for every new shape and caches up to
-    1,024 of about 28 kB each: mutations make new shapes for as long as a run lasts.
+    A contiguous float32 tensor would go to oneDNN on a CPU, which compiles and caches a kernel of about 28 kB for every
+    new shape (up to 1,024), and mutations make new shapes for as long as a run lasts.
     """
     return F.gelu(x.mT).mT if x.dim() > 1 else F.gelu(x)
 
@@ -49,14 +47,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {"ReLU": torch.relu_, "Tanh": torch.tanh_, "Sigmoid": torch.sigmoid_}
-"""The same where the input may be overwritten: fresh memory for every layer costs more than the function does."""
+"""In-place variants: allocating memory for every layer costs more than the function."""
 
 SKIP = "Skip"
-"""What a newborn layer fades from: the layer's own input, bypassing weights, normalisation and activation alike."""
-
+"""What a new layer fades from: the layer's input, bypassing weights, normalisation and activation."""
 
 ZERO_PRESERVING = {"", SKIP, *(name for name, function in ACTIVATIONS.items() if function(torch.zeros(())) == 0)}
-"""What gives 0 for 0, so that a missing unit stays exactly 0 whatever is learned."""
+"""Activations that map 0 to 0, so that a missing unit stays exactly 0."""
 
 
 def check_activation(field: str, name: str) -> None:
@@ -65,12 +62,12 @@ def check_activation(field: str, name: str) -> None:
         raise unknown_name(field, name, ACTIVATIONS)
 
 
-_SKIP_INIT = ContextVar("_UNDRAWN", default=False)
+_SKIP_INIT = ContextVar("_SKIP_INIT", default=False)
 
 
 @contextmanager
 def skip_init() -> Iterator[None]:
-    """Within it, layers are built with weights of 0, for whoever fills them anyhow: to draw takes most of the time."""
+    """Build layers with zero weights within this context, for callers that overwrite them: drawing takes most time."""
     token = _SKIP_INIT.set(True)
     try:
         yield
@@ -79,7 +76,7 @@ def skip_init() -> Iterator[None]:
 
 
 def default_weights(*shape: int, fan_in: int) -> Tensor:
-    """Weights of a layer that nobody has drawn yet: usable, the same every time, and from no global generator."""
+    """Return usable weights of a new layer: the same ones every time, without a global generator."""
     if _SKIP_INIT.get():
         return torch.zeros(shape, device="cpu")
     bound = fan_in**-0.5
@@ -137,13 +134,13 @@ class Linear(nn.Module):
         nn.init.zeros_(self.bias)
 
     def shrink_(self, width: int) -> None:
-        """In a cover, whose numbers play no part: have room for no more than `width` units to read and to give."""
+        """In a padded module, whose values are not used: keep only `width` inputs and outputs."""
         weight, bias = self.weight.detach()[:width, :width], self.bias.detach()[:width]
         self.weight, self.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
         self.is_trimmed = True
 
     def matrix(self) -> Tensor:
-        """The weights `[out, columns]` (of one member): a view."""
+        """Return the weights `[out, columns]` of one member as a view."""
         return self.weight
 
     def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
@@ -163,7 +160,7 @@ class Linear(nn.Module):
 
 @runtime_checkable
 class MemberAware(Protocol):
-    """A layer that is told which members of a stack have it."""
+    """A layer that needs to know which members of a stack have it."""
 
     def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
         """Receive the layer of each member, None where a member lacks it."""
@@ -171,10 +168,9 @@ class MemberAware(Protocol):
 
 
 class NoisyLinear(Linear):
-    """An affine map whose weights carry learned factorised Gaussian noise while training (Fortunato et al. 2018).
+    """An affine map with learned factorised Gaussian noise on its weights while training (Fortunato et al. 2018).
 
-    The noise stays as it is until `resample_` is called, so that a rollout and the update that learns from it see one
-    policy.
+    The noise stays the same until `resample_` is called, so that a rollout and its update use one policy.
     """
 
     def __init__(self, num_inputs: int, num_outputs: int, noise_std: float) -> None:
@@ -188,7 +184,7 @@ class NoisyLinear(Linear):
         self.output_noise: Tensor
 
     def resample_(self, generator: torch.Generator) -> None:
-        """Draw new noise; for one member (a stack's rows are drawn through its members)."""
+        """Draw new noise for one member (the rows of a stack are drawn through its members)."""
         for noise in (self.input_noise, self.output_noise):
             draw = torch.randn(noise.shape, generator=generator, device=generator.device)
             noise.copy_(draw.sign() * draw.abs().sqrt())
@@ -200,8 +196,24 @@ class NoisyLinear(Linear):
         return affine(x, self.weight + self.weight_sigma * outer, self.bias + self.bias_sigma * self.output_noise)
 
 
+class Residual(Linear):
+    """A linear map whose outputs are added to a stream; zero at first, so that it changes nothing.
+
+    `present` is 0 for a member of a stack that lacks the layer: its bias stays 0 although its gradient is not.
+    """
+
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
+        super().__init__(num_inputs, num_outputs)
+        nn.init.zeros_(self.weight)
+        self.register_buffer("present", torch.ones(1))
+        self.present: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return affine(x, self.weight, self.bias * self.present)
+
+
 def span_of(members: Sequence[nn.Module | None]) -> slice | None:
-    """From the first to the last member of a stack that has a layer, unless all have it."""
+    """Return the rows from the first to the last member that has a layer; None if all have it."""
     here = [row for row, member in enumerate(members) if member is not None]
     if len(here) == len(members):
         return None
@@ -209,9 +221,9 @@ def span_of(members: Sequence[nn.Module | None]) -> slice | None:
 
 
 def apply_to_subset(linear: Linear, activation: Activation, x: Tensor) -> Tensor:
-    """Apply a layer that some members of a stack lack to the others' rows of `x` `[P, B, W]`, and leave the rest as is.
+    """Apply a layer that some members lack to the rows of `x` `[P, B, W]` of those that have it; pass the others on.
 
-    To compute it for all members, and then to choose, would cost as much as if all had it.
+    Computing it for all members and selecting afterwards would cost as much as if all had it.
     """
     block = cast(ActiveBlock, linear.active_block)
     part = block.of(x)
@@ -222,17 +234,17 @@ def apply_to_subset(linear: Linear, activation: Activation, x: Tensor) -> Tensor
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`x @ weight.T + bias`, with or without a leading member axis on all three."""
+    """Return `x @ weight.T + bias`, with or without a leading member axis on all three."""
     if weight.dim() == 2:
         return F.linear(x, weight, bias)
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
 
 
 class LayerNorm(nn.Module):
-    """Normalise over units (Ba et al. 2016), where a unit may be left out of the statistics that it is normalised by.
+    """Layer normalisation (Ba et al. 2016) in which units may be excluded from the statistics.
 
-    `counted` is 1 for a unit that enters mean and variance. A newborn unit has 0: it is normalised by the statistics of
-    the units that were there before, so that growing a normalised layer changes no output at all.
+    `counted` is 1 for a unit that enters mean and variance. A new unit has 0: it is normalised by the statistics of the
+    earlier units, so that growing a normalised layer changes no output.
     """
 
     EPSILON = 1e-5
@@ -246,15 +258,15 @@ class LayerNorm(nn.Module):
         self.counts_all = True
 
     def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
-        """Learn whether all units of all members count; a missing one does not."""
+        """Update the flag: missing units do not count."""
         self.update_count_flags()
 
     def update_count_flags(self) -> None:
-        """Read from `counted` whether the plain kernel serves; to be called after the buffer was written."""
+        """Set `counts_all`, which selects the plain kernel; call this after `counted` was written."""
         self.counts_all = bool((self.counted == 1).all())
 
     def count_all_if_few_(self) -> None:
-        """Count every unit if fewer than two are counted: nobody can be normalised by the spread of a single one."""
+        """Count every unit if fewer than two are counted, since one unit has no variance."""
         if self.counted.sum() < 2:
             self.counted.fill_(1.0)
         self.update_count_flags()
@@ -269,18 +281,18 @@ class LayerNorm(nn.Module):
         if self.counts_all:
             return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:], eps=self.EPSILON), weight)
         counted = self.counted.unsqueeze(1) if stacked else self.counted
-        share = counted / counted.sum(-1, keepdim=True).clamp(min=1.0)  # a member without this layer counts nothing
+        share = counted / counted.sum(-1, keepdim=True).clamp(min=1.0)  # a member without this layer has no counts
         centred = x - (x * share).sum(-1, keepdim=True)
         variance = (centred.square() * share).sum(-1, keepdim=True)
         return torch.addcmul(bias, centred * (variance + self.EPSILON).rsqrt(), weight)
 
 
 class RunningNorm(nn.Module):
-    """Centre and scale by the mean and variance of everything seen: `[..., size]`, or `[P, B, size]` when stacked.
+    """Normalise by the running mean and variance of all inputs: `[..., size]`, or `[P, B, size]` when stacked.
 
-    The statistics are buffers: cloned and saved with the member, and moved by `update_` alone, so that they stay frozen
-    while a policy acts, learns from what it saw, or is evaluated. Merging follows Chan et al. (1979), in the module's
-    dtype. What lies more than `clip` standard deviations from the mean is read as if it lay so far.
+    The statistics are buffers, cloned and saved with the member. Only `update_` changes them, so they are constant
+    while a policy acts, learns or is evaluated. They are merged as by Chan et al. (1979), in the module's dtype.
+    Normalised values are clipped to +-`clip`.
     """
 
     EPSILON = 1e-8
@@ -295,7 +307,7 @@ class RunningNorm(nn.Module):
         self.mean: Tensor
         self.var: Tensor
         self.count: Tensor
-        self.shift: Tensor  # -mean / std and 1 / std, kept so that acting costs one kernel
+        self.shift: Tensor  # -mean / std and 1 / std, stored so that normalising is one kernel
         self.scale: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
@@ -307,20 +319,20 @@ class RunningNorm(nn.Module):
 
     @property
     def is_new(self) -> Tensor:
-        """1 where nothing was ever seen, else 0: `[*M, 1]`."""
+        """1 where there were no inputs yet, else 0: `[*M, 1]`."""
         return (self.count == 0).to(self.count.dtype)
 
     def invert(self, x: Tensor) -> Tensor:
-        """Bring normalised numbers back to their own scale."""
+        """Return normalised values on their original scale."""
         if self.scale.dim() == 1:
             return x / self.scale + self.mean
         return x / self.scale.unsqueeze(1) + self.mean.unsqueeze(1)
 
     @torch.no_grad()
     def update_(self, x: Tensor, weight: Tensor) -> None:
-        """Take in a batch `[*M, B, size]`; `weight` `[*M, B]` is 1 for rows that count and 0 for rows that do not.
+        """Update the statistics with a batch `[*M, B, size]`; `weight` `[*M, B]` is 1 for rows that count, else 0.
 
-        What stands in a row of weight 0 plays no part, not even if it is not finite.
+        Rows of weight 0 may hold values that are not finite.
         """
         weight = weight.unsqueeze(-1)  # [*M, B, 1]
         x = torch.where(weight > 0, x, 0.0)
@@ -340,7 +352,7 @@ class RunningNorm(nn.Module):
 
 
 class ActivationRun(NamedTuple):
-    """Neighbours in a stack, from row `start` to row `stop`, with the same function."""
+    """Consecutive rows of a stack, from `start` to `stop`, with the same function."""
 
     name: str
     start: int
@@ -348,38 +360,37 @@ class ActivationRun(NamedTuple):
 
 
 class Activation(nn.Module):
-    """A layer's activation, or the way from what stood there before to it.
+    """A layer's activation, or the blend from the previous activation to it.
 
-    While a change fades in, the layer gives `(1 - blend) * before + blend * after`. `blend` is 0 at the mutation, so
-    that nothing jumps, and is moved towards 1 between updates, never within one.
+    While a change fades in (as layers do in Karras et al. 2018), the output is `(1 - blend) * before + blend * after`.
+    `blend` is 0 at the mutation, so that no output jumps, and moves towards 1 between updates, never within one.
 
-    In a stack, members may differ in all of this: each has its own functions, and one that lacks the layer gives the
-    layer's input.
+    In a stack each member has its own functions; where a member lacks the layer, its input is passed on.
     """
 
     before: str = ""
     blend: Tensor
-    span: slice | None = None  # from the first to the last member that has the layer, unless all have it
-    gaps: Tensor | None = None  # [span, 1, 1], who of these has it, unless all have it
-    _after: tuple[ActivationRun, ...] = ()  # in a stack whose members differ
+    span: slice | None = None  # rows from the first to the last member that has the layer; None if all have it
+    gaps: Tensor | None = None  # [span, 1, 1], which of these have it; None if all do
+    _after: tuple[ActivationRun, ...] = ()  # of a stack
     _before: tuple[ActivationRun, ...] = ()
     _present: Tensor | None = None  # [P, 1, 1], in a stack where some lack the layer
     _live: Tensor | None = None  # [P, 1, W], in a stack where missing units would not stay 0
 
     def __init__(self, num_units: int, activation: str, before: str = "") -> None:
-        super().__init__()  # every attribute that is set takes as long as a small kernel, in every birth
+        super().__init__()
         self.num_units, self.activation = num_units, activation
         if before:
             self.before = before
             self.register_buffer("blend", torch.zeros(1))
 
     def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
-        """Learn each member's functions, who fades, who lacks this layer, and which units are missing."""
+        """Store each member's functions and which members and units are missing."""
         layers = [member if isinstance(member, Activation) else None for member in members]
         here = [row for row, layer in enumerate(layers) if layer]
         common = {layer.activation for layer in layers if layer} or {self.activation}
-        usual = next(iter(common))
-        self._after = _runs([layer.activation if layer else usual for layer in layers])
+        default = next(iter(common))
+        self._after = _runs([layer.activation if layer else default for layer in layers])
         self._before = _runs([layer.before if layer else "" for layer in layers]) if self.before else ()
         for row, layer in enumerate(layers):
             if self.before and not (layer and layer.before):
@@ -395,7 +406,7 @@ class Activation(nn.Module):
 
     @property
     def leaks(self) -> bool:
-        """Whether a missing unit would be something else than 0."""
+        """Whether a missing unit would not be 0."""
         return not {self.activation, self.before} <= ZERO_PRESERVING
 
     def forward(self, x: Tensor, layer_input: Tensor) -> Tensor:
@@ -411,11 +422,11 @@ class Activation(nn.Module):
 
     @property
     def _common(self) -> str:
-        """The name of the one function of all members."""
+        """Name of the function that all members share."""
         return self._after[0].name if self._after else self.activation
 
     def apply_(self, x: Tensor) -> Tensor:
-        """The one function of all members; x is the layer's own and nobody else's."""
+        """Apply the function that all members share; `x` may be overwritten."""
         name = self._common
         return IN_PLACE.get(name, ACTIVATIONS[name])(x)
 
@@ -431,23 +442,23 @@ class Activation(nn.Module):
 
     @property
     def is_uniform(self) -> bool:
-        """Whether it is one function for all members, which leaves missing units 0."""
+        """Whether all members share one function that keeps missing units at 0."""
         return len(self._after) <= 1 and not self.before and self._live is None
 
     def advance_(self, share: float) -> None:
-        """Move `share` of the way from before to after."""
+        """Advance the blend by a share."""
         if self.before:
             self.blend.add_(share).clamp_(max=1.0)
 
     def finish_fading_(self) -> None:
-        """Forget what was faded from (for one member)."""
+        """Drop the previous activation (for one member)."""
         if self.before:
             self.before = ""
             del self.blend
 
 
 def _runs(names: Sequence[str]) -> tuple[ActivationRun, ...]:
-    """Neighbours of equal name."""
+    """Return the runs of equal names."""
     runs, start = [], 0
     for name, group in groupby(names):
         stop = start + len(list(group))

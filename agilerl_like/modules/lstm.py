@@ -32,8 +32,8 @@ from agilerl_like.modules.base import (
 )
 from agilerl_like.modules.cells import Cell, GRUCell, Memory, Resets
 from agilerl_like.modules.inplace_mutation import mutation_method
+from agilerl_like.modules.layers import Residual
 from agilerl_like.modules.lstm_cell import LSTMCell
-from agilerl_like.modules.residual import Residual
 
 CELLS: dict[str, type[Cell]] = {"LSTM": LSTMCell, "GRU": GRUCell}
 UNIT_STEPS = (16, 32, 64)

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from agilerl_like.modules.base import OperatorKind, UnitAxes, check_input_output_sizes, num_floats
 from agilerl_like.modules.inplace_mutation import mutation_method
-from agilerl_like.modules.layers import Activation, LayerNorm, Linear, check_activation
-from agilerl_like.modules.residual import Residual
+from agilerl_like.modules.layers import Activation, LayerNorm, Linear, Residual, check_activation
 from agilerl_like.modules.residual_trunk import ResidualModule, ResidualSpec
 
 

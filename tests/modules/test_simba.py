@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.modules.layers import Residual
 from agilerl_like.modules.param_stack import ParamStack
-from agilerl_like.modules.residual import Residual
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
