@@ -24,7 +24,7 @@ import torch
 from agilerl_like.config import build, load
 from agilerl_like.envs import evaluation_env
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.reporting import GenerationRecord, Reporter, Reporters, fittest
+from agilerl_like.reporting import CallbackList, GenerationRecord, Reporter, fittest
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.session import evolve_on_policy
@@ -97,7 +97,7 @@ def measure(name: str, seed: int, threads: int) -> Result:
         setup.population,
         setup.plan(),
         output_paths=OutputPaths(),
-        reporters=Reporters([milestone]),
+        reporters=CallbackList([milestone]),
     )
     seconds = time.perf_counter() - start
     best = outcome.population.best

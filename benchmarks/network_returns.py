@@ -19,7 +19,7 @@ import torch
 
 from agilerl_like.config import build, load
 from agilerl_like.envs import VecEnvAdapter, evaluation_env
-from agilerl_like.reporting import Reporters
+from agilerl_like.reporting import CallbackList
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.session import evolve_on_policy
@@ -105,7 +105,7 @@ def learn(lesson: Lesson, seed: int, threads: int) -> Learned:
         setup.population,
         setup.plan(),
         output_paths=OutputPaths(),
-        reporters=Reporters([]),
+        reporters=CallbackList([]),
     )
     seconds, best = perf_counter() - start, outcome.population.best
     with closing(evaluation_env(setup.env, EPISODES)) as env:

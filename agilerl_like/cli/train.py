@@ -41,10 +41,10 @@ from agilerl_like.config import (
 from agilerl_like.config.bundled import find_config
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
+from agilerl_like.reporting.callback import CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.plot import plot_run
-from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, sync_folder
@@ -177,7 +177,7 @@ def _run(config: Config, process_group: ProcessGroup, find_folder: Callable[[], 
                 setup.population,
                 setup.plan(name="" if run_dir is None else run_dir.name, resume=command),
                 output_paths=OutputPaths(run_dir=run_dir, overwrite=config.run.overwrite),
-                reporters=Reporters([] if run_dir is None else _reporters(config, run_dir)),
+                reporters=CallbackList([] if run_dir is None else _reporters(config, run_dir)),
                 process_group=process_group,
                 processes=config.run.processes,
                 resume=resume,

@@ -3,6 +3,7 @@
 Everything here receives plain records and depends on no agent or algorithm. Importing it loads no optional package.
 """
 
+from agilerl_like.reporting.callback import CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter, read_lineage, read_metrics
 from agilerl_like.reporting.plot import figure, plot_run
@@ -16,7 +17,6 @@ from agilerl_like.reporting.records import (
     SummaryRecord,
     fittest,
 )
-from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.trackers import TensorBoardReporter, TrackerReporter, WandbReporter, tracker_reporter
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "MemberRecord",
     "OffspringRecord",
     "Reporter",
-    "Reporters",
+    "CallbackList",
     "RunRecord",
     "SummaryRecord",
     "TensorBoardReporter",

@@ -22,10 +22,10 @@ from rich.table import Table
 from rich.text import Text
 
 from agilerl_like.reporting import formatting
+from agilerl_like.reporting.callback import Reporter
 from agilerl_like.reporting.members_table import members_table
 from agilerl_like.reporting.metrics import population_metrics
 from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, RunRecord, SummaryRecord, fittest
-from agilerl_like.reporting.reporter import Reporter
 from agilerl_like.reporting.summary import summary_facts, summary_panel
 
 _REDRAW_SECONDS = 0.25

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.reporting.callback import DurableReporter
 from agilerl_like.reporting.metrics import member_metrics, population_metrics
 from agilerl_like.reporting.records import GenerationRecord, MemberRecord, OffspringRecord, RunRecord
-from agilerl_like.reporting.reporter import DurableReporter
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.durable_io import (
     check_regular,

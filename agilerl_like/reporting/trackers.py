@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.registry import Registry, registered
+from agilerl_like.reporting.callback import Reporter
 from agilerl_like.reporting.metrics import scalars
 from agilerl_like.reporting.records import GenerationRecord, RunRecord, SummaryRecord
-from agilerl_like.reporting.reporter import Reporter
 from agilerl_like.storage.durable_io import check_regular, replace_file
 
 PROJECT = "agilerl-like"

@@ -17,8 +17,8 @@ from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.schedules import with_functions
+from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.records import OffspringRecord, offspring_from_json
-from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import Checkpoint, Checkpoints
 from agilerl_like.storage.validation import Flag, NonNegativeInt, Seconds, Text, short_repr, validate_record
@@ -195,7 +195,7 @@ class CheckpointManager:
         self,
         output_paths: OutputPaths,
         members: ShardedPopulation,
-        reporters: Reporters,
+        reporters: CallbackList,
         resume: str = "",
         identity: Mapping[str, Any] | None = None,
     ) -> None:

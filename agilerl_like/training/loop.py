@@ -27,6 +27,7 @@ from agilerl_like.distributed.process_group import SerializedAgent
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.hpo import Explorer, History, Offspring, PopulationView, Selection, Trial, next_generation
 from agilerl_like.learning.update import Report
+from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.records import (
     BestRecord,
     GenerationRecord,
@@ -35,7 +36,6 @@ from agilerl_like.reporting.records import (
     SummaryRecord,
     fittest,
 )
-from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.resources import release_free_memory
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.best_agent import (
@@ -90,7 +90,7 @@ class TrainingLoop:
         selection: Selection | None,
         mutations: Explorer,
         checkpoint_manager: CheckpointManager,
-        reporters: Reporters,
+        reporters: CallbackList,
     ) -> None:
         self.members, self.evaluator, self.training_args = members, evaluator, training_args
         self.selection, self.mutations, self.checkpoint_manager, self.reporters = (

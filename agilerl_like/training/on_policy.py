@@ -17,9 +17,9 @@ from agilerl_like.distributed.process_group import process_group_of
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Explorer, Selection
+from agilerl_like.reporting.callback import CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
-from agilerl_like.reporting.reporter import Reporter, Reporters
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
@@ -191,7 +191,7 @@ def train_on_policy(
             population,
             plan,
             output_paths=output_paths,
-            reporters=Reporters(sinks),
+            reporters=CallbackList(sinks),
             eval_setup=eval_setup,
             process_group=process_group_of(accelerator),
             processes=processes,

@@ -13,10 +13,10 @@ from itertools import takewhile
 from pathlib import Path
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.reporting.callback import Reporter
 from agilerl_like.reporting.files import LINEAGE, METRICS, begins_as_metrics
 from agilerl_like.reporting.plot import PLOT
 from agilerl_like.reporting.records import RunRecord
-from agilerl_like.reporting.reporter import Reporter
 from agilerl_like.reporting.trackers import WANDB_ID
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import FOLDER, KIND, remove_marker

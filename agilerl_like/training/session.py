@@ -27,9 +27,9 @@ from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import Explorer, Mutations, Selection
 from agilerl_like.modules.layers import check_activation
+from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import RunRecord
-from agilerl_like.reporting.reporter import Reporters
 from agilerl_like.resources import check_memory
 from agilerl_like.storage.run_lock import RunLock
 from agilerl_like.training.best_agent import BestAgent
@@ -85,7 +85,7 @@ def evolve_on_policy(
     plan: RunPlan,
     *,
     output_paths: OutputPaths,
-    reporters: Reporters,
+    reporters: CallbackList,
     eval_setup: EnvSetup | None = None,
     process_group: ProcessGroup | None = None,
     processes: int = 1,
@@ -101,7 +101,7 @@ def evolve_on_policy(
         Finished: there is nothing to go on with.
     """
     if process_group is not None and not process_group.is_main:
-        output_paths, reporters = OutputPaths(), Reporters()
+        output_paths, reporters = OutputPaths(), CallbackList()
     if output_paths.run_dir is not None and not resume:
         check_unused(output_paths.run_dir, overwrite=output_paths.overwrite)
     check_env_setup(env_setup, reporters)
@@ -134,7 +134,7 @@ def evolve_on_policy(
         return replace(process_run, process_group=process_group).run(resume=resume)
 
 
-def check_env_setup(env_setup: EnvSetup, reporters: Reporters) -> None:
+def check_env_setup(env_setup: EnvSetup, reporters: CallbackList) -> None:
     """Look at the env briefly before anything is trained in it, and report warnings.
 
     Raises:
@@ -171,7 +171,7 @@ class ProcessRun:
     population: BasePopulation | None
     plan: RunPlan
     output_paths: OutputPaths = field(default_factory=OutputPaths)
-    reporters: Reporters = field(default_factory=Reporters)
+    reporters: CallbackList = field(default_factory=CallbackList)
     local_state: LocalState | None = None
 
     def run(self, *, resume: bool = False) -> RunResult:

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import agilerl_like
-from agilerl_like.reporting import ConsoleReporter, Reporters
+from agilerl_like.reporting import CallbackList, ConsoleReporter
 from agilerl_like.reporting.members_table import members_table
 
 
@@ -310,7 +310,7 @@ def test_a_console_that_cannot_write_is_dropped():
         def write(self, text):
             raise OSError(28, "No space left on device")
 
-    reporters = Reporters([ConsoleReporter(Console(file=FullFile()))])
+    reporters = CallbackList([ConsoleReporter(Console(file=FullFile()))])
     reporters.start(a_run())
     assert len(reporters) == 0
 

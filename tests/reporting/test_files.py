@@ -10,7 +10,7 @@ import pytest
 from reporting_examples import a_birth, a_founder, a_generation, a_member, a_run
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.reporting import CsvReporter, LineageReporter, Reporter, Reporters, read_lineage, read_metrics
+from agilerl_like.reporting import CallbackList, CsvReporter, LineageReporter, Reporter, read_lineage, read_metrics
 from agilerl_like.reporting.metrics import scalars
 
 
@@ -118,7 +118,7 @@ def report(reporters, numbers):
 def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(tmp_path):
     heard = Warnings()
     for folder in (tmp_path / "roomy", tmp_path / "full"):
-        reporters = Reporters([CsvReporter(folder), LineageReporter(folder), heard])
+        reporters = CallbackList([CsvReporter(folder), LineageReporter(folder), heard])
         reporters.start(a_run())
         report(reporters, [1])
         sizes = [(folder / name).stat().st_size for name in ("metrics.csv", "lineage.jsonl")]
@@ -174,7 +174,7 @@ def test_a_damaged_row_is_removed_with_one_warning_and_the_file_copied(tmp_path,
     heard = Warnings()
     with pytest.raises(CheckpointError, match=r"metrics\.csv', line \d"):
         read_metrics(tmp_path)
-    with Reporters([CsvReporter(tmp_path), heard]) as reporters:
+    with CallbackList([CsvReporter(tmp_path), heard]) as reporters:
         reporters.start(a_run())
         reporters.generation(a_generation(a_member(), number=3))
     assert [row["generation"] for row in read_metrics(tmp_path)] == [1, 1, 2, 3]
@@ -210,7 +210,7 @@ def test_a_damaged_birth_is_removed_with_one_warning(tmp_path, damage):
     heard = Warnings()
     with pytest.raises(CheckpointError, match=r"lineage\.jsonl', line 1"):
         read_lineage(tmp_path)
-    with Reporters([LineageReporter(tmp_path), heard]) as reporters:
+    with CallbackList([LineageReporter(tmp_path), heard]) as reporters:
         reporters.start(a_run())
         reporters.offspring((a_birth(generation=1, uid=9),))
     assert [birth.uid for birth in read_lineage(tmp_path)] == [0, 9]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from agilerl_like import PPO, Population, make_vect_envs, train_on_policy
-from agilerl_like.reporting.reporter import Reporter
+from agilerl_like.reporting.callback import Reporter
 
 NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 

@@ -6,7 +6,7 @@ import pytest
 from reporting_examples import a_birth, a_generation, a_member, a_run, a_summary
 
 import agilerl_like
-from agilerl_like.reporting import Reporter, Reporters, fittest
+from agilerl_like.reporting import CallbackList, Reporter, fittest
 
 
 class Diary(Reporter):
@@ -54,7 +54,7 @@ class FullDisk(Reporter):
 def test_every_sink_hears_everything_in_order():
     first, second = Diary(), Diary()
     said = (a_run(), 128, a_generation(a_member()), (a_birth(),), "careful", a_summary())
-    with Reporters([first, second]) as reporters:
+    with CallbackList([first, second]) as reporters:
         for method, what in zip(
             ("start", "progress", "generation", "offspring", "warning", "finish"), said, strict=True
         ):
@@ -64,7 +64,7 @@ def test_every_sink_hears_everything_in_order():
 
 def test_a_sink_that_cannot_write_is_dropped_with_one_warning():
     before, after, full = Diary(), Diary(), FullDisk()
-    reporters = Reporters([before, full, after])
+    reporters = CallbackList([before, full, after])
     first, second = a_generation(a_member()), a_generation(a_member(), number=2)
     reporters.generation(first)
     reporters.generation(second)
@@ -80,7 +80,7 @@ def test_two_sinks_that_fail_together_do_not_end_the_run():
         def warning(self, text):
             raise OSError(32, "Broken pipe")
 
-    reporters = Reporters([FullDisk(), FailsToWarn()])
+    reporters = CallbackList([FullDisk(), FailsToWarn()])
     reporters.generation(a_generation(a_member()))
     assert len(reporters) == 0
 
@@ -91,11 +91,11 @@ def test_an_error_that_is_no_failure_to_write_is_raised():
             raise KeyError(env_steps)
 
     with pytest.raises(KeyError):
-        Reporters([Wrong()]).progress(1)
+        CallbackList([Wrong()]).progress(1)
 
 
 def test_without_sinks_nothing_happens():
-    reporters = Reporters()
+    reporters = CallbackList()
     reporters.start(a_run())
     reporters.finish(a_summary())
     reporters.close()

@@ -62,7 +62,7 @@ class DurableReporter(Reporter):
         return []
 
 
-class Reporters(Reporter):
+class CallbackList(Reporter):
     """Any number of reporters as one."""
 
     def __init__(self, reporters: Iterable[Reporter] = ()):
@@ -76,7 +76,7 @@ class Reporters(Reporter):
     def __len__(self) -> int:
         return len(self._reporters)
 
-    def __enter__(self) -> Reporters:
+    def __enter__(self) -> CallbackList:
         return self
 
     def __exit__(
