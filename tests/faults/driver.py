@@ -44,7 +44,7 @@ PLACES = {
     "forget": "agilerl_like.storage.checkpoint_folder:Checkpoints._prune",
     "remove": "agilerl_like.storage.safe_folder:remove_folder",
     "deal": "agilerl_like.training.sharding:ShardedPopulation.rebalance",
-    "finish": "agilerl_like.reporting.callback:Reporters.finish",
+    "finish": "agilerl_like.reporting.callback:CallbackList.finish",
     "plot": "agilerl_like.cli.train:_exit_code",
 }
 """Where a fault can be; with "+" behind the name it comes when that is done."""
