@@ -11,7 +11,14 @@ from agilerl_like._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from agilerl_like.envs.episode_stats import EpisodeTracker, FinishedEpisodes
-    from agilerl_like.envs.factory import VecEnvConfig, describe_backend, evaluation_env, make_vect_envs, with_num_envs
+    from agilerl_like.envs.factory import (
+        VecEnvConfig,
+        backend_of,
+        describe_backend,
+        evaluation_env,
+        make_vect_envs,
+        with_num_envs,
+    )
     from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, make_multi_agent_vect_envs
     from agilerl_like.envs.probe_envs import PROBES, ExpectedAction, ExpectedValue, Probe
     from agilerl_like.envs.pytree import tree_map
@@ -48,6 +55,7 @@ __all__ = [
     "Transition",
     "VecEnvAdapter",
     "VecEnvConfig",
+    "backend_of",
     "check_action_space",
     "check_finite",
     "check_finite_array",

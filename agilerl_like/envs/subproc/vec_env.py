@@ -1,14 +1,14 @@
-"""A vector env whose envs live in a few worker processes, each of which steps many: for envs that are slow in Python.
+"""A vector env whose envs run in a few worker processes, each with many envs: for envs that are slow in Python.
 
-Results are `SyncVectorEnv`'s, bit for bit, whatever the number of workers. The envs can be stepped in two halves
-(`step_async`, `step_wait`), so that one half steps while the caller thinks about the other. Every worker serves both halves in
-turn: when it has stepped one, its actions for the other wait already, and no core stands idle.
+Results are the same bits as `SyncVectorEnv`'s, for any number of workers. The envs can be stepped in two groups
+(`step_async`, `step_wait`), so that one group steps while the caller computes the actions of the other. Every worker
+has envs of both groups: when it has stepped one, its actions for the other are already there, and no core is idle.
 
-A worker that dies or hangs is restarted. How its episodes would have gone on is unknown, so each is reported as
-truncated where it was last seen: reward 0, the last observation once more as the final one, and `info["worker_lost"]`
-True. The action that was asked for has no consequence in any report, and no member learns from it. Envs that are reset
-by a mask between such a loss and its report lose that step alone: their episode goes on after it. An exception that an
-environment raises once more in the same way is a defect of the environment: it ends the run with one error.
+A worker that dies or hangs is restarted. Its episodes are lost, so each is reported as truncated after its last known
+observation: reward 0, that observation once more as the final one, and `info["worker_lost"]` True. The pending action
+has no reported effect, and no member learns from it. Envs that are reset by a mask between such a loss and its report
+lose that step only; their episode continues after it. An exception that an environment raises again in the same way is
+a defect of the environment and ends the run with one error.
 """
 
 from __future__ import annotations
@@ -48,18 +48,17 @@ from agilerl_like.resources import available_cores
 
 MAX_RESTARTS = 3  # of one worker in a row
 STEP_TIMEOUT = 60.0  # seconds for a step
-POLL_INTERVAL = 0.5  # seconds between looks at whether silent workers live
+POLL_INTERVAL = 0.5  # seconds between checks that silent workers are alive
 
 Reset = tuple[Any, dict[str, Any]]
 Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
 class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
-    """Envs in `num_workers` processes (one for each core, if left out); processes start at the first reset.
+    """Envs in `num_workers` processes (default: one per core); processes start at the first reset.
 
-    `num_members` says that the rows are those of so many members, one block behind the other: errors name members, and each
-    half has the same share of every member. `timeout` is how many seconds a worker may take for a step before it counts
-    as dead.
+    Rows belong to `num_members` members in consecutive blocks: errors name the member, and each env group has the same
+    share of every member. `timeout` is the number of seconds that a worker may take for a step before it is restarted.
 
     Raises:
         ConfigurationError: spaces without a fixed size, or a function that cannot be sent to another process.
@@ -85,26 +84,26 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self.single_observation_space, self.single_action_space = one.observation_space, one.action_space
         self._name = env_name_of(one)
         one.close()
-        if obstacle := unsupported_reason(self.env_fns[0], self.single_observation_space, self.single_action_space):
-            raise ConfigurationError(f"backend='workers': {obstacle}; allowed for any env is 'sync'")
+        if reason := unsupported_reason(self.env_fns[0], self.single_observation_space, self.single_action_space):
+            raise ConfigurationError(f"backend='workers': {reason}; allowed for any env is 'sync'")
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._memory = anonymous_file()
         self._buffers = self._allocate_buffers()
         self._workers: list[WorkerHandle] = []
-        self._end = weakref.finalize(self, _end, self._workers, self._memory, os.getpid())
-        self._tickets = itertools.count()
-        self._attributes: dict[str, list[Any]] = {}  # that were set, by name, of each env
+        self._shutdown = weakref.finalize(self, _shutdown, self._workers, self._memory, os.getpid())
+        self._request_ids = itertools.count()
+        self._attributes: dict[str, list[Any]] = {}  # set by the user: name -> a value for each env
         self._ready = False
-        self._seen_exceptions: set[str] = set()  # of exceptions that environments raised, in any worker
+        self._seen_exceptions: set[str] = set()  # kinds of exceptions that environments raised, in any worker
         self.set_num_members(num_members)
 
     # ---- stepping
 
     def set_num_members(self, num_members: int) -> None:
-        """Take the rows for those of so many members; to be called before a reset, for running episodes end.
+        """Divide the rows among so many members and into env groups; call it before a reset, because it ends episodes.
 
-        There are two parts if there are two workers to share them and every member has two envs.
+        There are two groups if there are at least two workers and every member has at least two envs.
         """
         if num_members < 1 or self.num_envs % num_members:
             raise ConfigurationError(f"num_members={num_members}; allowed are the divisors of num_envs={self.num_envs}")
@@ -117,35 +116,34 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         divided = self.num_workers > 1 and each > 1
         self.env_groups = tuple(half.ravel() for half in halves) if divided else (rows.ravel(),)
         self._worker_rows = [self._split_rows(worker) for worker in range(self.num_workers)]
-        self._places = [dict(zip(rows.tolist(), range(len(rows)), strict=True)) for rows in self.env_groups]
+        self._index_in_group = [dict(zip(rows.tolist(), range(len(rows)), strict=True)) for rows in self.env_groups]
         self._infos = [_InfoMerger(len(rows)) for rows in self.env_groups]
         self._seeds: list[int | None] = [None] * self.num_envs
-        self._slots = [0] * len(self.env_groups)  # in which slot the observations are that were last handed out
+        self._slots = [0] * len(self.env_groups)  # the slot of each group's last returned observations
         self._in_flight: set[int] = set()
-        self._ended = np.zeros(self.num_envs, dtype=np.bool_)  # whose episode has ended; kept for DISABLED only
+        self._ended = np.zeros(self.num_envs, dtype=np.bool_)  # episodes that have ended; for DISABLED only
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Begin new episodes everywhere, or where `options["reset_mask"]` says; what was in flight is forgotten."""
+        """Start new episodes in all rows, or in those of `options["reset_mask"]`; pending steps are discarded."""
         seeds = self._seed_per_env(seed)
         mask = np.ones(self.num_envs, dtype=np.bool_)
         if options is not None and "reset_mask" in options:
             mask = _checked_mask(options["reset_mask"], self.num_envs)
             options = {key: value for key, value in options.items() if key != "reset_mask"}
         if self._in_flight and not mask.all():
-            raise gym.error.AlreadyPendingCallError("a reset of some rows comes after receive() of all parts", "reset")
+            raise gym.error.AlreadyPendingCallError("a reset of some rows comes after step_wait of all groups", "reset")
         self._start()
         self._seeds = [old if new is None else new for old, new in zip(self._seeds, seeds, strict=True)]
 
         def request(worker: WorkerHandle) -> tuple[Any, ...]:
             return {row: seeds[row] for row in worker.rows if mask[row]}, tuple(self._slots), options
 
-        step_infos = self._request("reset", request)
+        step_infos = list(itertools.chain.from_iterable(self._request("reset", request)))
         if mask.all():
             for worker in self._workers:
-                worker.replies.clear()  # to steps that nobody waits for any more
+                worker.replies.clear()  # of discarded steps
             self._in_flight.clear()
             self._ready = True
-        step_infos = list(itertools.chain.from_iterable(step_infos))
         self._apply_reset_to_lost({step_info.row: step_info.info for step_info in step_infos})
         self._ended[mask] = False
         return self._read_observations(), self._merged(step_infos)
@@ -157,35 +155,35 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._send(
             {group: tree_map(lambda one, rows=rows: one[rows], given) for group, rows in enumerate(self.env_groups)}
         )
-        step_infos = list(
-            itertools.chain.from_iterable([self._collect(group) for group in range(len(self.env_groups))])
-        )
+        step_infos = [info for group in range(len(self.env_groups)) for info in self._collect(group)]
         buffers = self._buffers
-        numbers = buffers.rewards.copy(), buffers.terminated.copy(), buffers.truncated.copy()
-        return self._read_observations(), *numbers, self._merged(step_infos)
+        results = buffers.rewards.copy(), buffers.terminated.copy(), buffers.truncated.copy()
+        return self._read_observations(), *results, self._merged(step_infos)
 
     def step_async(self, group: int, actions: Any) -> None:
-        """Begin to step the rows `env_groups[group]`."""
+        """Start the step of the rows `env_groups[group]`."""
         self._check_ready()
         self._send({group: self._checked_actions(actions, len(self.env_groups[group]))})
 
     def step_wait(self, group: int) -> Step:
-        """Wait for the rows `env_groups[group]`, and return what they did; the arrays belong to the receiver."""
+        """Wait for the rows `env_groups[group]` and return their step; the arrays belong to the caller."""
         if group not in self._in_flight:
-            raise gym.error.NoAsyncCallError(f"part {group} is not being stepped; send({group}, …) comes first", "step")
+            raise gym.error.NoAsyncCallError(
+                f"group {group} is not being stepped; step_async({group}, …) comes first", "step"
+            )
         step_infos = self._collect(group)
         rows, buffers = self.env_groups[group], self._buffers
         observations = tree_map(lambda shared: shared[rows], buffers.observations[self._slots[group]])
-        numbers = buffers.rewards[rows], buffers.terminated[rows], buffers.truncated[rows]
-        return observations, *numbers, self._infos[group].merged(step_infos, self._places[group])
+        results = buffers.rewards[rows], buffers.terminated[rows], buffers.truncated[rows]
+        return observations, *results, self._infos[group].merged(step_infos, self._index_in_group[group])
 
-    # ---- everything else that SyncVectorEnv has
+    # ---- SyncVectorEnv's other methods
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of each env, or get an attribute; the results travel here."""
+        """Call a method of each env, or get an attribute; the results are pickled."""
         self._start()
         replies = self._request("call", lambda _: (name, args, kwargs))
-        results = {row: result for answer in replies for row, result in answer.items()}
+        results = {row: result for reply in replies for row, result in reply.items()}
         return tuple(results[row] for row in range(self.num_envs))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -193,10 +191,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each env, to one value for all or to a list of one for each.
-
-        The envs that take the place of some that were lost have it, too.
-        """
+        """Set an attribute of each env, to one value for all or to a list of one for each; restarts preserve it."""
         each = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(each) != self.num_envs:
             raise ValueError(f"values has {len(each)} entries; allowed is one for each of {self.num_envs} envs")
@@ -209,13 +204,13 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         return self.call("render")
 
     def close_extras(self, **_: Any) -> None:
-        """Let the workers close their envs, for a while, and end them."""
-        self._end()
+        """Give the workers some time to close their envs, and end them."""
+        self._shutdown()
 
     # ---- the workers
 
     def _start(self) -> None:
-        """Start the workers unless they run."""
+        """Start the workers if they are not running."""
         if self.closed:
             raise gym.error.ClosedEnvironmentError("the vector env is closed")
         if self._workers:
@@ -246,23 +241,27 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         worker.start(spec, self._memory)
 
     def _split_rows(self, worker: int) -> list[list[int]]:
-        """Say which rows of each part a worker has; who got one more of the first part gets one less of the second."""
+        """Return a worker's rows of each group; a worker with one row more of the first has one less of the second."""
         order = [worker, self.num_workers - 1 - worker]
         return [
             np.array_split(rows, self.num_workers)[place].tolist()
             for rows, place in zip(self.env_groups, order, strict=False)
         ]
 
-    def _request(self, method: str, request: Callable[[WorkerHandle], tuple[Any, ...]]) -> list[Any]:
-        """Let every worker do something, and return their answers."""
-        key = f"{method} {next(self._tickets)}"
+    def _request(self, method: str, arguments: Callable[[WorkerHandle], tuple[Any, ...]]) -> list[Any]:
+        """Send a request to every worker, and return their replies."""
+        key = f"{method} {next(self._request_ids)}"
+
+        def send(worker: WorkerHandle) -> None:
+            worker.send_request(key, method, *arguments(worker))
+
         for worker in self._workers:
-            worker.send_request(key, method, *request(worker))
-        self._wait_for(key, lambda worker: worker.send_request(key, method, *request(worker)))
+            send(worker)
+        self._wait_for(key, send)
         replies = [worker.replies.pop(key) for worker in self._workers]
-        for refusal in replies:
-            if isinstance(refusal, RemoteError):
-                raise EnvStepError(f"{method} failed in an env:\n{refusal.traceback}")
+        for reply in replies:
+            if isinstance(reply, RemoteError):
+                raise EnvStepError(f"{method} failed in an env:\n{reply.traceback}")
         return replies
 
     def _check_ready(self) -> None:
@@ -272,24 +271,26 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             raise gym.error.ResetNeeded("reset() comes before step()")
 
     def _check_not_ended(self, env_groups: Iterable[int]) -> None:
-        over = [row for group in env_groups for row in self.env_groups[group].tolist() if self._ended[row]]
-        if over:
+        ended = [row for group in env_groups for row in self.env_groups[group].tolist() if self._ended[row]]
+        if ended:
             raise gym.error.ResetNeeded(
-                f"episodes of envs {sorted(over)} have ended; reset(options={{'reset_mask': …}}) comes before step()"
+                f"episodes of envs {sorted(ended)} have ended; reset(options={{'reset_mask': …}}) comes before step()"
             )
 
     def _send(self, actions: Mapping[int, Tree]) -> None:
-        """Let every worker step its rows of some parts, with one message; the answer will be that of each part."""
+        """Start the step of some groups in every worker, with one message; there will be one reply per group."""
         if pending := self._in_flight & actions.keys():
-            raise gym.error.AlreadyPendingCallError(f"parts {pending} are being stepped; receive comes first", "step")
+            raise gym.error.AlreadyPendingCallError(
+                f"groups {pending} are being stepped; step_wait comes first", "step"
+            )
         if self.autoreset_mode is AutoresetMode.DISABLED:
             self._check_not_ended(actions.keys())
-        rest = {group: self._write_actions(group, given) for group, given in actions.items()}
+        unshared = {group: self._write_actions(group, given) for group, given in actions.items()}
         self._in_flight |= actions.keys()
         for worker in self._workers:
-            # a part whose episodes were lost with a worker has its answer already
+            # a group whose episodes were lost with a worker already has its reply
             steps = [
-                (group, 1 - self._slots[group], self._actions_for(worker, group, rest[group]))
+                (group, 1 - self._slots[group], self._actions_for(worker, group, unshared[group]))
                 for group in actions
                 if worker.rows_by_group[group] and group not in worker.replies
             ]
@@ -297,51 +298,46 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
                 worker.send_request(tuple(group for group, *_ in steps), "step", steps)
 
     def _collect(self, group: int) -> list[StepInfo]:
-        """Wait until a part has stepped, and return what was told beside the numbers."""
+        """Wait until a group has stepped, and return its infos."""
         self._wait_for(group)
         self._in_flight.remove(group)
         self._slots[group] = 1 - self._slots[group]
         if self.autoreset_mode is AutoresetMode.DISABLED:
             rows = self.env_groups[group]
             self._ended[rows] = self._buffers.terminated[rows] | self._buffers.truncated[rows]
-        return [
-            step_info
-            for worker in self._workers
-            if worker.rows_by_group[group]
-            for step_info in worker.replies.pop(group)
-        ]
+        return [info for worker in self._workers if worker.rows_by_group[group] for info in worker.replies.pop(group)]
 
-    def _wait_for(self, key: str | int, ask_again: Callable[[WorkerHandle], None] = lambda _: None) -> None:
-        """Wait until every worker that `key` concerns has answered it; replace those that die or hang meanwhile.
+    def _wait_for(self, key: str | int, resend: Callable[[WorkerHandle], None] = lambda _: None) -> None:
+        """Wait for the reply `key` of every worker concerned; replace workers that die or hang meanwhile.
 
-        The answer to a step that was lost comes from `_report_lost_episodes`; any other request is made again by `ask_again`.
+        The reply to a lost step comes from `_report_lost_episodes`; any other request is sent again by `resend`.
         """
         concerned = [worker for worker in self._workers if not isinstance(key, int) or worker.rows_by_group[key]]
         for worker in concerned:
             if worker.is_ready:
                 worker.set_deadline(self.timeout)
         while silent := [worker for worker in concerned if key not in worker.replies]:
-            speaking = wait([worker.pipe for worker in silent], min(POLL_INTERVAL, self.timeout))
+            readable = wait([worker.pipe for worker in silent], min(POLL_INTERVAL, self.timeout))
             for worker in silent:
-                if worker.pipe in speaking:
-                    heard = worker.read_message()
-                    lives = heard is not None
-                    if heard == EPISODES_RESTARTED:
+                if worker.pipe in readable:
+                    message = worker.read_message()
+                    is_alive = message is not None
+                    if message == EPISODES_RESTARTED:
                         self._report_lost_episodes(worker, worker.replies.pop(EPISODES_RESTARTED))
                 else:
-                    lives = worker.is_responsive()
-                if not lives:
+                    is_alive = worker.is_responsive()
+                if not is_alive:
                     self._replace(worker)
-                    ask_again(worker)
+                    resend(worker)
 
     def _replace(self, worker: WorkerHandle) -> None:
-        """Start a new process in the place of one that died or hangs."""
+        """Start a new process in place of one that died or hangs."""
         exit_, place = worker.kill_and_report(), self._describe_place(worker)
         worker.failures += 1
-        is_defect = bool(exit_.kind) and (exit_.hopeless or exit_.kind in self._seen_exceptions)
-        if is_defect or exit_.hopeless or worker.failures > MAX_RESTARTS:
+        is_defect = bool(exit_.kind) and (exit_.is_fatal or exit_.kind in self._seen_exceptions)
+        if is_defect or exit_.is_fatal or worker.failures > MAX_RESTARTS:
             self.close()
-            raise EnvStepError(f"{place}: {_final(worker, exit_, is_defect=is_defect)}")
+            raise EnvStepError(f"{place}: {_describe_failure(worker, exit_, is_defect=is_defect)}")
         self._seen_exceptions |= {exit_.kind} - {""}
         warnings.warn(
             f"{place}: worker {worker.index} {exit_.cause} ({exit_.summary}); its {len(worker.rows)} envs begin "
@@ -354,40 +350,46 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         worker.send_request(EPISODES_RESTARTED, "restart_episodes", seeds, tuple(1 - slot for slot in self._slots))
 
     def _report_lost_episodes(self, worker: WorkerHandle, fresh: list[StepInfo]) -> None:
-        """Answer the next step of a worker's envs, sent or not, with the end of the episodes that died with it."""
-        buffers, new = self._buffers, {step_info.row: step_info.info for step_info in fresh}
+        """Store the reply to the next step of a worker's envs, sent or not: the end of the lost episodes."""
+        buffers, new_infos = self._buffers, {step_info.row: step_info.info for step_info in fresh}
         for group, rows in enumerate(worker.rows_by_group):
-            before, after = buffers.observations[self._slots[group]], buffers.observations[1 - self._slots[group]]
+            before, after = self._slots_of(group)
             buffers.rewards[rows], buffers.terminated[rows], buffers.truncated[rows] = 0.0, False, True
-            last = [tree_map(lambda shared, row=row: shared[row].copy(), before) for row in rows]
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
                 step_infos = [
-                    StepInfo(row, {**new[row], "worker_lost": True}, (observation, {}))
-                    for row, observation in zip(rows, last, strict=True)
+                    StepInfo(
+                        row,
+                        {**new_infos[row], "worker_lost": True},
+                        (tree_map(lambda shared, row=row: shared[row].copy(), before), {}),
+                    )
+                    for row in rows
                 ]
-            else:  # the reset comes later, and what it finds then is told then
-                tree_map(lambda new, old, rows=rows: new.__setitem__(rows, old[rows]), after, before)
+            else:  # the reset is reported in a later step, with its observation and info
+                _copy_rows(before, after, rows)
                 step_infos = [StepInfo(row, {"worker_lost": True}) for row in rows]
             worker.replies[group] = step_infos
 
-    def _apply_reset_to_lost(self, begun: Mapping[int, dict[str, Any]]) -> None:
-        """Take rows that have begun anew, and what was told then, out of the losses that wait to be reported.
+    def _apply_reset_to_lost(self, reset_infos: Mapping[int, dict[str, Any]]) -> None:
+        """Remove the truncation of rows that were reset from the losses that are not reported yet.
 
-        Such a row lost no episode with its worker, only the step that has been answered already.
+        Such a row did not lose an episode with its worker, but only the step that already has a reply.
         """
-        buffers = self._buffers
         for worker in self._workers:
             for group in [key for key in worker.replies if isinstance(key, int)]:
-                rows = [row for row in worker.rows_by_group[group] if row in begun]
-                before, after = buffers.observations[self._slots[group]], buffers.observations[1 - self._slots[group]]
-                tree_map(lambda new, old, rows=rows: new.__setitem__(rows, old[rows]), after, before)
-                buffers.truncated[rows] = False
+                rows = [row for row in worker.rows_by_group[group] if row in reset_infos]
+                _copy_rows(*self._slots_of(group), rows)
+                self._buffers.truncated[rows] = False
                 worker.replies[group] = [
-                    StepInfo(step_info.row, {**begun[step_info.row], "worker_lost": True})
-                    if step_info.row in begun
-                    else step_info
-                    for step_info in worker.replies[group]
+                    StepInfo(info.row, {**reset_infos[info.row], "worker_lost": True})
+                    if info.row in reset_infos
+                    else info
+                    for info in worker.replies[group]
                 ]
+
+    def _slots_of(self, group: int) -> tuple[Tree, Tree]:
+        """Return the observations that were last returned for a group, and those that the next step writes."""
+        slot, observations = self._slots[group], self._buffers.observations
+        return observations[slot], observations[1 - slot]
 
     def _describe_place(self, worker: WorkerHandle) -> str:
         row = int(self._buffers.stepping[worker.index])
@@ -401,23 +403,23 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
 
     def _allocate_buffers(self) -> SharedBuffers:
         spaces = (self.single_observation_space, self.single_action_space, self.num_envs, self.num_workers)
-        arena = SharedAllocator()
-        SharedBuffers(arena, *spaces)
-        self._memory.truncate(arena.size)
-        return SharedBuffers(SharedAllocator(mmap(self._memory.fileno(), arena.size)), *spaces)
+        allocator = SharedAllocator()
+        SharedBuffers(allocator, *spaces)
+        self._memory.truncate(allocator.size)
+        return SharedBuffers(SharedAllocator(mmap(self._memory.fileno(), allocator.size)), *spaces)
 
     def _checked_actions(self, actions: Any, count: int) -> Tree:
-        """Actions as arrays of as many rows."""
+        """Return actions as arrays with one row for each of so many envs."""
 
         def checked(_: np.ndarray, given: Any) -> np.ndarray:
-            one = np.asarray(given)
-            check_num_actions(one, count)
-            return one
+            array = np.asarray(given)
+            check_num_actions(array, count)
+            return array
 
         return tree_map(checked, self._buffers.actions, actions)
 
     def _write_actions(self, group: int, given: Tree) -> Tree | None:
-        """Put actions into shared memory; return them if they do not fit there as they are, and None if they do."""
+        """Write actions into shared memory and return None, or return them if their dtype or shape differs."""
         rows = self.env_groups[group]
         fits: list[bool] = []
 
@@ -433,8 +435,8 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def _actions_for(self, worker: WorkerHandle, group: int, actions: Tree | None) -> Tree | None:
         if actions is None:
             return None
-        places = [self._places[group][row] for row in worker.rows_by_group[group]]
-        return tree_map(lambda given: given[places], actions)
+        indices = [self._index_in_group[group][row] for row in worker.rows_by_group[group]]
+        return tree_map(lambda given: given[indices], actions)
 
     def _read_observations(self) -> Tree:
         """Return a copy of the observations of all rows."""
@@ -442,7 +444,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         observations = tree_map(np.copy, slots[0])
         for rows, slot in zip(self.env_groups[1:], slots[1:], strict=True):
             if slot is not slots[0]:
-                tree_map(lambda into, shared, rows=rows: into.__setitem__(rows, shared[rows]), observations, slot)
+                _copy_rows(slot, observations, rows)
         return observations
 
     def _merged(self, step_infos: list[StepInfo]) -> dict[str, Any]:
@@ -458,13 +460,13 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         return [None if one is None else int(one) for one in seed]
 
 
-def _final(worker: WorkerHandle, exit_: WorkerExit, *, is_defect: bool) -> str:
+def _describe_failure(worker: WorkerHandle, exit_: WorkerExit, *, is_defect: bool) -> str:
     """Describe the failure of a worker that is not restarted, and how to reproduce a defect of the environment."""
     trace = f"Its last traceback:\n{exit_.traceback}" if exit_.traceback else "It left no traceback."
     if not is_defect:
         often = f" {worker.failures} times in a row, the last time" if worker.failures > 1 else ""
         return f"worker {worker.index} failed{often}: it {exit_.cause}. {trace}"
-    again = "" if exit_.hopeless else " again, as before a restart"
+    again = "" if exit_.is_fatal else " again, as before a restart"
     return (
         f"worker {worker.index} failed{again}: {exit_.summary}. This is a defect of the environment; to reproduce it "
         f"in one process, use backend='sync' with the same seed. {trace}"
@@ -472,28 +474,28 @@ def _final(worker: WorkerHandle, exit_: WorkerExit, *, is_defect: bool) -> str:
 
 
 class _InfoMerger(VectorEnv):
-    """Merges the infos of single envs in gymnasium's own way, which is a method of vector envs."""
+    """Merges the infos of single envs with gymnasium's own code, which is a method of vector envs."""
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
 
-    def merged(self, step_infos: list[StepInfo], places: Mapping[int, int] | Sequence[int]) -> dict[str, Any]:
-        """Return what SyncVectorEnv would tell."""
+    def merged(self, step_infos: list[StepInfo], index: Mapping[int, int] | Sequence[int]) -> dict[str, Any]:
+        """Return the infos as SyncVectorEnv would; `index` maps rows to positions."""
         infos: dict[str, Any] = {}
         for row, info, final in sorted(step_infos, key=lambda step_info: step_info.row):
             if final is not None:
-                infos = self._add_info(infos, {"final_obs": final[0], "final_info": final[1]}, places[row])
-            infos = self._add_info(infos, info, places[row])
+                infos = self._add_info(infos, {"final_obs": final[0], "final_info": final[1]}, index[row])
+            infos = self._add_info(infos, info, index[row])
         return infos
 
 
-def resolve_num_workers(wanted: int | None, num_envs: int) -> int:
-    """Return how many workers so many envs have: as wanted, or one for each of our cores, but never more than envs."""
-    if wanted is None:
+def resolve_num_workers(requested: int | None, num_envs: int) -> int:
+    """Return the number of workers for so many envs: as requested, else one per available core, at most one per env."""
+    if requested is None:
         return min(available_cores(), num_envs)
-    if isinstance(wanted, bool) or not isinstance(wanted, (int, np.integer)) or wanted < 1:
-        raise ConfigurationError(f"num_workers={wanted!r}; allowed are whole numbers from 1")
-    return min(int(wanted), num_envs)
+    if isinstance(requested, bool) or not isinstance(requested, (int, np.integer)) or requested < 1:
+        raise ConfigurationError(f"num_workers={requested!r}; allowed are whole numbers from 1")
+    return min(int(requested), num_envs)
 
 
 def check_num_actions(actions: np.ndarray, num_envs: int) -> None:
@@ -504,7 +506,7 @@ def check_num_actions(actions: np.ndarray, num_envs: int) -> None:
 
 
 def unsupported_reason(env_fn: Callable[[], gym.Env], *spaces: gym.Space) -> str:
-    """Say why workers cannot run this env; empty if they can."""
+    """Return why workers cannot run this env, or "" if they can."""
     if sys.platform == "win32":
         return "workers need Linux or macOS"
     for space in spaces:
@@ -517,6 +519,10 @@ def unsupported_reason(env_fn: Callable[[], gym.Env], *spaces: gym.Space) -> str
     return ""
 
 
+def _copy_rows(source: Tree, target: Tree, rows: Any) -> None:
+    tree_map(lambda into, array: into.__setitem__(rows, array[rows]), target, source)
+
+
 def _checked_mask(mask: Any, num_envs: int) -> np.ndarray:
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (num_envs,) or not mask.any():
         raise ConfigurationError(f"reset_mask={mask!r}; allowed are arrays of {num_envs} bools, some of them True")
@@ -524,13 +530,13 @@ def _checked_mask(mask: Any, num_envs: int) -> np.ndarray:
 
 
 def _restart_seed(seed: int | None, restarts: int) -> int | None:
-    """Return the seed of the episode that takes the place of one that was lost."""
+    """Return the seed of the episode that replaces a lost one."""
     if seed is None:
         return None
     return int(np.random.SeedSequence(seed, spawn_key=(restarts,)).generate_state(1)[0] >> 1)
 
 
-def _end(workers: list[WorkerHandle], memory: IO[bytes], owner: int) -> None:
-    if os.getpid() == owner:  # and not in a fork of the process that the workers belong to
+def _shutdown(workers: list[WorkerHandle], memory: IO[bytes], owner: int) -> None:
+    if os.getpid() == owner:  # a fork of the owner must not end its workers
         shutdown(workers)
     memory.close()

@@ -1,8 +1,8 @@
-"""What runs in a worker process: some envs of a vector env, which step when the parent says so.
+"""The worker process: some envs of a `SubprocVectorEnv`, which step on the parent's request.
 
-Numbers go through shared memory, and one small message each way says that they are there. The memory has no name: its
-file descriptor is handed down, so nothing is left behind however a process ends. This module and what it imports stay
-clear of torch, which would cost every worker seconds and hundreds of megabytes.
+Arrays are exchanged through shared memory, and one small message each way announces them. The memory has no name: its
+file descriptor is inherited, so nothing remains after the processes end in any way. This module and its imports do not
+use torch, which would cost every worker seconds and hundreds of megabytes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.errors import EnvStepError
 
 CLOSE_TIMEOUT = 2.0  # seconds that a worker has for closing its envs
-ENVS_READY, EPISODES_RESTARTED, FAILED = "made", "revived", "fault"  # the keys of messages that answer no request
+ENVS_READY, EPISODES_RESTARTED, FAILED = "envs ready", "episodes restarted", "failed"  # keys of unrequested messages
 NO_ROW = -1
 _SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
 class StepInfo(NamedTuple):
-    """What one env told beside its numbers; `final` is (last observation, its info) of an episode that just ended."""
+    """One env's info; `final` is (last observation, its info) of an episode that just ended."""
 
     row: int
     info: dict[str, Any]
@@ -50,49 +50,49 @@ class StepInfo(NamedTuple):
 
 
 class RemoteError(NamedTuple):
-    """The answer to a call that failed, after which the envs go on."""
+    """The reply to a call that failed without damage to the envs."""
 
     traceback: str
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What a worker is told at its start."""
+    """What a worker receives at its start."""
 
     worker: int
-    env_groups: tuple[tuple[int, ...], ...]  # the rows that are its own, part by part
+    env_groups: tuple[tuple[int, ...], ...]  # the worker's rows of each group
     env_fns: Mapping[int, Callable[[], gym.Env]]  # by row
     autoreset_mode: AutoresetMode
     observation_space: gym.Space
     action_space: gym.Space
     num_envs: int
     num_workers: int
-    attributes: Mapping[int, Mapping[str, Any]]  # by row, that were set in envs in whose place these come
+    attributes: Mapping[int, Mapping[str, Any]]  # by row, to be set on the new envs
 
 
 class SharedBuffers:
-    """The arrays that the parent and all workers see; axis 0 is the row of the vector env.
+    """The arrays that the parent and all workers share; axis 0 is the row of the vector env.
 
-    Observations have two slots that take turns, so that a worker that dies while it writes one leaves the observations
-    before in the other.
+    Observations have two slots that are written alternately, so a worker that dies while writing one leaves the
+    previous observations intact in the other.
     """
 
     def __init__(
-        self, take: SharedAllocator, observation_space: gym.Space, action_space: gym.Space, envs: int, workers: int
-    ):
+        self, allocate: SharedAllocator, observation_space: gym.Space, action_space: gym.Space, envs: int, workers: int
+    ) -> None:
         self.observations: tuple[Tree, Tree] = (
-            create_empty_array(observation_space, envs, take),
-            create_empty_array(observation_space, envs, take),
+            create_empty_array(observation_space, envs, allocate),
+            create_empty_array(observation_space, envs, allocate),
         )
-        self.actions: Tree = create_empty_array(action_space, envs, take)
-        self.rewards = take((envs,), np.float64)
-        self.terminated = take((envs,), np.bool_)
-        self.truncated = take((envs,), np.bool_)
-        self.stepping = take((workers,), np.int64)  # [workers], the row that each works on, or NO_ROW
+        self.actions: Tree = create_empty_array(action_space, envs, allocate)
+        self.rewards = allocate((envs,), np.float64)
+        self.terminated = allocate((envs,), np.bool_)
+        self.truncated = allocate((envs,), np.bool_)
+        self.stepping = allocate((workers,), np.int64)  # [workers], the row that each steps now, or NO_ROW
 
 
 class SharedAllocator:
-    """Hands out arrays that lie side by side in a buffer; without one it only adds up their bytes."""
+    """Places arrays one after the other in a buffer; without a buffer it only adds up their sizes."""
 
     def __init__(self, buffer: mmap.mmap | None = None) -> None:
         self.buffer = buffer
@@ -106,24 +106,24 @@ class SharedAllocator:
 
 
 def fits_shared_memory(space: gym.Space) -> bool:
-    """Say whether samples of this space are arrays of one size."""
+    """Return whether samples of this space are arrays of fixed size."""
     if isinstance(space, (Dict, Tuple)):
-        env_groups = space.spaces.values() if isinstance(space, Dict) else space.spaces
-        return all(map(fits_shared_memory, env_groups))
+        children = space.spaces.values() if isinstance(space, Dict) else space.spaces
+        return all(map(fits_shared_memory, children))
     return isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary))
 
 
 def serve(pipe_fd: int, memory_fd: int, log_fd: int, parent: int, *, dies_with_parent: bool) -> NoReturn:
-    """Do what the parent says until it hangs up; an exception is reported and ends the process.
+    """Answer the parent's requests until it closes the pipe; an exception is reported and ends the process.
 
-    `dies_with_parent` lets Linux kill the process when the thread that started it ends, which also reaches a process
-    that is stopped or whose environment holds the interpreter's lock; only the parent's main thread may ask for it.
+    With `dies_with_parent`, Linux kills the process when the thread that started it ends, even if the process is
+    stopped or an env holds the interpreter's lock; only the parent's main thread may request it.
     """
     if dies_with_parent and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, who ends its workers in order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent, which shuts its workers down
     faulthandler.enable(log_fd, all_threads=False)
-    faulthandler.register(signal.SIGUSR1, log_fd, all_threads=False)  # asked for before a worker that hangs is killed
+    faulthandler.register(signal.SIGUSR1, log_fd, all_threads=False)  # sent before a hanging worker is killed
     Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     pipe = Connection(pipe_fd)
     try:
@@ -132,24 +132,24 @@ def serve(pipe_fd: int, memory_fd: int, log_fd: int, parent: int, *, dies_with_p
         _send(pipe, (FAILED, ReportedException.of(error)))
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)  # whatever threads an env has started
+        os._exit(1)  # even if an env has started threads
     sys.exit(0)
 
 
 def _serve_requests(pipe: Connection, memory: mmap.mmap) -> None:
     envs = _WorkerEnvs(pipe.recv().fn, memory)
-    going_on = _send(pipe, (ENVS_READY, None))
-    while going_on:
+    is_open = _send(pipe, (ENVS_READY, None))
+    while is_open:
         try:
             key, method, arguments = pipe.recv()
         except (EOFError, OSError):
             break
-        going_on = _send(pipe, (key, getattr(envs, method)(*arguments)))
+        is_open = _send(pipe, (key, getattr(envs, method)(*arguments)))
     envs.close()
 
 
 def _send(pipe: Connection, message: tuple[str | int, Any]) -> bool:
-    """Send, and say whether somebody is still there."""
+    """Send a message, and return whether the parent still has the pipe open."""
     try:
         pipe.send(message)
     except OSError:
@@ -158,10 +158,10 @@ def _send(pipe: Connection, message: tuple[str | int, Any]) -> bool:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """End this process soon after the parent's end, even while an env hangs.
+    """End this process shortly after its parent has ended, even while an env hangs.
 
-    Standard input is a pipe that the parent alone can write to and never does, so it ends when the parent does; where
-    the parent has forked, a copy lives on, and the parent's process id tells.
+    Standard input is a pipe to which only the parent could write, so it ends with the parent. If the parent has forked,
+    the copy keeps the pipe open; then the changed parent id shows it.
     """
     while os.getppid() == parent and not select.select([0], [], [], 1.0)[0]:
         pass
@@ -170,7 +170,7 @@ def _exit_with_parent(parent: int) -> None:
 
 
 class _WorkerEnvs:
-    """The envs of one worker, by row; its methods are what the parent can ask for."""
+    """The envs of one worker, by row; its public methods are the parent's requests."""
 
     def __init__(self, spec: WorkerSpec, memory: mmap.mmap) -> None:
         self.buffers = SharedBuffers(
@@ -179,22 +179,21 @@ class _WorkerEnvs:
         self.worker, self.mode, self.observation_space = spec.worker, spec.autoreset_mode, spec.observation_space
         self.env_groups = [np.array(rows, dtype=np.int64) for rows in spec.env_groups]
         self.action_spaces = [batch_space(spec.action_space, len(rows)) for rows in spec.env_groups]
-        self.group_of = {row: group for group, rows in enumerate(spec.env_groups) for row in rows}
-        self.ended = dict.fromkeys(self.group_of, False)
+        self.ended = {row: False for rows in spec.env_groups for row in rows}
         self.envs: dict[int, gym.Env] = {}
-        for row, make in spec.env_fns.items():
+        for row, env_fn in spec.env_fns.items():
             self.buffers.stepping[self.worker] = row
-            self.envs[row] = _checked(make(), spec, self.envs.values())
+            self.envs[row] = _checked(env_fn(), spec, self.envs.values())
             for name, value in spec.attributes[row].items():
                 self.envs[row].set_wrapper_attr(name, value)
         self.buffers.stepping[self.worker] = NO_ROW
 
     def step(self, steps: list[tuple[int, int, Tree | None]]) -> list[list[StepInfo]]:
-        """Step the rows of some parts; for each the slot is said, and actions if shared memory does not hold them."""
+        """Step the rows of some groups: (group, observation slot, actions unless they are in shared memory) each."""
         return [self._step(*step) for step in steps]
 
     def _step(self, group: int, slot: int, actions: Tree | None) -> list[StepInfo]:
-        """Step the rows of a part as SyncVectorEnv does."""
+        """Step the rows of one group as SyncVectorEnv does."""
         buffers, rows = self.buffers, self.env_groups[group]
         if actions is None:
             actions = tree_map(lambda shared: shared[rows], buffers.actions)
@@ -206,7 +205,7 @@ class _WorkerEnvs:
             self.ended[row] = bool(terminated or truncated)
             if self.ended[row] and self.mode is AutoresetMode.SAME_STEP:
                 self._check(observation)
-                final = deepcopy((observation, info))  # for an env may write its next episode into the same arrays
+                final = deepcopy((observation, info))  # an env may write its next episode into the same arrays
                 observation, info = self.envs[row].reset()
                 self.ended[row] = False
             if info or final is not None:
@@ -223,7 +222,7 @@ class _WorkerEnvs:
     def reset(
         self, seeds: Mapping[int, int | None], slots: Sequence[int], options: dict[str, Any] | None
     ) -> list[StepInfo]:
-        """Reset some rows; the observations of each part go into a slot."""
+        """Reset the rows of `seeds`; each group's observations are written to its slot."""
         step_infos: list[StepInfo] = []
         for rows, slot in zip(self.env_groups, slots, strict=True):
             observations = []
@@ -238,9 +237,9 @@ class _WorkerEnvs:
         return step_infos
 
     def restart_episodes(self, seeds: Mapping[int, int | None], slots: Sequence[int]) -> list[StepInfo]:
-        """Begin new episodes in the place of those that a worker took with it when it died."""
+        """Start new episodes in place of those that were lost with the previous process."""
         step_infos = self.reset(seeds, slots, None)
-        # the parent will report that these episodes ended, which in the other modes comes before the reset
+        # the parent reports that the lost episodes ended, which in the other modes comes before the reset
         self.ended = dict.fromkeys(self.ended, self.mode is not AutoresetMode.SAME_STEP)
         return step_infos
 
@@ -251,7 +250,7 @@ class _WorkerEnvs:
             for row, env in self.envs.items():
                 found = env.get_wrapper_attr(name)
                 results[row] = found(*args, **kwargs) if callable(found) else found
-            ForkingPickler.dumps(results)  # fails here if they cannot travel
+            ForkingPickler.dumps(results)  # raises here if they cannot be sent
         except Exception:
             return RemoteError(traceback.format_exc())
         return results
@@ -274,29 +273,28 @@ class _WorkerEnvs:
         if self.ended[row] and self.mode is AutoresetMode.NEXT_STEP:
             observation, info = self.envs[row].reset()
             return observation, 0.0, False, False, info
-        outcome = self.envs[row].step(action)
-        check_step_result(outcome)
-        return outcome
+        result = self.envs[row].step(action)
+        check_step_result(result)
+        return result
 
     def _check(self, observation: Any) -> None:
         """Raise EnvStepError if an observation does not fit its space."""
-        if fault := space_mismatch(self.observation_space, observation):
-            raise EnvStepError(fault)
+        if text := space_mismatch(self.observation_space, observation):
+            raise EnvStepError(text)
 
     def _write(self, slot: int, rows: np.ndarray, observations: list[Any]) -> None:
-        """Put observations into shared memory, cast as SyncVectorEnv casts them."""
+        """Write observations into shared memory, cast as SyncVectorEnv casts them."""
         if not observations:
             return
-        shared = self.buffers.observations[slot]
-        together = create_empty_array(self.observation_space, len(rows), np.empty)
+        batch = create_empty_array(self.observation_space, len(rows), np.empty)
         try:
-            concatenate(self.observation_space, observations, cast(Any, together))
+            concatenate(self.observation_space, observations, cast(Any, batch))
         except (ValueError, TypeError, LookupError):
             for row, observation in zip(rows.tolist(), observations, strict=True):
                 self.buffers.stepping[self.worker] = row
                 self._check(observation)
             raise
-        tree_map(lambda place, new: place.__setitem__(rows, new), shared, together)
+        tree_map(lambda shared, new: shared.__setitem__(rows, new), self.buffers.observations[slot], batch)
 
 
 def _checked(env: gym.Env, spec: WorkerSpec, others: Any) -> gym.Env:
