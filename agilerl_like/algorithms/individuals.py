@@ -22,7 +22,7 @@ from agilerl_like.algorithms.evolvable_algorithm import AlgorithmT, EvolvableAlg
 from agilerl_like.algorithms.ppo_config import COMMON
 from agilerl_like.algorithms.serialization import read_floats, read_population
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
-from agilerl_like.hpo import Mutation, Mutations, Offspring, RLParameter
+from agilerl_like.hpo import Explorer, Mutation, Offspring, RLParameter
 from agilerl_like.hpo.evolution import pre_training_mutations
 from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.networks.custom import CustomSpec
@@ -213,7 +213,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         self.set_members(heirs)
         return tuple(done)
 
-    def mutate(self: PopulationT, mutations: Mutations, *, pre_training: bool = False) -> PopulationT:
+    def mutate(self: PopulationT, mutations: Explorer, *, pre_training: bool = False) -> PopulationT:
         """Mutate every member but the fittest (all of them with `pre_training`), in place; return the population.
 
         This is mutation by hand, drawn by `rand_seed`; before training without one, as the population's seed has it.

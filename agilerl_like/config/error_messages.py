@@ -91,5 +91,6 @@ class ErrorFormatter:
     def _names(self, section: str) -> tuple[str, ...]:
         model: Any = self.config_class.model_fields[section].annotation
         model = MutationConfig if section == "mutation" else model
-        registered_fields = strategy_fields(registered("selection").values()) if section == "selection" else ()
+        kind = getattr(model, "KIND", "")
+        registered_fields = strategy_fields(registered(kind).values()) if kind else ()
         return (*getattr(model, "model_fields", getattr(model, "__dataclass_fields__", ())), *registered_fields)

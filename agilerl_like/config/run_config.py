@@ -35,7 +35,7 @@ from agilerl_like.config.schema import (
 from agilerl_like.distributed.process_group import check_shared_device
 from agilerl_like.envs.factory import BYTES_PER_ENV
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import HyperparameterConfig, Mutations, Selection
+from agilerl_like.hpo import Explorer, HyperparameterConfig, Selection
 from agilerl_like.registry import register
 from agilerl_like.resources import check_memory
 from agilerl_like.seeding import fresh_seed
@@ -181,7 +181,7 @@ class Experiment(NamedTuple):
     population: BasePopulation
     training_args: TrainingArguments
     selection: Selection | None
-    mutations: Mutations | None
+    mutations: Explorer | None
     settings: Mapping[str, Any]
 
     @property
@@ -220,7 +220,7 @@ def build(config: Config, device: torch.device | None = None) -> Experiment:
         )
         if config.mutation is None:
             return Experiment(env_setup, population, config.training, None, None, config.to_json())
-        mutations = config.mutation.mutations
+        mutations = config.mutation.explorer
         if start.pre_training_mutation:
             population.mutate(mutations, pre_training=True)
         return Experiment(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import pydantic.dataclasses
 import torch
@@ -25,7 +25,7 @@ from pydantic import (
 from agilerl_like.algorithms.ppo_config import NUMERIC, Count, Positive, PPOConfig
 from agilerl_like.envs.factory import Backend, VecEnvConfig
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.hpo import Mutations, RLParameter, Selection, TournamentSelection, TruncationSelection
+from agilerl_like.hpo import Explorer, Mutations, RLParameter, Selection, TournamentSelection, TruncationSelection
 from agilerl_like.hpo.hyperparameters import Scale
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
@@ -212,20 +212,57 @@ class NetworkConfig(Section):
         return self
 
 
-def strategy_fields(strategies: Iterable[type[Selection]]) -> dict[str, Any]:
-    """The settings of selection strategies in the form that pydantic takes: name -> (type, default)."""
-    left_out = {*(known.name for known in fields(Selection)), "population_size"}
+NOT_SETTINGS = {"seed", "rand_seed", "population_size", "device", "accelerator"}
+"""Fields of strategies that a run sets itself."""
+
+
+def strategy_fields(strategies: Iterable[type]) -> dict[str, Any]:
+    """The settings of selection strategies or explorers in the form that pydantic takes: name -> (type, default)."""
     return {
         known.name: (get_type_hints(strategy)[known.name], ... if known.default is MISSING else known.default)
         for strategy in strategies
         for known in fields(strategy)
-        if known.name not in left_out
+        if known.name not in NOT_SETTINGS
     }
 
 
-class SelectionConfig(Section):
+class StrategySection(Section):
+    """A section whose name chooses a registered class, and whose other settings are the fields of that class."""
+
+    KIND: ClassVar[str]
+    name: str
+    """Name of the registered class."""
+
+    def build(self) -> Any:
+        """Return the class with these settings."""
+        strategy = registered(self.KIND)[self.name]
+        known = {known.name for known in fields(strategy)}
+        return strategy(**{name: value for name, value in self if name in known})
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_fields_of_strategy(cls, given: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
+        if not isinstance(given, Mapping):
+            return handler(given)
+        strategies = registered(cls.KIND)
+        strategy = strategies.find("name", given.get("name", cls.model_fields["name"].default))
+        wanted = ({*strategy_fields([strategy])} | given.keys()) - cls.model_fields.keys()
+        own = {name: its for name, its in strategy_fields(strategies.values()).items() if name in wanted}
+        return create_model(cls.__name__, __base__=cls, **own).model_validate(given) if own else handler(given)
+
+    @model_validator(mode="after")
+    def _check_strategy(self) -> StrategySection:
+        used = {"name", *(used.name for used in fields(self.build()))}
+        for name, value in self:
+            if name not in used and value != type(self).model_fields[name].default:
+                raise ConfigurationError(f"{name}={value!r} has no meaning for name={self.name!r}; leave it out")
+        return self
+
+
+class SelectionConfig(StrategySection):
     """Selection of parents; the fields of a registered strategy are further settings."""
 
+    KIND = "selection"
     name: str = "tournament"
     """tournament: each parent is the best of a few random members; truncation: the best replace the worst; or a
     registered strategy."""
@@ -239,35 +276,16 @@ class SelectionConfig(Section):
     @property
     def strategy(self) -> Selection:
         """The strategy with these settings."""
-        kind = registered("selection")[self.name]
-        known = {known.name for known in fields(kind)}
-        return kind(**{name: value for name, value in self if name in known})
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _with_fields_of_strategy(
-        cls, given: Any, handler: ModelWrapValidatorHandler[SelectionConfig]
-    ) -> SelectionConfig:
-        if not isinstance(given, Mapping):
-            return handler(given)
-        strategies = registered("selection")
-        strategy = strategies.find("name", given.get("name", cls.model_fields["name"].default))
-        wanted = ({*strategy_fields([strategy])} | given.keys()) - cls.model_fields.keys()
-        own = {name: its for name, its in strategy_fields(strategies.values()).items() if name in wanted}
-        return create_model(cls.__name__, __base__=cls, **own).model_validate(given) if own else handler(given)
-
-    @model_validator(mode="after")
-    def _check(self) -> SelectionConfig:
-        used = {"name", *(used.name for used in fields(self.strategy))}
-        for name, value in self:
-            if name not in used and value != type(self).model_fields[name].default:
-                raise ConfigurationError(f"{name}={value!r} has no meaning for name={self.name!r}; leave it out")
-        return self
+        return self.build()
 
 
-class MutationConfig(Section):
-    """Mutation of offspring: relative weights of the kinds of mutation, and their sizes."""
+class MutationConfig(StrategySection):
+    """Mutation of offspring: relative weights of the kinds of mutation, and their sizes; or a registered explorer."""
 
+    KIND = "explorer"
+    name: str = "mutations"
+    """mutations: one kind of mutation is drawn for each offspring, as set here; or a registered explorer, whose fields
+    are further settings."""
     no_mutation: float = Mutations.no_mutation
     """Weight of no mutation."""
     architecture: float = Mutations.architecture
@@ -293,15 +311,14 @@ class MutationConfig(Section):
     """Whether other survivors are mutated too."""
 
     @property
-    def mutations(self) -> Mutations:
-        """The settings as `Mutations`."""
-        return Mutations(**dict(self))
+    def explorer(self) -> Explorer:
+        """The explorer with these settings."""
+        return self.build()
 
     @model_validator(mode="after")
-    def _check(self) -> MutationConfig:
+    def _check_activations(self) -> MutationConfig:
         for name in self.activation_selection:
             check_activation("activation_selection", name)
-        _ = self.mutations
         return self
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from agilerl_like.hpo.genome import Genome, Mutation
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig, Number
+from agilerl_like.seeding import Purpose, fresh_seed, generator
 
 Repair: TypeAlias = Callable[[dict[str, Number]], Mapping[str, Number]]
 """Adjusts hyperparameters that depend on one another, such as batch_size and the length of a rollout."""
@@ -22,12 +24,28 @@ def unchanged(hyperparameters: dict[str, Number]) -> Mapping[str, Number]:
 
 
 class Explorer(ABC):
-    """A way of proposing genomes; `Mutations` is the default, a subclass with `propose` replaces it."""
+    """A strategy that proposes genomes; `Mutations` is the default, a frozen dataclass with `propose` replaces it."""
 
     mutate_elite: bool = False
     """Whether the best member is changed too, although it keeps its slot."""
     mutate_survivors: bool = False
     """Whether the other members that keep their slots are changed too."""
+    rand_seed: int | None = None
+    """Seed of mutation by hand, None: from the operating system; a run has its own seed."""
+
+    @cached_property
+    def manual_rng(self) -> np.random.Generator:
+        """The random generator of mutation by hand, which continues from call to call."""
+        return generator(fresh_seed() if self.rand_seed is None else self.rand_seed, Purpose.MANUAL, Purpose.MUTATION)
+
+    def mutation(self, population: Any, pre_training_mut: bool = False) -> Any:
+        """Mutate a population by hand and return it; in a list, the first agent is taken for the elite."""
+        if hasattr(population, "mutate"):
+            return population.mutate(self, pre_training=pre_training_mut)
+        spared = 0 if self.mutate_elite or pre_training_mut else 1
+        for agent in population[spared:]:
+            agent.mutate(self, self.manual_rng, pre_training=pre_training_mut)
+        return population
 
     @abstractmethod
     def propose(

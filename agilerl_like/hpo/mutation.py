@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -20,9 +19,10 @@ from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperpar
 from agilerl_like.hpo.genome import Architecture, Genome, Mutation, MutationKind, direction
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
-from agilerl_like.seeding import Purpose, fresh_seed, generator
+from agilerl_like.registry import register
 
 
+@register("explorer", "mutations")
 @dataclass(frozen=True)
 class Mutations(Explorer):
     """Relative weights of each kind of mutation, and the sizes of the changes.
@@ -69,11 +69,6 @@ class Mutations(Explorer):
                 raise ConfigurationError(f"{name}={getattr(self, name)!r} must be finite and not negative")
         if self.activation and not self.activation_selection:
             raise ConfigurationError("activation_selection=() must name an activation while activation is above 0")
-
-    @cached_property
-    def manual_rng(self) -> np.random.Generator:
-        """The random generator of mutation by hand, which continues from call to call."""
-        return generator(fresh_seed() if self.rand_seed is None else self.rand_seed, Purpose.MANUAL, Purpose.MUTATION)
 
     @property
     def weights(self) -> dict[MutationKind, float]:
@@ -122,15 +117,6 @@ class Mutations(Explorer):
                 operator = draw_one(genome.architecture.operators(kind), rng)
                 child, mutation = mutate_architecture(genome, kind, operator, rng, self.activation_selection)
         return child, (Mutation("none", details={"wanted": kind}) if child == genome else mutation,)
-
-    def mutation(self, population: Any, pre_training_mut: bool = False) -> Any:
-        """Mutate a population by hand and return it; in a list, the first agent is taken for the elite."""
-        if hasattr(population, "mutate"):
-            return population.mutate(self, pre_training=pre_training_mut)
-        spared = 0 if self.mutate_elite or pre_training_mut else 1
-        for agent in population[spared:]:
-            agent.mutate(self, self.manual_rng, pre_training=pre_training_mut)
-        return population
 
 
 def mutate_hyperparameters(

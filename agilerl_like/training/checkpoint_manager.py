@@ -163,10 +163,11 @@ def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: Ba
         where=str(checkpoint.path),
         networks=None if first is None else first.custom_networks,
     )
-    for agent in () if first is None else (*population, *filter(None, [population.best_of_run])):
-        agent.schedules = with_functions(agent.schedules, first.schedules)
-        for hook in first.mutation_hooks:
-            agent.register_mutation_hook(hook)
+    if first is not None:
+        for agent in (*population, *filter(None, [population.best_of_run])):
+            agent.schedules = with_functions(agent.schedules, first.schedules)
+            for hook in first.mutation_hooks:
+                agent.register_mutation_hook(hook)
     return population
 
 

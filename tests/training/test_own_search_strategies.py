@@ -3,10 +3,13 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
+import yaml
 
-from agilerl_like import PPO, HyperparameterConfig, RLParameter, make_vect_envs, train_on_policy
-from agilerl_like.hpo import Explorer, Selection, SlotPlan, ranking
-from agilerl_like.hpo.explorer import with_hyperparameters
+from agilerl_like import PPO, HyperparameterConfig, RLParameter, make_vect_envs, register, train_on_policy
+from agilerl_like.cli import main
+from agilerl_like.hpo import Explorer, Selection, SlotPlan, ranking, with_hyperparameters
+from agilerl_like.registry import registered
 from agilerl_like.reporting import read_lineage
 
 RANGE = RLParameter(1e-5, 1e-1)
@@ -83,7 +86,7 @@ def test_a_run_with_own_selection_and_explorer_resumes_to_the_same_members(tmp_p
 
 def test_the_history_holds_one_trial_for_each_member_and_generation(tmp_path):
     selection = WorstLearnsFromBest()
-    pop, _ = run(tmp_path / "run", 192, selection)
+    run(tmp_path / "run", 192, selection)
     first, second = selection.views
     trials = second.history.trials
     assert [(trial.generation, trial.uid, trial.parent_uid) for trial in trials] == [
@@ -97,3 +100,45 @@ def test_the_history_holds_one_trial_for_each_member_and_generation(tmp_path):
     (change,) = [one for one in read_lineage(tmp_path / "run") if one.generation == 1 and one.mutations]
     assert change.slot == worst
     assert change.hyperparameters["lr"] == trials[3 + worst].hyperparameters["lr"]
+
+
+@pytest.fixture
+def registered_explorer():
+    """An explorer that configurations can name."""
+
+    @register("explorer", "scaled")
+    @dataclass(frozen=True)
+    class Scaled(Explorer):
+        factor: float = 2.0
+
+        def propose(self, genome, history, rng, *, hp_config, repair, **_):
+            changed = {name: hp.clip(self.factor * genome.hyperparameters[name]) for name, hp in hp_config.items()}
+            genome, record = with_hyperparameters(genome, changed, repair)
+            return genome, (record,)
+
+    yield
+    registered("explorer")._entries.pop("scaled")
+
+
+def test_a_configuration_names_a_registered_explorer_and_its_fields(registered_explorer, tmp_path, capsys):
+    file = tmp_path / "run.yaml"
+    settings = {
+        "environment": {"id": "CartPole-v1", "num_envs": 2, "backend": "sync"},
+        "algorithm": {"learn_step": 32, "batch_size": 32, "lr": 1e-3},
+        "hyperparameters": {"lr": {"min": 1e-5, "max": 1e-1}},
+        "population": {"size": 2, "sample_hyperparameters": False, "pre_training_mutation": True},
+        "selection": {"tournament_size": 2},
+        "mutation": {"name": "scaled"},
+        "training": {"max_steps": 128, "evo_steps": 64, "eval_loop": 1},
+        "run": {"dir": str(tmp_path), "name": "run", "plot": False},
+    }
+    file.write_text(yaml.safe_dump(settings))
+    assert main(["train", str(file), "--mutation.factor", "4"]) == 0
+    rates = [round(one.hyperparameters["lr"], 9) for one in read_lineage(tmp_path / "run")]
+    assert rates[:2] == [4e-3, 4e-3]  # before training
+    assert sorted(rates[2:]) == [4e-3, 1.6e-2]  # the survivor and its clone
+    capsys.readouterr()
+    assert main(["train", str(file), "--mutation.name", "scale"]) == 2
+    assert "mutation.name='scale' is unknown; did you mean 'scaled'" in capsys.readouterr().err
+    assert main(["train", str(file), "--mutation.rl-hp", "0.5"]) == 2
+    assert "mutation.rl_hp=0.5 has no meaning for name='scaled'; leave it out" in capsys.readouterr().err
