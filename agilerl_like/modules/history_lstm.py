@@ -39,8 +39,8 @@ class EvolvableHistoryLSTM(EvolvableLSTM):
         return EvolvableHistoryLSTM(spec, self.window)
 
     def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # needs no state
-        said, _ = self.unroll(*self._windows(x))
-        return said[..., -1, :].reshape(*x.shape[:-1], self.num_outputs)
+        outputs, _ = self.unroll(*self._windows(x))
+        return outputs[..., -1, :].reshape(*x.shape[:-1], self.num_outputs)
 
     def layer_input(self, name: str, x: Tensor | Sequences) -> Tensor:
         windows = self._windows(cast(Tensor, x))

@@ -1,10 +1,10 @@
-"""The evolvable memory: recurrent layers, read step by step while acting and in sequences while learning.
+"""The evolvable recurrent network: single steps while acting, sequences while learning.
 
-Layers are residual: the first says what it remembers, each later one adds a map of what it remembers to that. The map
-begins with zeros, so a newborn layer changes nothing, and neither does one that a member of a stack lacks.
+Layers are residual: the output is the first layer's hidden state plus a linear map of each later layer's. The map is
+zero at first, so a new layer changes nothing, and neither does one that a member of a stack lacks.
 
-The one subtlety: wherever an episode begins, within a sequence too, memory is empty. A state `[..., K, H]` holds the K
-vectors of all layers, the first layer's first, so that a shallower or narrower member's is the leading corner.
+Where an episode begins, within a sequence too, the hidden state is zero. A state `[..., K, H]` holds the K vectors of
+all layers, the first layer's first, so that the state of a shallower or narrower member is a leading block.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from agilerl_like.modules.base import (
     check_range,
     size_steps,
 )
-from agilerl_like.modules.cells import Cell, GRUCell, Memory, Resets
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import Residual
-from agilerl_like.modules.lstm_cell import LSTMCell
+from agilerl_like.modules.recurrent_cells import Cell, EpisodeStarts, GRUCell, HiddenState, LSTMCell
 
 CELLS: dict[str, type[Cell]] = {"LSTM": LSTMCell, "GRU": GRUCell}
 UNIT_STEPS = (16, 32, 64)
@@ -47,11 +46,11 @@ class LSTMSpec(Spec):
     cell: str = "LSTM"
     """"LSTM" or "GRU"."""
     hidden_state_size: int = 64
-    """Units of each layer, and outputs."""
+    """Units of each layer, and number of outputs."""
     num_layers: int = 1
-    """Recurrent layers."""
+    """Number of recurrent layers."""
     dropout: float = 0.0
-    """Share of the outputs that is silent while training, others from one update to the next."""
+    """Share of the outputs that is dropped while training; redrawn between updates."""
     min_hidden_state_size: int = 16
     """Fewest units that a mutation may leave."""
     max_hidden_state_size: int = 500
@@ -86,7 +85,7 @@ class LSTMSpec(Spec):
 
     @property
     def state_shape(self) -> tuple[int, int]:
-        """Vectors K and units H of what is remembered."""
+        """Vectors K and units H of the hidden state."""
         return self.num_layers * CELLS[self.cell].VECTORS, self.hidden_state_size
 
     def choices(self, operator: str) -> tuple[Arguments, ...]:
@@ -108,12 +107,10 @@ class LSTMSpec(Spec):
     # -- in a stack
 
     def multiply_adds(self, padded: LSTMSpec, inputs: int, num_outputs: int) -> int:
-        """Of one step; members that lack a layer compute it all the same."""
+        """Of one step; members without a layer compute it too."""
         units, gates = padded.hidden_state_size, CELLS[self.cell].GATES
         later = gates * 2 * units * units + units * units
         return gates * units * (inputs + units) + (padded.num_layers - 1) * later
-
-    # -- in words
 
     @property
     def depth(self) -> int:
@@ -125,7 +122,7 @@ class LSTMSpec(Spec):
 
 
 class Sequences(NamedTuple):
-    """What a memory reads in time; all with a leading member axis for a stack."""
+    """Inputs over time; all tensors have a leading member axis in a stack."""
 
     x: Tensor  # [S, L, in]
     starts: Tensor  # [S, L], 1 where an episode begins
@@ -133,9 +130,9 @@ class Sequences(NamedTuple):
 
 
 class EvolvableLSTM(EvolvableModule[LSTMSpec]):
-    """Recurrent layers of `spec.hidden_state_size` units each, as many as outputs; called, it does one `step`.
+    """Recurrent layers of `spec.hidden_state_size` units each; a call is one `step`.
 
-    It computes as precisely as its weights are stored, under autocast too, for rounding would add up over the steps.
+    It computes in the dtype of its weights, under autocast too, since rounding errors would add up over the steps.
     """
 
     add_layer = mutation_method("add_layer")
@@ -158,20 +155,20 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
 
     @property
     def state_shape(self) -> tuple[int, int]:
-        """Vectors K and units H of what is remembered: zeros where an episode begins."""
+        """Vectors K and units H of the hidden state."""
         return self.spec.state_shape
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
-        """Draw initial weights; the outputs are what the first layer says, for which there is no gain."""
+        """Draw initial weights; the outputs are a hidden state, so `output_gain` has no effect."""
         for cell in self._cells:
             cell.reset_(generator, orthogonal=self.spec.init_layers)
         for parameter in self.residuals.parameters():
             nn.init.zeros_(parameter)
 
     def resample_(self, generator: torch.Generator) -> None:
-        """Draw anew which outputs are silent; for one member (a stack's rows are drawn through its members).
+        """Draw which outputs are dropped, for one member (the rows of a stack are drawn through its members).
 
-        They stay so until the next call: a rollout and the update that learns from it see one policy.
+        They stay dropped until the next call, so that a rollout and its update use one policy.
         """
         if self.spec.dropout:
             draw = torch.rand(self.kept.shape, generator=generator, device=generator.device)
@@ -181,22 +178,23 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
         return self.step(x, state)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs `[…, H]` after one more input `[…, in]`, and the state `[…, K, H]` then."""
-        with _precisely(x):
+        """Return the outputs `[…, H]` after one more input `[…, in]`, and the state `[…, K, H]`."""
+        with _no_autocast(x):
             inputs = x.reshape(self._members, -1, self.inputs).to(state.dtype)
-            layers = self._layers(inputs, state, lambda cell, x, memory: cell.step(x, memory))
-            said = self._thinned(layers.outputs)
-            return said.view(*x.shape[:-1], said.shape[-1]), layers.state.view(state.shape)
+            layers = self._run_layers(inputs, state, lambda cell, x, state: cell.step(x, state))
+            outputs = self._dropped(layers.outputs)
+            return outputs.view(*x.shape[:-1], outputs.shape[-1]), layers.state.view(state.shape)
 
     def unroll(self, x: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs `[…, S, L, H]` of sequences `[…, S, L, in]`, and the state `[…, S, L, K, H]` after every step.
+        """Return the outputs `[…, S, L, H]` of sequences `[…, S, L, in]`, and the states `[…, S, L, K, H]`.
 
-        `starts` `[…, S, L]` is 1 where an episode begins at that step: nothing is remembered from before.
+        `starts` `[…, S, L]` is 1 where an episode begins at that step, before which the state is reset.
         """
-        with _precisely(x):
+        with _no_autocast(x):
             layers = self._unrolled(x, starts, state)
             states = layers.state.transpose(1, 2).reshape(*x.shape[:-1], *self.state_shape)
-            return self._by_sequence(self._thinned(layers.outputs), x), states
+            outputs = self._dropped(layers.outputs).transpose(1, 2).clone(memory_format=torch.contiguous_format)
+            return outputs.view(*x.shape[:-1], outputs.shape[-1]), states
 
     # -- layer by layer
 
@@ -212,51 +210,42 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
         bias = self._cells[0].gates.bias
         return len(bias) if bias.dim() > 2 else 1
 
-    def _layers(
-        self, x: Tensor, state: Tensor, run: Callable[[Cell, Tensor, Memory], tuple[Tensor, Memory]]
-    ) -> _Layers:
+    def _run_layers(
+        self, x: Tensor, state: Tensor, run: Callable[[Cell, Tensor, HiddenState], HiddenState]
+    ) -> _LayerStates:
         """Run all layers on `[P, …, in]` from a state."""
         vectors = state.reshape(len(x), -1, *state.shape[-2:]).unbind(2)
-        said, after, count = [], [], CELLS[self.spec.cell].VECTORS
+        hidden, after, count = [], [], CELLS[self.spec.cell].VECTORS
         for layer, cell in enumerate(self._cells):
-            its, memory = run(cell, x, vectors[layer * count : (layer + 1) * count])
-            x = x + self._residual(layer)(its.flatten(1, -2)).view(x.shape) if layer else its
-            said.append(its)
-            after.extend(memory)
-        return _Layers(x, after, said)
+            state_after = run(cell, x, vectors[layer * count : (layer + 1) * count])
+            hidden.append(state_after[0])
+            x = x + self._residual(layer)(hidden[-1].flatten(1, -2)).view(x.shape) if layer else hidden[-1]
+            after.extend(state_after)
+        return _LayerStates(x, after, hidden)
 
-    def _unrolled(self, x: Tensor, starts: Tensor, state: Tensor) -> _Layers:
-        resets = _resets(starts)
+    def _unrolled(self, x: Tensor, starts: Tensor, state: Tensor) -> _LayerStates:
+        episode_starts = EpisodeStarts(_with_members(starts, 2))
+        by_time = _with_members(x, 3).transpose(1, 2).to(state.dtype)  # [P, L, S, in]
+        return self._run_layers(by_time, state, lambda cell, x, state: cell.unroll(x, episode_starts, state))
 
-        def run(cell: Cell, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-            after = cell.unroll(x, resets, memory)
-            return after[0], after
-
-        return self._layers(_by_time(x, state.dtype), state, run)
-
-    def _thinned(self, y: Tensor) -> Tensor:
-        """Without those outputs `[P, …, H]` that are silent."""
+    def _dropped(self, y: Tensor) -> Tensor:
+        """Apply dropout to outputs `[P, …, H]`."""
         if not (self.spec.dropout and self.training):
             return y
         return y * self.kept.view(self._members, *(1,) * (y.dim() - 2), -1)
 
-    @staticmethod
-    def _by_sequence(y: Tensor, like: Tensor) -> Tensor:
-        """`[P, L, S, D]` -> `[…, S, L, D]`, a copy."""
-        return y.transpose(1, 2).clone(memory_format=torch.contiguous_format).view(*like.shape[:-1], y.shape[-1])
-
     # -- mutations
 
     def unit_axes(self) -> UnitAxes:
-        unit_axes: UnitAxes = {"kept": ("out",)}
+        axes: UnitAxes = {"kept": ("out",)}
         for layer in range(self.spec.num_layers):
             own, read = (str(layer), "out") if layer else ("out", "in")
-            unit_axes[f"cells.{layer}.gates.weight"] = ("", own, read)
-            unit_axes[f"cells.{layer}.gates.bias"] = ("", own)
-            unit_axes[f"cells.{layer}.recurrent_weight"] = ("", own, own)
-            unit_axes[f"residuals.{layer}.weight"] = ("out", own)
-            unit_axes[f"residuals.{layer}.bias"] = ("out",)
-        return unit_axes
+            axes[f"cells.{layer}.gates.weight"] = ("", own, read)
+            axes[f"cells.{layer}.gates.bias"] = ("", own)
+            axes[f"cells.{layer}.recurrent_weight"] = ("", own, own)
+            axes[f"residuals.{layer}.weight"] = ("out", own)
+            axes[f"residuals.{layer}.bias"] = ("out",)
+        return axes
 
     LAYER_LISTS = ("cells", "residuals")
     input_consumers = ("cells.0.gates",)
@@ -276,60 +265,51 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
             self._cells[int(arguments["layer"])].reset_(generator, orthogonal=self.spec.init_layers)
 
     def layer_input(self, name: str, x: Tensor | Sequences) -> Tensor:
-        """Of `Sequences`, of sequences `[S, L, in]` that begin an episode each, or of first steps `[n, in]`."""
+        """`x` are `Sequences`, sequences `[S, L, in]` that each begin an episode, or first steps `[n, in]`."""
         sequences = x if isinstance(x, Sequences) else self._episodes(x)
         if name == "cells.0.gates":
             return sequences.x.flatten(0, 1)
-        said = self._unrolled(*sequences).said[int(name.rpartition(".")[2])]
-        return said.transpose(1, 2).flatten(0, 2)
+        hidden = self._unrolled(*sequences).hidden[int(name.rpartition(".")[2])]
+        return hidden.transpose(1, 2).flatten(0, 2)
 
     def _episodes(self, x: Tensor) -> Sequences:
         x = x if x.dim() == 3 else x.unsqueeze(1)
         return Sequences(x, x.new_zeros(x.shape[:2]), x.new_zeros(len(x), *self.state_shape))
 
 
-class _Layers(NamedTuple):
-    """What layers do; by time, `[P, L, S, …]`, or of one step, `[P, B, …]`."""
+class _LayerStates(NamedTuple):
+    """Results of all layers, by time `[P, L, S, …]` or of one step `[P, B, …]`."""
 
     outputs: Tensor
-    after: Sequence[Tensor]  # the vectors that are remembered then
-    said: Sequence[Tensor]  # by each layer
+    vectors: Sequence[Tensor]  # of the hidden state
+    hidden: Sequence[Tensor]  # output of each layer
 
     @property
     def state(self) -> Tensor:
-        """What is remembered then, `[P, …, K, H]`."""
-        return torch.stack(list(self.after), -2)
+        """The hidden state `[P, …, K, H]`."""
+        return torch.stack(list(self.vectors), -2)
 
 
-def _resets(starts: Tensor) -> Resets:
-    return Resets(_stacked(starts, 2))
+def _with_members(x: Tensor, num_axes: int) -> Tensor:
+    """`[…, *axes]` -> `[P, *axes]`, P = 1 for a single member; also for zero sequences."""
+    return x.reshape(x.shape[:-num_axes].numel(), *x.shape[-num_axes:])
 
 
-def _by_time(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """`[…, S, L, D]` -> `[P, L, S, D]`, as precise as what is remembered."""
-    return _stacked(x, 3).transpose(1, 2).to(dtype)
-
-
-def _stacked(x: Tensor, unit_axes: int) -> Tensor:
-    """`[…, *axes]` -> `[P, *axes]`, P = 1 for a member alone; also of no sequences at all."""
-    return x.reshape(x.shape[:-unit_axes].numel(), *x.shape[-unit_axes:])
-
-
-def _precisely(x: Tensor) -> AbstractContextManager[Any]:
-    """No autocast; entering what is not needed would take as long as a kernel."""
+def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Disable autocast; a null context where it is off, since entering it would take as long as a kernel."""
     device = x.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def carry_state(state: Tensor, old: LSTMSpec, new: LSTMSpec, maps: UnitMaps) -> Tensor:
-    """What running episodes remember `[…, K, H]`, after a mutation; `maps` are those of the module's groups.
+    """Return the hidden states of running episodes `[…, K, H]` after a mutation; `maps` are the module's unit maps.
 
-    A newborn unit or layer remembers nothing; a group without a map keeps its units.
+    New units and layers start at zero; a group without a map keeps its units.
     """
-    carried = state.new_zeros(*state.shape[:-2], *new.state_shape)
+    result = state.new_zeros(*state.shape[:-2], *new.state_shape)
     vectors = CELLS[new.cell].VECTORS
     for layer in range(min(old.num_layers, new.num_layers)):
         here = slice(layer * vectors, (layer + 1) * vectors)
         unit_map = maps.get(str(layer) if layer else "out", torch.arange(old.hidden_state_size)).to(state.device)
-        carried[..., here, :] = state[..., here, :][..., unit_map.clamp(min=0)] * (unit_map >= 0)
-    return carried
+        result[..., here, :] = state[..., here, :][..., unit_map.clamp(min=0)] * (unit_map >= 0)
+    return result

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.cells import Cell, Resets
 from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences, carry_state
-from agilerl_like.modules.lstm_cell import LSTMCell
 from agilerl_like.modules.param_stack import ParamStack
+from agilerl_like.modules.recurrent_cells import Cell, EpisodeStarts, LSTMCell
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
 CELLS = ("LSTM", "GRU")
@@ -213,7 +212,7 @@ def test_fused_lstm_passes_gradcheck():
         for (name, _), parameter in zip([*cell.named_parameters()], parameters, strict=True):
             owner, _, attribute = name.rpartition(".")
             cell.get_submodule(owner)._parameters[attribute] = parameter
-        return cell.unroll(x, Resets(starts), state.unbind(2))[0]
+        return cell.unroll(x, EpisodeStarts(starts), state.unbind(2))[0]
 
     assert torch.autograd.gradcheck(hidden, (x, *(p.detach().clone().requires_grad_() for p in cell.parameters())))
 
@@ -304,9 +303,9 @@ def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
     for row, (member, its) in enumerate(zip(members, alone, strict=True)):
         vectors, units = member.state_shape
         torch.testing.assert_close(by_itself(row), its, rtol=0, atol=1e-10)  # its tensors are the stack's now
-        for name, active_block in (("y", ()), ("step", ()), ("state", (slice(vectors),))):
+        for name, leading in (("y", ()), ("step", ()), ("state", (slice(vectors),))):
             whole, part = getattr(together, name)[row].clone(), getattr(its, name)
-            inside = (..., *active_block, slice(units))
+            inside = (..., *leading, slice(units))
             torch.testing.assert_close(whole[inside], part, rtol=0, atol=1e-10)
             whole[inside] = 0.0
             assert bool((whole == 0).all())
