@@ -1,11 +1,11 @@
-"""What a space means to a network: how an observation becomes one row, and how a space is written to a file.
+"""Observation and action spaces: validation, encoding of observations as rows, and spaces as JSON.
 
-Everything that asks "which kind of space is this?" asks it here. An observation of any space, however nested, is one
-flat row. A category is written as a one-hot row, never as a number: action 3 is not three times action 1.
-`Discrete(n, start)` counts from `start`, so the start is taken away first.
+`ObservationEncoder` encodes an observation of any space, however nested, as one flat row. Categories are one-hot and
+never numbers, because action 3 is not three times action 1; `Discrete(n, start)` counts from `start`, which is
+subtracted first.
 
-The subtlety is images. As float32 they would need four times the memory, so a space with an image of bytes has rows of
-bytes: the float32 numbers of everything else come first, four bytes each, and the images' bytes behind them.
+The subtlety is images. As float32 they would need four times the memory, so a space with a uint8 image has rows of
+bytes: first the float32 values of everything else, four bytes each, then the bytes of the images.
 """
 
 from __future__ import annotations
@@ -40,27 +40,26 @@ __all__ = [
 ]
 
 MAX_DEPTH = 3
-"""How deep Dict and Tuple may be nested in an observation space."""
+"""Maximal nesting of Dict and Tuple in an observation space."""
 
 MAX_SPAN = 2.0**24
-"""Bounds further apart are taken for none: float32 could not tell neighbouring whole numbers between them apart."""
+"""Bounds further apart count as unbounded: float32 cannot represent all whole numbers between them."""
 
 FLOAT32_BYTES = 4
-"""Bytes of a float32."""
 
 Path = tuple[str | int, ...]
 Kind = Literal["vector", "image", "categories"]
 Layout = Literal["first", "last", "ambiguous"]
 MAX_COLOR_CHANNELS = 4
-"""More channels than a picture on a screen has: red, green, blue and how opaque it is."""
+"""Of a picture on a screen: red, green, blue, alpha."""
 
 
 def check_observation_space(space: Space) -> None:
     """Raise ConfigurationError unless agents can observe this space."""
-    _check_observed(space, ())
+    _check_observable(space, ())
 
 
-def _check_observed(space: Space, path: Path) -> None:
+def _check_observable(space: Space, path: Path) -> None:
     here = f"{'.'.join(('observation_space', *map(str, path)))}={space}"
     if isinstance(space, (Dict, Tuple)):
         if not len(space.spaces):
@@ -69,10 +68,10 @@ def _check_observed(space: Space, path: Path) -> None:
             raise ConfigurationError(
                 f"{here} is nested too deep; allowed are at most {MAX_DEPTH} levels of Dict and Tuple"
             )
-        for key, part in _subspaces(space):
+        for key, child in _children(space):
             if isinstance(space, Dict) and not (isinstance(key, str) and key and "." not in key):
                 raise ConfigurationError(f"{here} has the key {key!r}; allowed are strings without a dot in them")
-            _check_observed(part, (*path, key))
+            _check_observable(child, (*path, key))
     elif not isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary)):
         raise ConfigurationError(
             f"{here} is a {type(space).__name__}; allowed are Box, Discrete, MultiDiscrete, MultiBinary, and Dict and "
@@ -87,7 +86,7 @@ def _check_observed(space: Space, path: Path) -> None:
         raise ConfigurationError(f"{here} has shape {space.shape}; allowed are shapes with at least one number")
 
 
-def _subspaces(space: Dict | Tuple) -> Iterable[tuple[str | int, Space]]:
+def _children(space: Dict | Tuple) -> Iterable[tuple[str | int, Space]]:
     return space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
 
 
@@ -107,10 +106,10 @@ def check_action_space(space: Space) -> None:
 
 
 def mask_size(space: Space) -> int:
-    """Return how many booleans an action mask of this space has; 0 where actions cannot be masked.
+    """Return the number of booleans in an action mask of this space; 0 where actions cannot be masked.
 
-    Discrete(n): n, one for each action. MultiDiscrete: sum(nvec), one for each choice, side by side. MultiBinary(n): n,
-    False where the bit must stay 0.
+    Discrete(n): n, one per action. MultiDiscrete: sum(nvec), the choices concatenated. MultiBinary(n): n, False where
+    the bit must stay 0.
     """
     if isinstance(space, Discrete):
         return int(space.n)
@@ -123,53 +122,58 @@ def mask_size(space: Space) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """One array of an observation: where it lies in the tree and in a row, and what a network sees of it."""
+    """One array of an observation: its place in the tree and in a row, and the form in which a network reads it."""
 
     path: Path
-    """The keys that lead to it; empty for a space that is no tree."""
+    """Keys from the root of the tree; empty for a space that is no tree."""
     space: Space
     kind: Kind
     """A Box of up to two dimensions is a vector, one of three or four an image; all else are categories."""
     env_shape: tuple[int, ...]
-    """As the env gives it."""
+    """Shape in the env's observations."""
     shape: tuple[int, ...]
-    """As a network sees it: images with the channels first, all else flat."""
+    """Shape that a network reads: images with the channels first, all else flat."""
     size: int
-    """How many numbers it is."""
+    """Number of values."""
     columns: slice
-    """Its part of a row."""
+    """Columns of a row."""
     is_uint8: bool
-    """Whether a row has its numbers as one byte each."""
+    """Whether a row stores one byte for each value."""
     channels_last: bool
-    """Whether it is an image that has its channels behind, in the env and in the row."""
+    """Whether it is an image with its channels last, in the env and in the row."""
     low: float
     span: float
-    """A network sees (x - low) / span."""
+    """A network reads (x - low) / span."""
     counts: np.ndarray
-    """How many values each of its categories has; empty if it is numbers already."""
+    """Number of values of each category; empty for a Box or MultiBinary."""
     starts: np.ndarray
-    """The first value of each category."""
+    """First value of each category."""
     places: np.ndarray
-    """Where the one-hot of each category begins in its part of the row."""
+    """Offset of each category's one-hot code among the leaf's values."""
 
     @property
     def name(self) -> str:
-        """Its path in one word, "position.angle"."""
+        """The path in one word, "position.angle"."""
         return ".".join(map(str, self.path))
 
     @property
+    def title(self) -> str:
+        """The name in messages."""
+        return ".".join(map(str, ("observation", *self.path)))
+
+    @property
     def is_identity(self) -> bool:
-        """Whether a network sees its numbers as they are."""
+        """Whether a network reads the values unscaled."""
         return (self.low, self.span) == (0.0, 1.0)
 
     def read(self, rows: Tensor) -> Tensor:
-        """What a network sees of rows `[…, D]`: `[…, *shape]`, float32, or of the dtype of float rows."""
+        """Return what a network reads from rows `[…, D]`: `[…, *shape]`, float32, or of the dtype of float rows."""
         x = rows[..., self.columns]
         if self.is_uint8:
             x = x.to(torch.float32)
         elif not rows.is_floating_point():
             x = x.view(torch.float32)
-        if not self.is_identity:  # bytes became numbers in memory of their own, and to take fresh memory again is slow
+        if not self.is_identity:  # in place where the cast has made a new tensor: another allocation would be slow
             x = x.sub_(self.low).div_(self.span) if self.is_uint8 else (x - self.low) / self.span
         if self.kind != "image":
             return x
@@ -177,10 +181,10 @@ class Leaf:
         return x.movedim(-1, -len(self.shape)) if self.channels_last else x
 
     def get(self, tree: Tree) -> Any:
-        """The leaf's array in an observation.
+        """Return the leaf's array in an observation.
 
         Raises:
-            EnvStepError: nothing is there.
+            EnvStepError: it is missing.
         """
         try:
             return reduce(lambda branch, key: branch[key], self.path, tree)
@@ -188,7 +192,7 @@ class Leaf:
             raise EnvStepError(f"{self.title} is missing from what the env observed ({fault!r})") from fault
 
     def batch_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The leading axes of an array of observations of this shape.
+        """Return the leading axes of an array of observations of this shape.
 
         Raises:
             EnvStepError: the other axes are not those of the space.
@@ -201,23 +205,23 @@ class Leaf:
         return shape[:axes]
 
     def encode(self, given: np.ndarray) -> np.ndarray:
-        """Its part of rows, float32 or bytes, from arrays `[…, *env_shape]`; may be the very array that came in.
+        """Encode arrays `[…, *env_shape]` as values `[…, size]`, float32 or uint8; may return the argument itself.
 
         Raises:
-            EnvStepError: another shape, what is no number, a category that is no whole number or outside the space,
-                or for an image of bytes what is none.
+            EnvStepError: another shape, values that are no numbers, a category that is no whole number or outside the
+                space, or values of a uint8 image that are no bytes.
         """
         batch_shape = self.batch_shape(given.shape)
         if self.counts.size:
             return self._one_hot(given).reshape(*batch_shape, self.size)
-        if not self.is_uint8:
-            try:
-                return given.astype(np.float32, copy=False).reshape(*batch_shape, self.size)
-            except (TypeError, ValueError) as fault:
-                raise EnvStepError(f"{self.title} has dtype {given.dtype}; allowed are numbers ({fault})") from fault
-        return self._bytes(given).reshape(*batch_shape, self.size)
+        if self.is_uint8:
+            return self._to_uint8(given).reshape(*batch_shape, self.size)
+        try:
+            return given.astype(np.float32, copy=False).reshape(*batch_shape, self.size)
+        except (TypeError, ValueError) as fault:
+            raise EnvStepError(f"{self.title} has dtype {given.dtype}; allowed are numbers ({fault})") from fault
 
-    def _bytes(self, given: np.ndarray) -> np.ndarray:
+    def _to_uint8(self, given: np.ndarray) -> np.ndarray:
         if given.dtype == np.uint8:
             return given
         if given.dtype == np.bool_:
@@ -245,23 +249,17 @@ class Leaf:
         rows[np.arange(len(categories))[:, None], categories + self.places] = 1.0
         return rows
 
-    @property
-    def title(self) -> str:
-        """What messages call it."""
-        return ".".join(map(str, ("observation", *self.path)))
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Leaf:
-        """It never changes, so copies of a network may share it."""
+        """Return the leaf itself: it is immutable, so copies of a network can share it."""
         return self
 
 
 class ObservationEncoder:
-    """Turns observations of one space into rows `[…, size]`.
+    """Encodes observations of one space as rows `[…, size]`.
 
-    Rows are float32, or uint8 if some image is made of bytes. Networks see images with their channels first. Where the
-    env's images have them last, `[H, W, C]`, is found from their shapes (`channel_layout`); `swap_channels` says it of all
-    images alike instead, True for last. With `normalize_images` it sees them between 0 and 1, as far
-    as their bounds are finite.
+    Rows are float32, or uint8 if the space has a uint8 image. Networks read images with the channels first. Whether the
+    env has them last, `[H, W, C]`, is inferred from the shapes (`channel_layout`), or `swap_channels` sets it for all
+    images (True: last). With `normalize_images` networks read images scaled to [0, 1], where their bounds are finite.
 
     Raises:
         ConfigurationError: agents cannot observe this space.
@@ -272,10 +270,10 @@ class ObservationEncoder:
         self.space = space
         parts = list(_walk(space, ()))
         is_uint8 = [_kind(part) == "image" and part.dtype in (np.uint8, np.bool_) for _, part in parts]
-        unit = FLOAT32_BYTES if any(is_uint8) else 1  # columns of a row for one number
+        unit = FLOAT32_BYTES if any(is_uint8) else 1  # columns of a row for one float
         widths = [_width(part) for _, part in parts]
         self.num_floats = sum(width for width, byte in zip(widths, is_uint8, strict=True) if not byte)
-        """How many float32 numbers a row has, beside its images of bytes."""
+        """Number of float32 values in a row, without the bytes of images."""
         ends = {False: 0, True: unit * self.num_floats}
         leaves = []
         for (path, part), byte, width in zip(parts, is_uint8, widths, strict=True):
@@ -287,9 +285,9 @@ class ObservationEncoder:
         self.leaves: tuple[Leaf, ...] = tuple(leaves)
         self.dtype = torch.uint8 if any(is_uint8) else torch.float32
         self.size: int = -(-ends[any(is_uint8)] // unit) * unit
-        """Columns of a row; bytes are filled up, so that the numbers of every row lie where numbers may lie."""
+        """Columns of a row; bytes are padded, so that the floats of every row are aligned."""
         self._padding = self.size - ends[any(is_uint8)]
-        self._alone = None if self._padding or leaves[0].path else leaves[0]
+        self._only_leaf = None if self._padding or leaves[0].path else leaves[0]
 
     @property
     def swap_channels(self) -> bool | None:
@@ -299,29 +297,29 @@ class ObservationEncoder:
 
     @property
     def normalised(self) -> np.ndarray:
-        """Which of a row's numbers running statistics should centre and scale: those of vectors, [num_floats] bool."""
+        """The floats of a row that running statistics should centre and scale, those of vectors: [num_floats] bool."""
         flags = [np.full(leaf.size, leaf.kind == "vector") for leaf in self.leaves if not leaf.is_uint8]
         return np.concatenate([np.zeros(0, np.bool_), *flags])
 
     def float_columns(self, rows: Tensor) -> Tensor:
-        """The float32 numbers `[…, num_floats]` of rows, as a view: float rows are nothing else."""
+        """Return the float32 values `[…, num_floats]` of rows, as a view; float rows have nothing else."""
         return rows if rows.is_floating_point() else rows[..., : FLOAT32_BYTES * self.num_floats].view(torch.float32)
 
     def encode(self, observation: Tree) -> np.ndarray:
-        """Return rows `[…, size]` for observations whose arrays are `[…, *shape of their space]`.
+        """Encode observations, whose arrays are `[…, *shape of their space]`, as rows `[…, size]`.
 
-        May be the very array that came in.
+        May return the argument itself.
 
         Raises:
             EnvStepError: an array is missing or of another shape, or a category lies outside the space.
         """
-        if self._alone is not None:
-            return self._alone.encode(observation)
+        if self._only_leaf is not None:
+            return self._only_leaf.encode(observation)
         return self.join([leaf.encode(leaf.get(observation)) for leaf in self.leaves], np)
 
     def join(self, parts: Sequence[Any], xp: Any) -> Any:
-        """Rows from what the leaves are encoded as, in their order; `xp` is numpy or torch, of which they are."""
-        if self._alone is not None:
+        """Return rows from the encoded leaves in their order; `xp` is numpy or torch, the module of their arrays."""
+        if self._only_leaf is not None:
             return parts[0]
         batches = {tuple(part.shape[:-1]) for part in parts}
         if len(batches) > 1:
@@ -335,7 +333,7 @@ class ObservationEncoder:
         return xp.concatenate([*front, *images, *padding], -1)
 
     def random_rows(self, count: int, generator: torch.Generator) -> Tensor:
-        """Rows `[count, size]` of nothing seen: normal numbers, as if normalised, and bytes within their bounds."""
+        """Return random rows `[count, size]`: standard normal floats, as if normalised, and bytes within bounds."""
         floats = torch.randn(count, self.num_floats, generator=generator)
         if self.dtype is torch.float32:
             return floats
@@ -348,10 +346,10 @@ class ObservationEncoder:
         return rows
 
     def as_batch(self, observation: Any) -> tuple[Tree, bool]:
-        """An observation or a batch of them as a tree of arrays `[B, …]`, and whether it was a single one.
+        """Return an observation, or a batch of them, as a tree of arrays `[B, …]`, and whether it was a single one.
 
         Raises:
-            ConfigurationError: it has not the form of the space.
+            ConfigurationError: its structure or a shape does not match the space.
         """
         try:
             tree = _to_tree(self.space, observation)
@@ -372,15 +370,15 @@ class ObservationEncoder:
 
 
 def _contiguous(array: Any) -> Any:
-    """The same numbers, rows behind each other; concatenated columns of a transposed array need not be."""
+    """Return the array with rows contiguous in memory; concatenated columns of a transposed array are not."""
     return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.contiguous()
 
 
 def channel_layout(shape: tuple[int, ...]) -> Layout:
-    """Return where an image of three or four axes has its channels, as its shape tells.
+    """Return which axis of an image of three or four axes has the channels, as its shape shows.
 
-    In a square image they are the odd axis out; else they are on that end where the smallest axis is, and as the last
-    axis of no more than four. Anything else is ambiguous.
+    In a square image it is the one axis of another length; otherwise it is the first or last axis if that is the
+    smallest, the last one only with at most four channels. Anything else is ambiguous.
     """
     first, *between, last = shape
     if len(shape) == 3 and len({*shape}) == 2 and between[0] > 1 and first != last:
@@ -391,7 +389,7 @@ def channel_layout(shape: tuple[int, ...]) -> Layout:
 
 
 def ambiguous_images(space: Space) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the names and shapes of the images in a space of which it cannot be told where their channels are."""
+    """Return the names and shapes of the images in a space whose channel axis is ambiguous."""
     images = [(path, part.shape or ()) for path, part in _walk(space, ()) if _kind(part) == "image"]
     return [(".".join(map(str, path)), shape) for path, shape in images if channel_layout(shape) == "ambiguous"]
 
@@ -401,20 +399,20 @@ def _has_channels_last(image: Space, swap_channels: bool | None) -> bool:
 
 
 def _walk(space: Space, path: Path) -> Iterator[tuple[Path, Space]]:
-    """Every space that is no tree, and the keys that lead to it."""
+    """Yield path and space of every leaf."""
     if isinstance(space, (Dict, Tuple)):
-        for key, part in _subspaces(space):
-            yield from _walk(part, (*path, key))
+        for key, child in _children(space):
+            yield from _walk(child, (*path, key))
     else:
         yield path, space
 
 
 def _to_tree(space: Space, observation: Any) -> Tree:
-    """An observation as a tree of arrays, with the keys of its space."""
+    """Return an observation as a tree of arrays with the keys of its space."""
     if isinstance(space, Dict):
-        return {key: _to_tree(part, observation[key]) for key, part in space.spaces.items()}
+        return {key: _to_tree(child, observation[key]) for key, child in space.spaces.items()}
     if isinstance(space, Tuple):
-        return tuple(_to_tree(part, observation[i]) for i, part in enumerate(space.spaces))
+        return tuple(_to_tree(child, observation[i]) for i, child in enumerate(space.spaces))
     return np.asarray(observation)
 
 
@@ -425,7 +423,7 @@ def _kind(space: Space) -> Kind:
 
 
 def _categories(space: Space) -> tuple[np.ndarray, np.ndarray]:
-    """How many values each category of a space has, and the first of them."""
+    """Return the number of values and the first value of each category of a space."""
     if isinstance(space, Discrete):
         return np.array([space.n], np.int64), np.array([space.start], np.int64)
     if isinstance(space, MultiDiscrete):
@@ -434,41 +432,53 @@ def _categories(space: Space) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _width(space: Space) -> int:
-    """How many numbers an observation of a space that is no tree is."""
+    """Return the number of encoded values of a leaf's space."""
     counts, _ = _categories(space)
     return int(counts.sum()) if counts.size else math.prod(space.shape or ())
 
 
 def _leaf(path: Path, space: Space, columns: slice, is_uint8: bool, channels_last: bool, normalize: bool) -> Leaf:
-    given, kind = space.shape or (), _kind(space)
-    shape = given if kind == "image" else (_width(space),)
+    env_shape, kind = space.shape or (), _kind(space)
+    shape = env_shape if kind == "image" else (_width(space),)
     shape = (*shape[-1:], *shape[:-1]) if channels_last else shape
     counts, starts = _categories(space)
-    size, places = math.prod(shape), np.cumsum(counts) - counts
     low, span = _scale(space) if normalize and isinstance(space, Box) and kind == "image" else (0.0, 1.0)
     return Leaf(
-        path, space, kind, given, shape, size, columns, is_uint8, channels_last, low, span, counts, starts, places
+        path=path,
+        space=space,
+        kind=kind,
+        env_shape=env_shape,
+        shape=shape,
+        size=math.prod(shape),
+        columns=columns,
+        is_uint8=is_uint8,
+        channels_last=channels_last,
+        low=low,
+        span=span,
+        counts=counts,
+        starts=starts,
+        places=np.cumsum(counts) - counts,
     )
 
 
 def _scale(image: Box) -> tuple[float, float]:
-    """The lower bound of an image, and how far the upper one lies from it; 0 and 1 where they tell nothing."""
+    """Return the lower bound of an image and the distance to the upper one; 0 and 1 if they are not finite."""
     low, high = float(image.low.min()), float(image.high.max())
     return (low, high - low) if 0 < high - low <= MAX_SPAN else (0.0, 1.0)
 
 
 def flat_size(space: Space) -> int:
-    """Return how many columns one observation of this space takes in a row."""
+    """Return the number of columns of a row for one observation of this space."""
     return ObservationEncoder(space).size
 
 
 def encode(space: Space, observation: Tree) -> np.ndarray:
-    """Encode once; who encodes often keeps an `ObservationEncoder`."""
+    """Encode an observation once; for repeated use make an `ObservationEncoder`."""
     return ObservationEncoder(space).encode(observation)
 
 
 def space_to_json(space: Space) -> dict[str, Any]:
-    """Describe a space in plain data, exactly: bounds keep every bit, infinities are the strings "inf" and "-inf"."""
+    """Describe a space exactly in plain data: bounds keep every bit, infinities are the strings "inf" and "-inf"."""
     if isinstance(space, Box):
         return {
             "type": "Box",
@@ -489,9 +499,9 @@ def space_to_json(space: Space) -> dict[str, Any]:
     if isinstance(space, MultiBinary):
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else [int(n) for n in space.shape]}
     if isinstance(space, Dict) and all(isinstance(key, str) for key in space.spaces):
-        return {"type": "Dict", "spaces": [[key, space_to_json(part)] for key, part in space.spaces.items()]}
+        return {"type": "Dict", "spaces": [[key, space_to_json(child)] for key, child in space.spaces.items()]}
     if isinstance(space, Tuple):
-        return {"type": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
+        return {"type": "Tuple", "spaces": [space_to_json(child) for child in space.spaces]}
     raise ConfigurationError(
         f"space={space} cannot be written to a file; allowed are Box, Discrete, MultiDiscrete, MultiBinary, and Dict "
         "(with strings for keys) and Tuple of these"
@@ -499,7 +509,7 @@ def space_to_json(space: Space) -> dict[str, Any]:
 
 
 def space_from_json(data: Mapping[str, Any]) -> Space:
-    """Read what `space_to_json` wrote.
+    """Return the space that `space_to_json` described.
 
     Raises:
         ConfigurationError: the data does not describe a space.
@@ -513,7 +523,7 @@ def space_from_json(data: Mapping[str, Any]) -> Space:
 
 
 def _bounds_to_json(bounds: np.ndarray) -> Any:
-    """Write one number if all are the same, else the flat list of all."""
+    """Return one number if all are equal, else the flat list of all."""
     values = [("inf" if b > 0 else "-inf") if math.isinf(b) else b for b in bounds.ravel().tolist()]
     return values[0] if values and len(set(values)) == 1 else values
 
@@ -532,7 +542,7 @@ def _box(data: Mapping[str, Any]) -> Space:
 
 
 def _discrete(data: Mapping[str, Any]) -> Space:
-    # gymnasium below 1.2 has no dtype here, so it is only named where it is not the default
+    # gymnasium before 1.2 has no dtype here, so it is given only if it is not the default
     dtype: dict[str, Any] = {} if data["dtype"] == "int64" else {"dtype": np.dtype(data["dtype"]).type}
     return Discrete(data["n"], start=data["start"], **dtype)
 
@@ -547,6 +557,6 @@ _SPACES: dict[str, Callable[[Mapping[str, Any]], Space]] = {
     "Discrete": _discrete,
     "MultiDiscrete": _multi_discrete,
     "MultiBinary": lambda data: MultiBinary(data["n"]),
-    "Dict": lambda data: Dict([(key, space_from_json(part)) for key, part in data["spaces"]]),
-    "Tuple": lambda data: Tuple([space_from_json(part) for part in data["spaces"]]),
+    "Dict": lambda data: Dict([(key, space_from_json(child)) for key, child in data["spaces"]]),
+    "Tuple": lambda data: Tuple([space_from_json(child) for child in data["spaces"]]),
 }
