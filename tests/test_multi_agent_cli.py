@@ -107,7 +107,7 @@ def test_help_lists_the_settings_of_the_kind(file, capsys, monkeypatch):
     nested = {"environment.kwargs", "network.encoder_config", "network.memory_config", "network.head_config",
               "network.groups"}  # fmt: skip
     assert [name for name in names if name not in nested and f"--{name.replace('_', '-')} " not in page] == []
-    assert "what all agents earned together" in page
+    assert "the sum or mean over all agents" in page
 
 
 def test_a_mistake_is_said_in_one_line(file, tmp_path, capsys):

@@ -172,7 +172,7 @@ class TestRefusing:
             ("environment.num_envs=0", "line 1"),
             ("algorithm.gamma=2", "line 4"),
             ("network.groups.b.latent_dim=1", "line 6"),
-            ("did you mean 'threads'?", "--run.treads"),
+            ("did you mean 'threads'", "--run.treads"),
         ):
             assert any(problem in part and place in part for part in said.split("; "))
 

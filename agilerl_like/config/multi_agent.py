@@ -1,7 +1,7 @@
-"""The configuration of a run that trains teams: what its sections have besides, or otherwise.
+"""Configuration of multi-agent runs: the settings that differ from single-agent ones.
 
-Who is in a team is known when its env is there, and not before. So what depends on the size of groups, that a minibatch
-is no larger than a rollout, is left for then.
+The agents of a team are known once its env exists. So the algorithm checks what depends on the size of groups: that a
+minibatch is no larger than a rollout.
 """
 
 from __future__ import annotations
@@ -29,36 +29,37 @@ from agilerl_like.training.training_arguments import Fitness
 
 DEFAULTS = {name: known.default for name, known in inspect.signature(IPPO).parameters.items()}
 MAX_GROUP_SIZE = 100
-"""More agents than any group has."""
+"""Upper bound of the agents in a group, before the env exists."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class MultiAgentAlgorithmConfig(AlgorithmConfig):
-    """What is trained, and its settings; those in `hyperparameters` evolve from here. All are common to a team."""
+    """The algorithm and its settings, shared by all agents; settings in `hyperparameters` evolve from these values."""
 
-    name: Literal["IPPO"] = "IPPO"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    name: Literal["IPPO"] = "IPPO"  # pyright: ignore[reportIncompatibleVariableOverride]  # differs by design
     """The algorithm."""
     groups: dict[str, str] = field(default_factory=dict)
-    """agent -> group, where names do not tell: agents of a group share a policy, speaker_0 and speaker_1 anyway."""
+    """agent -> group. Agents of a group share a policy; by default the group of speaker_0 and speaker_1 is speaker."""
     rewards: Rewards = DEFAULTS["rewards"]
-    """What each agent learns from: what it earned itself, or what all agents earned together, or on average."""
+    """What each agent learns from: its own reward (individual), or the sum or mean over all agents."""
     agent_id_one_hot: bool = DEFAULTS["agent_id_one_hot"]
-    """Let agents of a group observe who they are, so that one policy can tell them apart."""
+    """Append a one-hot agent id to observations, so that a shared policy can distinguish the agents of a group."""
 
 
-class MultiAgentEnvironmentConfig(EnvironmentConfig):
-    """Where teams train and are tested. Env steps are steps of the world, in each of which every agent acts."""
+class MultiAgentEnvironmentConfig(EnvironmentConfig, frozen=True):
+    """The environment for training and evaluation. In each env step all agents act."""
 
     id: str
-    """A module of PettingZoo's kind ("mpe2.simple_spread_v3"), an import path of a factory ("package.module:factory"),
-    or an id of PettingZoo's registry ("butterfly/pistonball-v6")."""
-    backend: MultiAgentBackend = "auto"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
-    """Who steps them: one process (sync), or many envs in each of a few (workers); auto: the quicker."""
+    """A module like PettingZoo's ("mpe2.simple_spread_v3"), an import path of a factory ("package.module:factory"), or
+    an id of PettingZoo's registry ("butterfly/pistonball-v6")."""
+    backend: MultiAgentBackend = "auto"
+    """How they are stepped: in this process (sync), or in a few processes with many envs each (workers); auto: the
+    faster."""
     wrappers: tuple[str | dict[str, Any], ...] = ()
-    """Around each env: import paths, or {name: ..., its arguments}."""
+    """Wrappers of each env: import paths, or {name: ..., its arguments}."""
     training_wrappers: tuple[str | dict[str, Any], ...] = ()
-    """Around those in training alone: fitness, target and eval go by the environment's own rewards. They keep the
-    spaces."""
+    """Further wrappers for training only, which keep the spaces: fitness, target and eval use the environment's own
+    rewards."""
 
     @property
     def env_config(self) -> VecEnvConfig:
@@ -70,20 +71,19 @@ class MultiAgentEnvironmentConfig(EnvironmentConfig):
             training_wrappers=self.training_wrappers,
             num_workers=self.num_workers,
             step_timeout=self.step_timeout,
-            with_state=False,
             env_kwargs=self.kwargs,
         )
 
     @staticmethod
     def _is_import(field: str, text: str) -> bool:
-        return field != "id" or "/" not in text  # which is in an id of PettingZoo's registry
+        return field != "id" or "/" not in text  # an id of PettingZoo's registry has a slash
 
 
-class MultiAgentNetworkConfig(NetworkConfig):
-    """The first architecture of every group's actor and critic."""
+class MultiAgentNetworkConfig(NetworkConfig, frozen=True):
+    """The initial architecture of every group's actor and critic."""
 
     groups: dict[str, NetworkConfig] = Field(default_factory=dict)
-    """group -> what is otherwise in its networks: settings of its own, also inside encoder_config and the like."""
+    """group -> settings that differ from the common ones, also inside encoder_config and the like."""
 
     def net_config(self, *, without_env: bool = False) -> dict[str, Any]:
         common = super().net_config(without_env=without_env)
@@ -96,34 +96,34 @@ class MultiAgentNetworkConfig(NetworkConfig):
         if not isinstance(given, Mapping) or not isinstance(given.get("groups"), Mapping):
             return given
         common = {key: value for key, value in given.items() if key != "groups"}
-        own = {
-            group: _merged(common, its) if isinstance(its, Mapping) else its for group, its in given["groups"].items()
+        groups = {
+            group: _merged(common, own) if isinstance(own, Mapping) else own for group, own in given["groups"].items()
         }
-        return {**common, "groups": own}
+        return {**common, "groups": groups}
 
 
-def _merged(common: Mapping[str, Any], its: Mapping[str, Any]) -> dict[str, Any]:
-    """The network of all groups with what differs for one; an encoder of another kind has nothing in common."""
-    if not inherits_encoder_config(common, its):
+def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the common network settings, overridden by a group's own; an encoder of another kind inherits nothing."""
+    if not inherits_encoder_config(common, own):
         common = {key: value for key, value in common.items() if key != "encoder_config"}
-    changed = {**common, **its}
+    merged = {**common, **own}
     for key in (f"{part}_config" for part in PARTS):
-        if isinstance(common.get(key), Mapping) and isinstance(its.get(key), Mapping):
-            changed[key] = {**common[key], **its[key]}
-    return changed
+        if isinstance(common.get(key), Mapping) and isinstance(own.get(key), Mapping):
+            merged[key] = {**common[key], **own[key]}
+    return merged
 
 
 @register("config", IPPO.algo)
-class MultiAgentConfig(Config):
-    """Everything about a run of teams. A file need only say what differs from the defaults."""
+class MultiAgentConfig(Config, frozen=True):
+    """The settings of a multi-agent run; a file needs only those that differ from the defaults."""
 
     algorithm_class: ClassVar[type[PPO] | type[IPPO]] = IPPO
     env_setup_class: ClassVar[type[EnvSetup]] = MultiAgentEnvSetup
     fitness_kinds: ClassVar[tuple[str, ...]] = get_args(Fitness)
 
-    environment: MultiAgentEnvironmentConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
-    algorithm: MultiAgentAlgorithmConfig = MultiAgentAlgorithmConfig()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
-    network: MultiAgentNetworkConfig = MultiAgentNetworkConfig()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    environment: MultiAgentEnvironmentConfig
+    algorithm: MultiAgentAlgorithmConfig = MultiAgentAlgorithmConfig()
+    network: MultiAgentNetworkConfig = MultiAgentNetworkConfig()
 
     def _agent_without_env(self) -> IPPO:
         named = {*self.algorithm.groups.values(), *self.network.groups} or {"agent"}

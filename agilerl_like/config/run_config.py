@@ -57,7 +57,7 @@ class InconsistentSettings(ConfigurationError):
 
 
 @register("config", PPO.algo)
-class Config(Section):
+class Config(Section, frozen=True):
     """The settings of a run; a file needs only those that differ from the defaults."""
 
     algorithm_class: ClassVar[type[PPO] | type[IPPO]] = PPO

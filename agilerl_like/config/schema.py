@@ -41,10 +41,10 @@ MAX_THREADS = 1024
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
 
-class Section(BaseModel):
+class Section(BaseModel, frozen=True):
     """A part of the configuration: unknown keys are errors, and instances are immutable."""
 
-    model_config = STRICT | {"frozen": True}
+    model_config = STRICT
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
@@ -59,7 +59,7 @@ class AlgorithmConfig(PPOConfig):
         return {known.name: getattr(self, known.name) for known in fields(self) if known.name != "name"}
 
 
-class EnvironmentConfig(Section):
+class EnvironmentConfig(Section, frozen=True):
     """The environment for training and evaluation."""
 
     id: str
@@ -116,7 +116,7 @@ class EnvironmentConfig(Section):
         return ":" in text
 
 
-class PopulationConfig(Section):
+class PopulationConfig(Section, frozen=True):
     """The initial population."""
 
     size: Count = 4
@@ -128,7 +128,7 @@ class PopulationConfig(Section):
     """Mutate every member once before the first generation."""
 
 
-class RangeConfig(Section):
+class RangeConfig(Section, frozen=True):
     """Range and mutation of one hyperparameter."""
 
     min: int | float
@@ -169,7 +169,7 @@ class MLPConfig(MLPSpec):
     """A multi-layer perceptron."""
 
 
-class NetworkConfig(Section):
+class NetworkConfig(Section, frozen=True):
     """The initial architecture of actor and critic: AgileRL's `net_config`."""
 
     encoder: str | None = None
@@ -226,7 +226,7 @@ def strategy_fields(strategies: Iterable[type]) -> dict[str, Any]:
     }
 
 
-class StrategySection(Section):
+class StrategySection(Section, frozen=True):
     """A section whose name chooses a registered class, and whose other settings are the fields of that class."""
 
     KIND: ClassVar[str]
@@ -327,7 +327,7 @@ class TrainingConfig(TrainingArguments):
     """Length of the run, and evaluations. Steps are env steps of one member."""
 
 
-class RunConfig(Section):
+class RunConfig(Section, frozen=True):
     """Output and execution of a run."""
 
     name: Annotated[str, BeforeValidator(lambda name: "" if name is None else name)] = ""
