@@ -63,7 +63,7 @@ def test_the_expected_numbers_of_clones_follow_from_tournaments():
     assert 25 < log(100) / log(1.2) < 26  # moves for a factor of 100
 
 
-def test_tournaments_make_as_many_clones_as_the_formula_says():
+def test_tournaments_make_the_expected_number_of_clones():
     rng, selection = np.random.default_rng(1), TournamentSelection(2)
     fitness = np.arange(8.0)
     clones = [8 - len(set(selection.parents(fitness, rng).tolist())) for _ in range(4000)]

@@ -138,8 +138,8 @@ class TournamentSelection(Selection):
     def __post_init__(self, eval_loop: int) -> None:
         if eval_loop != 1:
             raise ConfigurationError(
-                f"eval_loop={eval_loop!r}; allowed is 1, for the last fitness alone counts: it is a mean of as many "
-                "episodes as train_on_policy(eval_loop=…) or test(loop=…) say"
+                f"eval_loop={eval_loop!r}; allowed is 1, because only the last fitness counts: the mean over the "
+                "episodes of train_on_policy(eval_loop=…) or test(loop=…)"
             )
         if not isinstance(self.tournament_size, int) or self.tournament_size < 1:
             raise ConfigurationError(f"tournament_size={self.tournament_size!r} must be a whole number of at least 1")

@@ -32,7 +32,7 @@ fitnesses = st.lists(st.sampled_from([nan, 1.0, 2.0, 3.0, 4.0]), min_size=2, max
 
 
 def evolve(layers: Any, fitness: list[float], **changes: Any) -> tuple[Offspring, ...]:
-    """One generation of members that are told apart by their learning rate, with uids from 50 on."""
+    """One generation of members with different learning rates, with uids from 50 on."""
     members = range(len(fitness))
     settings = {
         "selection": TournamentSelection(2),

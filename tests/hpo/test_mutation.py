@@ -43,8 +43,8 @@ def test_pre_training_never_draws_no_mutation(layers, assert_frequency) -> None:
     kinds = Counter(m.kind for _, m in draws(mutations, Genome(VALUES, layers()), 1000, pre_training=True))
     assert set(kinds) == {"architecture", "rl_hp"}
     assert_frequency(kinds["rl_hp"], 1000, 3 / 4)
-    nothing = draws(Mutations(**ONLY | {"no_mutation": 1}), Genome(VALUES, layers()), 1, pre_training=True)
-    assert nothing == [(Genome(VALUES, layers()), Mutation("none"))]
+    unchanged = draws(Mutations(**ONLY | {"no_mutation": 1}), Genome(VALUES, layers()), 1, pre_training=True)
+    assert unchanged == [(Genome(VALUES, layers()), Mutation("none"))]
 
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 8), min_size=1, max_size=3))
@@ -144,8 +144,8 @@ def test_a_kind_with_nothing_to_change_is_recorded_as_wanted(layers, kind: str) 
 
     genome = Genome(VALUES, Rigid())
     mutations = Mutations(**ONLY | {kind: 1.0})
-    rng, nothing = np.random.default_rng(0), HyperparameterConfig()
-    child, mutation = mutations.propose(genome, History(), rng, hp_config=nothing)
+    rng, no_ranges = np.random.default_rng(0), HyperparameterConfig()
+    child, mutation = mutations.propose(genome, History(), rng, hp_config=no_ranges)
     assert (child, mutation) == (genome, (Mutation("none", details={"wanted": kind}),))
 
 

@@ -14,8 +14,8 @@ from network_examples import BOX, builder, outputs_of, random_parent, states, st
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules import MLPSpec, ParamStack
-from agilerl_like.modules.base import Spec
 from agilerl_like.modules.layers import ACTIVATIONS
+from agilerl_like.modules.spec import Spec
 from agilerl_like.networks.actor_critic import ActorCritic, NoNorm
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
@@ -119,10 +119,10 @@ def test_describe_lists_all_widths_and_activations():
     config["head_config"] = {"activation": "Tanh"}
     assert NetworkSpec.from_net_config(config).describe() == "32-16 | 24 | 64 ReLU/Tanh"
     assert NetworkSpec.from_net_config(config).legend() == "encoder | latent | head activation"
-    remembering = NetworkSpec.from_net_config(config, recurrent=True)
-    assert remembering.legend() == "encoder | latent | memory | head activation"
-    assert remembering.describe().count(" | ") == 3
-    assert MultiAgentSpec.by_group({"a": remembering, "b": remembering}).legend() == f"group {remembering.legend()}"
+    recurrent = NetworkSpec.from_net_config(config, recurrent=True)
+    assert recurrent.legend() == "encoder | latent | memory | head activation"
+    assert recurrent.describe().count(" | ") == 3
+    assert MultiAgentSpec.by_group({"a": recurrent, "b": recurrent}).legend() == f"group {recurrent.legend()}"
 
 
 # -- the pair

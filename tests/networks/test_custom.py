@@ -159,7 +159,7 @@ def test_a_removal_from_a_user_network_is_refitted_or_refused():
     (done,) = agent.apply_genome(
         agent.genome.replace(architecture=back), (Mutation("architecture", shrink, {"layer": 0, "nodes": 16}),)
     )
-    assert done.details["kl"] < 1e-3  # newborn units were silent
+    assert done.details["kl"] < 1e-3  # the new units had no effect on the outputs
     assert agent.architecture == back
 
 

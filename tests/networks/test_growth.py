@@ -117,9 +117,9 @@ def test_a_new_layer_is_the_identity_under_any_later_noise(activation, noisy):
     x = states(32, seed=2)
     before = outputs_of(child, x)
     for branch in (child.actor, child.critic):
-        newborn = branch.encoder.linear(1)
+        new_layer = branch.encoder.linear(1)
         if noisy:
-            newborn.resample_(torch.Generator().manual_seed(4))
+            new_layer.resample_(torch.Generator().manual_seed(4))
     torch.testing.assert_close(outputs_of(child, x), before, rtol=0, atol=1e-12)
 
 

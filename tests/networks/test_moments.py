@@ -157,16 +157,16 @@ def test_the_first_steps_after_growth_are_of_normal_size(operator, arguments, la
     # new parameters are those whose first moment, 1 everywhere in the parent, is 0
     marked = replace(parent, moments=(torch.ones_like(parent.moments[0]), parent.moments[1]))
     marks = mutate_network(marked, operator, arguments, stream()).moments[0]
-    newborn = marks == 0
-    assert bool(newborn.any()) == (operator != "change_activation")
+    is_new = marks == 0
+    assert bool(is_new.any()) == (operator != "change_activation")
 
     old_step = learner(parent, 250)
     new_step = learner(child, 250)
     twin, ours = old_step(0), new_step(0)
     # old parameters move as in the unmutated twin; sorted, because their order changed (float32: gradients are sums)
-    torch.testing.assert_close(ours[~newborn].sort().values, twin.sort().values, rtol=0.05, atol=2e-3)
+    torch.testing.assert_close(ours[~is_new].sort().values, twin.sort().values, rtol=0.05, atol=2e-3)
     largest = torch.stack([ours, *(new_step(seed) for seed in range(1, 10))]).max(0).values
-    assert largest[newborn].max() <= 1.5 if bool(newborn.any()) else True
+    assert largest[is_new].max() <= 1.5 if bool(is_new.any()) else True
 
 
 def test_without_the_mean_second_moment_the_first_step_would_be_three_times_too_large():

@@ -272,7 +272,7 @@ def test_a_norm_whose_counted_units_are_all_removed_counts_the_remaining_ones():
     parent = random_parent(build, spec)
     grown = mutate_network(parent, "encoder.add_node", {"layer": 0, "nodes": 32}, stream())
     assert grown.network.actor.encoder.norms[0].counted.sum() == 32
-    with torch.no_grad():  # nobody is heard, so that the first 32 go: all who are counted
+    with torch.no_grad():  # no unit has outgoing weights, so the first 32 are removed: all that are counted
         for branch in (grown.network.actor, grown.network.critic):
             branch.encoder.linear(1).weight.zero_()
     parent = MutationSource(grown.network, grown.moments, lambda: states(256))
