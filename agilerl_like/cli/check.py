@@ -13,6 +13,7 @@ from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.cli.output import PROGRAM, write_line
 from agilerl_like.config import Config, Draft, load
 from agilerl_like.envs.env_checker import EnvCheck, check_env
+from agilerl_like.envs.multi_agent.packed_env import PackedSpace
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.errors import ConfigurationError, ExitCode
 
@@ -97,7 +98,7 @@ def _suggested(config: Config, inspection: EnvCheck) -> str:
         "training": training,
     }
     head = f"# {inspection.observation_space} -> {inspection.action_space}"
-    spaces = "# a team" if hasattr(inspection.observation_space, "tree") else head
+    spaces = "# multi-agent" if isinstance(inspection.observation_space, PackedSpace) else head
     return (
         f"{spaces}; {inspection.steps_per_second:,.0f} steps/s of one env\n{yaml.safe_dump(suggested, sort_keys=False)}"
     )

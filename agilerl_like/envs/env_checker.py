@@ -1,8 +1,8 @@
-"""Checks that an environment keeps its contract, before anything is trained in it.
+"""Checks a single env before training: spaces, observations, rewards, masks, seeding.
 
-A fresh env is made, stepped with random legal actions, and closed again; gymnasium's passive checker looks at every
-step, too. What breaks training is an error, and what makes it worse or unrepeatable is a warning. Steps are counted and
-not seconds, so that findings do not depend on the machine.
+A new env is made, stepped with random legal actions, and closed; gymnasium's passive checker also examines every step.
+Problems that prevent training are errors; problems that make it worse or not repeatable are warnings. The check is
+limited by steps and not by time, so its findings do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_step_passive_checker
 
 from agilerl_like.envs.action_masks import mask_slices
-from agilerl_like.envs.env_errors import describe_exception
+from agilerl_like.envs.env_errors import describe_exception, short_repr
 from agilerl_like.envs.multi_agent.packed_env import PackedSpace
 from agilerl_like.envs.random_actions import MASK, sample_legal_action
 from agilerl_like.envs.spaces import ambiguous_images, check_action_space, check_observation_space, mask_size
@@ -32,17 +32,17 @@ from agilerl_like.errors import ConfigurationError, Terminated
 
 SEED = 2_024
 STEPS, REPLAYED = 300, 100
-"""Steps of a whole check, and how many of them are repeated with the same seed and actions."""
+"""Steps of a complete check, and how many of them are repeated with the same seed and actions."""
 BRIEF_STEPS, BRIEF_REPLAYED = 40, 20
 _WRAP = "name a wrapper in environment.wrappers that makes it one, as minigrid.wrappers:ImgObsWrapper does for MiniGrid"
 LARGE_INFO = 1_000_000
-"""Bytes of arrays in the info of one step that are worth a warning."""
+"""Bytes of arrays in the info of one step from which a warning is given."""
 
 Severity = Literal["error", "warning"]
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong with an environment, and what to do about it."""
+    """A problem of an environment, and advice."""
 
     severity: Severity
     problem: str
@@ -53,7 +53,7 @@ class Finding(NamedTuple):
 
 
 class EnvCheck(NamedTuple):
-    """What a check found."""
+    """The result of a check."""
 
     findings: tuple[Finding, ...]
     observation_space: Any
@@ -65,20 +65,20 @@ class EnvCheck(NamedTuple):
     masked: bool
     """Whether the env gives action masks."""
     endless: bool
-    """Whether no episode ended, and nothing limits them."""
+    """Whether no episode ended and there is no time limit."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that break training."""
+        """The findings that prevent training."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
 
 class _CheckFailed(Exception):
-    """An error was found after which the env cannot be stepped on."""
+    """An error after which the env cannot be stepped further."""
 
 
 class _Step(NamedTuple):
-    """What a reset or a step returned, as far as it can be repeated."""
+    """The result of a reset or a step, without its info."""
 
     observation: Any
     reward: float = 0.0
@@ -87,9 +87,9 @@ class _Step(NamedTuple):
 
 
 def check_env(make: Callable[[], gym.Env], *, steps: int = STEPS, replayed: int = REPLAYED) -> EnvCheck:
-    """Make an env, look for what breaks its contract in so many steps, and close it.
+    """Make an env, check it for so many steps, and close it.
 
-    `replayed` is how many of the first steps are repeated with the same seed and the same actions.
+    The first `replayed` steps are repeated with the same seed and the same actions.
     """
     check = _Check(make, steps, replayed)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -112,17 +112,17 @@ class _Check:
     findings: dict[tuple[Severity, str], Finding] = field(default_factory=dict)
     made: list[gym.Env] = field(default_factory=list)
     recorded: list[tuple[Any, _Step]] = field(default_factory=list)
-    """Actions and what they led to, in the first episode."""
+    """Actions and results of the first episode."""
     seconds: float = 0.0
     taken: int = 0
     longest: int = 0
     ended: int = 0
     masks: set[str] = field(default_factory=set)
-    """Which of reset and step gave an action mask."""
+    """Which of reset and step returned an action mask."""
 
     def run(self) -> None:
         folder = os.getcwd()
-        self.env = self._made()
+        self.env = self._make()
         self._check_spaces()
         spaces = deepcopy((self.env.observation_space, self.env.action_space))
         self._play()
@@ -176,7 +176,7 @@ class _Check:
         self._add("warning", problem, advice)
 
     def _add(self, severity: Severity, problem: str, advice: str) -> None:
-        kind = re.sub(r"[-\d.]+", "#", problem)  # the same in another step is the same
+        kind = re.sub(r"[-\d.]+", "#", problem)  # the same problem in another step is reported once
         self.findings.setdefault((severity, kind), Finding(severity, problem, advice))
 
     def _break(self, problem: str, advice: str) -> _CheckFailed:
@@ -185,13 +185,13 @@ class _Check:
 
     # -- the env
 
-    def _made(self) -> gym.Env:
+    def _make(self) -> gym.Env:
         try:
             env = self.make()
         except (ConfigurationError, Terminated):
             raise
         except (Exception, SystemExit) as fault:
-            raise self._break(f"the env cannot be made: {describe_exception(fault)}", "mend its constructor") from None
+            raise self._break(f"the env cannot be made: {describe_exception(fault)}", "fix its constructor") from None
         if not all(callable(getattr(env, name, None)) for name in ("reset", "step")):
             raise self._break(
                 f"{env!r:.100} has no {' and '.join(n for n in ('reset', 'step') if not hasattr(env, n))}",
@@ -214,23 +214,23 @@ class _Check:
             except ConfigurationError as error:
                 raise self._break(str(error), _WRAP) from None
         space = self.env.observation_space
-        for name, shape in () if self._is_team else ambiguous_images(space):
+        for name, shape in () if self._is_multi_agent else ambiguous_images(space):
             self._warn(
-                f"the image {name or 'that is observed'} has shape {shape}, which does not tell where its channels are",
-                "they are read first; set algorithm.swap_channels: true if they are last, false if they are first",
+                f"the image {name or 'that is observed'} has shape {shape}, in which any axis could be the channels",
+                "the first one is used; set algorithm.swap_channels: true if they are last, false if they are first",
             )
-        if not self._is_team and isinstance(space, Dict) and MASK in space.spaces:
+        if not self._is_multi_agent and isinstance(space, Dict) and MASK in space.spaces:
             self._warn(
                 f"the observation has a key '{MASK}'",
-                f"agents by themselves read masks from info['{MASK}'] alone; give it there and not in the observation",
+                f"single agents read masks from info['{MASK}'] only; return it there and not in the observation",
             )
 
     @property
-    def _is_team(self) -> bool:
+    def _is_multi_agent(self) -> bool:
         return isinstance(self.env.observation_space, PackedSpace)
 
     def _play(self) -> None:
-        """Step through episodes, of which the first begins from a seed."""
+        """Step through episodes; the first one is seeded."""
         info, first = self._reset(self.env, seed=SEED)
         self.recorded.append((None, first))
         self.env.action_space.seed(SEED)
@@ -238,11 +238,11 @@ class _Check:
         while self.taken < self.steps:
             action = self._action(info)
             begun = perf_counter()
-            result = self._called(f"step({_short(action)})", lambda action=action: self._step(action))
+            result = self._call(f"step({short_repr(action)})", lambda action=action: self._step(action))
             self.seconds += perf_counter() - begun
             self.taken, length = self.taken + 1, length + 1
             info, step = self._checked_step(result)
-            self._ask_gymnasium(env_step_passive_checker, self.env, "step", result, action)
+            self._run_gymnasium_checker(env_step_passive_checker, self.env, "step", result, action)
             if not self.ended and len(self.recorded) <= self.replayed:
                 self.recorded.append((action, step))
             if step.terminated or step.truncated:
@@ -250,7 +250,7 @@ class _Check:
                 info, _ = self._reset(self.env)
 
     def _action(self, info: Mapping[str, Any]) -> Any:
-        return self._called("a random legal action", lambda: sample_legal_action(self.env, info))
+        return self._call("a random legal action", lambda: sample_legal_action(self.env, info))
 
     def _step(self, action: Any) -> Any:
         before = deepcopy(action)
@@ -261,18 +261,18 @@ class _Check:
 
     def _reset(self, env: gym.Env, seed: int | None = None) -> tuple[Mapping[str, Any], _Step]:
         call = "reset()" if seed is None else f"reset(seed={seed})"
-        result = self._called(call, lambda: env.reset(seed=seed))
+        result = self._call(call, lambda: env.reset(seed=seed))
         if not isinstance(result, tuple) or len(result) != 2:
-            raise self._break(f"{call} returned {_short(result)}", "return (observation, info)")
+            raise self._break(f"{call} returned {short_repr(result)}", "return (observation, info)")
         observation, info = result
         self._check_observation(observation, call)
         self._check_info(info, "reset", ended=False)
-        self._ask_gymnasium(env_reset_passive_checker, env, "reset", result)
+        self._run_gymnasium_checker(env_reset_passive_checker, env, "reset", result)
         return info, _Step(deepcopy(observation))
 
     def _checked_step(self, result: Any) -> tuple[Mapping[str, Any], _Step]:
         if not isinstance(result, tuple) or len(result) != 5:
-            count = f"a tuple of {len(result)}" if isinstance(result, tuple) else _short(result)
+            count = f"a tuple of {len(result)}" if isinstance(result, tuple) else short_repr(result)
             raise self._break(f"step() returned {count}", "return (observation, reward, terminated, truncated, info)")
         observation, reward, terminated, truncated, info = result
         self._check_observation(observation, "step()")
@@ -290,13 +290,13 @@ class _Check:
 
     def _check_info(self, info: Any, call: str, *, ended: bool) -> None:
         if not isinstance(info, dict):
-            raise self._break(
-                f"the info of {call}() is {_short(info)}", "return a dict, {} if there is nothing to tell"
-            )
+            raise self._break(f"the info of {call}() is {short_repr(info)}", "return a dict, {} if it is empty")
         size = sum(value.nbytes for value in info.values() if isinstance(value, np.ndarray))
         if size > LARGE_INFO:
-            self._warn(f"info has {size / 1e6:.0f} MB of arrays in it", "leave out what is not read: it costs time")
-        if MASK in info and not self._is_team:
+            self._warn(
+                f"info has {size / 1e6:.0f} MB of arrays in it", "leave out entries that nothing reads: they cost time"
+            )
+        if MASK in info and not self._is_multi_agent:
             self.masks.add(call)
             self._check_mask(info[MASK], call, ended=ended)
 
@@ -306,7 +306,7 @@ class _Check:
         if not size:
             raise self._break(f"{where} is given for {space}, whose actions cannot be masked", "leave it out")
         if not isinstance(mask, np.ndarray) or mask.shape != (size,):
-            what = f"has shape {mask.shape}" if isinstance(mask, np.ndarray) else f"is {_short(mask)}"
+            what = f"has shape {mask.shape}" if isinstance(mask, np.ndarray) else f"is {short_repr(mask)}"
             raise self._break(f"{where} {what}", f"return an array of shape ({size},), True or 1 where allowed")
         if mask.dtype.kind not in "biu" and not np.isin(mask, (0, 1)).all():
             raise self._break(f"{where} has dtype {mask.dtype} and other values than 0 and 1", "return booleans")
@@ -318,7 +318,7 @@ class _Check:
             isinstance(reward, np.ndarray) and reward.shape == () and reward.dtype.kind in "fiub"
         )
         if not scalar:
-            raise self._break(f"step() returned the reward {_short(reward)}", "return one float")
+            raise self._break(f"step() returned the reward {short_repr(reward)}", "return one float")
         if not np.isfinite(reward):
             raise self._break(f"step() returned the reward {reward}", "return finite rewards")
         return float(reward)
@@ -327,35 +327,35 @@ class _Check:
         if isinstance(flag, (bool, np.bool_)):
             return bool(flag)
         if isinstance(flag, (int, np.integer)) and flag in (0, 1):
-            self._warn(f"step() returned {name}={_short(flag)}", "return a bool")
+            self._warn(f"step() returned {name}={short_repr(flag)}", "return a bool")
             return bool(flag)
-        raise self._break(f"step() returned {name}={_short(flag)}", "return a bool")
+        raise self._break(f"step() returned {name}={short_repr(flag)}", "return a bool")
 
     # -- seeds
 
     def _check_replay(self) -> None:
-        """Repeat the first episode: by this env, and if it differs by a new one, which tells why."""
+        """Repeat the first episode in this env, and if it differs in a new one, which shows the reason."""
         place = self._differs(self.env)
         if place is None:
             return
-        if self._differs(self._made()) is None:
+        if self._differs(self._make()) is None:
             self._warn(
                 f"reset(seed={SEED}) leads to another episode after others than in a new env, from its step {place} on",
-                "let reset() set back all that an episode changes",
+                "let reset() restore everything that an episode changes",
             )
             return
         self._warn(
             f"the same seed and actions lead to different episodes (from step {place} on)",
-            "draw all random numbers from self.np_random, after super().reset(seed=seed): without it members are not "
-            "tested on the same episodes, and no run can be repeated",
+            "draw all random numbers from self.np_random, after super().reset(seed=seed): otherwise members are not "
+            "evaluated on the same episodes, and no run can be repeated",
         )
 
     def _differs(self, env: gym.Env) -> int | None:
-        """Return the first step of the recorded episode that is another one in this env, None if there is none."""
+        """Return the first step of the recorded episode that this env does not reproduce, or None."""
         _, step = self._reset(env, seed=SEED)
         for place, (action, expected) in enumerate(self.recorded):
             if place:
-                result = self._called("step()", lambda action=action: env.step(deepcopy(action)))
+                result = self._call("step()", lambda action=action: env.step(deepcopy(action)))
                 _, step = self._checked_step(result)
             if not _same(step, expected):
                 return place
@@ -363,20 +363,22 @@ class _Check:
 
     # -- calls
 
-    def _called(self, what: str, call: Callable[[], Any]) -> Any:
-        """Call into the env; what it raises is an error that says where."""
+    def _call(self, what: str, call: Callable[[], Any]) -> Any:
+        """Call the env; an exception becomes an error that names its place."""
         try:
             return call()
         except Terminated:
             raise
         except (Exception, SystemExit) as fault:
-            advice = "mend it there"
+            advice = "fix it there"
             if "seed" in str(fault) and isinstance(fault, TypeError):
                 advice = "declare reset(self, *, seed=None, options=None)"
             raise self._break(f"{what} raised {describe_exception(fault)}", advice) from None
 
-    def _ask_gymnasium(self, check: Callable[..., Any], env: gym.Env, method: str, result: Any, *given: Any) -> None:
-        """Show what a method returned to gymnasium's checker, and pass on what is not checked here better."""
+    def _run_gymnasium_checker(
+        self, check: Callable[..., Any], env: gym.Env, method: str, result: Any, *given: Any
+    ) -> None:
+        """Pass a method's result to gymnasium's checker, and report its warnings on what is not checked here."""
 
         @functools.wraps(getattr(env, method))
         def answer(*_: Any, **__: Any) -> Any:
@@ -388,11 +390,11 @@ class _Check:
             try:
                 check(shown, *given)
             except AssertionError as fault:
-                raise self._break(str(fault), "gymnasium's checker refuses it") from None
+                raise self._break(str(fault), "gymnasium's checker rejects it") from None
         for warning in caught:
             text = re.sub(r"\x1b\[\d+m", "", str(warning.message)).removeprefix("WARN: ")
             if "gymnasium" in warning.filename and not _CHECKED_HERE.search(text):
-                self._warn(text.strip().rstrip("."), "gymnasium's checker says so")
+                self._warn(text.strip().rstrip("."), "reported by gymnasium's checker")
 
 
 _CHECKED_HERE = re.compile(
@@ -402,16 +404,16 @@ _CHECKED_HERE = re.compile(
 
 
 def _misfits(observation: Any, space: gym.Space, name: str) -> Sequence[tuple[Severity, str, str]]:
-    """Say why an observation is none of a space; nothing if it is one, or becomes one without loss."""
+    """Return why an observation does not belong to a space; nothing if it does, or does after a cast without loss."""
     if isinstance(space, Dict):
         if not isinstance(observation, Mapping) or observation.keys() != space.spaces.keys():
-            keys = sorted(observation) if isinstance(observation, Mapping) else _short(observation)
+            keys = sorted(observation) if isinstance(observation, Mapping) else short_repr(observation)
             return [("error", f"{name} is {keys} and not a dict of {sorted(space.spaces)}", "return all keys, no more")]
         pairs = [(observation[key], part, f"{name}[{key!r}]") for key, part in space.spaces.items()]
         return [found for pair in pairs for found in _misfits(*pair)]
     if isinstance(space, Tuple):
         if not isinstance(observation, tuple) or len(observation) != len(space.spaces):
-            return [("error", f"{name} is {_short(observation)}", f"return a tuple of {len(space.spaces)}")]
+            return [("error", f"{name} is {short_repr(observation)}", f"return a tuple of {len(space.spaces)}")]
         pairs = [(observation[i], part, f"{name}[{i}]") for i, part in enumerate(space.spaces)]
         return [found for pair in pairs for found in _misfits(*pair)]
     return _array_misfits(observation, space, name)
@@ -424,12 +426,16 @@ def _array_misfits(observation: Any, space: gym.Space, name: str) -> Sequence[tu
         given = np.empty(0, object)
     dtype = np.dtype(space.dtype)
     if given.dtype.kind not in "fiub":
-        return [("error", f"{name} is {_short(observation)}", f"return an array of {dtype}")]
+        return [("error", f"{name} is {short_repr(observation)}", f"return an array of {dtype}")]
     if given.shape != (space.shape or ()):
         return [("error", f"{name} has shape {given.shape}, and its space {space.shape}", "make them equal")]
     if given.dtype.kind == "f" and dtype.kind != "f":
         return [
-            ("error", f"{name} has dtype {given.dtype}, and its space {dtype}, which would cut it", "make them equal")
+            (
+                "error",
+                f"{name} has dtype {given.dtype}, and its space {dtype}, which would truncate it",
+                "make them equal",
+            )
         ]
     if not np.isfinite(given).all():
         return [("error", f"{name} has {given[~np.isfinite(given)][0]} in it", "return finite numbers")]
@@ -445,10 +451,10 @@ def _array_misfits(observation: Any, space: gym.Space, name: str) -> Sequence[tu
 
 
 def _bounds(space: gym.Space) -> tuple[Any, Any]:
-    """Return the smallest and the largest legal numbers of a space, with a little room for rounding."""
+    """Return the smallest and the largest legal values of a space, with a tolerance for rounding."""
     if isinstance(space, Box):
-        room = 1e-5 * np.maximum(1.0, np.abs(np.nan_to_num(space.high))) if space.dtype.kind == "f" else 0
-        return space.low - room, space.high + room
+        tolerance = 1e-5 * np.maximum(1.0, np.abs(np.nan_to_num(space.high))) if space.dtype.kind == "f" else 0
+        return space.low - tolerance, space.high + tolerance
     if isinstance(space, Discrete):
         return space.start, space.start + space.n - 1
     if isinstance(space, MultiDiscrete):
@@ -472,10 +478,3 @@ def _has_layer(env: Any, kind: type) -> bool:
             return True
         env = env.env
     return False
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, np.ndarray) and value.size > 4:
-        return f"an array of shape {value.shape} and dtype {value.dtype}"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -31,8 +31,6 @@ __all__ = [
     "Tree",
     "check_action_space",
     "check_observation_space",
-    "encode",
-    "flat_size",
     "mask_size",
     "space_from_json",
     "space_to_json",
@@ -465,16 +463,6 @@ def _scale(image: Box) -> tuple[float, float]:
     """Return the lower bound of an image and the distance to the upper one; 0 and 1 if they are not finite."""
     low, high = float(image.low.min()), float(image.high.max())
     return (low, high - low) if 0 < high - low <= MAX_SPAN else (0.0, 1.0)
-
-
-def flat_size(space: Space) -> int:
-    """Return the number of columns of a row for one observation of this space."""
-    return ObservationEncoder(space).size
-
-
-def encode(space: Space, observation: Tree) -> np.ndarray:
-    """Encode an observation once; for repeated use make an `ObservationEncoder`."""
-    return ObservationEncoder(space).encode(observation)
 
 
 def space_to_json(space: Space) -> dict[str, Any]:

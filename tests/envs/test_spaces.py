@@ -16,8 +16,6 @@ from agilerl_like.envs import (
     ObservationEncoder,
     check_action_space,
     check_observation_space,
-    encode,
-    flat_size,
     mask_size,
     space_from_json,
     space_to_json,
@@ -26,6 +24,10 @@ from agilerl_like.envs import (
 from agilerl_like.envs.array_backend import TorchBackend
 from agilerl_like.envs.spaces import ambiguous_images, channel_layout
 from agilerl_like.errors import ConfigurationError, EnvStepError
+
+
+def encode(space, observations):
+    return ObservationEncoder(space).encode(observations)
 
 
 @st.composite
@@ -132,7 +134,7 @@ def test_rows_of_numbers(space, observations, rows):
     encoded = encode(space, observations)
     np.testing.assert_array_equal(encoded, rows)
     assert encoded.dtype == np.float32
-    assert flat_size(space) == len(rows[0])
+    assert ObservationEncoder(space).size == len(rows[0])
     # one observation alone, and a batch of batches [2, 1, …]
     np.testing.assert_array_equal(encode(space, observations[0]), rows[0])
     np.testing.assert_array_equal(encode(space, np.stack([observations[:1]] * 2)), [[rows[0]]] * 2)
@@ -480,7 +482,7 @@ def nested(space, levels):
 )
 def test_observations_that_are_accepted(space):
     check_observation_space(space)
-    assert flat_size(space) == gym.spaces.utils.flatdim(space)  # 8 * 8 * 3 is a multiple of 4
+    assert ObservationEncoder(space).size == gym.spaces.utils.flatdim(space)  # 8 * 8 * 3 is a multiple of 4
 
 
 @pytest.mark.parametrize(
