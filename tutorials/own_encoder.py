@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 
 from agilerl_like import PPO, Mutations, TournamentSelection, make_vect_envs, register, train_on_policy
-from agilerl_like.modules.base import EvolvableModule
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.networks.architecture import EncoderKind
 
@@ -21,8 +20,6 @@ class SymlogMLP(EvolvableMLP):
 
     def layer_input(self, name, x):  # input of each layer: when units are removed, later layers are refitted to it
         return super().layer_input(name, x.sign() * torch.log1p(x.abs()))
-
-    pullback = EvolvableModule.pullback  # gradients by autograd
 
 
 register("encoder", "symlog", EncoderKind(SymlogSpec, SymlogMLP, "vectors"))

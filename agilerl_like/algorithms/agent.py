@@ -38,7 +38,7 @@ from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout, row_bytes
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.update import Values
-from agilerl_like.modules.base import UnitMaps
+from agilerl_like.modules.evolvable_module import UnitMaps
 from agilerl_like.modules.layers import skip_init
 from agilerl_like.modules.param_stack import (
     clone_module,

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import check_mapping
+from agilerl_like.modules.spec import check_mapping
 from agilerl_like.networks.architecture import NET_CONFIG_KEYS
 
 Spaces = Mapping[str, gymnasium.Space] | Sequence[gymnasium.Space]

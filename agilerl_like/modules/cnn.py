@@ -17,18 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import (
-    Arguments,
-    EvolvableModule,
-    OperatorKind,
-    UnitAxes,
-    UnitChange,
-    UnitMaps,
-    check_field_type,
-    check_limits,
-    check_range,
-    size_steps,
-)
 from agilerl_like.modules.cnn_defaults import LIMITS, default_conv_layers
 from agilerl_like.modules.conv_layers import (
     CHANNEL_STEPS,
@@ -44,9 +32,11 @@ from agilerl_like.modules.conv_layers import (
     compose_kernels,
     output_sizes,
 )
+from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import SKIP, Activation, LayerNorm
 from agilerl_like.modules.mlp import IDEMPOTENT
+from agilerl_like.modules.spec import Arguments, OperatorKind, check_field_type, check_limits, check_range, size_steps
 
 Extent = int | tuple[int, ...]
 """A length: one for all axes of the image, or one for each."""

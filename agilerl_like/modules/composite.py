@@ -13,17 +13,8 @@ import torch
 from torch import Tensor
 
 from agilerl_like.errors import unknown_name
-from agilerl_like.modules.base import (
-    Arguments,
-    EvolvableModule,
-    OperatorKind,
-    Spec,
-    SpecT,
-    UnitAxes,
-    UnitChange,
-    UnitMaps,
-    size_steps,
-)
+from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange, UnitMaps
+from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, SpecT, size_steps
 
 CompositeSpecT = TypeVar("CompositeSpecT", bound="CompositeSpec")
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import EvolvableModule, FadingSpec, UnitMaps, check_input_output_sizes, check_limits
+from agilerl_like.modules.evolvable_module import EvolvableModule, UnitMaps
 from agilerl_like.modules.layers import (
     ACTIVATIONS,
     ZERO_PRESERVING,
@@ -28,6 +28,7 @@ from agilerl_like.modules.layers import (
     default_weights,
     draw_weights_,
 )
+from agilerl_like.modules.spec import FadingSpec, check_input_output_sizes, check_limits
 
 CHANNEL_STEPS = (8, 16, 32)
 """How many channels a mutation adds or removes (AgileRL's choice)."""

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from agilerl_like.envs.spaces import Leaf
-from agilerl_like.modules.base import EvolvableModule, Spec
+from agilerl_like.modules.evolvable_module import EvolvableModule
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
+from agilerl_like.modules.spec import Spec
 
 SpecT = TypeVar("SpecT", bound=Spec)
 

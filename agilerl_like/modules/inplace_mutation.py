@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import Arguments, EvolvableModule
+from agilerl_like.modules.evolvable_module import EvolvableModule
+from agilerl_like.modules.spec import Arguments
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
 NUM_RANDOM_STATES = 256

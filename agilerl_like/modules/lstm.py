@@ -18,21 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import (
-    Arguments,
-    EvolvableModule,
-    OperatorKind,
-    Spec,
-    UnitAxes,
-    UnitChange,
-    UnitMaps,
-    check_limits,
-    check_range,
-    size_steps,
-)
+from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import Residual
 from agilerl_like.modules.recurrent_cells import Cell, EpisodeStarts, GRUCell, HiddenState, LSTMCell
+from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_range, size_steps
 
 CELLS: dict[str, type[Cell]] = {"LSTM": LSTMCell, "GRU": GRUCell}
 UNIT_STEPS = (16, 32, 64)

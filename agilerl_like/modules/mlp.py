@@ -16,19 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import (
-    Arguments,
-    EvolvableModule,
-    FadingSpec,
-    OperatorKind,
-    UnitAxes,
-    UnitChange,
-    check_input_output_sizes,
-    check_limits,
-    check_range,
-    num_floats,
-    size_steps,
-)
+from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import (
     SKIP,
@@ -37,6 +25,16 @@ from agilerl_like.modules.layers import (
     Linear,
     NoisyLinear,
     apply_to_subset,
+)
+from agilerl_like.modules.spec import (
+    Arguments,
+    FadingSpec,
+    OperatorKind,
+    check_input_output_sizes,
+    check_limits,
+    check_range,
+    num_floats,
+    size_steps,
 )
 
 NODE_STEPS = (16, 32, 64)

@@ -19,26 +19,17 @@ from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import Leaf
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import (
-    Arguments,
-    EvolvableModule,
-    OperatorKind,
-    Spec,
-    UnitAxes,
-    UnitChange,
-    check_limits,
-    check_mapping,
-    check_range,
-)
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.composite import CompositeModule, CompositeSpec
 from agilerl_like.modules.conv_layers import ImageEncoder
+from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange
 from agilerl_like.modules.history_lstm import EvolvableHistoryLSTM, HistoryLSTMSpec
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import Activation, Linear, check_activation
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
+from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_mapping, check_range
 from agilerl_like.registry import Registry, registered
 
 

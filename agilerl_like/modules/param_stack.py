@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.modules.base import EvolvableModule
+from agilerl_like.modules.evolvable_module import EvolvableModule
 from agilerl_like.modules.layers import LayerNorm, MemberAware
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)

@@ -12,16 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import (
-    Arguments,
-    EvolvableModule,
-    Spec,
-    UnitAxes,
-    UnitChange,
-    check_limits,
-    check_range,
-    size_steps,
-)
+from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange
+from agilerl_like.modules.spec import Arguments, Spec, check_limits, check_range, size_steps
 
 ResidualSpecT = TypeVar("ResidualSpecT", bound="ResidualSpec")
 

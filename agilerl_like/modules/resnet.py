@@ -14,7 +14,6 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import Arguments, OperatorKind
 from agilerl_like.modules.conv_layers import (
     CHANNEL_STEPS,
     Conv,
@@ -29,6 +28,7 @@ from agilerl_like.modules.conv_layers import (
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import SKIP, Activation
 from agilerl_like.modules.residual_trunk import ResidualModule, ResidualSpec
+from agilerl_like.modules.spec import Arguments, OperatorKind
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.modules.base import OperatorKind, UnitAxes, check_input_output_sizes, num_floats
+from agilerl_like.modules.evolvable_module import UnitAxes
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import Activation, LayerNorm, Linear, Residual, check_activation
 from agilerl_like.modules.residual_trunk import ResidualModule, ResidualSpec
+from agilerl_like.modules.spec import OperatorKind, check_input_output_sizes, num_floats
 
 
 @dataclass(frozen=True)

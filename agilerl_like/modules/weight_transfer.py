@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.modules.base import Arguments, EvolvableModule, UnitAxes, UnitChange, UnitMaps
+from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.layers import LayerNorm, Linear
 from agilerl_like.modules.param_stack import ParamSlot, bind_parameters_, slots_of, update_count_flags, views
+from agilerl_like.modules.spec import Arguments
 
 
 class WeightMap(NamedTuple):

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import Arguments, EvolvableModule, UnitChange, UnitMaps
 from agilerl_like.modules.composite import CompositeModule, maps_of
+from agilerl_like.modules.evolvable_module import EvolvableModule, UnitChange, UnitMaps
 from agilerl_like.modules.layers import RunningNorm, skip_init
 from agilerl_like.modules.lstm import LSTMSpec, carry_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.param_stack import alias_parameter, rebuild_with
+from agilerl_like.modules.spec import Arguments
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution

@@ -13,23 +13,16 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from agilerl_like.envs.spaces import Leaf, ObservationEncoder
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.base import (
-    Arguments,
-    EvolvableModule,
-    OperatorKind,
-    Spec,
-    check_limits,
-    check_mapping,
-    check_range,
-)
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.composite import CompositeSpec
+from agilerl_like.modules.evolvable_module import EvolvableModule
 from agilerl_like.modules.flatten_inputs import FlatMLP, FlatSimBa
 from agilerl_like.modules.lstm import LSTMSpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
+from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_mapping, check_range
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.passage import Absent
 from agilerl_like.registry import Registry, registered

@@ -19,12 +19,9 @@ from torch.func import functional_call
 
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.base import (
-    EvolvableModule,
-    Spec,
-    check_mapping,
-)
 from agilerl_like.modules.composite import CompositeModule, CompositeSpec
+from agilerl_like.modules.evolvable_module import EvolvableModule
+from agilerl_like.modules.spec import Spec, check_mapping
 from agilerl_like.networks.passage import Absent
 
 Branch = Literal["actor", "critic"]

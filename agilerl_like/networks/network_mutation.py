@@ -20,7 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.modules.base import Arguments, UnitChange, UnitMaps
+from agilerl_like.modules.evolvable_module import UnitChange, UnitMaps
+from agilerl_like.modules.spec import Arguments
 from agilerl_like.modules.weight_transfer import RecordedLinear, transfer_weights_
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.custom import EvolvableCustom

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agilerl_like.modules.base import Arguments, EvolvableModule, Spec, UnitAxes, UnitChange
+from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange
+from agilerl_like.modules.spec import Arguments, Spec
 
 
 @dataclass(frozen=True)
