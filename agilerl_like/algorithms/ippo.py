@@ -370,7 +370,9 @@ class IPPO(EvolvableAlgorithm):
         Raises:
             ConfigurationError: an unknown agent, or an observation or mask that does not fit.
         """
-        return get_action_by_agent(self, obs, infos or {})
+        for agent in obs:
+            self.get_group_id(agent)  # raises for an unknown agent
+        return get_action_by_agent(self.agent_groups, self.learners, obs, infos or {})
 
     def learn(
         self,
