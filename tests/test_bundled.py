@@ -14,7 +14,7 @@ from agilerl_like.errors import ConfigurationError
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 
-def test_every_file_has_a_name_an_environment_and_a_line_that_says_what_it_is_for(capsys):
+def test_every_file_has_a_name_an_environment_and_a_summary(capsys):
     assert main(["configs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for path in CONFIGS.glob("*/*.yaml"):

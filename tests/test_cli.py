@@ -69,7 +69,7 @@ def metrics(folder):
 
 
 class TestTrain:
-    def test_leaves_all_there_is_to_know_about_the_run(self, file, tmp_path, capsys):
+    def test_run_folder_has_all_files(self, file, tmp_path, capsys):
         assert main(["train", file, "--seed", "3", "--training.max-steps", "1.28e2"]) == 0
         (folder,) = (tmp_path / "runs").iterdir()
         assert folder.name.startswith("CartPole-v1-PPO-2")
@@ -84,7 +84,7 @@ class TestTrain:
         assert "best fitness" in said
         assert str(folder.relative_to(tmp_path)) in said
 
-    def test_the_written_configuration_gives_the_same_run_again(self, run, tmp_path):
+    def test_written_configuration_reproduces_the_run(self, run, tmp_path):
         assert main(["train", str(run / "config.yaml"), "--run.name", "again"]) == 0
         header = (run.parent / "again" / "config.yaml").read_text().splitlines()[0]
         assert header == "# agilerl-like train config.yaml --run.name ANOTHER repeats this run"
@@ -99,13 +99,13 @@ class TestTrain:
         assert len(set(names)) == 3
         assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(names)
 
-    def test_a_name_that_is_taken_is_refused_and_what_is_there_stays(self, run, file, capsys):
+    def test_existing_run_name_is_an_error_and_its_files_stay(self, run, file, capsys):
         before = (run / "metrics.csv").read_bytes()
         assert main(["train", file, "--run.name", "first"]) == 2
         assert "run.name='first' is taken" in capsys.readouterr().err
         assert (run / "metrics.csv").read_bytes() == before
 
-    def test_prints_the_whole_configuration_and_does_nothing(self, file, tmp_path, capsys):
+    def test_print_config_prints_all_settings_and_exits(self, file, tmp_path, capsys):
         assert main(["train", file, "--print-config", "--seed", "3"]) == 0
         assert Config.model_validate(yaml.safe_load(capsys.readouterr().out)) == load(file, ["--seed", "3"])
         assert not (tmp_path / "runs").exists()
@@ -130,14 +130,14 @@ class TestTrain:
 
 
 class TestResume:
-    def test_the_command_that_is_named_can_be_typed(self, file, tmp_path, capsys):
+    def test_printed_commands_can_be_executed(self, file, tmp_path, capsys):
         assert main(["train", file, "--run.dir", "my runs", "--run.name", "a b", "--run.plot", "false"]) == 0
         assert main(["train", file, "--run.dir", "my runs", "--run.name", "a b"]) == 2
         command = shlex.split(capsys.readouterr().err.rpartition("to resume that run: ")[2])
         assert command == ["agilerl-like", "resume", "my runs/a b"]
         assert main(command[1:]) == 0
 
-    def test_a_run_that_has_ended_goes_on_beyond_what_it_has_reached(self, file, tmp_path, capsys):
+    def test_finished_run_continues_with_larger_limits(self, file, tmp_path, capsys):
         def goes_on(*options):
             assert main(["resume", str(folder), *options]) == 0
             return "to continue it needs " not in capsys.readouterr().out
@@ -187,7 +187,7 @@ class TestResume:
             (("--run.dir", "elsewhere"), "run.dir='elsewhere' is 'runs' in this run"),
         ],
     )
-    def test_what_a_run_keeps_cannot_be_changed(self, run, capsys, options, message):
+    def test_fixed_settings_cannot_be_changed_on_resume(self, run, capsys, options, message):
         before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
         capsys.readouterr()
         assert main(["resume", str(run), *options, "--training.max-steps", "512"]) == 2
@@ -198,12 +198,12 @@ class TestResume:
         assert "max_steps" not in said
         assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
-    def test_all_that_a_run_keeps_is_told_at_once(self, run, capsys):
+    def test_all_forbidden_changes_are_reported_at_once(self, run, capsys):
         assert main(["resume", str(run), "--seed", "4", "--algorithm.lr", "1e-3", "--population.size", "3"]) == 2
         said = capsys.readouterr().err
         assert all(f"{name} in this run" in said for name in ("seed=4 is 3", "lr=0.001 is 0.0001", "size=3 is 2"))
 
-    def test_what_may_change_takes_effect_and_is_written_down(self, run, capsys):
+    def test_changed_settings_take_effect_on_resume_and_are_saved(self, run, capsys):
         options = ("--training.max-steps", "512", "--training.evo-steps", "64", "--training.eval-loop", "3")
         options += ("--environment.backend", "sync", "--mutation", "none")
         assert main(["resume", str(run), *options]) == 0
@@ -211,10 +211,10 @@ class TestResume:
         rows = metrics(run)
         steps = [int(row["env_steps"]) for row in rows]
         assert steps == [128, 128, 256, 256, 320, 320, 384, 384, 448, 448, 512, 512]
-        assert len({row["uid"] for row in rows[-8:]}) == 2  # nobody was born any more
+        assert len({row["uid"] for row in rows[-8:]}) == 2  # no more offspring
         assert load(run / "config.yaml") == load(run / "config.yaml", options)
 
-    def test_a_word_like_none_is_still_a_word_when_a_run_goes_on(self, run, file, tmp_path, capsys):
+    def test_kwargs_text_none_stays_text_in_a_resumed_run(self, run, file, tmp_path, capsys):
         """The env must be given the same arguments, or it is another one."""
         (tmp_path / "worlds_of_words.py").write_text(WORDS)
         options = ("--environment.id", "worlds_of_words:make", "--environment.kwargs.opponent", "'none'")
@@ -230,12 +230,12 @@ class TestResume:
 
 
 class TestEval:
-    def test_plays_as_many_episodes_as_asked_for_in_the_env_of_the_run(self, run, capsys):
+    def test_eval_runs_the_given_number_of_episodes_in_the_env_of_the_run(self, run, capsys):
         assert main(["eval", str(run), "--episodes", "70", "--seed", "1"]) == 0
         said = capsys.readouterr().out
         assert "mean return 5.00 ± 0.00 over 70 episodes (from 5.00 to 5.00, 5 steps on average, seed 1)" in said
 
-    def test_a_seed_names_the_episodes(self, run, capsys):
+    def test_seed_determines_the_episodes(self, run, capsys):
         def said(*arguments):
             assert main(["eval", *arguments, "--env", "CartPole-v1", "--episodes", "20"]) == 0
             return capsys.readouterr().out.splitlines()[-1]
@@ -246,7 +246,7 @@ class TestEval:
         assert said(str(run), "--seed", "2").split(" (")[0] != first.split(" (")[0]
         assert said(str(run)).split("seed ")[1] != said(str(run)).split("seed ")[1]
 
-    def test_an_agent_without_a_run_needs_an_env(self, run, tmp_path, capsys):
+    def test_agent_without_a_run_needs_an_env_option(self, run, tmp_path, capsys):
         PPO.load(run / "best").save_checkpoint(tmp_path / "elsewhere" / "agent")
         agent = str(tmp_path / "elsewhere" / "agent")
         assert main(["eval", agent]) == 2
@@ -255,7 +255,7 @@ class TestEval:
         assert main(["eval", agent, "--env", "Acrobot-v1"]) == 2
         assert "env='Acrobot-v1' has Box" in capsys.readouterr().err
 
-    def test_the_env_of_the_run_is_named_if_it_does_not_suit_the_agent(self, run, capsys):
+    def test_env_that_does_not_fit_the_agent_is_an_error(self, run, capsys):
         config = run / "config.yaml"
         config.write_text(config.read_text().replace("CartPole-v1", "Acrobot-v1"))
         assert main(["eval", str(run)]) == 2
@@ -263,14 +263,14 @@ class TestEval:
 
 
 class TestProbe:
-    def test_prints_question_and_answers(self, capsys, monkeypatch):
+    def test_probe_prints_question_and_answers(self, capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", "120")
         assert main(["probe", "ConstantReward", "ActionSign"]) == 0
         said = capsys.readouterr().out
         for words in ("does the critic learn a constant?", "V(0) = 1", "ActionSign", "a(0) = 1", "yes"):
             assert words in said
 
-    def test_exit_code_1_says_that_one_is_not_solved(self, capsys, monkeypatch):
+    def test_exit_code_1_if_a_probe_is_not_solved(self, capsys, monkeypatch):
         right = PROBES["ConstantReward"]
         monkeypatch.setattr(
             "agilerl_like.cli.probe.PROBES",
@@ -281,7 +281,7 @@ class TestProbe:
         assert [answer in row for row in rows for answer in (" yes ", " no ")] == [True, False, False, True]
 
     @pytest.mark.parametrize("worlds", [PROBES, MULTI_AGENT_PROBES], ids=["agents", "teams"])
-    def test_no_column_is_lost_where_80_columns_are_all_there_is(self, worlds):
+    def test_all_columns_fit_into_80_characters(self, worlds):
         long = Answer("action", "[0.25, 0.75, -1]", (-0.123456,) * 3, (-0.123456,) * 3, 0.1, "adversary_0")
         console = Console(file=io.StringIO(), width=80)
         table = _table(worlds, 80)
@@ -293,7 +293,7 @@ class TestProbe:
         assert all(heading in lines[1] for heading in ("probe", "known", "found", "solved", "seconds"))
         assert sum("yes" in line and "12.3" in line for line in lines) == len(worlds)
 
-    def test_asks_every_agent_of_a_team(self, capsys, monkeypatch):
+    def test_multi_agent_probe_checks_every_agent(self, capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", "120")
         assert main(["probe", "OwnReward", "--teams"]) == 0
         said = capsys.readouterr().out
@@ -302,7 +302,7 @@ class TestProbe:
 
 
 class TestPlot:
-    def test_draws_the_run(self, run, capsys):
+    def test_plots_the_run(self, run, capsys):
         capsys.readouterr()
         assert main(["plot", str(run)]) == 0
         assert capsys.readouterr().out.strip() == str(run / "evolution.png")
@@ -314,14 +314,14 @@ class TestProgram:
         assert main(["--help"]) == main([]) == 0
         page = capsys.readouterr().out
         for command in ("train", "resume", "eval", "plot", "probe"):
-            assert sum(line.startswith(f"  {command} ") for line in page.splitlines()) == 2  # asked for twice
+            assert sum(line.startswith(f"  {command} ") for line in page.splitlines()) == 2  # the command ran twice
         assert max(map(len, page.splitlines())) <= 120
 
     def test_version(self, capsys):
         assert main(["--version"]) == 0
         assert capsys.readouterr().out == f"agilerl-like {agilerl_like.__version__}\n"
 
-    def test_an_unknown_command_is_told_the_nearest_one(self, capsys):
+    def test_unknown_command_suggests_the_nearest_one(self, capsys):
         assert main(["trian", "cartpole.yaml"]) == 2
         assert capsys.readouterr().err == "agilerl-like: command='trian' is unknown; did you mean 'train'?\n"
 
@@ -356,7 +356,7 @@ class TestMistakes:
             (["plot", "nowhere"], 2, "nowhere/metrics.csv does not exist"),
         ],
     )
-    def test_are_said_in_one_line_and_leave_nothing(self, file, tmp_path, capsys, arguments, code, message):
+    def test_errors_are_one_line_and_leave_no_files(self, file, tmp_path, capsys, arguments, code, message):
         assert main(arguments) == code
         said = capsys.readouterr()
         assert message in said.err
@@ -364,7 +364,7 @@ class TestMistakes:
         assert said.err.count("\n") == 1
         assert [path.name for path in tmp_path.iterdir()] == ["soon_over.yaml"]
 
-    def test_a_checkpoint_that_was_damaged(self, run, capsys):
+    def test_damaged_checkpoint(self, run, capsys):
         weights = run / "best" / "agent.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1])
         assert main(["eval", str(run)]) == 74
@@ -397,7 +397,7 @@ def test_learning_by_autograd_loads_no_symbolic_algebra(file):
 
 def test_a_reader_who_has_enough_is_no_fault():
     with python("-m", "agilerl_like", "train", "--help", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        child.stdout.close()  # before anything was said
+        child.stdout.close()  # before any output
         assert child.stderr.read() == ""
     assert child.returncode == 128 + signal.SIGPIPE
 

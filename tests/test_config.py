@@ -96,7 +96,7 @@ def refusal(read, text, *overrides):
 class TestDefaults:
     config = Config.model_validate({"environment": {"id": "CartPole-v1"}})
 
-    def test_are_those_of_what_is_configured(self):
+    def test_defaults_equal_those_of_the_classes(self):
         assert self.config.algorithm.settings() == asdict(PPOConfig())
         assert asdict(self.config.training) == asdict(TrainingArguments())
         assert self.config.selection.strategy == TournamentSelection()
@@ -105,25 +105,25 @@ class TestDefaults:
         assert NetworkSpec.from_net_config(self.config.network.model_dump()) == NetworkSpec()
         assert RangeConfig(min=1, max=2).parameter == RLParameter(1, 2)
 
-    def test_no_setting_of_evolution_is_forgotten(self):
+    def test_every_argument_of_evolution_is_a_setting(self):
         by_hand = {"rand_seed", "device", "accelerator"}  # nothing for a file
         assert set(MutationConfig.model_fields) - {"name"} == {field.name for field in fields(Mutations)} - by_hand
         assert set(RangeConfig.model_fields) == {field.name for field in fields(RLParameter)}
 
-    def test_every_setting_says_what_it_means(self):
+    def test_every_setting_has_a_description(self):
         sections = [
             section for kind in (Section, StrategySection) for section in kind.__subclasses__() if section is not Config
         ]
         silent = [(s.__name__, n) for s in sections for n, info in s.model_fields.items() if not info.description]
         assert silent == []
 
-    def test_a_configuration_cannot_change(self):
+    def test_configurations_are_immutable(self):
         with pytest.raises(ValidationError, match="frozen"):
             self.config.seed = 3  # pyright: ignore[reportAttributeAccessIssue]  # which is the point
 
 
 class TestReading:
-    def test_what_is_dumped_reads_as_the_same(self, read):
+    def test_yaml_round_trip(self, read):
         config = read(
             CARTPOLE + "hyperparameters: {lr: {min: 1e-5, max: 1e-2}, batch_size: {min: 16, max: 64}}\n"
             "network: {encoder_config: {hidden_size: [32, 32], activation: Tanh}, latent_dim: 16}\n"
@@ -134,7 +134,7 @@ class TestReading:
         assert config.selection.strategy == TruncationSelection(0.5)
 
     @given(PLAIN_DATA)
-    def test_data_is_read_as_it_was_written_whatever_text_looks_like(self, data):
+    def test_yaml_round_trip_of_ambiguous_text(self, data):
         text = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True)
         assert parse_value(text, "data").data == data
         assert yaml.safe_load(text) == data  # by those, too, who read YAML 1.1
@@ -144,7 +144,7 @@ class TestReading:
         config = Config.model_validate({"environment": {"id": "a", "kwargs": {text: text}}, "run": {"name": text}})
         assert read(config.to_yaml()) == config
 
-    def test_what_is_not_finite_stays_what_it_is(self, read):
+    def test_infinite_values_round_trip(self, read):
         text = "environment: {id: a, kwargs: {high: .inf, low: -.INF, unknown: .nan}}"
         again = read(read(text).to_yaml()).environment.kwargs
         assert (again["high"], again["low"]) == (math.inf, -math.inf)
@@ -170,29 +170,29 @@ class TestReading:
             *((text, None) for text in ("null", "~", "none", "None")),
         ],
     )
-    def test_text_without_quotes_is_read_by_the_rules_of_yaml_1_2(self, read, text, value):
+    def test_plain_scalars_follow_yaml_1_2(self, read, text, value):
         written = read(f"environment: {{id: a, kwargs: {{written: {text}}}}}").environment.kwargs["written"]
         assert (written, type(written)) == (value, type(value))
 
     @pytest.mark.parametrize(
         "text", ["007", "1:30", "20240131_120000", "1e5", "0x1F", "on", "true", "2024-13-45", "1.0"]
     )
-    def test_a_name_is_the_text_that_was_written(self, read, text):
+    def test_names_keep_their_original_text(self, read, text):
         in_file = read(CARTPOLE + f"run: {{name: {text}, dir: {text}}}").run
         by_option = read(CARTPOLE + "run: {name: 8}", "--run.name", text, "--run.dir", text).run
         assert (in_file.name, in_file.dir) == (by_option.name, by_option.dir) == (text, Path(text))
         assert read(CARTPOLE + "run: {name: 8}", "--run", f"{{name: {text}}}").run.name == text
 
-    def test_no_name_is_a_new_one(self, read):
+    def test_missing_run_name_creates_a_new_folder(self, read):
         for overrides in (("--run.name", "none"), ("--run.name", "")):
             assert read(CARTPOLE + "run: {name: first}", *overrides).run.name == ""
 
     @given(st.floats(min_value=1e-300, max_value=1e300), st.integers(min_value=1, max_value=10**15))
-    def test_every_number_is_read_as_python_writes_it(self, real, whole):
+    def test_numbers_round_trip(self, real, whole):
         data = Draft({}).override(["--a", repr(real), "--b", f"{whole:_}", "--c", f"-{real!r}"]).data
         assert data == {"a": real, "b": whole, "c": -real}
 
-    def test_an_option_is_what_it_would_be_in_the_file(self, read):
+    def test_option_equals_the_setting_in_a_file(self, read):
         by_options = read(
             CARTPOLE,
             *("--seed", "3", "--training.max-steps", "1e5", "--training.evo_steps=20_000", "--algorithm.lr", "3e-4"),
@@ -206,17 +206,17 @@ class TestReading:
         )
         assert by_options == by_file
 
-    def test_options_come_last_and_the_file_stays_as_it_was(self, read):
+    def test_options_override_the_file_which_stays_unchanged(self, read):
         text = CARTPOLE + "algorithm: {lr: 1e-3, gamma: 0.9}\nmutation: {rl_hp: 1}"
         changed = read(text, "--algorithm.lr", "2e-3", "--mutation", "none").algorithm
         assert (changed.lr, changed.gamma) == (2e-3, 0.9)
         assert read(text, "--mutation", "None").mutation is None
         assert read(CARTPOLE + "mutation: none", "--mutation.rl-hp", "0.5").mutation == MutationConfig(rl_hp=0.5)
 
-    def test_a_heading_with_nothing_below_it_says_nothing(self, read):
+    def test_empty_section_is_ignored(self, read):
         assert read(CARTPOLE + "mutation:\n  # rl_hp: 0.5\ntraining:\n").mutation == MutationConfig()
 
-    def test_the_kind_of_a_range_is_that_of_its_setting(self, read):
+    def test_dtype_of_a_range_is_that_of_its_setting(self, read):
         ranges = "{lr: {min: 1e-4, max: 1}, update_epochs: {min: 1, max: 8}, target_kl: {min: 0.01, max: 1}}"
         hp_config = read(CARTPOLE + f"algorithm: {{target_kl: 0.02}}\nhyperparameters: {ranges}").agent_arguments()
         kinds = {name: parameter.dtype for name, parameter in hp_config["hp_config"].items()}
@@ -282,12 +282,12 @@ class TestRefusing:
             ("seed: -1", "seed=-1: input should be greater than or equal to 0"),
         ],
     )
-    def test_names_the_field_its_value_what_is_allowed_and_the_place(self, read, text, message):
+    def test_error_names_field_value_allowed_values_and_location(self, read, text, message):
         said = refusal(read, text if text.startswith("environment") else CARTPOLE + text)
         assert message in said
         assert said.count("run.yaml, line") == (0 if "population: {size: 1}" in text or "lies outside" in said else 1)
 
-    def test_all_problems_come_at_once(self, read):
+    def test_all_problems_are_reported_at_once(self, read):
         said = refusal(
             read, CARTPOLE + "algorithm:\n  lr: -1\n  gamma: 2\ntraining: {target: .inf}", "--run.treads", "2"
         )
@@ -296,7 +296,7 @@ class TestRefusing:
             assert problem.endswith(f"run.yaml, line {line})")
         assert "did you mean 'threads' or 'trackers'? (--run.treads)" in said
 
-    def test_contradictions_are_found_before_any_env_is_made(self, read):
+    def test_inconsistent_settings_are_reported_before_any_env_is_made(self, read):
         assert "batch_size=300" in refusal(
             read, "environment: {id: NoSuchEnv-v0}\nalgorithm: {batch_size: 300, learn_step: 256}"
         )
@@ -326,7 +326,7 @@ class TestRefusing:
             ("007: 2", "config key='007' is unknown"),
         ],
     )
-    def test_a_file_that_is_no_configuration(self, read, text, message):
+    def test_file_that_is_not_a_configuration(self, read, text, message):
         assert message in refusal(read, text)
 
     @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ class TestRefusing:
             ),
         ],
     )
-    def test_the_option_without_which_all_would_be_well_is_blamed_and_not_the_file(self, read, options, said):
+    def test_problem_caused_by_an_option_is_located_at_the_option(self, read, options, said):
         text = (
             "environment: {id: CartPole-v1, num_envs: 4}\nalgorithm: {learn_step: 64, batch_size: 32}\n"
             "hyperparameters: {lr: {min: 1e-5, max: 1e-2}}"
@@ -360,11 +360,11 @@ class TestRefusing:
         assert said in refusal(read, text, *options.split())
         assert "run.yaml" not in refusal(read, text, *options.split())
 
-    def test_a_line_of_the_file_is_blamed_whatever_options_are_given_besides(self, read):
+    def test_problem_of_the_file_is_located_in_the_file_despite_other_options(self, read):
         text = CARTPOLE + "hyperparameters: {lr: {min: -1, max: 1e-2}}"
         assert "run.yaml, line 2)" in refusal(read, text, "--hyperparameters.lr.grow-factor", "1.5", "--seed", "1")
 
-    def test_a_file_that_is_no_file(self, read, tmp_path):
+    def test_path_that_is_not_a_file(self, read, tmp_path):
         (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
         for path, message in (
             ("no.yaml", "No such file"),
@@ -386,7 +386,7 @@ class TestRefusing:
             (("--lr", "1"), "config key='lr' is unknown"),
         ],
     )
-    def test_options_that_say_nothing_sensible(self, read, overrides, message):
+    def test_invalid_options(self, read, overrides, message):
         assert message in refusal(read, CARTPOLE, *overrides)
 
 
@@ -396,7 +396,7 @@ class TestBuilding:
         "network: {latent_dim: 16}\nhyperparameters: {lr: {min: 1e-4, max: 1e-2}}\nseed: 5\n"
     )
 
-    def test_makes_what_was_written(self, read):
+    def test_build_makes_envs_and_population(self, read):
         more = "training: {max_steps: 999}\nselection: {tournament_size: 1}"
         setup = build(read(self.text + more, "--population.sample-hyperparameters", "false"))
         setup.env.close()
@@ -410,13 +410,13 @@ class TestBuilding:
             assert agent.architecture.latent_dim == 16
             assert dict(agent.hp_config) == {"lr": RLParameter(1e-4, 1e-2)}
 
-    def test_no_mutation_section_is_no_evolution(self, read):
+    def test_mutation_none_disables_evolution(self, read):
         setup = build(read(self.text + "mutation: none"))
         setup.env.close()
         assert setup.selection is None
         assert setup.mutations is None
 
-    def test_members_start_apart_where_ranges_are_given(self, read):
+    def test_hyperparameters_are_sampled_from_ranges(self, read):
         drawn = build(read(self.text, "--population.size", "4"))
         drawn.env.close()
         assert drawn.population[0].lr == 0.002
@@ -424,19 +424,19 @@ class TestBuilding:
         assert all(1e-4 <= agent.lr <= 1e-2 for agent in drawn.population)
 
     @pytest.mark.parametrize("options", [("--population.sample-hyperparameters", "false"), ("--hyperparameters", "{}")])
-    def test_members_start_alike_on_request_and_without_ranges(self, read, options):
+    def test_members_start_equal_without_sampling_or_ranges(self, read, options):
         alike = build(read(self.text, "--population.size", "4", *options))
         alike.env.close()
         assert [agent.lr for agent in alike.population] == [0.002] * 4
 
-    def test_members_may_be_mutated_before_the_start(self, read):
+    def test_pre_training_mutation(self, read):
         only_steps = "mutation: {no_mutation: 0, architecture: 0, parameters: 0, rl_hp: 1}"
         setup = build(read(self.text + only_steps, "--population.pre-training-mutation", "true"))
         setup.env.close()
         assert all(agent.lr != 0.002 and agent.mut == "lr" for agent in setup.population)
 
     @pytest.mark.parametrize("more", ["", "algorithm: {recurrent: true}\nmutation: none\n"])
-    def test_the_device_that_is_configured_holds_every_number_of_every_member(self, read, more):
+    def test_all_tensors_are_on_the_configured_device(self, read, more):
         text = "environment: {id: CartPole-v1}\nrun: {device: meta}\nhyperparameters: {lr: {min: 1e-4, max: 1e-2}}\n"
         setup = build(read(text + more))
         setup.env.close()
@@ -446,7 +446,7 @@ class TestBuilding:
             assert len(tensors) > 10
             assert {tensor.device.type for tensor in tensors} == {"meta"}
 
-    def test_a_recurrent_encoder_means_what_it_means_in_python(self, read):
+    def test_recurrent_encoder_config_equals_python(self, read):
         lines = "environment: {id: CartPole-v1}\nnetwork: {encoder_config: {hidden_state_size: 32, max_seq_len: 8}}\n"
         setup = build(read(lines + "algorithm: {recurrent: true}"))
         with contextlib.closing(setup.env):
@@ -455,7 +455,7 @@ class TestBuilding:
         with pytest.raises(ConfigurationError, match="encoder_config key='hidden_state_size' is unknown"):
             read(lines)
 
-    def test_simba_means_what_it_means_in_python(self, read):
+    def test_simba_config_equals_python(self, read):
         setup = build(read("environment: {id: CartPole-v1}\nnetwork: {simba: true, encoder_config: {num_blocks: 1}}"))
         setup.env.close()
         (observation, action) = setup.env.single_observation_space, setup.env.single_action_space
@@ -463,13 +463,13 @@ class TestBuilding:
         assert setup.population[0].architecture == PPO(observation, action, net_config=config).architecture
         assert type(setup.population[0].architecture.encoder).__name__ == "SimBaSpec"
 
-    def test_a_process_of_several_is_given_the_device_of_its_rank(self, read):
+    def test_each_rank_gets_its_own_device(self, read):
         setup = build(read("environment: {id: CartPole-v1}\nrun: {device: cuda}"), torch.device("meta"))
         setup.env.close()
         assert setup.population.device.type == "meta"
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device that is missing")
-    def test_a_device_that_is_missing_is_one_error_that_names_what_there_is(self, read):
+    def test_missing_device_is_one_error_that_names_the_available_ones(self, read):
         config = read("environment: {id: CartPole-v1}\nrun: {device: cuda}")  # legal, for it may run elsewhere
         with pytest.raises(ConfigurationError, match=r"^run.device='cuda' cannot be used: .*; allowed here: 'cpu'"):
             build(config)
@@ -482,21 +482,21 @@ class TestBuilding:
             (("--run.device", "cuda:1", "--run.processes", "2"), "run.device='cuda:1' is a single GPU; allowed for"),
         ],
     )
-    def test_a_device_that_nothing_has_is_refused(self, read, options, message):
+    def test_unknown_device_is_an_error(self, read, options, message):
         assert message in refusal(read, CARTPOLE, *options)
 
-    def test_an_unknown_env_is_refused_with_near_names(self, read):
+    def test_unknown_env_suggests_near_names(self, read):
         with pytest.raises(
             ConfigurationError, match=r"environment: .*'CartPol-v1' is unknown; did you mean 'CartPole-v1'"
         ):
             build(read("environment: {id: CartPol-v1}"))
 
     @pytest.mark.parametrize("path", ["..a:x", "a..b:x", ".:x"])
-    def test_a_module_that_cannot_be_one_is_refused(self, read, path):
+    def test_invalid_env_module_is_an_error(self, read, path):
         with pytest.raises(ConfigurationError, match=r"is no module's name; allowed is 'package.module'"):
             build(read(f"environment: {{id: '{path}'}}"))
 
-    def test_a_seed_is_drawn_where_none_is_given(self, read):
+    def test_missing_seed_is_random(self, read):
         config = read(CARTPOLE)
         first, second = config.with_seed().seed, config.with_seed().seed
         assert first != second  # one chance in four billion
@@ -529,10 +529,10 @@ class TestShippedFiles:
         for env in (training, setup.env):
             env.close()
 
-    def test_hold_nothing_but_what_differs_from_the_defaults(self, path):
+    def test_files_contain_only_non_default_values(self, path):
         config = load(path)
         default = type(config).model_validate({"environment": {"id": ""}}).to_json()
-        default["algorithm"]["name"] = "PPO"  # if nothing is said
+        default["algorithm"]["name"] = "PPO"  # the default
         theirs = dict(leaves({name: part for name, part in config.to_json().items() if name != "hyperparameters"}))
         known = dict(leaves(default))
         differs = {place for place, value in theirs.items() if place not in known or known[place] != value}

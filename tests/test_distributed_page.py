@@ -1,4 +1,4 @@
-"""What the page on processes says is so."""
+"""Statements of the page on distributed runs are true."""
 
 import os
 import re

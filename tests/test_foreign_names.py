@@ -1,4 +1,4 @@
-"""Names of other libraries' settings are told what they are here, and how their values are converted."""
+"""Errors for other libraries' setting names give the name here and the conversion of the value."""
 
 import gymnasium
 import pytest

@@ -61,7 +61,7 @@ def test_train_leaves_all_there_is_to_know(run, file):
     assert len(MultiAgentPopulation.load(run / "population")) == 2
 
 
-def test_resume_goes_on_where_it_was_as_if_nothing_had_happened(file, tmp_path, capsys):
+def test_resumed_run_equals_the_uninterrupted_one(file, tmp_path, capsys):
     for name, steps in (("whole", "192"), ("parts", "128")):
         assert main(["train", file, "--run.name", name, "--training.max-steps", steps]) == 0
     whole, parts = (tmp_path / "runs" / name for name in ("whole", "parts"))
@@ -110,7 +110,7 @@ def test_help_lists_the_settings_of_the_kind(file, capsys, monkeypatch):
     assert "the sum or mean over all agents" in page
 
 
-def test_a_mistake_is_said_in_one_line(file, tmp_path, capsys):
+def test_usage_errors_are_one_line(file, tmp_path, capsys):
     assert main(["train", file, "--algorithm.rewards", "all", "--algorithm.lt", "1"]) == 2
     said = capsys.readouterr().err
     assert "algorithm.rewards='all' is unknown; allowed are: individual, mean, sum" in said

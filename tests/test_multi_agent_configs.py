@@ -1,4 +1,4 @@
-"""Configurations of teams: they are read, judged and built as those of agents are, and have what teams have besides."""
+"""Configurations of multi-agent runs: reading, validation, building, and their additional settings."""
 
 import inspect
 import itertools
@@ -42,7 +42,7 @@ def refusal(make, *arguments):
 
 
 class TestReading:
-    def test_the_name_of_the_algorithm_tells_the_kind(self, read):
+    def test_algorithm_name_selects_the_class(self, read):
         assert type(read(STEADY)) is MultiAgentConfig
         assert type(read("environment: {id: CartPole-v1}")) is Config
         assert type(read("environment: {id: 'steady_teams:Steady'}", "--algorithm.name", "IPPO")) is MultiAgentConfig
@@ -51,14 +51,14 @@ class TestReading:
             "IPPO": IPPO,
         }
 
-    def test_defaults_are_those_of_what_is_configured(self, read):
+    def test_defaults_equal_those_of_ippo(self, read):
         config = read("environment: {id: a}\nalgorithm: {name: IPPO}")
         signature = inspect.signature(IPPO).parameters
         own = {name: signature[name].default for name in ("rewards", "agent_id_one_hot")}
         assert config.algorithm.settings() == {**asdict(PPOConfig()), **own, "groups": {}}
         assert NetworkSpec.from_net_config(config.network.net_config()) == NetworkSpec()
 
-    def test_no_setting_of_a_team_is_forgotten(self):
+    def test_every_argument_of_ippo_is_a_setting(self):
         keywords = {
             name for name, known in inspect.signature(IPPO).parameters.items() if known.kind == known.KEYWORD_ONLY
         }
@@ -66,7 +66,7 @@ class TestReading:
         own = {known.name for known in fields(MultiAgentAlgorithmConfig)} - {known.name for known in fields(PPOConfig)}
         assert own - {"name"} == keywords - elsewhere
 
-    def test_every_setting_says_what_it_means(self):
+    def test_every_setting_has_a_description(self):
         for section in (
             kind.model_fields[name].annotation
             for kind in registered("config").values()
@@ -74,11 +74,11 @@ class TestReading:
         ):
             assert [name for name, info in section.model_fields.items() if not info.description] == []
 
-    def test_what_is_dumped_reads_as_the_same(self, read):
+    def test_yaml_round_trip(self, read):
         config = read(STEADY + WIDE + "hyperparameters: {lr: {min: 1e-5, max: 1e-2}}\nseed: 7")
         assert read(config.to_yaml()) == config
 
-    def test_a_group_has_what_is_said_for_all_but_what_is_said_for_it(self, read):
+    def test_group_inherits_common_network_settings(self, read):
         network = read(STEADY + WIDE).network
         assert network.groups["speaker"].encoder_config == {"hidden_size": [16]}
         assert (network.latent_dim, network.groups["speaker"].latent_dim) == (16, 32)
@@ -99,12 +99,12 @@ class TestReading:
             ("{hidden_size: [16]}", "encoder_config: {kernel_size: [3, 3]}", {"kernel_size": [3, 3]}),  # sees images
         ],
     )
-    def test_what_differs_for_a_group_is_single_settings_of_one_kind_of_encoder(self, read, common, its, together):
+    def test_group_overrides_single_settings_of_the_same_encoder(self, read, common, its, together):
         config = read(STEADY + f"network: {{encoder_config: {common}, groups: {{speaker: {{{its}}}}}}}")
         assert config.network.groups["speaker"].encoder_config == together
         assert read(config.to_yaml()) == config
 
-    def test_what_differs_in_the_head_of_a_group_leaves_the_rest_of_it(self, read):
+    def test_group_overrides_single_settings_of_its_head(self, read):
         text = STEADY + "network: {head_config: {hidden_size: [32, 32]}}"
         head = (
             read(text, "--network.groups.listener.head-config.activation", "Tanh")
@@ -113,7 +113,7 @@ class TestReading:
         )
         assert (head.hidden_size, head.activation) == ((32, 32), "Tanh")
 
-    def test_the_recipe_is_that_of_the_function_for_scripts(self, read):
+    def test_env_config_equals_that_of_make_vect_envs(self, read):
         text = STEADY.replace("backend: sync", "backend: sync, kwargs: {steps: 2}, wrappers: ['steady_teams:Louder']")
         env = make_multi_agent_vect_envs(
             "steady_teams:Steady", 2, backend="sync", extra_wrappers=["steady_teams:Louder"], steps=2
@@ -154,14 +154,14 @@ class TestRefusing:
             ("algorithm: {name: IPPO, batch_size: 409600}", "algorithm.batch_size=409600 is larger than the rollout"),
         ],
     )
-    def test_names_the_field_its_value_and_what_is_allowed(self, read, text, message):
+    def test_error_names_field_value_and_allowed_values(self, read, text, message):
         assert message in refusal(read, "environment: {id: a}\n" + text)
 
-    def test_backends_are_those_of_teams(self, read):
+    def test_multi_agent_backends(self, read):
         said = refusal(read, "environment: {id: a, backend: envpool}\nalgorithm: {name: IPPO}")
         assert "environment.backend='envpool' is unknown; allowed are: auto, sync, workers" in said
 
-    def test_all_problems_come_at_once(self, read):
+    def test_all_problems_are_reported_at_once(self, read):
         said = refusal(
             read,
             "environment: {id: a, num_envs: 0}\nalgorithm:\n  name: IPPO\n  gamma: 2\n  rewards: none\n"
@@ -191,12 +191,12 @@ class TestRefusing:
             ("--network.groups.speeker.latent_dim 32", "'speeker' is unknown"),
         ],
     )
-    def test_what_only_the_env_can_tell_is_said_before_anything_is_trained(self, read, override, message):
+    def test_settings_that_depend_on_the_env_are_checked_before_training(self, read, override, message):
         assert message in refusal(build, read(STEADY, *override.split()))
 
 
 class TestBuilding:
-    def test_makes_what_was_written(self, read):
+    def test_build_makes_envs_and_population(self, read):
         text = STEADY.replace(
             "name: IPPO", "name: IPPO, lr: 0.002, rewards: mean, agent_id_one_hot: true, learn_step: 64"
         )
@@ -216,12 +216,12 @@ class TestBuilding:
             assert latent == {"speaker": 32, "listener": 16, "hearer": 16}
         assert setup.settings["algorithm"]["groups"] == {"listener_1": "hearer"}
 
-    def test_teams_may_be_rated(self, read):
+    def test_fitness_rating_of_multi_agent_runs(self, read):
         setup = build(read(STEADY + "training: {fitness: rating}"))
         setup.env.close()
         assert setup.training_args.fitness == "rating"
 
-    def test_a_minibatch_may_be_as_large_as_the_rollout_of_a_group(self, read):
+    def test_minibatch_can_be_as_large_as_the_rollout_of_a_group(self, read):
         """Two listeners have two samples a step; a speaker alone has one."""
         small = STEADY.replace("name: IPPO", "name: IPPO, learn_step: 64, batch_size: 128")
         said = refusal(build, read(small))

@@ -46,7 +46,7 @@ def test_the_command_finds_an_environment_in_the_current_folder(tmp_path):
         ("own:Evn", "name in own='Evn' is unknown; did you mean 'Env'?"),
     ],
 )
-def test_a_path_that_leads_nowhere_says_the_way_out(tmp_path, environment, message):
+def test_error_for_a_missing_path_gives_advice(tmp_path, environment, message):
     (tmp_path / "own.py").write_text(OWN)
     code = "import sys; from agilerl_like.cli import main; sys.path.remove(''); sys.exit(main(sys.argv[1:]))"
     done = said_by(tmp_path, sys.executable, "-c", code, "train", environment)

@@ -1,4 +1,4 @@
-"""Absurd counts are refused by the memory that they would take, where they are said, and before anything is made."""
+"""Counts that exceed the memory of the machine are errors before anything is allocated."""
 
 import os
 import re
@@ -28,7 +28,7 @@ LARGE = {"hidden_size": [round((0.6 * psutil.virtual_memory().total / 16 / 2) **
 OUT_OF_SIGHT = {"hidden_size": [10**15, 10**15], "max_mlp_nodes": 10**15}
 
 
-def test_all_the_memory_there_is_may_be_asked_for_and_not_a_byte_more():
+def test_memory_limit_is_exact():
     have = psutil.virtual_memory().total
     check_memory("size=1", have // 8, 8, "members")
     with pytest.raises(ConfigurationError, match=rf"^size=9 needs .*: allowed are at most {have // 8} members$"):
@@ -45,7 +45,7 @@ def test_cores_are_shared_with_the_processes_that_were_started_together(monkeypa
 @pytest.mark.parametrize(
     ("size", "words"), [(0, "0 bytes"), (999, "999 bytes"), (25_300_000_000, "25.3 GB"), (4e21, "4e+03 EB")]
 )
-def test_bytes_are_said_in_words(size, words):
+def test_bytes_have_units(size, words):
     assert format_bytes(size) == words
 
 
@@ -88,7 +88,7 @@ def test_an_absurd_count_is_refused_with_what_would_fit(make, message):
 
 
 def test_a_loaded_agent_may_have_learned_on_a_larger_machine(tmp_path):
-    """To play takes no rollout; to learn does, and there it is said."""
+    """Acting needs no rollout buffer, learning does: the error comes there."""
     agent = PPO(SEES, DOES, net_config={"latent_dim": 8})
     agent.learn_step = 10**12
     loaded = PPO.load(agent.save_checkpoint(tmp_path / "agent"))

@@ -1,4 +1,4 @@
-"""A run folder is data: what it names is imported only if it is of a known package, or if the user says so.
+"""A run folder is data: its import paths are imported only if they belong to a known package or the user allows it.
 
 Each canary is a file that appears if code runs.
 """
@@ -102,7 +102,7 @@ def test_nor_does_the_folder_of_a_team(attack, folder, fired, capsys):
     assert "would run code" in capsys.readouterr().err
 
 
-def test_what_the_folder_says_of_its_own_trust_means_nothing(folder, fired):
+def test_trust_statements_in_the_folder_have_no_effect(folder, fired):
     write(folder, {"id": "canary_of_trust:make"})
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(f"# it imports canary_of_trust:make, and the user trusts it\n{text}")

@@ -55,7 +55,7 @@ def test_an_encoder_of_a_script_is_named_in_net_config(tmp_path):
 @pytest.mark.parametrize("path", sorted(TUTORIALS.glob("*.ipynb")), ids=lambda p: p.stem)
 def test_notebooks(path, tmp_path):
     if path.stem == "teams" and find_spec("mpe2") is None:
-        pytest.skip("its worlds are in the extra `multi-agent`")
+        pytest.skip("its environments are in the extra `multi-agent`")
     script = (
         "import re, sys, nbformat, nbclient\n"
         "book = nbformat.read(sys.argv[1], as_version=4)\n"

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import agilerl_like
-from agilerl_like.reporting import CallbackList, ConsoleReporter
+from agilerl_like.reporting import CallbackList, ConsoleReporter, RunContext
 from agilerl_like.reporting.members_table import members_table
 
 
@@ -76,7 +76,7 @@ def eight_members(hyperparameters: int):
     return a_generation(*members, number=5)
 
 
-def test_the_table_has_the_fittest_on_top_and_compares_a_newborn_with_its_parent():
+def test_table_is_sorted_by_fitness_and_compares_offspring_with_parents():
     assert table(two_members(), {0: 100.0, 1: 50.0}, width=120) == [
         "slot  member  fitness     ±  change      lr  batch_size  weights  architecture           last mutation",
         "   1  2 ← 0     120.0  10.0   +20.0  1.2e-3          64    12.3k  enc 64 | head 64 Tanh  lr",
@@ -84,7 +84,7 @@ def test_the_table_has_the_fittest_on_top_and_compares_a_newborn_with_its_parent
     ]
 
 
-def test_a_narrow_window_gets_two_tables():
+def test_narrow_window_splits_the_table():
     assert table(two_members(), {0: 100.0, 1: 50.0}, width=50) == [
         "                                             batch",
         "slot  member  fitness     ±  change      lr   size",
@@ -100,7 +100,7 @@ def test_a_narrow_window_gets_two_tables():
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("hyperparameters", [4, 8])
-def test_eight_members_are_shown_whole_in_usual_windows(width, hyperparameters):
+def test_eight_members_fit_into_usual_windows(width, hyperparameters):
     record = eight_members(hyperparameters)
     lines = table(record, {100 + i: -220.0 for i in range(4)}, width=width)
     text = "\n".join(lines)
@@ -113,7 +113,7 @@ def test_eight_members_are_shown_whole_in_usual_windows(width, hyperparameters):
     assert text.index("107") < text.index("106") < text.index("100")
 
 
-def test_what_does_not_fit_is_named():
+def test_columns_and_members_that_do_not_fit_are_listed():
     lines = table(eight_members(8), {}, width=44, height=9)
     assert lines[-1].startswith("… ")
     assert "more members" in lines[-1]
@@ -122,14 +122,14 @@ def test_what_does_not_fit_is_named():
     assert lines[-1] == "… not shown: gae_lambda, max_grad_norm"
 
 
-def test_a_member_without_a_fitness_is_last_and_says_so():
+def test_member_without_fitness_is_last_and_shows_nan():
     record = a_generation(a_member(fitness=math.nan, fitness_std=math.nan), a_member(slot=1, uid=1, fitness=-500.0))
     lines = table(record, {}, width=120)
     assert lines[1].split()[:4] == ["1", "1", "-500.0", "10.0"]
     assert lines[2].split()[:3] == ["0", "0", "nan"]
 
 
-def test_without_a_terminal_there_is_one_plain_line_a_generation():
+def test_one_plain_line_per_generation_without_a_terminal():
     console, clock = a_console(terminal=False, width=80), Clock()
     reporter = ConsoleReporter(console, clock=clock)
     reporter.start(a_run())
@@ -144,7 +144,7 @@ def test_without_a_terminal_there_is_one_plain_line_a_generation():
     ]
 
 
-def test_a_member_without_hyperparameters_has_no_empty_place_and_its_architecture_is_explained_once():
+def test_legend_of_architectures_is_printed_once():
     console = a_console(terminal=False, width=80)
     reporter = ConsoleReporter(console)
     reporter.start(a_run())
@@ -156,7 +156,7 @@ def test_a_member_without_hyperparameters_has_no_empty_place_and_its_architectur
     assert [line.partition("member ")[2] for line in generations] == ["0: 64 | 64 | 64 ReLU"] * 2
 
 
-def test_the_title_says_how_many_processes_there_are_if_there_are_more():
+def test_title_has_the_number_of_processes_if_above_one():
     console = a_console(terminal=False, width=80)
     ConsoleReporter(console).start(replace(a_run(), processes=3))
     assert written(console).strip() == (
@@ -164,7 +164,7 @@ def test_the_title_says_how_many_processes_there_are_if_there_are_more():
     )
 
 
-def test_without_a_terminal_progress_is_a_line_every_ten_seconds():
+def test_progress_line_every_ten_seconds_without_a_terminal():
     console, clock = a_console(terminal=False), Clock()
     reporter = ConsoleReporter(console, clock=clock)
     reporter.start(a_run())
@@ -178,7 +178,7 @@ def test_without_a_terminal_progress_is_a_line_every_ten_seconds():
     assert lines[0].endswith("0:10  ETA 16:30")
 
 
-def test_a_run_that_goes_on_counts_its_speed_from_where_it_began():
+def test_resumed_run_measures_speed_from_its_first_count():
     console, clock = a_console(terminal=False), Clock()
     reporter = ConsoleReporter(console, clock=clock)
     reporter.start(a_run())
@@ -189,7 +189,7 @@ def test_a_run_that_goes_on_counts_its_speed_from_where_it_began():
     assert written(console).splitlines()[1].split() == ["810k/1M", "steps", "500/s", "0:20", "ETA", "6:20"]
 
 
-def test_on_a_terminal_the_picture_is_drawn_at_most_four_times_a_second():
+def test_terminal_is_redrawn_at_most_four_times_a_second():
     console, clock = a_console(terminal=True), Clock()
     reporter = ConsoleReporter(console, clock=clock)
     reporter.start(a_run())
@@ -204,7 +204,7 @@ def test_on_a_terminal_the_picture_is_drawn_at_most_four_times_a_second():
     reporter.close()
 
 
-def test_on_a_terminal_a_run_leaves_its_last_table_and_its_summary_and_gives_the_cursor_back():
+def test_terminal_keeps_last_table_and_summary_and_restores_the_cursor():
     console = a_console(terminal=True, width=100)
     reporter = ConsoleReporter(console, clock=Clock())
     reporter.start(a_run())
@@ -222,7 +222,7 @@ def test_on_a_terminal_a_run_leaves_its_last_table_and_its_summary_and_gives_the
     assert "ever 120.0" not in last
 
 
-def test_the_summary_says_how_good_what_how_it_came_and_where_it_is(tmp_path):
+def test_summary_has_fitness_genome_lineage_and_path(tmp_path):
     console = a_console(terminal=False, width=80)
     reporter = ConsoleReporter(console, clock=Clock())
     grown = a_birth(
@@ -250,7 +250,7 @@ def test_the_summary_says_how_good_what_how_it_came_and_where_it_is(tmp_path):
     ]
 
 
-def test_a_long_lineage_keeps_its_founder_and_its_end():
+def test_long_lineage_keeps_first_and_last_entries():
     console = a_console(terminal=False)
     births = [a_birth(generation=g, uid=g + 1, parent_uid=g) for g in range(1, 30)]
     ConsoleReporter(console).finish(a_summary(ancestry=(a_founder(), *births)))
@@ -263,7 +263,7 @@ def test_a_long_lineage_keeps_its_founder_and_its_end():
 
 
 @pytest.mark.parametrize("force", [{"environ": {"FORCE_COLOR": "1", "TERM": "xterm"}}, {"terminal": True}])
-def test_a_stream_that_is_no_terminal_gets_plain_lines_even_where_colour_is_forced(force):
+def test_plain_lines_without_a_terminal_even_if_colour_is_forced(force):
     """ipykernel and CI services set FORCE_COLOR, which rich takes for a terminal."""
     file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n", write_through=True)
     console = Console(file=file, width=100, force_terminal=force.get("terminal"), _environ=force.get("environ", {}))
@@ -280,7 +280,7 @@ def test_a_stream_that_is_no_terminal_gets_plain_lines_even_where_colour_is_forc
     assert re.findall(r"\x1b\[[0-9;?]*[A-HJKSTfhl]", written(console)) == []  # moves and erasures
 
 
-def test_quiet_means_warnings_alone():
+def test_verbose_false_prints_warnings_only():
     console = a_console(terminal=True)
     reporter = ConsoleReporter(console, verbose=False, clock=Clock())
     reporter.start(a_run())
@@ -293,7 +293,7 @@ def test_quiet_means_warnings_alone():
     assert written(console) == ("warning: something [odd]\nwarning: generation 1, slot 1: replaced: fitness is nan\n")
 
 
-def test_an_encoding_without_arrows_gets_letters_instead():
+def test_ascii_console_gets_ascii_arrows():
     console = a_console(terminal=True, encoding="ascii")
     reporter = ConsoleReporter(console, clock=Clock())
     reporter.start(a_run(env="Käse-v0"))
@@ -305,23 +305,23 @@ def test_an_encoding_without_arrows_gets_letters_instead():
     assert "205.0 +- 10.0 over 20 fresh episodes" in text
 
 
-def test_a_console_that_cannot_write_is_dropped():
+def test_console_is_dropped_if_it_cannot_write():
     class FullFile(io.StringIO):
         def write(self, text):
             raise OSError(28, "No space left on device")
 
     reporters = CallbackList([ConsoleReporter(Console(file=FullFile()))])
-    reporters.start(a_run())
+    reporters.on_run_begin(RunContext(a_run()))
     assert len(reporters) == 0
 
 
-def test_a_run_outlives_whoever_was_reading_it():
+def test_broken_pipe_does_not_end_the_process():
     code = (
         "from agilerl_like.reporting import ConsoleReporter\n"
         "import sys\n"
         "reporter = ConsoleReporter()\n"
         "reporter.warning('first'); sys.stdout.flush(); sys.stdin.readline()\n"
-        "for _ in range(3): reporter.warning('nobody hears this'); sys.stdout.flush()\n"
+        "for _ in range(3): reporter.warning('without a reader'); sys.stdout.flush()\n"
         "print('trained on', file=sys.stderr)"
     )
     root = Path(agilerl_like.__file__).parents[1]
@@ -335,7 +335,7 @@ def test_a_run_outlives_whoever_was_reading_it():
     assert (process.returncode, errors) == (0, "trained on\n")
 
 
-def test_one_episode_has_no_deviation_and_nothing_is_claimed_that_was_not_confirmed():
+def test_summary_of_one_episode_has_no_deviation_and_no_claim_of_fresh_episodes():
     console = a_console(terminal=False)
     best = dataclasses.replace(a_summary().best, episodes=1, standard_error=math.nan)
     ConsoleReporter(console).finish(a_summary(best=best, ancestry=()))

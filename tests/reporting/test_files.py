@@ -50,18 +50,18 @@ def write(run_dir, *records):
     reporter.close()
 
 
-def test_metrics_have_a_row_a_member_in_a_documented_order(tmp_path):
+def test_metrics_have_one_row_per_member_in_documented_order(tmp_path):
     write(tmp_path / "run", first_generation())
     assert (tmp_path / "run" / "metrics.csv").read_text() == HEADER + FIRST
 
 
-def test_numpy_numbers_are_written_as_numbers(tmp_path):
+def test_numpy_scalars_are_written_as_numbers(tmp_path):
     member = a_member(fitness=np.float64(100.0), hyperparameters={"lr": np.float64(0.001), "batch_size": np.int64(64)})
     write(tmp_path, a_generation(member))
     assert ",100.0,10.0,5,90.0,0.001,64,0.5," in (tmp_path / "metrics.csv").read_text()
 
 
-def test_a_column_that_appears_later_is_added_on_the_right(tmp_path):
+def test_later_columns_are_added_on_the_right(tmp_path):
     later = a_generation(a_member(losses={"value_loss": 0.4, "approx_kl": 0.01}), number=2)
     write(tmp_path, first_generation(), later)
     lines = (tmp_path / "metrics.csv").read_text().splitlines()
@@ -72,14 +72,14 @@ def test_a_column_that_appears_later_is_added_on_the_right(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
 
 
-def test_a_resumed_run_appends_and_replaces_what_came_after_its_checkpoint(tmp_path):
+def test_resumed_run_replaces_metrics_after_its_checkpoint(tmp_path):
     write(tmp_path, first_generation(), a_generation(a_member(fitness=1.0), number=2))
     write(tmp_path, a_generation(a_member(fitness=2.0), number=2), a_generation(a_member(fitness=3.0), number=3))
     rows = read_metrics(tmp_path)
     assert [(row["generation"], row["eval/mean_reward"]) for row in rows] == [(1, 100), (1, 60), (2, 2), (3, 3)]
 
 
-def test_a_line_that_was_cut_off_is_dropped_on_resume(tmp_path):
+def test_partial_line_is_removed_on_resume(tmp_path):
     write(tmp_path, first_generation())
     path = tmp_path / "metrics.csv"
     path.write_text(path.read_text() + "2,0,0,-1,500")
@@ -88,7 +88,7 @@ def test_a_line_that_was_cut_off_is_dropped_on_resume(tmp_path):
     assert len(read_metrics(tmp_path)) == 3
 
 
-def test_a_foreign_file_is_refused_and_left_as_it_is(tmp_path):
+def test_foreign_metrics_file_is_an_error_and_unchanged(tmp_path):
     path = tmp_path / "metrics.csv"
     path.write_text("epoch,loss\n1,2\n")
     with pytest.raises(ConfigurationError, match=r"metrics\.csv is in the way: it begins with epoch, loss"):
@@ -100,7 +100,7 @@ def test_a_foreign_file_is_refused_and_left_as_it_is(tmp_path):
 
 @contextlib.contextmanager
 def a_disk_of(size):
-    """Files of this process cannot grow beyond so many bytes: a write in which that happens is cut short."""
+    """Limit the size of files that this process writes: a write beyond it is partial."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -111,15 +111,15 @@ def a_disk_of(size):
 
 def report(reporters, numbers):
     for number in numbers:
-        reporters.generation(a_generation(a_member(), number=number))
-        reporters.offspring((a_birth(generation=number, uid=number),))
+        reporters.on_generation(RUN, a_generation(a_member(), number=number))
+        reporters.on_offspring(RUN, (a_birth(generation=number, uid=number),))
 
 
-def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(tmp_path):
-    heard = Warnings()
+def test_records_of_a_full_disk_are_written_when_space_is_free_again(tmp_path):
+    calls = Warnings()
     for folder in (tmp_path / "roomy", tmp_path / "full"):
-        reporters = CallbackList([CsvReporter(folder), LineageReporter(folder), heard])
-        reporters.start(a_run())
+        reporters = CallbackList([CsvReporter(folder), LineageReporter(folder), calls])
+        reporters.on_run_begin(RUN)
         report(reporters, [1])
         sizes = [(folder / name).stat().st_size for name in ("metrics.csv", "lineage.jsonl")]
         with contextlib.nullcontext() if folder.name == "roomy" else a_disk_of(min(sizes) + 10):
@@ -133,12 +133,12 @@ def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(tmp_
         reporters.close()
     for name in ("metrics.csv", "lineage.jsonl"):
         assert (tmp_path / "full" / name).read_text() == (tmp_path / "roomy" / name).read_text()
-    behind = "cannot write: [Errno 27] File too large. Its records stay in memory and are written when the disk accepts them."
-    assert heard.texts == [f"CsvReporter {behind}", f"LineageReporter {behind}"]
+    text = "cannot write: [Errno 27] File too large. Its records stay in memory and are written when the disk accepts them."
+    assert calls.texts == [f"CsvReporter {text}", f"LineageReporter {text}"]
 
 
 @pytest.mark.parametrize("sink", [CsvReporter, LineageReporter])
-def test_a_link_or_a_pipe_in_the_place_of_a_file_is_refused_and_its_target_stays(tmp_path, sink):
+def test_link_or_pipe_in_place_of_a_file_is_an_error_and_its_target_unchanged(tmp_path, sink):
     target = tmp_path / "mine.txt"
     target.write_text("mine")
     reporter = sink(tmp_path / "run")
@@ -153,7 +153,7 @@ def test_a_link_or_a_pipe_in_the_place_of_a_file_is_refused_and_its_target_stays
         reporter.start(a_run())
 
 
-def test_a_link_beside_a_file_that_is_replaced_is_refused_and_its_target_stays(tmp_path):
+def test_link_in_place_of_the_temporary_file_is_an_error(tmp_path):
     target = tmp_path / "mine.txt"
     target.write_text("mine")
     (tmp_path / "metrics.csv.new").symlink_to(target)
@@ -165,26 +165,26 @@ def test_a_link_beside_a_file_that_is_replaced_is_refused_and_its_target_stays(t
 
 
 @pytest.mark.parametrize("damage", ["2,0,0,-1,5#", "\0" * 50, '2,"', "a" * 200_000, "2,0,0,x" + ",1" * 23])
-def test_a_damaged_row_is_removed_with_one_warning_and_the_file_copied(tmp_path, damage):
+def test_damaged_row_is_removed_with_one_warning_and_a_copy(tmp_path, damage):
     write(tmp_path, first_generation(), a_generation(a_member(), number=2))
     path = tmp_path / "metrics.csv"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:2], damage + "\n", *lines[2:]]))
     before = path.read_bytes()
-    heard = Warnings()
+    calls = Warnings()
     with pytest.raises(CheckpointError, match=r"metrics\.csv', line \d"):
         read_metrics(tmp_path)
-    with CallbackList([CsvReporter(tmp_path), heard]) as reporters:
-        reporters.start(a_run())
-        reporters.generation(a_generation(a_member(), number=3))
+    with CallbackList([CsvReporter(tmp_path), calls]) as reporters:
+        reporters.on_run_begin(RUN)
+        reporters.on_generation(RUN, a_generation(a_member(), number=3))
     assert [row["generation"] for row in read_metrics(tmp_path)] == [1, 1, 2, 3]
-    (warning,) = heard.texts
+    (warning,) = calls.texts
     assert "metrics.csv': line 3 is damaged and removed; the file as it was is in metrics.csv.damaged" in warning
     assert (tmp_path / "metrics.csv.damaged").read_bytes() == before
 
 
 @pytest.mark.parametrize("tail", ["\0" * 4096, "2,0,0,-1,500" + "\0" * 100, "2,0,0"])
-def test_what_a_power_cut_leaves_behind_the_last_row_is_removed(tmp_path, tail):
+def test_bytes_behind_the_last_row_are_removed(tmp_path, tail):
     write(tmp_path, first_generation())
     path = tmp_path / "metrics.csv"
     path.write_text(path.read_text() + tail)
@@ -196,29 +196,29 @@ def test_what_a_power_cut_leaves_behind_the_last_row_is_removed(tmp_path, tail):
 
 
 DEEP = "[" * 100_000
-"""Deeper than Python's parser goes."""
+"""Nested deeper than Python's parser allows."""
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "3", '{"generation": 1}', "\0" * 50, DEEP])
-def test_a_damaged_birth_is_removed_with_one_warning(tmp_path, damage):
+def test_damaged_lineage_line_is_removed_with_one_warning(tmp_path, damage):
     reporter = LineageReporter(tmp_path)
     reporter.start(a_run())
     reporter.offspring((a_founder(),))
     path = tmp_path / "lineage.jsonl"
     whole = path.read_text()
     path.write_text(f"{damage}\n{whole}")
-    heard = Warnings()
+    calls = Warnings()
     with pytest.raises(CheckpointError, match=r"lineage\.jsonl', line 1"):
         read_lineage(tmp_path)
-    with CallbackList([LineageReporter(tmp_path), heard]) as reporters:
-        reporters.start(a_run())
-        reporters.offspring((a_birth(generation=1, uid=9),))
+    with CallbackList([LineageReporter(tmp_path), calls]) as reporters:
+        reporters.on_run_begin(RUN)
+        reporters.on_offspring(RUN, (a_birth(generation=1, uid=9),))
     assert [birth.uid for birth in read_lineage(tmp_path)] == [0, 9]
-    (warning,) = heard.texts
+    (warning,) = calls.texts
     assert "line 1 is damaged and removed" in warning
 
 
-def test_lineage_has_a_line_a_birth_and_null_for_what_is_no_number(tmp_path):
+def test_lineage_has_one_line_per_offspring_and_null_for_nan(tmp_path):
     reporter = LineageReporter(tmp_path / "run")
     reporter.start(a_run())
     reporter.offspring((a_founder(),))
@@ -241,7 +241,7 @@ def test_lineage_has_a_line_a_birth_and_null_for_what_is_no_number(tmp_path):
     }
 
 
-def test_births_read_back_are_the_births_written(tmp_path):
+def test_lineage_round_trip(tmp_path):
     births = (a_founder(), a_founder(1), a_birth(), a_birth(slot=0, uid=0, survives=True, mutations=()))
     numpy_birth = dataclasses.replace(births[2], hyperparameters={"lr": np.float32(0.5), "batch_size": np.int64(64)})
     reporter = LineageReporter(tmp_path)
@@ -254,7 +254,7 @@ def test_births_read_back_are_the_births_written(tmp_path):
     assert back[3] == births[3]
 
 
-def test_a_resumed_lineage_replaces_what_came_after_its_checkpoint(tmp_path):
+def test_resumed_run_replaces_lineage_after_its_checkpoint(tmp_path):
     first, second = LineageReporter(tmp_path), LineageReporter(tmp_path)
     first.start(a_run())
     first.offspring((a_founder(),))
@@ -268,14 +268,14 @@ def test_a_resumed_lineage_replaces_what_came_after_its_checkpoint(tmp_path):
     assert [birth.uid for birth in read_lineage(tmp_path)] == [0, 2, 9, 10]
 
 
-def test_a_folder_without_files_says_what_to_give(tmp_path):
+def test_folder_without_files_is_an_error(tmp_path):
     with pytest.raises(ConfigurationError, match=r"metrics\.csv does not exist; give the folder of a run"):
         read_metrics(tmp_path)
     with pytest.raises(ConfigurationError, match=r"lineage\.jsonl does not exist"):
         read_lineage(tmp_path)
 
 
-def test_scalars_are_tagged_by_slot_and_finite():
+def test_scalars_have_tags_by_slot_and_are_finite():
     record = a_generation(a_member(slot=3, train_return=math.nan), a_member(slot=1, fitness=math.nan))
     tags = scalars(record)
     assert tags["member/3/eval/mean_reward"] == 100.0
@@ -293,7 +293,7 @@ NARROW = (
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ("nan,0,0,-1,64,None,64,100,1e-3", r"line 3: generation=nan; allowed are whole numbers"),
         ("1,0,0,-1,64,None,64,100,high", r"line 3: hp/lr='high'; allowed are numbers"),
@@ -304,14 +304,14 @@ NARROW = (
         ("\0" * 100, r"line 3: "),
     ],
 )
-def test_a_damaged_row_of_metrics_is_named(tmp_path, row, said):
+def test_error_names_the_damaged_row_of_metrics(tmp_path, row, message):
     (tmp_path / "metrics.csv").write_text(f"{NARROW}{row}\n")
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         read_metrics(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"generation": -1}, "generation=-1: Input should be greater than or equal to 0"),
         ({"uid": "1"}, "uid='1': Input should be a valid integer"),
@@ -322,24 +322,24 @@ def test_a_damaged_row_of_metrics_is_named(tmp_path, row, said):
         ({"colour": 1}, "'colour' is unknown; allowed are generation, slot, uid"),
     ],
 )
-def test_a_damaged_line_of_lineage_is_named(tmp_path, change, said):
+def test_error_names_the_damaged_line_of_lineage(tmp_path, change, message):
     reporter = LineageReporter(tmp_path)
     reporter.offspring((a_birth(uid=5, parent_uid=2),))
     line = json.loads((tmp_path / "lineage.jsonl").read_text())
     (tmp_path / "lineage.jsonl").write_text(json.dumps(line | change) + "\n")
-    with pytest.raises(CheckpointError, match=f"lineage.jsonl', line 1: {said}"):
+    with pytest.raises(CheckpointError, match=f"lineage.jsonl', line 1: {message}"):
         read_lineage(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["[" * 10**5, "\0\0", "\x80", "[]", '{"a": 1}', "x" * 2**21])
-def test_what_is_no_birth_is_refused(tmp_path, text):
+def test_invalid_lineage_lines_are_errors(tmp_path, text):
     (tmp_path / "lineage.jsonl").write_text(text + "\n")
     with pytest.raises(CheckpointError, match=r"line 1"):
         read_lineage(tmp_path)
 
 
 @pytest.mark.parametrize("sink", [CsvReporter, LineageReporter])
-def test_a_fifo_in_place_of_a_file_is_refused_and_nobody_waits_for_a_reader(tmp_path, sink):
+def test_fifo_in_place_of_a_file_is_an_error_without_blocking(tmp_path, sink):
     reporter = sink(tmp_path)
     os.mkfifo(reporter.path)
     with pytest.raises(CheckpointError, match="is a folder, a FIFO or a device; allowed is a regular file"):

@@ -29,7 +29,7 @@ def test_the_values_of_one_hyperparameter_share_a_notation():
     assert formatting.hyperparameters([4, 512]) == ["4", "512"]
 
 
-def test_returns_have_as_many_decimals_as_the_largest_deserves():
+def test_returns_have_the_decimals_of_the_largest():
     assert formatting.returns([-1234.56, 3.21]) == ["-1235", "3"]
     assert formatting.returns([12.345, 3.21]) == ["12.3", "3.2"]
     assert formatting.returns([0.5, -0.25], signed=True) == ["+0.50", "-0.25"]
@@ -51,14 +51,14 @@ def test_durations(seconds, text):
     assert formatting.duration(seconds) == text
 
 
-def test_a_sparkline_goes_from_the_lowest_block_to_the_highest():
+def test_sparkline_spans_lowest_to_highest_block():
     assert formatting.sparkline([0.0, math.nan, 3.5, 7.0], 10) == "▁▅█"
     assert formatting.sparkline([5.0, 0.0, 7.0], 2) == "▁█"
     assert formatting.sparkline([2.0, 2.0], 9) == "▁▁"
     assert formatting.sparkline([1.0], 9) == ""
 
 
-def test_shares_are_sorted_and_leave_crumbs_out():
+def test_shares_are_sorted_and_omit_tiny_parts():
     assert formatting.shares({"env": 3.0, "learn": 6.99, "report": 0.01}) == ["learn 70%", "env 30%"]
     assert formatting.shares({"env": 0.0}) == []
 
@@ -83,5 +83,5 @@ def test_shares_are_sorted_and_leave_crumbs_out():
         ({"kind": "architecture", "operator": "encoder.remove_layer"}, "encoder.remove_layer"),
     ],
 )
-def test_mutations_in_words(record, text):
+def test_mutation_labels(record, text):
     assert formatting.mutation(record) == text

@@ -40,7 +40,7 @@ def lineage_of(axes):
     return np.column_stack(line.get_data()).tolist()
 
 
-def test_the_picture_has_a_panel_for_fitness_each_hyperparameter_and_the_size(run_dir):
+def test_figure_has_panels_for_fitness_hyperparameters_and_size(run_dir):
     drawing = figure(run_dir)
     titles = [axes.get_title(loc="left") for axes in drawing.axes]
     assert titles == ["fitness", "lr", "batch_size", "weights in the network", ""]  # the last is the colour bar
@@ -53,7 +53,7 @@ def test_the_picture_has_a_panel_for_fitness_each_hyperparameter_and_the_size(ru
     assert batch_size.get_yscale() == "linear"
 
 
-def test_the_best_members_branch_leaves_its_parent(run_dir):
+def test_branch_of_the_best_member_starts_at_its_parent(run_dir):
     fitness, lr, *_ = figure(run_dir).axes
     # member 0 in generation 1, then its clone 2 in generations 2 and 3
     assert lineage_of(fitness) == [[100_000, 10], [200_000, 15], [300_000, 30]]
@@ -121,12 +121,12 @@ def test_labels_of_mutations_are_at_most_20_characters(tmp_path, mutation, label
         (4, 3.6, 4.4),
     ],
 )
-def test_an_axis_of_one_value_is_not_scaled_to_noise(tmp_path, value, low, high):
+def test_axis_of_a_constant_has_a_minimum_height(tmp_path, value, low, high):
     axes = a_lineage(tmp_path, [10, 20], hyperparameters={"x": value}).axes[1]
     assert axes.get_ylim() == pytest.approx((low, high))
 
 
-def test_values_that_hardly_differ_do_not_fill_their_axis(tmp_path):
+def test_axis_of_almost_equal_values_has_a_minimum_height(tmp_path):
     # fitness 499 to 501 about 500: 10 % of the largest, 50.1, on both sides; weights 990 to 1010: 101 about 1000
     reporter = CsvReporter(tmp_path)
     reporter.start(a_run())
@@ -139,7 +139,7 @@ def test_values_that_hardly_differ_do_not_fill_their_axis(tmp_path):
     assert lr.get_ylim() == pytest.approx((0.0055, 0.1045))  # 0.01 to 0.1 and a margin of 5 %
 
 
-def test_of_equally_fit_members_the_title_names_the_one_that_the_console_names(tmp_path):
+def test_title_and_console_break_ties_alike(tmp_path):
     folder = tmp_path / "equals"
     reporter = CsvReporter(folder)
     reporter.start(a_run())
@@ -150,13 +150,13 @@ def test_of_equally_fit_members_the_title_names_the_one_that_the_console_names(t
     assert figure(folder).get_suptitle() == "equals: best fitness 500.0, member 0 in generation 2"
 
 
-def test_best_so_far_and_target_are_drawn(run_dir):
+def test_best_so_far_and_target_are_plotted(run_dir):
     lines = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in figure(run_dir).axes[0].lines}
     assert lines["best so far, on fresh episodes"] == [10, 20, 30]
     assert lines["target 200.0"] == [200, 200]
 
 
-def test_the_file_is_a_picture_of_a_readable_size(run_dir):
+def test_png_has_the_documented_size(run_dir):
     path = plot_run(run_dir)
     assert path == run_dir / "evolution.png"
     content = path.read_bytes()
@@ -166,25 +166,25 @@ def test_the_file_is_a_picture_of_a_readable_size(run_dir):
     assert plot_run(run_dir, run_dir / "other.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_drawing_leaves_no_global_state(run_dir):
+def test_plotting_leaves_no_global_state(run_dir):
     before = "matplotlib.pyplot" in sys.modules  # torch's compiler may have loaded it
     figure(run_dir)
     assert ("matplotlib.pyplot" in sys.modules) == before
 
 
-def test_a_population_of_which_nobody_is_healthy_can_still_be_drawn(tmp_path):
+def test_diverged_population_can_be_plotted(tmp_path):
     reporter = CsvReporter(tmp_path)
     reporter.start(a_run())
     reporter.generation(a_generation(a_member(fitness=math.nan), target=None))
     assert plot_run(tmp_path).stat().st_size > 0
 
 
-def test_a_folder_without_metrics_says_what_to_give(tmp_path):
+def test_folder_without_metrics_is_an_error(tmp_path):
     with pytest.raises(ConfigurationError, match="give the folder of a run"):
         figure(tmp_path)
 
 
-def test_without_the_package_the_error_names_the_extra(monkeypatch, run_dir):
+def test_missing_matplotlib_names_the_extra(monkeypatch, run_dir):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'agilerl-like\[plot\]'"):
         figure(run_dir)

@@ -1,0 +1,85 @@
+"""The code and its documentation use the terms of `tests/data/retired_words.txt`."""
+
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DONE = (
+    "agilerl_like/*.py",
+    "agilerl_like/cli/*.py",
+    "agilerl_like/config/*.py",
+    "agilerl_like/reporting/*.py",
+    "tests/reporting/*.py",
+    "tests/test_*.py",
+)
+"""Files that are checked. Retired words are still in use elsewhere."""
+FILES = sorted(path for pattern in DONE for path in ROOT.glob(pattern) if path.name != Path(__file__).name)
+RULES = [
+    [part.strip() for part in line.split(" | ")]
+    for line in (ROOT / "tests" / "data" / "retired_words.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+IDENTIFIERS = {word: instead for kind, word, instead in RULES if kind == "identifier"}
+PROSE = [
+    (re.compile(rf"(?<!\w)(?:{word[1:-1] if word.startswith('/') else re.escape(word)})(?!\w)", re.I), instead)
+    for kind, word, instead in RULES
+    if kind == "prose"
+]
+STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+
+
+def names_and_prose(path):
+    """Yield (line, name, prose) of a file: either may be empty."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        yield from ((number, "", line) for number, line in enumerate(text.splitlines(), 1))
+        return
+    yield 0, path.stem, ""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        line = token.start[0]
+        if token.type == tokenize.NAME:
+            is_test = path.parts[-2] != "agilerl_like" and token.string.startswith("test_")
+            yield line, token.string, token.string.replace("_", " ") if is_test else ""
+        elif token.type == tokenize.COMMENT or (token.type in STRINGS and " " in token.string):
+            yield line, "", token.string
+
+
+def problems_in(path):
+    for line, name, prose in names_and_prose(path):
+        if name in IDENTIFIERS:
+            yield f"{path.relative_to(ROOT)}:{line}: {name} is now {IDENTIFIERS[name]}"
+        text = re.sub(r"`[^`]*`", "``", prose)
+        for pattern, instead in PROSE:
+            for found in pattern.finditer(text):
+                inside = line + text[: found.start()].count("\n")
+                yield f"{path.relative_to(ROOT)}:{inside}: {found.group()!r}; use: {instead}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_retired_words(path):
+    assert list(problems_in(path)) == []
+
+
+def test_every_rule_has_a_kind_a_word_and_a_replacement():
+    assert all(len(rule) == 3 and rule[0] in ("identifier", "prose") and all(rule) for rule in RULES)
+    assert FILES
+
+
+def test_the_check_finds_names_docstrings_comments_messages_and_test_names(tmp_path, monkeypatch):
+    monkeypatch.setattr("test_plain_language.ROOT", tmp_path)
+    file = tmp_path / "example.py"
+    file.write_text(
+        '"""Somebody."""\n\n\ndef test_nobody_trains(bear):\n    raise ValueError("it goes on")  # told `nobody`\n'
+    )
+    found = list(problems_in(file))
+    assert [problem.partition(";")[0] for problem in found] == [
+        "example.py:1: 'Somebody'",
+        "example.py:4: 'nobody'",
+        "example.py:4: bear is now make_offspring",
+        "example.py:5: 'goes on'",
+        "example.py:5: 'told'",
+    ]
