@@ -345,15 +345,15 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
     input_consumers = ("convs.0",)
 
     def unit_axes(self) -> UnitAxes:
-        unit_axes: UnitAxes = {"output.weight": ("out", "flat"), "output.bias": ("out",)}
+        axes: UnitAxes = {"output.weight": ("out", "flat"), "output.bias": ("out",)}
         groups = ["in", *(str(i) for i in range(len(self.convs)))]
         for i, (before, after) in enumerate(pairwise(groups)):
             kernel = (f"{i}.kernel.{axis}" for axis in range(len(self.conv(i).geometry.kernel)))
-            unit_axes[f"convs.{i}.weight"] = (after, before, *kernel)
-            unit_axes[f"convs.{i}.bias"] = (after,)
+            axes[f"convs.{i}.weight"] = (after, before, *kernel)
+            axes[f"convs.{i}.bias"] = (after,)
             for name in ("weight", "bias", "counted"):
-                unit_axes[f"norms.{i}.{name}"] = (after,)
-        return unit_axes
+                axes[f"norms.{i}.{name}"] = (after,)
+        return axes
 
     def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
         layer, channels = int(arguments.get("layer", 0)), int(arguments.get("channels", 0))

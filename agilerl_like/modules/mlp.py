@@ -245,8 +245,8 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
 
     @property
     def dtype(self) -> torch.dtype:
-        """How precisely weights are stored."""
-        return cast(Linear, next(iter(self.linears))).weight.dtype  # sooner found than by its number
+        """The dtype of the weights."""
+        return self.linear(0).weight.dtype
 
     def name_in_padded(self, padded: EvolvableModule) -> dict[str, str]:
         """The output layer is the last one in both."""
@@ -267,23 +267,16 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
     input_consumers = ("linears.0",)
 
     def unit_axes(self) -> UnitAxes:
-        unit_axes: UnitAxes = {}
+        axes: UnitAxes = {}
         groups = ["in", *(str(i) for i in range(len(self.linears) - 1)), "out"]
         for i, (before, after) in enumerate(pairwise(groups)):
-            unit_axes[f"linears.{i}.weight"], unit_axes[f"linears.{i}.bias"] = (after, before), (after,)
+            axes |= {f"linears.{i}.weight": (after, before), f"linears.{i}.bias": (after,)}
             if self.spec.noisy:
-                unit_axes[f"linears.{i}.weight_sigma"], unit_axes[f"linears.{i}.input_noise"] = (
-                    (after, before),
-                    (before,),
-                )
-                unit_axes |= {f"linears.{i}.{name}": (after,) for name in ("bias_sigma", "output_noise")}
-            unit_axes |= {f"norms.{i}.{name}": (after,) for name in self._normed}
-        return unit_axes
-
-    @property
-    def _normed(self) -> tuple[str, ...]:
-        """Tensors of a normalisation, if there are any."""
-        return ("weight", "bias", "counted") if self.spec.layer_norm or self.spec.output_layernorm else ()
+                axes |= {f"linears.{i}.{name}": (after,) for name in ("bias_sigma", "output_noise")}
+                axes |= {f"linears.{i}.weight_sigma": (after, before), f"linears.{i}.input_noise": (before,)}
+            if isinstance(self.norms[i], LayerNorm):
+                axes |= {f"norms.{i}.{name}": (after,) for name in ("weight", "bias", "counted")}
+        return axes
 
     def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
         layer, nodes = int(arguments.get("layer", 0)), int(arguments.get("nodes", 0))

@@ -26,7 +26,7 @@ FIELD_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "tuple[int, ...]": ((int,), "a list of integers"),
     "tuple[str, ...]": ((str,), "a list of names"),
 }
-"""What a spec's field may hold, by its annotation: the types (of the entries, for a tuple), and how to say it."""
+"""Types of a spec's fields by annotation (of the entries, for a tuple), and their description in errors."""
 
 
 @dataclass(frozen=True)
@@ -35,30 +35,29 @@ class Spec:
 
     OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {}
     BOUNDS: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    """Fields whose least and greatest value, where a configuration does not name these, make room for what it names."""
+    """Fields, and the fields of their limits: limits that are not configured are widened to include the value."""
 
     def __post_init__(self) -> None:
-        own = vars(self)
-        for name, annotation, plainly in _annotations(type(self)):
-            if type(own[name]) not in plainly:
-                check_field_type(name, own[name], annotation)
+        for name, annotation, types in _annotations(type(self)):
+            if type(value := getattr(self, name)) not in types:
+                check_field_type(name, value, annotation)
 
     @classmethod
     def config_keys(cls) -> set[str]:
-        """The keys that `from_config` knows."""
+        """Return the keys that `from_config` accepts."""
         return {field.name for field in fields(cls) if field.init}
 
     @classmethod
     def defaults_for(cls, inputs: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Defaults that follow from what the module reads and from what its configuration names.
+        """Return defaults that depend on the module's inputs and on the configured keys.
 
-        `inputs` is what the module is built for, as in its constructor; None where that is not known yet.
+        `inputs` is as in the module's constructor, None where it is not known yet.
         """
         return dict(bound for field in cls.BOUNDS if field in given for bound in cls._bounds_of(field, given[field]))
 
     @classmethod
     def _bounds_of(cls, field: str, value: Any) -> Iterator[tuple[str, int]]:
-        """Bounds of a field that include a value (or all of a list), by their names; none for what is no number."""
+        """Return the limits of a field that include a value, or all of a list; none if it is no positive integer."""
         numbers = value if isinstance(value, (list, tuple)) else (value,)
         if numbers and all(type(number) is int and number > 0 for number in numbers):
             low, high = cls.BOUNDS[field]
@@ -67,9 +66,9 @@ class Spec:
 
     @classmethod
     def from_config(cls: type[SpecT], field: str, config: Mapping[str, Any], inputs: Any = None) -> SpecT:
-        """Build a spec from a plain mapping: lists become tuples, and None stands for the default, as in AgileRL.
+        """Build a spec from a plain mapping: lists become tuples, and None means the default, as in AgileRL.
 
-        `inputs` is what the module will be built for, on which defaults may depend (see `defaults_for`).
+        `inputs` is as in the module's constructor; defaults may depend on it (see `defaults_for`).
 
         Raises:
             ConfigurationError: `config` is no mapping, has an unknown key (near ones are named) or an illegal value.
@@ -92,15 +91,15 @@ class Spec:
 
     @property
     def operator_kinds(self) -> Mapping[str, OperatorKind]:
-        """Every operator and its kind, legal now or not; a spec that is made of others has more than `OPERATORS`."""
+        """The kind of every operator, legal now or not; a composite spec has more than `OPERATORS`."""
         return self.OPERATORS
 
     def operators(self, kind: OperatorKind) -> tuple[str, ...]:
-        """Names of the operators of one kind that are legal now, in a fixed order."""
+        """Return the operators of one kind that are legal now, in a fixed order."""
         return tuple(name for name, its_kind in self.operator_kinds.items() if its_kind == kind and self.choices(name))
 
     def choices(self, operator: str) -> tuple[Arguments, ...]:
-        """Every set of arguments with which an operator may be applied now; empty where it is not legal."""
+        """Return all arguments with which an operator may be applied now; none if it is not legal."""
         raise NotImplementedError
 
     def apply(self: SpecT, operator: str, **arguments: int | float | str) -> SpecT:
@@ -110,9 +109,9 @@ class Spec:
     def mutate(
         self: SpecT, operator: str, rng: np.random.Generator, *, activations: tuple[str, ...] = ()
     ) -> tuple[SpecT, Arguments]:
-        """Draw an operator's arguments uniformly from its legal ones; return the new spec and what was drawn.
+        """Draw an operator's arguments uniformly from the legal ones; return the new spec and the arguments.
 
-        A change of activation for which `activations` leaves no other one returns the spec as it is, and no arguments.
+        If `activations` allows no other activation, a change of activation returns the spec itself and no arguments.
 
         Raises:
             ConfigurationError: the operator is unknown or not legal now, or an activation is unknown.
@@ -171,7 +170,7 @@ class Spec:
         return 0
 
     def describe(self) -> str:
-        """A few characters for tables and logs."""
+        """Return a few characters for tables and logs."""
         raise NotImplementedError
 
     def __deepcopy__(self: SpecT, memo: dict[int, Any]) -> SpecT:

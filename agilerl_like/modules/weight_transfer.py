@@ -30,7 +30,7 @@ class WeightMap(NamedTuple):
     sources: Mapping[str, str]
     """The parent's name of each of the child's tensors; a tensor without an entry is new."""
     unit_axes: UnitAxes
-    """The child's, if any unit group changed."""
+    """Unit groups on the axes of its tensors, empty if no group changed."""
     maps: UnitMaps
 
     def is_unchanged(self, name: str) -> bool:
@@ -74,8 +74,9 @@ def transfer_weights_(
     parameters, buffers = dict(child.named_parameters()), dict(child.named_buffers())
     parent_parameters, parent_buffers = dict(parent.named_parameters()), dict(parent.named_buffers())
     sources = child.source_names([*parameters, *buffers], operator, arguments)
-    maps = _unit_maps(parent, {**parent_parameters, **parent_buffers}, unit_change, recorded)
-    weight_map = WeightMap(sources, child.unit_axes() if maps else {}, maps)
+    axes = parent.unit_axes() if unit_change.units or unit_change.fixed_maps else {}  # no operator renames these
+    maps = _unit_maps(parent, axes, {**parent_parameters, **parent_buffers}, unit_change, recorded)
+    weight_map = WeightMap(sources, axes, maps)
 
     parent_rows = torch.cat([*map(torch.ravel, parent_parameters.values()), *moments]).view(1 + len(moments), -1)
     slots, on_cpu = slots_of(parameters), _on_cpu(parent_rows)
@@ -174,22 +175,21 @@ def append_units(width: int, added: int) -> Tensor:
 
 def _unit_maps(
     parent: EvolvableModule,
+    axes: UnitAxes,
     tensors: Mapping[str, Tensor],
     unit_change: UnitChange,
     recorded: Mapping[str, RecordedLinear],
 ) -> dict[str, Tensor]:
     """The unit map of every group whose width changes."""
-    if not (unit_change.units or unit_change.fixed_maps):
-        return {}
-    axes, widths, maps = parent.unit_axes(), dict[str, int](), dict(unit_change.fixed_maps)
-    for name, tensor in tensors.items():
+    widths, maps = dict[str, int](), dict(unit_change.fixed_maps)
+    for name, tensor in tensors.items() if axes else ():
         widths.update(zip(axes.get(name, ()), tensor.shape, strict=False))
     for group, change in unit_change.units.items():
         if change > 0:
             maps[group] = append_units(widths[group], change)
         elif change < 0:
             maps[group] = _surviving_units(parent, axes, group, widths[group], -change, recorded)
-    return {**maps, **parent.expand_maps(maps)}
+    return {**maps, **parent.expand_maps(maps)} if maps else {}
 
 
 def _surviving_units(
