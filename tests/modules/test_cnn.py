@@ -28,7 +28,7 @@ def normal(*shape, seed=0):
 
 
 def made(spec, shape=SHAPE, outputs=3, *, seed=0):
-    """A network of which every parameter has a value of its own."""
+    """A network with random parameters."""
     cnn, generator = EvolvableCNN(spec, shape, outputs).double(), torch.Generator().manual_seed(seed)
     for name, parameter in cnn.named_parameters():
         nn.init.normal_(

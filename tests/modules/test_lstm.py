@@ -1,4 +1,4 @@
-"""Memory: what it computes, where it forgets, how it learns through time, and that growth keeps every sequence."""
+"""EvolvableLSTM: steps and sequences, episode starts, gradients through time, and mutations."""
 
 import json
 import math
@@ -25,7 +25,7 @@ def normal(*shape, seed=0):
 
 
 def made(spec, inputs=3, *, seed=0):
-    """A module of which every parameter has a value of its own."""
+    """A module with random parameters."""
     lstm, generator = EvolvableLSTM(spec, inputs).double(), torch.Generator().manual_seed(seed)
     for parameter in lstm.parameters():
         torch.nn.init.normal_(parameter, std=0.5, generator=generator)
@@ -43,7 +43,7 @@ def sequences(lstm, members=(), *, count=4, steps=7, seed=0):
 # -- what it computes
 
 
-def test_an_lstm_remembers_by_hand():
+def test_lstm_step_equals_hand_calculation():
     # one unit, all recurrent weights 0: c' = s(f) c + s(i) tanh(g) and h' = s(o) tanh(c')
     lstm = EvolvableLSTM(LSTMSpec(min_hidden_state_size=1, hidden_state_size=1), 1).double()
     cell = lstm.cells[0]
@@ -57,12 +57,12 @@ def test_an_lstm_remembers_by_hand():
     def s(x):
         return 1 / (1 + math.exp(-x))
 
-    kept = s(3) * 0.5 + s(2) * math.tanh(0.7)
-    assert y.item() == pytest.approx(s(1) * math.tanh(kept), abs=1e-14)
-    assert after.flatten().tolist() == pytest.approx([y.item(), kept], abs=1e-14)
+    cell_state = s(3) * 0.5 + s(2) * math.tanh(0.7)
+    assert y.item() == pytest.approx(s(1) * math.tanh(cell_state), abs=1e-14)
+    assert after.flatten().tolist() == pytest.approx([y.item(), cell_state], abs=1e-14)
 
 
-def test_a_gru_remembers_by_hand():
+def test_gru_step_equals_hand_calculation():
     # one unit: n = tanh(x + r u h), h' = (1 - z) n + z h
     gru = EvolvableLSTM(LSTMSpec(cell="GRU", min_hidden_state_size=1, hidden_state_size=1), 1).double()
     cell = gru.cells[0]
@@ -95,7 +95,7 @@ def torch_order(cell, tensor):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_it_computes_and_learns_what_torch_does(cell):
+def test_outputs_and_gradients_equal_torch(cell):
     lstm = made(LSTMSpec(cell=cell, **SMALL))
     reference, (x, starts, state) = torchs(lstm), sequences(lstm)
     starts = torch.zeros_like(starts)
@@ -119,7 +119,7 @@ def lstm(request):
     return made(LSTMSpec(cell=cell, num_layers=layers, dropout=0.3, **SMALL))
 
 
-def test_later_layers_add_a_map_of_what_they_remember(lstm):
+def test_later_layers_add_a_linear_map_of_their_hidden_state(lstm):
     lstm.eval()
     x, starts, state = sequences(lstm)
     starts = torch.zeros_like(starts)
@@ -128,11 +128,11 @@ def test_later_layers_add_a_map_of_what_they_remember(lstm):
     for layer, cell in enumerate(lstm.cells):
         alone = EvolvableLSTM(spec, cell.gates.weight.shape[-1]).double().eval()
         alone.cells[0].load_state_dict(cell.state_dict())
-        said, _ = alone.unroll(x if layer == 0 else total, starts, state[:, layer * count : (layer + 1) * count])
+        outputs, _ = alone.unroll(x if layer == 0 else total, starts, state[:, layer * count : (layer + 1) * count])
         if layer:
             residual = lstm.residuals[str(layer)]
-            said = said @ residual.weight.T + residual.bias
-        total = total + said
+            outputs = outputs @ residual.weight.T + residual.bias
+        total = total + outputs
     torch.testing.assert_close(lstm.unroll(x, starts, state)[0], total, rtol=0, atol=1e-12)
 
 
@@ -149,18 +149,18 @@ def learned(lstm, its, slope=None):
 
 
 @pytest.mark.parametrize("learning", [False, True])
-def test_steps_one_by_one_are_the_sequence(lstm, learning):
+def test_steps_equal_the_unrolled_sequence(lstm, learning):
     x, starts, state = sequences(lstm)
     with torch.set_grad_enabled(learning):
         y, after = lstm.unroll(x, starts, state)
         for t in range(x.shape[1]):
             state = state * (1 - starts[:, t]).view(-1, 1, 1)
-            said, state = lstm(x[:, t], state)
-            torch.testing.assert_close(said, y[:, t], rtol=0, atol=1e-12)
+            outputs, state = lstm(x[:, t], state)
+            torch.testing.assert_close(outputs, y[:, t], rtol=0, atol=1e-12)
             torch.testing.assert_close(state, after[:, t], rtol=0, atol=1e-12)
 
 
-def test_an_episode_that_begins_inside_is_as_if_the_sequence_were_cut_there(lstm):
+def test_episode_starts_split_the_sequence(lstm):
     x, starts, state = sequences(lstm, count=1)
     starts = torch.zeros_like(starts)
     starts[0, 3] = 1.0
@@ -172,7 +172,7 @@ def test_an_episode_that_begins_inside_is_as_if_the_sequence_were_cut_there(lstm
     torch.testing.assert_close(after[:, 3:], end, rtol=0, atol=1e-12)
 
 
-def test_chunk_by_chunk_is_the_whole(lstm):
+def test_chunks_equal_the_whole_sequence(lstm):
     x, starts, state = sequences(lstm)
     y, after = lstm.unroll(x, starts, state)
     parts = []
@@ -217,7 +217,7 @@ def test_fused_lstm_passes_gradcheck():
     assert torch.autograd.gradcheck(hidden, (x, *(p.detach().clone().requires_grad_() for p in cell.parameters())))
 
 
-def test_in_single_precision_it_is_the_same_to_its_roundings():
+def test_gradients_equal_autograd_in_float32():
     lstm = made(LSTMSpec(num_layers=2, **SMALL))
     its, found = sequences(lstm), []
     for dtype in (torch.float64, torch.float32):
@@ -226,7 +226,7 @@ def test_in_single_precision_it_is_the_same_to_its_roundings():
         torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-4)
 
 
-def test_nothing_is_learned_past_the_beginning_of_an_episode(lstm):
+def test_gradients_stop_at_episode_starts(lstm):
     x, starts, state = sequences(lstm, count=1)
     starts = torch.zeros_like(starts)
     starts[0, 4] = 1.0
@@ -238,7 +238,7 @@ def test_nothing_is_learned_past_the_beginning_of_an_episode(lstm):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_under_autocast_it_stays_as_precise_as_its_weights(cell):
+def test_autocast_does_not_reduce_precision(cell):
     lstm = made(LSTMSpec(cell=cell, num_layers=2, **SMALL)).float()
     x, starts, state = (tensor.float() for tensor in sequences(lstm))
 
@@ -276,7 +276,7 @@ class Course(NamedTuple):
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("shapes", [((5, 1), (5, 1), (5, 1)), ((5, 2), (8, 1), (3, 3)), ((4, 1), (4, 2))], ids=str)
-def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
+def test_stack_rows_equal_single_members(cell, shapes):
     specs = [
         LSTMSpec(cell=cell, num_layers=layers, dropout=0.3, min_hidden_state_size=1, hidden_state_size=units)
         for units, layers in shapes
@@ -285,7 +285,7 @@ def test_each_row_of_a_stack_is_its_member_alone(cell, shapes):
     padded = EvolvableLSTM(LSTMSpec.padded_union(specs), 3).double()
     x, starts, state = sequences(padded, (len(members),))
     slope = normal(len(members), 4, 7, padded.num_outputs, seed=9)
-    for row, member in enumerate(members):  # missing vectors and units remember nothing, and nobody reads them
+    for row, member in enumerate(members):  # missing vectors and units are 0
         vectors, units = member.state_shape
         state[row, :, vectors:] = 0.0
         state[row, :, :, units:] = 0.0
@@ -329,7 +329,7 @@ def test_permuting_members_permutes_rows():
 # -- how it begins
 
 
-def test_initial_weights_are_orthogonal_gate_by_gate_and_the_forget_gate_is_open():
+def test_initial_gate_weights_are_orthogonal_and_the_forget_bias_is_1():
     lstm = EvolvableLSTM(LSTMSpec(hidden_state_size=16, num_layers=2), 16)
     lstm.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
     for cell in lstm.cells:
@@ -339,7 +339,7 @@ def test_initial_weights_are_orthogonal_gate_by_gate_and_the_forget_gate_is_open
     assert all(bool((parameter == 0).all()) for parameter in lstm.residuals.parameters())
 
 
-def test_uniform_initial_weights_fill_their_bound():
+def test_uniform_weights_fill_their_bound():
     lstm = EvolvableLSTM(LSTMSpec(hidden_state_size=100, init_layers=False), 100)
     lstm.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
     for matrix in (lstm.cells[0].gates.weight, lstm.cells[0].recurrent_weight):
@@ -350,20 +350,20 @@ def test_uniform_initial_weights_fill_their_bound():
 # -- dropout
 
 
-def test_dropout_silences_its_share_until_it_is_drawn_again_and_only_while_training():
+def test_dropout_keeps_its_mask_until_resampled_and_only_while_training():
     lstm = EvolvableLSTM(LSTMSpec(hidden_state_size=400, dropout=0.25), 3)
     lstm.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
     generator = torch.Generator().manual_seed(1)
     lstm.resample_(generator)
     x, state = normal(6, 3).float(), torch.zeros(6, *lstm.state_shape)
-    first, remembered = lstm.step(x, state)
+    first, states = lstm.step(x, state)
     assert torch.equal(lstm.step(x, state)[0], first)
-    silent = (first == 0).all(0)
+    dropped = (first == 0).all(0)
     # binomial(400, 1/4): mean 100, deviation 8.7; 5 deviations are a chance of 6e-7
-    assert abs(int(silent.sum()) - 100) < 5 * 8.7
-    plain, kept = lstm.eval().step(x, state)
-    torch.testing.assert_close(first[:, ~silent], plain[:, ~silent] / 0.75)
-    assert torch.equal(remembered, kept)  # what it says is thinned, not what it remembers
+    assert abs(int(dropped.sum()) - 100) < 5 * 8.7
+    plain, undropped = lstm.eval().step(x, state)
+    torch.testing.assert_close(first[:, ~dropped], plain[:, ~dropped] / 0.75)
+    assert torch.equal(states, undropped)  # dropout applies to the outputs, not to the state
     lstm.train().resample_(generator)
     assert not torch.equal(lstm.step(x, state)[0], first)
 
@@ -389,7 +389,7 @@ def specs(draw):
 
 
 @given(spec=specs(), seed=st.integers(0, 2**31))
-def test_no_sequence_of_mutations_leaves_a_bound(spec, seed):
+def test_mutations_stay_within_limits(spec, seed):
     rng = np.random.default_rng(seed)
     for _ in range(12):
         legal = [name for kind in ("layer", "node") for name in spec.operators(kind)]
@@ -404,7 +404,7 @@ def test_no_sequence_of_mutations_leaves_a_bound(spec, seed):
 
 
 @given(spec=specs())
-def test_an_operator_changes_exactly_what_it_names(spec):
+def test_operators_change_only_their_field(spec):
     for operator, field, sign in (
         ("add_layer", "num_layers", 1),
         ("remove_layer", "num_layers", -1),
@@ -417,11 +417,11 @@ def test_an_operator_changes_exactly_what_it_names(spec):
 
 
 @given(spec=specs())
-def test_a_spec_survives_json(spec):
+def test_spec_round_trips_through_json(spec):
     assert LSTMSpec.from_config("x", json.loads(json.dumps(spec.to_config()))) == spec
 
 
-def test_steps_stop_at_the_limits_and_every_size_can_be_reached():
+def test_steps_stop_at_the_limits_and_every_size_is_reachable():
     spec = LSTMSpec(hidden_state_size=90, min_hidden_state_size=80, max_hidden_state_size=120)
     assert spec.choices("add_node") == ({"nodes": 16}, {"nodes": 30})
     assert spec.choices("remove_node") == ({"nodes": 10},)
@@ -444,12 +444,12 @@ def test_steps_stop_at_the_limits_and_every_size_can_be_reached():
         ({"dropout": float("nan")}, "dropout=nan must be at least 0"),
     ],
 )
-def test_a_wrong_config_is_told_what_is_wrong(config, message):
+def test_invalid_configs_raise_errors_that_name_the_field(config, message):
     with pytest.raises(ConfigurationError, match=message):
         LSTMSpec.from_config("mem", config)
 
 
-def test_every_axis_of_units_is_named():
+def test_unit_axes_name_every_axis():
     lstm = made(LSTMSpec(hidden_state_size=5, num_layers=3, dropout=0.1, min_hidden_state_size=1), inputs=3)
     widths = {"in": 3, "out": 5, "1": 5, "2": 5}
     unit_axes = lstm.unit_axes()
@@ -463,12 +463,12 @@ GROWTHS = st.lists(st.sampled_from(["add_layer", "add_node"]), min_size=1, max_s
 
 
 @given(cell=st.sampled_from(CELLS), operators=GROWTHS, seed=st.integers(0, 2**31))
-def test_growth_keeps_whole_sequences_from_any_state(cell, operators, seed):
+def test_growth_changes_no_output_of_sequences(cell, operators, seed):
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     spec = LSTMSpec(cell=cell, dropout=0.2, min_hidden_state_size=1, hidden_state_size=4, num_layers=2, max_layers=7)
     lstm = made(spec, seed=seed)
     x, starts, state = sequences(lstm, seed=seed)
-    before, remembered = lstm.unroll(x, starts, state)
+    before, states = lstm.unroll(x, starts, state)
     for operator in operators:
         child_spec, arguments = lstm.spec.mutate(operator, rng)
         child = lstm.rebuild(child_spec).double()
@@ -478,12 +478,12 @@ def test_growth_keeps_whole_sequences_from_any_state(cell, operators, seed):
     after, then = lstm.unroll(x, starts, state)
     assert all(bool(parameter.isfinite().all()) for parameter in lstm.parameters())
     torch.testing.assert_close(after[..., :4], before, rtol=0, atol=1e-12)
-    vectors = remembered.shape[2]
-    torch.testing.assert_close(then[:, :, :vectors, :4], remembered, rtol=0, atol=1e-12)
+    vectors = states.shape[2]
+    torch.testing.assert_close(then[:, :, :vectors, :4], states, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_newborn_units_remember_something_and_learn(cell):
+def test_new_units_have_a_state_and_learn(cell):
     lstm = made(LSTMSpec(cell=cell, num_layers=2, **SMALL))
     for operator, arguments in (("add_node", {"nodes": 3}), ("add_layer", {"layer": 2})):
         child = lstm.rebuild(lstm.spec.apply(operator, **arguments)).double()
@@ -500,12 +500,12 @@ def test_newborn_units_remember_something_and_learn(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_removal_of_units_that_nobody_listens_to_changes_nothing(cell):
+def test_removing_unused_units_is_exact(cell):
     lstm = made(LSTMSpec(cell=cell, num_layers=2, **SMALL)).eval()
     with torch.no_grad():
         lstm.residuals["1"].weight[:, [0, 3]] = 0.0
-        for place, silent in ((0, [3, 4]), (1, [0, 3])):  # by itself, a module loses the last of its outputs
-            lstm.cells[place].recurrent_weight[:, :, silent] = 0.0
+        for place, dropped in ((0, [3, 4]), (1, [0, 3])):  # by itself, a module loses the last of its outputs
+            lstm.cells[place].recurrent_weight[:, :, dropped] = 0.0
         lstm.cells[1].gates.weight[:, :, [3, 4]] = 0.0
     child, its = lstm.rebuild(lstm.spec.apply("remove_node", nodes=2)).double(), sequences(lstm)
     maps = transfer_weights_(child, lstm, "remove_node", {"nodes": 2}, states=its.x, generator=torch.Generator()).maps
@@ -516,7 +516,7 @@ def test_removal_of_units_that_nobody_listens_to_changes_nothing(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_removal_refits_the_map_that_lost_a_unit(cell):
+def test_consumers_are_refitted_after_units_are_removed(cell):
     lstm = made(LSTMSpec(cell=cell, num_layers=2, **SMALL)).eval()
     with torch.no_grad():  # the last two units of the second layer are twins
         for parameter in lstm.cells[1].parameters():
@@ -535,7 +535,7 @@ def test_removal_refits_the_map_that_lost_a_unit(cell):
     torch.testing.assert_close(after, before[..., :4], rtol=0, atol=0.01)
 
 
-def test_states_follow_their_units():
+def test_transfer_state_follows_the_units():
     spec = LSTMSpec(num_layers=2, **SMALL)
     state = torch.arange(20.0).view(4, 5)  # h and c of the first layer, then of the second
     maps = {"out": torch.tensor([0, 3]), "1": torch.tensor([1, 2])}
@@ -549,7 +549,7 @@ def test_states_follow_their_units():
     assert torch.equal(carry_state(state, spec, spec.evolve(num_layers=1), {}), state[:2])
 
 
-def test_it_says_what_its_maps_read(lstm):
+def test_layer_inputs_follow_the_forward_pass(lstm):
     lstm.eval()
     x, starts, state = sequences(lstm)
     torch.testing.assert_close(lstm.layer_input("cells.0.gates", x), x.flatten(0, 1))

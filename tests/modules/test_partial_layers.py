@@ -59,7 +59,7 @@ def alone(members, stack, x, gradient):
 
 @pytest.mark.parametrize("activation", ["ReLU", "Tanh", "Identity", "ELU"])
 @pytest.mark.parametrize("name", SIZES)
-def test_members_that_lack_layers_are_computed_in_a_stack_as_alone(name, activation):
+def test_stacks_with_missing_layers_equal_single_members(name, activation):
     members, stack = stack_of(SIZES[name], activation)
     x, gradient = (drawn(len(members), 6, size, seed=1) for size in (INPUTS, OUTPUTS))
     expected = alone(members, stack, x, gradient)
@@ -69,14 +69,14 @@ def test_members_that_lack_layers_are_computed_in_a_stack_as_alone(name, activat
         torch.testing.assert_close(stack.module(x), expected[0], rtol=0, atol=1e-12)
 
 
-def test_a_layer_that_some_lack_is_stored_as_wide_as_its_owners_need():
+def test_partial_layers_are_stored_at_their_owners_width():
     _, stack = stack_of(SIZES["one has a layer more"], "ReLU")
     assert stack.module.linear(1).weight.shape == (3, 5, 5)
     assert stack.module.linear(0).weight.shape == (3, 7, INPUTS)
 
 
 @pytest.mark.parametrize("changes", [{"layer_norm": True}, {"activation": "Sigmoid"}], ids=["normed", "masked"])
-def test_normed_and_masked_layers_that_some_lack_are_computed_as_alone(changes):
+def test_partial_normed_and_masked_layers_equal_single_members(changes):
     specs = [MLPSpec(hidden_size=its, min_mlp_nodes=2, **changes) for its in SIZES["one has a layer more"]]
     members = [EvolvableMLP(its, INPUTS, OUTPUTS).double() for its in specs]
     padded = EvolvableMLP(MLPSpec.padded_union(specs), INPUTS, OUTPUTS)

@@ -27,7 +27,7 @@ def normal(*shape, seed=0):
 
 
 def made(spec, shape=SHAPE, outputs=3, *, seed=0):
-    """A network of which every parameter has a value of its own."""
+    """A network with random parameters."""
     net, generator = EvolvableResNet(spec, shape, outputs).double(), torch.Generator().manual_seed(seed)
     for name, parameter in net.named_parameters():
         deviation = parameter[0].numel() ** -0.5 if name.endswith("weight") else 0.3
