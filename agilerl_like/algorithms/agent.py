@@ -393,7 +393,7 @@ class Agent(EvolvableAlgorithm):
         rows = self.encoding.random_rows(SAMPLE_STATES, generator).to(self.device)
         return rows.unflatten(0, (-1, SAMPLE_STEPS)) if self.network.is_recurrent else rows
 
-    def carry_state(self, state: Tensor) -> Tensor:
+    def transfer_state(self, state: Tensor) -> Tensor:
         """What it remembered of running episodes `[…, M, K, H]` before its last mutations, as it would remember it now.
 
         To be asked once after a mutation; newborn units remember nothing.
@@ -401,7 +401,7 @@ class Agent(EvolvableAlgorithm):
         steps, self._pasts = self._pasts, []
         memories = [*(before.memory for before, _ in steps), self.architecture.memory]
         for (old, new), (_, maps) in zip(pairwise(memories), steps, strict=True):
-            state = self.network.carry_state(state, old, new, maps)
+            state = self.network.transfer_state(state, old, new, maps)
         return state
 
     def finish_blend(self) -> None:

@@ -291,7 +291,7 @@ def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
-def carry_state(state: Tensor, old: LSTMSpec, new: LSTMSpec, maps: UnitMaps) -> Tensor:
+def transfer_state(state: Tensor, old: LSTMSpec, new: LSTMSpec, maps: UnitMaps) -> Tensor:
     """Return the hidden states of running episodes `[…, K, H]` after a mutation; `maps` are the module's unit maps.
 
     New units and layers start at zero; a group without a map keeps its units.

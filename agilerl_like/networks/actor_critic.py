@@ -18,7 +18,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.composite import CompositeModule, maps_of
 from agilerl_like.modules.evolvable_module import EvolvableModule, UnitChange, UnitMaps
 from agilerl_like.modules.layers import RunningNorm, skip_init
-from agilerl_like.modules.lstm import LSTMSpec, carry_state
+from agilerl_like.modules.lstm import LSTMSpec, transfer_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.param_stack import alias_parameter, rebuild_with
 from agilerl_like.modules.spec import Arguments
@@ -291,7 +291,7 @@ class ActorCritic(CompositeModule[NetworkSpec]):
             return branch.encoder(rows).unflatten(0, course.starts.shape)
         return branch.remembered(rows, course, ACTOR if owner == "actor" or self.share_encoders else CRITIC)
 
-    def carry_state(self, state: Tensor, old: LSTMSpec | Absent, new: LSTMSpec | Absent, maps: UnitMaps) -> Tensor:
+    def transfer_state(self, state: Tensor, old: LSTMSpec | Absent, new: LSTMSpec | Absent, maps: UnitMaps) -> Tensor:
         """What running episodes remember `[…, M, K, H]`, after a mutation of the memories.
 
         `maps` say which of the parent's units each of the child's was.
@@ -300,7 +300,7 @@ class ActorCritic(CompositeModule[NetworkSpec]):
             return state
         owners = [owner for owner in self.parts if owner.endswith("memory")]
         pairs = zip(owners, fitted(state, (len(owners), *old.state_shape)).unbind(-3), strict=True)
-        return torch.stack([carry_state(one, old, new, maps_of(owner, maps)) for owner, one in pairs], -3)
+        return torch.stack([transfer_state(one, old, new, maps_of(owner, maps)) for owner, one in pairs], -3)
 
     def course_of(self, x: Tensor) -> Course:
         """How observations `[n, D]`, or sequences `[S, L, D]` of which each begins an episode, follow each other."""

@@ -125,15 +125,17 @@ class Collector:
         return min(group.vector_steps_until_update for group in self.groups.values())
 
     def collect(self, vector_steps: int, *, should_stop: Callable[[], bool] = lambda: False) -> int:
-        """Take so many steps in every env, or fewer if `should_stop` returns True; return how many were taken."""
+        """Take so many steps in every env, or fewer if `should_stop`, called after each, returns True; return how many."""
         groups = self.groups.values()
         for group in groups:
             group.resize_hidden_states()
         taken = 0
-        while taken < vector_steps and not (taken and should_stop()):
+        while taken < vector_steps:
             for group in groups:
                 group.step()
             taken += 1
+            if should_stop():
+                break
         for group in groups:
             group.wait_for_envs(taken)
         return taken
@@ -316,7 +318,8 @@ class GroupCollector:
             return
         both = torch.stack([self.state, self._initial_state], 1)  # [P, 2, E, M, K, H]
         carried = [
-            fitted(agent.carry_state(its), cohort.state_shape) for agent, its in zip(self.population, both, strict=True)
+            fitted(agent.transfer_state(its), cohort.state_shape)
+            for agent, its in zip(self.population, both, strict=True)
         ]
         self.state, self._initial_state = torch.stack(carried, 1).unbind(0)
         self._state_owner = cohort

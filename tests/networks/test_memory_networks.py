@@ -126,7 +126,7 @@ def test_growth_keeps_whole_sequences_and_running_episodes(cell, layers, activat
         operator = str(rng.choice(memories if memories and rng.random() < 0.5 else operators))
         _, drawn = spec.mutate(operator, rng, activations=("ReLU", "Tanh", "ELU"))
         child = mutate_network(parent, operator, drawn, stream(seed))
-        state = child.network.carry_state(course.state, spec.memory, child.network.spec.memory, child.maps)
+        state = child.network.transfer_state(course.state, spec.memory, child.network.spec.memory, child.maps)
         course = course._replace(state=state)
         assert state.shape[1:] == child.network.state_shape
         after = said(child.network, x, course)
@@ -243,7 +243,7 @@ def test_units_that_nobody_hears_go_without_a_trace(cell, share):
     x, course = sequences(parent.network.state_shape)
     before = said(parent.network, x, course)
     old, new = parent.network.spec.memory, result.network.spec.memory
-    state = result.network.carry_state(course.state, old, new, result.maps)
+    state = result.network.transfer_state(course.state, old, new, result.maps)
     torch.testing.assert_close(said(result.network, x, course._replace(state=state)), before, rtol=0, atol=1e-10)
     stay = [unit for unit in range(14) if unit not in silent]
     torch.testing.assert_close(state, course.state[..., stay])
