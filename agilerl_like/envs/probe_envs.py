@@ -1,9 +1,9 @@
-"""Tiny worlds whose right answers are known by hand: an agent that misses one has a bug, and the world says which kind.
+"""Probe environments: tiny envs with analytically known values or actions; a wrong answer identifies a kind of bug.
 
-Each asks one question that the others do not. A value is that of the best policy with the probe's own `gamma`; it is
-given only where it does not depend on how random the policy still is, or for worlds in which actions change nothing.
-The idea is Andy Jones' ("Debugging RL, without the agonizing pain", 2021); the worlds about truncation, autoreset,
-masks, bounds, pictures and memory are ours.
+Each probe tests one thing that the others do not. Values are those of the best policy with the probe's own `gamma`;
+they are given only where they do not depend on how random the policy still is, or where actions have no effect. The
+idea is Andy Jones' ("Debugging RL, without the agonizing pain", 2021); the probes of truncation, autoreset, masks,
+bounds, images and memory are ours.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from agilerl_like.errors import EnvStepError
 
 Observation = Any
-"""A tuple of floats stands for a vector; else what the space holds: an array, a category, a dict or tuple of them."""
-RewardFn = Callable[[int, int, Any], float]  # (which row, which place in it, action) -> reward
+"""A tuple of floats for a vector; else a sample of the space: an array, a category, or a dict or tuple of them."""
+RewardFn = Callable[[int, int, Any], float]  # (index of the sequence, position in it, action) -> reward
 
 
 class ScriptedEnv(gym.Env[Any, Any]):
-    """One of a few rows of observations, seen one after the other whatever the agent does; the last is only arrived at.
+    """Shows one of a few fixed sequences of observations, whatever the actions; no action follows the last one.
 
-    The row is drawn at reset. A row comes with an action mask where there are any.
+    The sequence is drawn at reset. `masks` has an action mask for each sequence, or is empty.
     """
 
     def __init__(
         self,
-        rows: Sequence[Sequence[Observation]],
+        sequences: Sequence[Sequence[Observation]],
         action_space: gym.Space,
         reward_fn: RewardFn,
         *,
@@ -41,41 +41,42 @@ class ScriptedEnv(gym.Env[Any, Any]):
         truncates: bool = False,
         masks: tuple[tuple[bool, ...], ...] = (),
     ) -> None:
-        self._rows = rows
-        self._pay = reward_fn
+        self._sequences = sequences
+        self._reward_fn = reward_fn
         self._truncates = truncates
         self._masks = np.array(masks, dtype=np.bool_)
-        self._which = self._place = 0
+        self._index = self._position = 0
         self.metadata = {"render_modes": []}
-        self.observation_space = _box_around(rows) if space is None else space
+        self.observation_space = _box_around(sequences) if space is None else space
         self.action_space = action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Go to the first observation of some row."""
+        """Return the first observation of a random sequence."""
         super().reset(seed=seed, options=options)
-        self._which, self._place = int(self.np_random.integers(len(self._rows))), 0
-        return self._seen(), self._info(ended=False)
+        self._index, self._position = int(self.np_random.integers(len(self._sequences))), 0
+        return self._observation(), self._info(ended=False)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """RewardFn for the action and go one observation further; a finished world allows no action."""
+        """Return the reward of the action and the next observation; a mask after the episode's end allows nothing."""
         _check_action(self.action_space, action)
-        reward = float(self._pay(self._which, self._place, action))
-        self._place += 1
-        ends = self._place == len(self._rows[self._which]) - 1
-        return self._seen(), reward, ends and not self._truncates, ends and self._truncates, self._info(ended=ends)
+        reward = float(self._reward_fn(self._index, self._position, action))
+        self._position += 1
+        ends = self._position == len(self._sequences[self._index]) - 1
+        terminated, truncated = (False, ends) if self._truncates else (ends, False)
+        return self._observation(), reward, terminated, truncated, self._info(ended=ends)
 
-    def _seen(self) -> Any:
-        return as_observation(self._rows[self._which][self._place])
+    def _observation(self) -> Any:
+        return as_observation(self._sequences[self._index][self._position])
 
     def _info(self, *, ended: bool) -> dict[str, Any]:
         if not self._masks.size:
             return {}
-        mask = self._masks[self._which]
+        mask = self._masks[self._index]
         return {"action_mask": np.zeros_like(mask) if ended else mask.copy()}
 
 
 class ExpectedValue(NamedTuple):
-    """What an observation is worth after what was seen before it in the episode; `name` is for people."""
+    """The value of an observation after the episode's earlier observations `history`; `name` is for output."""
 
     obs: Observation
     value: float
@@ -84,40 +85,40 @@ class ExpectedValue(NamedTuple):
 
 
 class ExpectedAction(NamedTuple):
-    """What is best to do: the action, or a vector of them; `tolerance` is 0 for categories."""
+    """The best action for an observation, or a vector of them; `tolerance` is 0 for categories."""
 
     obs: Observation
     action: int | tuple[int, ...] | tuple[float, ...]
     tolerance: float = 0.0
-    mask: tuple[bool, ...] = ()  # to be given to the agent with `obs`; empty: everything is allowed
+    mask: tuple[bool, ...] = ()  # passed to the agent with `obs`; empty: everything is allowed
     history: tuple[Observation, ...] = ()
     name: str = ""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A world, the question it asks, and the answers; `steps` is about how many env steps an agent should need."""
+    """An env, the question it answers, and the expected answers after training for `steps` env steps."""
 
     name: str
     make: Callable[[], gym.Env]
     question: str
-    gamma: float
+    gamma: float = 0.5
     values: tuple[ExpectedValue, ...] = ()
     actions: tuple[ExpectedAction, ...] = ()
     steps: int = 10_000
     needs: Literal["", "memory"] = ""
-    """What an agent must have beside an encoder for the space; without it the world cannot be solved."""
+    """Requirement beside an encoder for the space, without which the probe cannot be solved."""
     channels_last: bool = False
-    """Whether the channels of images stand last."""
+    """Whether images have their channels last."""
 
     @property
     def expectations(self) -> tuple[ExpectedValue | ExpectedAction, ...]:
-        """All that is known."""
+        """All expected values and actions."""
         return (*self.values, *self.actions)
 
 
 def as_observation(obs: Observation) -> Any:
-    """Return a fresh observation as the space has it: float32 for a tuple of floats, copies of arrays."""
+    """Return a new observation of the space's type: float32 for a tuple of floats, copies of arrays."""
     if isinstance(obs, Mapping):
         return {name: as_observation(part) for name, part in obs.items()}
     if isinstance(obs, tuple):
@@ -128,17 +129,17 @@ def as_observation(obs: Observation) -> Any:
 
 
 def describe(known: ExpectedValue | ExpectedAction) -> str:
-    """Say which observation is meant: its name, or its numbers."""
+    """Return the name of an expectation's observation, or its values."""
     return known.name or ", ".join(f"{number:.3g}" for number in known.obs)
 
 
-def _box_around(rows: Iterable[Sequence[Observation]]) -> Box:
-    seen = np.array([obs for row in rows for obs in row], dtype=np.float32)
+def _box_around(sequences: Iterable[Sequence[Observation]]) -> Box:
+    seen = np.array([obs for sequence in sequences for obs in sequence], dtype=np.float32)
     return Box(seen.min(axis=0) - 1, seen.max(axis=0) + 1, dtype=np.float32)
 
 
 def _check_action(space: gym.Space, action: Any) -> None:
-    """A probe takes nothing that its space does not hold, so that an agent that forgets a bound is found out."""
+    """Raise EnvStepError for an action outside of its space, to detect agents that ignore bounds."""
     if not space.contains(np.asarray(action, dtype=space.dtype)):
         raise EnvStepError(f"action={action!r} lies outside {space}")
 
@@ -146,44 +147,44 @@ def _check_action(space: gym.Space, action: Any) -> None:
 def _one_step(
     observations: Sequence[Observation], action_space: gym.Space, reward_fn: RewardFn, **more: Any
 ) -> ScriptedEnv:
-    """One observation drawn from a few, one action, one reward, and the episode has terminated where it began."""
+    """Return an env of episodes with one step: an observation out of a few, one action, one reward."""
     return ScriptedEnv([(obs, obs) for obs in observations], action_space, reward_fn, **more)
 
 
-def _one(_which: int, _place: int, _action: Any) -> float:
+def _one(_index: int, _position: int, _action: Any) -> float:
     return 1.0
 
 
-def _pay_by_table(table: tuple[tuple[float, ...], ...], which: int, _place: int, action: Any) -> float:
-    return table[which][int(action)]
+def _reward_by_table(table: tuple[tuple[float, ...], ...], index: int, _position: int, action: Any) -> float:
+    return table[index][int(action)]
 
 
-def _pay_by_row(rewards: tuple[float, ...], which: int, _place: int, _action: Any) -> float:
-    return rewards[which]
+def _reward_by_row(rewards: tuple[float, ...], index: int, _position: int, _action: Any) -> float:
+    return rewards[index]
 
 
-def _pay_by_place(rewards: tuple[float, ...], _which: int, place: int, _action: Any) -> float:
-    return rewards[place]
+def _reward_by_place(rewards: tuple[float, ...], _index: int, position: int, _action: Any) -> float:
+    return rewards[position]
 
 
-def _pay_by_distance(targets: tuple[tuple[float, ...], ...], which: int, _place: int, action: Any) -> float:
-    return -float(np.square(np.asarray(action) - targets[which]).sum())
+def _reward_by_distance(targets: tuple[tuple[float, ...], ...], index: int, _position: int, action: Any) -> float:
+    return -float(np.square(np.asarray(action) - targets[index]).sum())
 
 
-def _pay_by_hits(targets: tuple[int | tuple[int, ...], ...], which: int, _place: int, action: Any) -> float:
-    return float(np.equal(action, targets[which]).sum())
+def _reward_by_hits(targets: tuple[int | tuple[int, ...], ...], index: int, _position: int, action: Any) -> float:
+    return float(np.equal(action, targets[index]).sum())
 
 
-def _pay_parity(_which: int, place: int, action: Any) -> float:
-    return float(int(action) == (place + 1) % 2)
+def _reward_parity(_index: int, position: int, action: Any) -> float:
+    return float(int(action) == (position + 1) % 2)
 
 
-def _pay_last(reward_fn: RewardFn, which: int, place: int, action: Any) -> float:
-    """Nothing for any action but the last one that a cue's episode has."""
-    return reward_fn(which, place, action) if place == _WAIT else 0.0
+def _reward_at_end(reward_fn: RewardFn, index: int, position: int, action: Any) -> float:
+    """Return 0 for every action except the last one of a cue's episode."""
+    return reward_fn(index, position, action) if position == _WAIT else 0.0
 
 
-_NOTHING_TO_CHOOSE = partial(Discrete, 1)
+_NO_CHOICE = partial(Discrete, 1)
 
 
 def _dot(row: int, column: int, *, channels: int = 3) -> np.ndarray:
@@ -195,12 +196,12 @@ def _dot(row: int, column: int, *, channels: int = 3) -> np.ndarray:
 
 _IMAGES = Box(0, 255, (3, 8, 8), dtype=np.uint8)
 _QUARTERS = {"above left": (1, 1), "above right": (1, 6), "below left": (6, 1), "below right": (6, 6)}
-_DIAGONAL = (0, 1, 1, 0)  # neither the row nor the column of the dot is enough, and its brightness says nothing
-_DOTS = {name: _dot(*place) for name, place in _QUARTERS.items()}
+_DIAGONAL = (0, 1, 1, 0)  # neither the row nor the column of the dot determines it, nor its brightness
+_DOTS = {name: _dot(*pixel) for name, pixel in _QUARTERS.items()}
 _BITS = {name: np.moveaxis(image, 0, -1) > 0 for name, image in _DOTS.items()}
 
 _GREYS = {grey: np.full((3, 8, 8), grey, dtype=np.uint8) for grey in (0, 128, 255)}
-_WORTH_OF_GREYS = (-1.0, 1.0, 0.0)
+_GREY_VALUES = (-1.0, 1.0, 0.0)
 
 _SIDES = {"left": _dot(3, 1, channels=1), "right": _dot(3, 6, channels=1)}
 _BLACK = np.zeros((1, 8, 8), dtype=np.uint8)
@@ -214,32 +215,32 @@ _PRODUCTS = {(category, number): (category - 6) * number + 0.0 for category in (
 
 
 def _by_diagonal(scenes: Mapping[str, Observation], space: gym.Space) -> Callable[[], gym.Env]:
-    """Return a world of four scenes that pays for 0, 1, 1 and 0."""
-    return partial(_one_step, tuple(scenes.values()), Discrete(2), partial(_pay_by_hits, _DIAGONAL), space=space)
+    """Return an env of four scenes whose rewarded actions are 0, 1, 1 and 0."""
+    return partial(_one_step, tuple(scenes.values()), Discrete(2), partial(_reward_by_hits, _DIAGONAL), space=space)
 
 
-def _known_by_diagonal(scenes: Mapping[str, Observation]) -> tuple[ExpectedAction, ...]:
+def _expected_by_diagonal(scenes: Mapping[str, Observation]) -> tuple[ExpectedAction, ...]:
     named = zip(scenes.items(), _DIAGONAL, strict=True)
     return tuple(ExpectedAction(obs, action, name=name) for (name, obs), action in named)
 
 
 _WAIT = 5
-"""How many blanks follow a cue before an episode's last action is due; all but the cue look alike."""
+"""Number of blanks between a cue and the episode's last action; all observations but the cue are equal."""
 
 
-def _cued(cue: float) -> tuple[Observation, ...]:
-    return ((cue,), *((0.0,),) * (_WAIT + 1))  # the last one is only arrived at
+def _cue_sequence(cue: float) -> tuple[Observation, ...]:
+    return ((cue,), *((0.0,),) * (_WAIT + 1))  # no action follows the last one
 
 
-_LAST_WORDS = f", then {_WAIT} blanks"
+_AFTER_BLANKS = f", then {_WAIT} blanks"
 
 
-def _two_of(cue: float, first: float, last: float) -> tuple[ExpectedValue, ExpectedValue]:
-    """Say what a cue is worth when it is seen, and when the last action is due."""
-    row = _cued(cue)
+def _values_of_cue(cue: float, first: float, last: float) -> tuple[ExpectedValue, ExpectedValue]:
+    """Return the values of a cue's observation and of the last observation with an action."""
+    sequence = _cue_sequence(cue)
     return (
-        ExpectedValue(row[0], first, name=f"{cue:+g}"),
-        ExpectedValue(row[_WAIT], last, history=row[:_WAIT], name=f"{cue:+g}{_LAST_WORDS}"),
+        ExpectedValue(sequence[0], first, name=f"{cue:+g}"),
+        ExpectedValue(sequence[_WAIT], last, history=sequence[:_WAIT], name=f"{cue:+g}{_AFTER_BLANKS}"),
     )
 
 
@@ -247,80 +248,74 @@ _ALL = (
     Probe(
         # V = 1: one reward of 1 and the end.
         "ConstantReward",
-        partial(_one_step, ((0.0,),), _NOTHING_TO_CHOOSE(), _one),
+        partial(_one_step, ((0.0,),), _NO_CHOICE(), _one),
         "does the critic learn a constant?",
-        gamma=0.5,
         values=(ExpectedValue((0.0,), 1.0),),
         steps=4_000,
     ),
     Probe(
         # V(o) = o: the reward is the observation, then the end.
         "ObservationReward",
-        partial(_one_step, ((-1.0,), (1.0,)), _NOTHING_TO_CHOOSE(), partial(_pay_by_table, ((-1.0,), (1.0,)))),
-        "does the critic look at the observation?",
-        gamma=0.5,
+        partial(_one_step, ((-1.0,), (1.0,)), _NO_CHOICE(), partial(_reward_by_table, ((-1.0,), (1.0,)))),
+        "does the critic use the observation?",
         values=(ExpectedValue((-1.0,), -1.0), ExpectedValue((1.0,), 1.0)),
         steps=6_000,
     ),
     Probe(
-        # V(1) = 1: the reward, then the end. V(0) = 0 + gamma V(1) = 0.5. An episode's end that is one step late makes
-        # V(1) = 1 + gamma V(0) instead.
+        # V(1) = 1: the reward, then the end. V(0) = 0 + gamma V(1) = 0.5. If the episode's end is registered one step
+        # late, V(1) = 1 + gamma V(0).
         "DiscountedReward",
-        partial(ScriptedEnv, (((0.0,), (1.0,), (2.0,)),), _NOTHING_TO_CHOOSE(), partial(_pay_by_place, (0.0, 1.0))),
-        "is a later reward discounted once, and does the episode end where it ends?",
-        gamma=0.5,
+        partial(ScriptedEnv, (((0.0,), (1.0,), (2.0,)),), _NO_CHOICE(), partial(_reward_by_place, (0.0, 1.0))),
+        "is a later reward discounted once, and does the episode end at the right step?",
         values=(ExpectedValue((0.0,), 0.5), ExpectedValue((1.0,), 1.0)),
         steps=8_000,
     ),
     Probe(
         "ActionSign",
-        partial(_one_step, ((0.0,),), Discrete(2), partial(_pay_by_table, ((-1.0, 1.0),))),
-        "does the policy go towards reward and not away from it?",
-        gamma=0.5,
+        partial(_one_step, ((0.0,),), Discrete(2), partial(_reward_by_table, ((-1.0, 1.0),))),
+        "does the policy maximise the reward and not minimise it?",
         actions=(ExpectedAction((0.0,), 1),),
         steps=4_000,
     ),
     Probe(
         "ActionByObservation",
-        partial(_one_step, ((0.0,), (1.0,)), Discrete(2), partial(_pay_by_table, ((1.0, -1.0), (-1.0, 1.0)))),
-        "does the policy look at the observation?",
-        gamma=0.5,
+        partial(_one_step, ((0.0,), (1.0,)), Discrete(2), partial(_reward_by_table, ((1.0, -1.0), (-1.0, 1.0)))),
+        "does the policy use the observation?",
         actions=(ExpectedAction((0.0,), 0), ExpectedAction((1.0,), 1)),
         steps=6_000,
     ),
     Probe(
-        # The counter says 1, 2, … 6, not scaled, and 1 is paid for its parity: what follows does not depend on the
+        # The observation counts 1, 2, … 6, unscaled, and its parity earns 1. Later observations do not depend on the
         # action, so the parity is best for every gamma.
         "Counter",
-        partial(ScriptedEnv, (tuple((float(count),) for count in range(1, 8)),), Discrete(2), _pay_parity),
-        "does the policy cope with an observation that is not scaled and jumps about in what it asks for?",
-        gamma=0.5,
+        partial(ScriptedEnv, (tuple((float(count),) for count in range(1, 8)),), Discrete(2), _reward_parity),
+        "does the policy learn from an unscaled observation whose best action alternates?",
         actions=tuple(ExpectedAction((float(count),), count % 2) for count in range(1, 7)),
         steps=40_000,
     ),
     Probe(
-        # Reward 1 for ever, seen through a time limit of 8: V = 1 + gamma V = 1 / (1 - gamma) = 10. Who takes the limit
-        # for an end gets the mean of (1 - gamma^k) / (1 - gamma) over k = 1 … 8, which is 3.6.
+        # Reward 1 for ever, with a time limit of 8: V = 1 + gamma V = 1 / (1 - gamma) = 10. If truncation is taken for
+        # termination, V is the mean of (1 - gamma^k) / (1 - gamma) over k = 1 … 8, which is 3.6.
         "EndlessTruncation",
-        partial(ScriptedEnv, (((0.0,),) * 9,), _NOTHING_TO_CHOOSE(), _one, truncates=True),
-        "is a time limit told from an end?",
+        partial(ScriptedEnv, (((0.0,),) * 9,), _NO_CHOICE(), _one, truncates=True),
+        "is truncation distinguished from termination?",
         gamma=0.9,
         values=(ExpectedValue((0.0,), 10.0),),
         steps=20_000,
     ),
     Probe(
-        # Leaving the start pays 10, then nothing for ever, seen through a time limit of 5: V(end) = 0, V(start) = 10.
-        # Who bootstraps from the next episode's start, or learns from the row that next-step autoreset inserts, gives
-        # the end a share of 0.9 * 10.
+        # The first step pays 10, then nothing for ever, with a time limit of 5: V(end) = 0, V(start) = 10. If values
+        # are bootstrapped from the next episode's start, or learned from the row that next-step autoreset inserts,
+        # V(end) has a share of 0.9 * 10.
         "AutoresetLeak",
         partial(
             ScriptedEnv,
             (((1.0, 0.0), *((0.0, 1.0),) * 5),),
-            _NOTHING_TO_CHOOSE(),
-            partial(_pay_by_place, (10.0, 0.0, 0.0, 0.0, 0.0)),
+            _NO_CHOICE(),
+            partial(_reward_by_place, (10.0, 0.0, 0.0, 0.0, 0.0)),
             truncates=True,
         ),
-        "does the value of the next episode's start leak into the last one's end?",
+        "does the value of an episode's start leak into the end of the episode before?",
         gamma=0.9,
         values=(ExpectedValue((1.0, 0.0), 10.0), ExpectedValue((0.0, 1.0), 0.0)),
         steps=20_000,
@@ -332,11 +327,10 @@ _ALL = (
             _one_step,
             ((0.0,), (1.0,)),
             Discrete(3),
-            partial(_pay_by_table, ((0.0, 1.0, 10.0), (10.0, 0.0, 1.0))),
+            partial(_reward_by_table, ((0.0, 1.0, 10.0), (10.0, 0.0, 1.0))),
             masks=((True, True, False), (False, True, True)),
         ),
-        "does a mask hold, in acting and in learning?",
-        gamma=0.5,
+        "is a mask respected, in acting and in learning?",
         actions=(
             ExpectedAction((0.0,), 1, mask=(True, True, False)),
             ExpectedAction((1.0,), 2, mask=(False, True, True)),
@@ -344,16 +338,15 @@ _ALL = (
         steps=8_000,
     ),
     Probe(
-        # Reward -(a - target)^2 with a in [-2, 1] and targets -3, 0.5 and 1: best are the bound, the inside, the bound.
+        # Reward -(a - target)^2 with a in [-2, 1] and targets -3, 0.5 and 1: the best actions are -2, 0.5 and 1.
         "ContinuousBounds",
         partial(
             _one_step,
             ((-1.0,), (0.0,), (1.0,)),
             Box(-2.0, 1.0, (1,)),
-            partial(_pay_by_distance, ((-3.0,), (0.5,), (1.0,))),
+            partial(_reward_by_distance, ((-3.0,), (0.5,), (1.0,))),
         ),
-        "are actions found inside the bounds, at them, and never beyond?",
-        gamma=0.5,
+        "are actions learned inside the bounds, at them, and never outside?",
         actions=(
             ExpectedAction((-1.0,), (-2.0,), 0.2),
             ExpectedAction((0.0,), (0.5,), 0.2),
@@ -364,103 +357,94 @@ _ALL = (
     Probe(
         # Reward -(a - 0.5)^2.
         "ContinuousTarget",
-        partial(_one_step, ((0.0,),), Box(-1.0, 1.0, (1,)), partial(_pay_by_distance, ((0.5,),))),
-        "does a continuous policy go towards reward and stop there?",
-        gamma=0.5,
+        partial(_one_step, ((0.0,),), Box(-1.0, 1.0, (1,)), partial(_reward_by_distance, ((0.5,),))),
+        "does a continuous policy converge to the best action?",
         actions=(ExpectedAction((0.0,), (0.5,), 0.15),),
         steps=20_000,
     ),
     Probe(
-        # Reward -|a - target|^2, where the two numbers of an action want opposite things.
+        # Reward -|a - target|^2, with opposite targets for the two components of an action.
         "ContinuousByObservation",
         partial(
             _one_step,
             ((-1.0,), (1.0,)),
             Box(-1.0, 1.0, (2,)),
-            partial(_pay_by_distance, ((-0.5, 0.5), (0.5, -0.5))),
+            partial(_reward_by_distance, ((-0.5, 0.5), (0.5, -0.5))),
         ),
-        "does a continuous policy look at the observation, each number of the action for itself?",
-        gamma=0.5,
+        "does a continuous policy use the observation, separately for each component of the action?",
         actions=(ExpectedAction((-1.0,), (-0.5, 0.5), 0.15), ExpectedAction((1.0,), (0.5, -0.5), 0.15)),
         steps=30_000,
     ),
     Probe(
-        # 1 for each choice that is right.
+        # 1 for each correct choice.
         "MultiDiscreteByObservation",
-        partial(_one_step, ((0.0,), (1.0,)), MultiDiscrete([2, 3]), partial(_pay_by_hits, ((0, 2), (1, 0)))),
-        "are several choices at once made each for itself?",
-        gamma=0.5,
+        partial(_one_step, ((0.0,), (1.0,)), MultiDiscrete([2, 3]), partial(_reward_by_hits, ((0, 2), (1, 0)))),
+        "are the choices of one action independent?",
         actions=(ExpectedAction((0.0,), (0, 2)), ExpectedAction((1.0,), (1, 0))),
         steps=12_000,
     ),
     Probe(
-        # 1 for each bit that is right.
+        # 1 for each correct bit.
         "MultiBinaryByObservation",
-        partial(_one_step, ((0.0,), (1.0,)), MultiBinary(3), partial(_pay_by_hits, ((0, 1, 1), (1, 1, 0)))),
-        "are several bits at once set each for itself?",
-        gamma=0.5,
+        partial(_one_step, ((0.0,), (1.0,)), MultiBinary(3), partial(_reward_by_hits, ((0, 1, 1), (1, 1, 0)))),
+        "are the bits of one action independent?",
         actions=(ExpectedAction((0.0,), (0, 1, 1)), ExpectedAction((1.0,), (1, 1, 0))),
         steps=12_000,
     ),
     Probe(
-        # V = -1, 1, 0 for black, grey, white: the reward, then the end. It neither rises nor falls with brightness.
+        # V = -1, 1, 0 for black, grey, white: the reward, then the end. It is not monotonic in brightness.
         "ImageBrightness",
         partial(
             _one_step,
             tuple(_GREYS.values()),
-            _NOTHING_TO_CHOOSE(),
-            partial(_pay_by_row, _WORTH_OF_GREYS),
+            _NO_CHOICE(),
+            partial(_reward_by_row, _GREY_VALUES),
             space=_IMAGES,
         ),
-        "does the critic tell how bright an image is?",
-        gamma=0.5,
+        "does the critic read the brightness of an image?",
         values=tuple(
             ExpectedValue(image, value, name=f"grey {grey}")
-            for (grey, image), value in zip(_GREYS.items(), _WORTH_OF_GREYS, strict=True)
+            for (grey, image), value in zip(_GREYS.items(), _GREY_VALUES, strict=True)
         ),
         steps=10_000,
     ),
     Probe(
-        # 1 for the action of the dot's diagonal: only where it is tells them apart.
+        # 1 for the action of the dot's diagonal: images differ in its position only.
         "ImagePosition",
         _by_diagonal(_DOTS, _IMAGES),
-        "does the policy see where in an image something is?",
-        gamma=0.5,
-        actions=_known_by_diagonal(_DOTS),
+        "does the policy read positions in an image?",
+        actions=_expected_by_diagonal(_DOTS),
         steps=8_000,
     ),
     Probe(
         "ImageOfBits",
         _by_diagonal(_BITS, Box(0, 1, (8, 8, 3), dtype=cast(Any, np.bool_))),
-        "does it still, where pixels are bools and channels stand last?",
-        gamma=0.5,
-        actions=_known_by_diagonal(_BITS),
+        "does it do so if pixels are bools and the channels are last?",
+        actions=_expected_by_diagonal(_BITS),
         steps=8_000,
         channels_last=True,
     ),
     Probe(
-        # 1 for (is the dot right?) XOR (is the number above 0?): either part alone leaves a chance of one half.
+        # 1 for (is the dot right?) XOR (is the number above 0?): one part alone gives a chance of one half.
         "SightAndTouch",
         _by_diagonal(
             _SIGHT_AND_TOUCH, Dict({"sight": Box(0, 255, _BLACK.shape, dtype=np.uint8), "touch": Box(-1.0, 1.0, (1,))})
         ),
-        "does the policy put together what an image and a number of a Dict say?",
-        gamma=0.5,
-        actions=_known_by_diagonal(_SIGHT_AND_TOUCH),
+        "does the policy combine an image and a number of a Dict?",
+        actions=_expected_by_diagonal(_SIGHT_AND_TOUCH),
         steps=15_000,
     ),
     Probe(
-        # V = (category - 6) * number: each part alone is worth 0 on average.
+        # V = (category - 6) * number: given one part alone, V is 0 on average.
         "TupleProduct",
         partial(
             _one_step,
             tuple((category, {"number": (number,)}) for category, number in _PRODUCTS),
-            _NOTHING_TO_CHOOSE(),
-            partial(_pay_by_row, tuple(_PRODUCTS.values())),
+            _NO_CHOICE(),
+            partial(_reward_by_row, tuple(_PRODUCTS.values())),
             space=Tuple([Discrete(3, start=5), Dict({"number": Box(-1.0, 1.0, (1,))})]),
         ),
-        "does the critic put together what the parts of a Tuple say, one of which is nested?",
-        gamma=0.5,
+        "does the critic combine the parts of a Tuple, one of which is nested?",
         values=tuple(
             ExpectedValue((category, {"number": (number,)}), value, name=f"{category}, {number:+g}")
             for (category, number), value in _PRODUCTS.items()
@@ -468,72 +452,71 @@ _ALL = (
         steps=10_000,
     ),
     Probe(
-        # Only the last of 6 actions counts: 1 if it is that of the cue. Without memory a half is the best there is.
+        # Only the last of 6 actions is rewarded: 1 if it matches the cue. Without memory 0.5 is the best mean.
         "MemoryCue",
         partial(
             ScriptedEnv,
-            (_cued(-1.0), _cued(1.0)),
+            (_cue_sequence(-1.0), _cue_sequence(1.0)),
             Discrete(2),
-            partial(_pay_last, partial(_pay_by_table, ((1.0, 0.0), (0.0, 1.0)))),
+            partial(_reward_at_end, partial(_reward_by_table, ((1.0, 0.0), (0.0, 1.0)))),
         ),
-        "does the policy remember what it saw at the start?",
+        "does the policy remember the first observation?",
         gamma=0.9,
         actions=tuple(
-            ExpectedAction((0.0,), action, history=_cued(cue)[:_WAIT], name=f"{cue:+g}{_LAST_WORDS}")
+            ExpectedAction((0.0,), action, history=_cue_sequence(cue)[:_WAIT], name=f"{cue:+g}{_AFTER_BLANKS}")
             for cue, action in ((-1.0, 0), (1.0, 1))
         ),
         steps=20_000,
         needs="memory",
     ),
     Probe(
-        # The same with a dot at the left or right for a cue, and black images after it.
+        # The same with a dot at the left or right as cue, and black images after it.
         "MemoryOfImage",
         partial(
             ScriptedEnv,
             tuple((image, *(_BLACK,) * (_WAIT + 1)) for image in _SIDES.values()),
             Discrete(2),
-            partial(_pay_last, partial(_pay_by_table, ((1.0, 0.0), (0.0, 1.0)))),
+            partial(_reward_at_end, partial(_reward_by_table, ((1.0, 0.0), (0.0, 1.0)))),
             space=Box(0, 255, _BLACK.shape, dtype=np.uint8),
         ),
-        "does the policy remember what an image showed?",
+        "does the policy remember an image?",
         gamma=0.9,
         actions=tuple(
-            ExpectedAction(_BLACK, action, history=(image, *(_BLACK,) * (_WAIT - 1)), name=f"{side}{_LAST_WORDS}")
+            ExpectedAction(_BLACK, action, history=(image, *(_BLACK,) * (_WAIT - 1)), name=f"{side}{_AFTER_BLANKS}")
             for action, (side, image) in enumerate(_SIDES.items())
         ),
         steps=12_000,
         needs="memory",
     ),
     Probe(
-        # The cue is paid with the last of 6 actions: V = cue * gamma^5 at first and cue at last. Without memory blanks
-        # are worth 0. One cue looks like a blank: who takes the last episode's memory along gives it what that had.
+        # The reward is the cue, with the last of 6 actions: V = cue * gamma^5 at first and cue at last. Without memory
+        # V(blank) = 0. One cue equals a blank: if the hidden state is not reset, it has the last episode's value.
         "MemoryValue",
         partial(
             ScriptedEnv,
-            (_cued(-1.0), _cued(0.0), _cued(1.0)),
-            _NOTHING_TO_CHOOSE(),
-            partial(_pay_last, partial(_pay_by_row, (-1.0, 0.0, 1.0))),
+            (_cue_sequence(-1.0), _cue_sequence(0.0), _cue_sequence(1.0)),
+            _NO_CHOICE(),
+            partial(_reward_at_end, partial(_reward_by_row, (-1.0, 0.0, 1.0))),
         ),
-        "does the critic remember what it saw at the start, and nothing from before?",
+        "does the critic remember the first observation, and nothing from earlier episodes?",
         gamma=0.9,
-        values=tuple(known for cue in (-1.0, 0.0, 1.0) for known in _two_of(cue, cue * 0.9**_WAIT, cue)),
+        values=tuple(known for cue in (-1.0, 0.0, 1.0) for known in _values_of_cue(cue, cue * 0.9**_WAIT, cue)),
         steps=20_000,
         needs="memory",
     ),
     Probe(
-        # The cue is paid for ever, seen through a time limit of 6: V = cue / (1 - gamma) at every step. Who asks
-        # for the value behind the limit without the memory of what came before it gets cue * 1 at last, not cue * 2.
+        # The reward is the cue for ever, with a time limit of 6: V = cue / (1 - gamma) at every step. If the value
+        # after the limit is computed without the hidden state, the last one is cue * 1, not cue * 2.
         "MemoryTruncation",
         partial(
             ScriptedEnv,
-            (_cued(-1.0), _cued(1.0)),
-            _NOTHING_TO_CHOOSE(),
-            partial(_pay_by_row, (-1.0, 1.0)),
+            (_cue_sequence(-1.0), _cue_sequence(1.0)),
+            _NO_CHOICE(),
+            partial(_reward_by_row, (-1.0, 1.0)),
             truncates=True,
         ),
-        "does the value behind a time limit rest on the memory of its episode?",
-        gamma=0.5,
-        values=tuple(known for cue in (-1.0, 1.0) for known in _two_of(cue, 2 * cue, 2 * cue)),
+        "is the value after a truncation computed with the episode's hidden state?",
+        values=tuple(known for cue in (-1.0, 1.0) for known in _values_of_cue(cue, 2 * cue, 2 * cue)),
         steps=20_000,
         needs="memory",
     ),
