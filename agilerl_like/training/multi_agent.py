@@ -1,4 +1,4 @@
-"""`train_multi_agent_on_policy`: AgileRL's call for teams; the loop is that of everybody."""
+"""`train_multi_agent_on_policy`: AgileRL's function for multi-agent envs, with the loop of `train_on_policy`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ def train_multi_agent_on_policy(
     eval_env: MultiAgentVectorEnv | None = None,
     **options: Any,
 ) -> tuple[MultiAgentPopulation, list[float]]:
-    """Train a population of teams, and evolve it; return it and the fitness of its members.
+    """Train and evolve a population of teams; return it and the fitness of its members.
 
-    A team's fitness is what its agents earn together in an episode; with `fitness="rating"` it is an Elo-like rating
-    from games against those who were best before, for worlds where one group wins what another loses (`contest.py`).
-    `options` are the keywords of `train_on_policy`, and mean the same: steps are env steps, in each of which every
-    agent of a team acts.
+    A team's fitness is the mean episode return summed over agents; with `fitness="rating"` it is an Elo-like rating
+    from games against the best teams of earlier generations, for zero-sum envs (`elo_evaluator.py`). `options` are
+    keywords of `train_on_policy`. In each env step all agents act.
 
     Raises:
         ConfigurationError: before anything is trained; `env` is not one of `make_multi_agent_vect_envs`.
-        EnvStepError: the world broke a promise, for example by returning NaN.
-        PopulationDivergedError: no team is left whose loss, weights and fitness are finite.
+        EnvStepError: the env violated its contract, for example by returning NaN.
+        PopulationDivergedError: no team has finite loss, weights and fitness.
     """
     eval_setup = None if eval_env is None else MultiAgentEnvSetup(eval_env)
     return train_on_policy(MultiAgentEnvSetup(env), env_name, algo, pop, eval_env=eval_setup, **options)

@@ -1,4 +1,4 @@
-"""The teams' known answers are true: checked against what their worlds do, not by training on them."""
+"""The known answers of multi-agent probes are correct: checked against the envs, not by training."""
 
 import warnings
 from collections import defaultdict
@@ -40,7 +40,7 @@ def candidates(space):
 
 
 def walk(probe, actions=None, steps=24):
-    """(agent, what it saw, what it did, its masks, what came of it) of every step in which an agent acted."""
+    """Yield (agent, observation, action, mask, transition) of every step in which an agent acted."""
     env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(probe.make, NUM_ENVS, backend="sync"))
     now = env.reset(list(range(NUM_ENVS)))
     for tick in range(steps):
@@ -84,8 +84,8 @@ ACTIONS = [name for name in MULTI_AGENT_PROBES if name not in VALUES]
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_known_values_obey_bellman_in_every_step_that_is_told(name):
-    """V(obs) = reward + gamma (1 - terminated) V(next_obs), and no value depends on whether agents sit out."""
+def test_known_values_satisfy_the_bellman_equation_in_every_step(name):
+    """V(obs) = reward + gamma (1 - terminated) V(next_obs), and no value depends on absences."""
     probe = MULTI_AGENT_PROBES[name]
     known, asked = known_by_observation(probe, ExpectedValue), set()
     for agent, saw, _, _, came in walk(probe):
@@ -97,8 +97,8 @@ def test_known_values_obey_bellman_in_every_step_that_is_told(name):
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-def test_known_actions_pay_best_of_all_that_are_allowed(name):
-    """These worlds last one step, so what is best is what pays best."""
+def test_known_actions_have_the_highest_reward_of_the_allowed_ones(name):
+    """Episodes of these envs last one step, so the best action has the highest reward."""
     probe = MULTI_AGENT_PROBES[name]
     known = known_by_observation(probe, ExpectedAction)
     pays = defaultdict(dict)
@@ -116,7 +116,7 @@ def test_known_actions_pay_best_of_all_that_are_allowed(name):
         assert paid[ranked[-2]] < paid[ranked[-1]]
 
 
-def test_the_forbidden_action_would_pay_best():
+def test_the_masked_action_would_have_the_highest_reward():
     probe = MULTI_AGENT_PROBES["ActionMask"]
     best = defaultdict(lambda: (-np.inf, None))
     for agent, saw, did, mask, came in walk(probe):
@@ -125,7 +125,7 @@ def test_the_forbidden_action_would_pay_best():
 
 
 @pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
-def test_teams_are_proper_pettingzoo_envs_that_agents_accept(name, capsys):
+def test_probes_pass_pettingzoos_tests_and_suit_the_algorithms(name, capsys):
     probe = MULTI_AGENT_PROBES[name]
     if not probe.has_returning_agents:  # of which PettingZoo's test knows nothing
         parallel_api_test(probe.make(), num_cycles=30)
@@ -141,7 +141,7 @@ def test_teams_are_proper_pettingzoo_envs_that_agents_accept(name, capsys):
 
 
 @pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
-def test_a_groups_answers_are_equal_wherever_its_agents_see_the_same(name):
+def test_agents_of_a_group_have_equal_answers_for_equal_observations(name):
     answers = MULTI_AGENT_PROBES[name].expectations
     told = {key(as_observation(known.obs)): known for known in answers["listener_0"]}
     for known in answers["listener_1"]:
@@ -149,7 +149,7 @@ def test_a_groups_answers_are_equal_wherever_its_agents_see_the_same(name):
         assert (known[1], known.name) == (other[1], other.name)
 
 
-def test_the_state_says_the_step_and_who_is_there():
+def test_state_has_the_step_count_and_presence_flags():
     probe = MULTI_AGENT_PROBES["EarlyDeath"]
     env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(probe.make, 1, backend="sync", with_state=True))
     env.reset(0)

@@ -1,4 +1,4 @@
-"""Wrappers that make PettingZoo's images small: what they show and pay, worked out by hand."""
+"""Image wrappers of PettingZoo envs: observations and rewards derived by hand."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ HERE = "agilerl_like.envs.multi_agent.wrappers"
 
 
 class Film:
-    """An agent for each letter sees an image whose pixels are all the number of the step, and lives so many steps."""
+    """Agents named by letters observe images whose pixels equal the step number, for a given number of steps."""
 
     metadata, render_mode = {"name": "film"}, None
 
@@ -51,7 +51,7 @@ IMAGES = st.tuples(*(st.integers(1, 9),) * 2, st.integers(1, 3), st.integers(1, 
 
 
 @given(IMAGES.filter(lambda drawn: drawn[2] <= min(drawn[:2])), st.booleans())
-def test_a_pixel_is_the_mean_of_those_it_stands_for(drawn, gray):
+def test_a_pixel_is_the_mean_of_its_block(drawn, gray):
     height, width, by, channels, seed = drawn
     image = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
     small = shrink_image(image, by, gray=gray)
@@ -64,14 +64,14 @@ def test_a_pixel_is_the_mean_of_those_it_stands_for(drawn, gray):
     assert small.shape == (1 if gray else channels, height // by, width // by)
 
 
-def test_channels_go_to_the_front_whatever_lies_in_memory():
+def test_channels_come_first_whatever_the_memory_layout():
     image = np.arange(2 * 4 * 3, dtype=np.uint8).reshape(2, 4, 3)
     np.testing.assert_array_equal(shrink_image(image, 1, gray=False), np.moveaxis(image, -1, 0))
     turned = np.asfortranarray(image)[::-1]
     np.testing.assert_array_equal(shrink_image(turned, 2, gray=True), shrink_image(turned.copy(), 2, gray=True))
 
 
-def test_an_action_counts_for_several_frames_and_rewards_add_up():
+def test_actions_are_repeated_and_rewards_summed():
     env = RepeatActions(Film(a=100, b=100), times=4)
     env.reset(seed=0)
     seen, rewards, terminations, *_ = env.step({"a": 3, "b": 0})
@@ -80,7 +80,7 @@ def test_an_action_counts_for_several_frames_and_rewards_add_up():
     assert not any(terminations.values())
 
 
-def test_a_death_ends_the_repetition():
+def test_an_agents_end_stops_the_repetition():
     env = RepeatActions(Film(a=2, b=100), times=4)
     env.reset(seed=0)
     seen, rewards, terminations, *_ = env.step({"a": 3, "b": 1})
@@ -91,7 +91,7 @@ def test_a_death_ends_the_repetition():
 
 
 class Late(Film):
-    """Agent b comes at a tick, and is paid one for coming."""
+    """Agent b appears at a tick, with a reward of 1."""
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
@@ -107,7 +107,7 @@ class Late(Film):
 
 
 @pytest.mark.parametrize("tick", [1, 2, 3, 4])
-def test_who_comes_within_a_repeated_action_ends_it_and_earns_its_own(tick):
+def test_a_new_agent_stops_the_repetition_and_gets_its_own_reward(tick):
     env = RepeatActions(Late(a=100, b=tick), times=4)
     env.reset(seed=0)
     seen, rewards, *_ = env.step({"a": 3})
@@ -115,7 +115,7 @@ def test_who_comes_within_a_repeated_action_ends_it_and_earns_its_own(tick):
     assert (seen["b"] == tick).all()
 
 
-def test_the_newest_image_is_the_last_and_the_first_one_fills_what_was_before():
+def test_frame_stacks_end_with_the_newest_image_and_start_filled_with_the_first():
     env = StackImages(SmallImages(Film(a=100), shrink=2), images=3)
     shown = [env.reset(seed=7)[0]["a"], *(env.step({"a": 0})[0]["a"] for _ in range(3))]
     assert [image[:, 0, 0].tolist() for image in shown] == [[7, 7, 7], [7, 7, 8], [7, 8, 9], [8, 9, 10]]
@@ -123,7 +123,7 @@ def test_the_newest_image_is_the_last_and_the_first_one_fills_what_was_before():
     assert env.reset(seed=1)[0]["a"][:, 0, 0].tolist() == [1, 1, 1]  # nothing of the episode before
 
 
-def test_by_name_in_a_vector_env():
+def test_wrappers_work_by_import_path():
     wrappers = [
         {"name": f"{HERE}:RepeatActions", "times": 2},
         {"name": f"{HERE}:SmallImages", "shrink": 2},
@@ -150,6 +150,6 @@ def test_by_name_in_a_vector_env():
         (lambda: StackImages(Film(a=1), images=True), "images=True must be an integer >= 1"),
     ],
 )
-def test_what_cannot_be_is_refused(wrap, message):
+def test_invalid_arguments_are_refused(wrap, message):
     with pytest.raises(ConfigurationError, match=message):
         wrap()

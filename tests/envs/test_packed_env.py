@@ -1,4 +1,4 @@
-"""Agents that die, sit out and come later, in rows and in MultiAgentTransitions: against lives that are written down."""
+"""Packed multi-agent envs and MultiAgentTransitions, with agents that end, leave and appear late."""
 
 import pickle
 import re
@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, flatdim
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from team_worlds import KILLS, Manifold, Scripted
+from multi_agent_envs import KILLS, Manifold, Scripted
 
 from agilerl_like.envs.multi_agent.packed_env import PackedMultiAgentEnv, PackedSpace
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
@@ -36,7 +36,7 @@ def row(tree, index=0):
 # ---- lives
 
 
-def test_a_death_ends_one_life_and_the_last_one_the_episode():
+def test_an_agents_termination_ends_only_its_own_episode_and_the_last_one_ends_the_env():
     env = team_of(partial(Scripted, a="ooT", b="oooX"))
     assert row(env.reset([5])) == {"a": [500, 0, 0], "b": [500, 0, 1]}
     assert row(env.acting) == {"a": True, "b": True}
@@ -66,7 +66,7 @@ def test_a_death_ends_one_life_and_the_last_one_the_episode():
 
 
 @pytest.mark.parametrize(("silent", "last"), [(False, [0, 2, 0]), (True, [0, 1, 0])])
-def test_who_sits_out_is_cut_where_it_leaves_and_bootstraps_from_what_it_saw_last(silent, last):
+def test_an_absent_agent_is_truncated_when_it_leaves_and_bootstraps_from_its_last_observation(silent, last):
     env = team_of(partial(Scripted, silent=silent, a="oo..oT", b="oooooT"))
     env.reset([0])
     steps = [env.step(still(env)) for _ in range(5)]
@@ -81,7 +81,7 @@ def test_who_sits_out_is_cut_where_it_leaves_and_bootstraps_from_what_it_saw_las
     assert not any(step.truncated["b"].any() for step in steps)
 
 
-def test_before_an_agent_appears_it_observes_something_blank_that_its_space_holds():
+def test_before_an_agent_appears_its_observation_is_blank_and_inside_its_space():
     env = team_of(Manifold)
     wide = env.reset([0])["alpha"]["wide"]
     assert not env.acting["alpha"].any()
@@ -90,14 +90,14 @@ def test_before_an_agent_appears_it_observes_something_blank_that_its_space_hold
 
 
 def lives():
-    """Lives of up to 6 ticks, with pauses in them and an end of each kind, or none."""
+    """Presence of up to 6 ticks, with absences and an end of either kind, or none."""
     return st.from_regex(re.compile(r"[o.]{1,5}[TX]?"), fullmatch=True)
 
 
 @settings(max_examples=60)
 @given(st.tuples(lives(), lives(), st.from_regex(r"o[o.]{0,4}[TX]?", fullmatch=True)))
-def test_whatever_lives_are_written_down_is_what_is_told(written):
-    """The reference walks over the letters: an agent acts at "o"; what the next letter is says what became of it."""
+def test_any_sequence_of_presence_and_ends_gives_the_expected_flags(written):
+    """The reference reads the letters: an agent acts at "o", and the next letter is the outcome."""
     agents = dict(zip("abc", written, strict=True))
     env = team_of(partial(Scripted, **agents), 2)
     env.reset([1, 2])
@@ -129,7 +129,7 @@ def test_whatever_lives_are_written_down_is_what_is_told(written):
         tick, episode = (0, episode + 1) if ended else (tick + 1, episode)
 
 
-def test_one_agents_part_is_a_transition_of_its_own():
+def test_for_agent_returns_a_single_agent_transition():
     env = team_of(partial(Scripted, a="ooT", b="ooX"))
     env.reset([0])
     env.step(still(env))
@@ -142,7 +142,7 @@ def test_one_agents_part_is_a_transition_of_its_own():
 
 
 class Undying(Scripted):
-    """Keeps those who died among its agents until all have."""
+    """Keeps ended agents in `agents` until all have ended."""
 
     def step(self, actions):
         living, self.agents = self.agents, list(actions)
@@ -151,7 +151,7 @@ class Undying(Scripted):
         return told
 
 
-def test_an_env_that_keeps_its_dead_ends_when_all_are_dead():
+def test_an_env_that_keeps_ended_agents_ends_when_all_have_ended():
     env = team_of(partial(Undying, a="ooT", b="oooT"))
     env.reset([0])
     steps = [env.step(still(env)) for _ in range(3)]
@@ -159,7 +159,7 @@ def test_an_env_that_keeps_its_dead_ends_when_all_are_dead():
     assert [step.valid["a"].item() for step in steps] == [True, True, False]
 
 
-def test_counted_episodes_stand_still_at_their_end():
+def test_evaluation_envs_idle_after_their_episode():
     env = MultiAgentVecEnvAdapter(team_of(partial(Scripted, a="oT", b="ooT"), 2).env.eval_env(2))
     env.reset([3, 4])
     steps = [env.step(still(env)) for _ in range(4)]
@@ -174,7 +174,7 @@ def test_counted_episodes_stand_still_at_their_end():
 # ---- masks
 
 
-def test_masks_come_from_observations_and_infos_and_leave_the_absent_free():
+def test_masks_come_from_observations_and_infos_and_are_all_true_for_absent_agents():
     env = team_of(Manifold, 4)
     observations = env.reset([0, 1, 2, 3])
     assert set(env.single_observation_spaces) == {"zeta", "alpha", "mu"}
@@ -202,7 +202,7 @@ def legal(env):
 
 
 class Stuck(Scripted):
-    """Allows nothing at tick 2, to whoever is there."""
+    """Masks all actions of all agents at tick 2."""
 
     def step(self, actions):
         told = super().step(actions)
@@ -211,7 +211,7 @@ class Stuck(Scripted):
         return told
 
 
-def test_a_mask_that_allows_nothing_is_an_error_unless_nobody_is_there_to_be_allowed():
+def test_a_mask_without_any_action_is_an_error_only_for_present_agents():
     env = team_of(partial(Stuck, a="ooT", b="ooX"))
     env.reset([0])
     assert env.step(still(env)).action_mask["a"].all()
@@ -223,7 +223,7 @@ def test_a_mask_that_allows_nothing_is_an_error_unless_nobody_is_there_to_be_all
         env.step(still(env))
 
 
-def test_the_size_of_a_mask_is_that_of_single_agents():
+def test_masks_have_the_size_of_single_agent_masks():
     for space in (Discrete(5, start=-2), MultiDiscrete([2, 3]), MultiBinary(4)):
         assert flatdim(space) == mask_size(space)
 
@@ -242,7 +242,7 @@ SPACES = Dict(
 )
 
 
-def test_what_is_packed_is_what_is_read():
+def test_packed_samples_are_read_back_equal():
     packed = PackedSpace(SPACES.spaces.items())
     SPACES.seed(0)
     samples = [SPACES.sample() for _ in range(3)]
@@ -261,7 +261,7 @@ def test_what_is_packed_is_what_is_read():
         assert read[key].dtype == SPACES[key].dtype
 
 
-def test_rows_are_equal_if_all_spaces_are_and_travel():
+def test_packed_spaces_compare_by_their_spaces_and_can_be_pickled():
     one = PackedSpace([("a", Discrete(3)), ("b", Discrete(4))])
     assert pickle.loads(pickle.dumps(one)) == one
     assert one != PackedSpace([("a", Discrete(4)), ("b", Discrete(3))])
@@ -272,8 +272,9 @@ def test_rows_are_equal_if_all_spaces_are_and_travel():
     assert samples == {(a, b) for a in range(3) for b in range(4)}
 
 
-def test_a_worker_that_steps_teams_loads_no_torch():
-    code = "import sys, agilerl_like.envs.multi_agent.pettingzoo, agilerl_like.envs.multi_agent.probe_envs; print('torch' in sys.modules)"
+def test_worker_processes_of_multi_agent_envs_do_not_import_torch():
+    package = "agilerl_like.envs.multi_agent"
+    code = f"import sys, {package}.pettingzoo, {package}.probe_envs; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
 
 
@@ -287,7 +288,7 @@ def test_a_worker_that_steps_teams_loads_no_torch():
         ({"c": np.zeros(2, int)}, "actions='c' is unknown"),
     ],
 )
-def test_actions_that_do_not_fit_are_named(change, message):
+def test_invalid_actions_are_named(change, message):
     env = team_of(partial(Scripted, a="ooT", b="ooX"), 2)
     env.reset(0)
     with pytest.raises(ConfigurationError, match=message):
@@ -300,7 +301,7 @@ def test_actions_that_do_not_fit_are_named(change, message):
 
 
 class Broken(Scripted):
-    """Does something wrong at tick 1."""
+    """Violates the contract at tick 1."""
 
     def __init__(self, wrong):
         super().__init__(a="oooT", b="oooT")
@@ -342,7 +343,7 @@ class Broken(Scripted):
         ("mask", r"action_mask of agent 'b' has shape \(3,\); allowed is \(8,\)"),
     ],
 )
-def test_a_broken_promise_is_one_error_that_names_the_agent(wrong, message):
+def test_a_contract_violation_is_one_error_that_names_the_agent(wrong, message):
     env = team_of(partial(Broken, wrong))
     env.reset([0])
     with pytest.raises(EnvStepError, match=message):
@@ -350,27 +351,27 @@ def test_a_broken_promise_is_one_error_that_names_the_agent(wrong, message):
 
 
 class Unmasked(Manifold):
-    """Says that masks come with zeta's observations, but they do not."""
+    """Its space promises masks in zeta's observations, which lack them."""
 
     def see(self, agent):
         seen = super().see(agent)
         return seen["observation"] if agent == "zeta" else seen
 
 
-def test_a_mask_that_the_space_promises_has_to_come():
+def test_a_mask_that_is_in_the_space_must_be_in_the_observation():
     with pytest.raises(EnvStepError, match="the observation of agent 'zeta' has no action_mask"):
         team_of(Unmasked).reset([0])
 
 
 class Gossip(Scripted):
-    """Tells something that is no agent's."""
+    """Gives an info that belongs to no agent."""
 
     def reset(self, seed=None, options=None):
         observations, infos = super().reset(seed, options)
         return observations, {**infos, "map": np.eye(2), "common": {"level": 3}, "a": {"action_mask": np.ones(8)}}
 
 
-def test_what_infos_say_beside_masks_is_passed_on():
+def test_infos_other_than_masks_are_passed_on():
     _, infos = make_multi_agent_vect_envs(partial(Gossip, a="oT"), 2, backend="sync").reset(seed=0)
     np.testing.assert_array_equal(infos["map"], [np.eye(2)] * 2)
     assert infos["common"]["level"].tolist() == [3, 3]
@@ -381,7 +382,7 @@ def test_what_infos_say_beside_masks_is_passed_on():
     ("wrong", "message"),
     [("nan", r"env 0: observation\['b'\]\[1\]=nan is not finite"), ("infinite", r"env 0: reward\['a'\]=inf is not")],
 )
-def test_numbers_that_are_not_finite_are_named(wrong, message):
+def test_non_finite_values_are_named(wrong, message):
     env = team_of(partial(Broken, wrong))
     env.reset([0])
     step = env.step(still(env))
@@ -410,7 +411,7 @@ def test_agents_need_names(names):
 # ---- workers
 
 
-def test_a_lost_worker_cuts_everybodys_life_and_nobody_learns_from_it():
+def test_a_lost_worker_truncates_all_agents_and_its_step_is_invalid():
     env = team_of(partial(Scripted, a="ooT", b="ooooT"), 2, backend="workers", num_workers=2)
     env.reset([1, 2])
     for _ in range(2):

@@ -1,12 +1,12 @@
-"""Many copies of PettingZoo envs: made in every way, equal to the bare envs and in every backend, bit for bit."""
+"""Vectorised PettingZoo envs: made in every way, bit-identical to the bare envs and in every backend."""
 
 import sys
 from functools import partial
 
+import multi_agent_envs as envs
 import numpy as np
 import pettingzoo
 import pytest
-import team_worlds as worlds
 from gymnasium.spaces import Box, Discrete, Text
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 from pettingzoo.utils.wrappers import BaseParallelWrapper
@@ -57,7 +57,7 @@ def same_bits(one, other):
 
 
 def sampler(env, seed=0):
-    """Legal actions, drawn at random: masks of Manifold allow the first choice of zeta and the second of mu."""
+    """Random legal actions: masks of Manifold allow the first choice of zeta and the second of mu."""
     random = np.random.default_rng(seed)
 
     def sample():
@@ -79,7 +79,7 @@ def sampler(env, seed=0):
 
 @pytest.mark.parametrize("name", MPE)
 @pytest.mark.parametrize("continuous", [False, True])
-def test_copies_do_what_bare_envs_do(name, continuous):
+def test_vectorised_copies_equal_bare_envs(name, continuous):
     make = mpe(name).parallel_env
     bare = [make(continuous_actions=continuous, max_cycles=5) for _ in range(3)]
     env = make_multi_agent_vect_envs(
@@ -110,11 +110,11 @@ def test_copies_do_what_bare_envs_do(name, continuous):
     np.testing.assert_array_equal(env.state(), step.state)
 
 
-@pytest.mark.parametrize("factory", [worlds.Manifold, partial(worlds.Scripted, a="o.oX", b="oooooT")])
+@pytest.mark.parametrize("factory", [envs.Manifold, partial(envs.Scripted, a="o.oX", b="oooooT")])
 @needs_workers
-def test_workers_give_the_bits_of_sync(factory):
+def test_workers_and_sync_are_bit_identical(factory):
     one, other = (
-        make_multi_agent_vect_envs(factory, 5, backend=backend, num_workers=2, with_state=factory is worlds.Manifold)
+        make_multi_agent_vect_envs(factory, 5, backend=backend, num_workers=2, with_state=factory is envs.Manifold)
         for backend in ("sync", "workers")
     )
     assert isinstance(other.vector, SubprocVectorEnv)
@@ -134,9 +134,9 @@ def test_workers_give_the_bits_of_sync(factory):
 
 
 @needs_workers
-def test_parts_are_the_rows_of_the_whole():
-    whole = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(worlds.Manifold, 8, backend="sync"))
-    halves = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(worlds.Manifold, 8, backend="workers", num_workers=2))
+def test_env_groups_equal_the_rows_of_one_step():
+    whole = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(envs.Manifold, 8, backend="sync"))
+    halves = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(envs.Manifold, 8, backend="workers", num_workers=2))
     halves.set_num_members(2)
     assert halves.columns == (slice(0, 2), slice(2, 4))
     rows = [np.array([0, 1, 4, 5]), np.array([2, 3, 6, 7])]
@@ -158,8 +158,8 @@ def test_parts_are_the_rows_of_the_whole():
     halves.close()
 
 
-class NothingLeft(worlds.Scripted):
-    """Allows agent b nothing after the first tick, if it was seeded with 13."""
+class NothingLeft(envs.Scripted):
+    """Masks all actions of agent b after the first tick, if seeded with 13."""
 
     def __init__(self):
         super().__init__(a="oooT", b="oooT")
@@ -172,7 +172,7 @@ class NothingLeft(worlds.Scripted):
 
 @needs_workers
 @pytest.mark.parametrize("stuck", range(4))
-def test_an_env_whose_agent_has_no_choice_is_named_though_it_steps_in_a_part(stuck):
+def test_an_empty_mask_names_the_env_also_in_an_env_group(stuck):
     env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(NothingLeft, 4, backend="workers", num_workers=2))
     env.set_num_members(2)
     env.reset([13 if row == stuck else row for row in range(4)])
@@ -184,8 +184,8 @@ def test_an_env_whose_agent_has_no_choice_is_named_though_it_steps_in_a_part(stu
 
 
 @pytest.mark.parametrize("name", ["Manifold", *MPE])
-def test_the_same_seeds_give_the_same_episodes_and_others_do_not(name):
-    factory = worlds.Manifold if name == "Manifold" else mpe(name).parallel_env
+def test_seeds_determine_episodes(name):
+    factory = envs.Manifold if name == "Manifold" else mpe(name).parallel_env
     env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(factory, 2, backend="sync"))
 
     def played(seeds):
@@ -202,8 +202,8 @@ def test_the_same_seeds_give_the_same_episodes_and_others_do_not(name):
     assert any((a.reward[agent] != b.reward[agent]).any() for a, b in zip(one, another, strict=True))
 
 
-def test_what_is_handed_out_belongs_to_the_receiver():
-    env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(worlds.Manifold, 3, backend="sync"))
+def test_returned_arrays_are_not_overwritten():
+    env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(envs.Manifold, 3, backend="sync"))
     env.reset(0)
     sample = sampler(env.env)
     step = env.step(sample())
@@ -220,8 +220,8 @@ def test_what_is_handed_out_belongs_to_the_receiver():
 # ---- AgileRL's way to step
 
 
-def test_steps_speak_as_agilerls_do():
-    env = make_multi_agent_vect_envs(partial(worlds.Scripted, a="oT", b="ooX"), 2, backend="sync")
+def test_step_returns_what_agilerls_vector_env_returns():
+    env = make_multi_agent_vect_envs(partial(envs.Scripted, a="oT", b="ooX"), 2, backend="sync")
     assert (env.num_envs, env.agent_ids, env.possible_agents, env.agents) == (2, ("a", "b"), ("a", "b"), ["a", "b"])
     assert env.single_observation_space("a") == Box(-1e6, 1e6, (3,))
     assert env.single_action_space("b") == Discrete(8)
@@ -243,22 +243,22 @@ def test_steps_speak_as_agilerls_do():
     assert infos["_final_obs"].tolist() == [True, True]
 
 
-def test_masks_stand_in_infos():
-    env = make_multi_agent_vect_envs(worlds.Manifold, 2, backend="sync")
+def test_masks_are_in_infos():
+    env = make_multi_agent_vect_envs(envs.Manifold, 2, backend="sync")
     _, infos = env.reset(seed=0)
     assert infos["zeta"]["action_mask"].shape == (2, 5)
     assert "action_mask" not in infos["alpha"]
 
 
 @needs_workers
-def test_states_can_be_asked_for_in_every_backend():
+def test_state_works_in_every_backend():
     for backend in ("sync", "workers"):
-        env = make_multi_agent_vect_envs(worlds.Manifold, 2, backend=backend)
+        env = make_multi_agent_vect_envs(envs.Manifold, 2, backend=backend)
         assert env.state_space == Box(-1, 1, (2, 2), np.float64)
         env.reset(seed=0)
         assert env.state().shape == (2, 2, 2)
         env.close()
-    stateless = make_multi_agent_vect_envs(partial(worlds.Scripted, a="oT"), backend="sync")
+    stateless = make_multi_agent_vect_envs(partial(envs.Scripted, a="oT"), backend="sync")
     with pytest.raises(ConfigurationError, match="allowed are envs with a state_space"):
         stateless.state()
 
@@ -286,15 +286,15 @@ def test_an_env_is_remade_from_its_config_with_another_number_of_copies():
 @pytest.mark.parametrize(
     "source", ["mpe2.simple_spread_v3", "mpe2.simple_spread_v3:parallel_env", "mpe2.simple_spread_v3:env"]
 )
-def test_import_paths_name_envs(source):
+def test_envs_are_made_from_import_paths(source):
     pytest.importorskip("mpe2")
     env = make_multi_agent_vect_envs(source, backend="sync", env_kwargs={"N": 2})
     assert env.agent_ids == ("agent_0", "agent_1")
 
 
 @pytest.mark.skipif(not hasattr(pettingzoo, "register"), reason="PettingZoo has a registry since 1.26")
-def test_ids_of_the_registry_name_envs():
-    pettingzoo.register("parallel", "tests/lives-v0", worlds.Scripted, kwargs={"a": "oT"})
+def test_envs_are_made_from_registry_ids():
+    pettingzoo.register("parallel", "tests/lives-v0", envs.Scripted, kwargs={"a": "oT"})
     try:
         env = make_multi_agent_vect_envs("tests/lives-v0", 2, backend="sync", b="ooT")
         assert env.agent_ids == ("a", "b")
@@ -314,8 +314,8 @@ class Doubled(BaseParallelWrapper):
 
 
 @pytest.mark.parametrize(("wrapper", "factor"), [(Doubled, 2.0), ({"name": f"{__name__}:Doubled", "factor": 3.0}, 3.0)])
-def test_wrappers_go_around_each_env(wrapper, factor):
-    make = partial(worlds.Scripted, a="ooT")
+def test_wrappers_wrap_each_env(wrapper, factor):
+    make = partial(envs.Scripted, a="ooT")
     env = make_multi_agent_vect_envs(make, 2, backend="sync", extra_wrappers=[wrapper])
     env.reset(seed=0)
     env.step({"a": np.array([0, 0])})
@@ -323,13 +323,13 @@ def test_wrappers_go_around_each_env(wrapper, factor):
 
 
 @pytest.mark.parametrize("wrapper", [Doubled, f"{__name__}:Doubled", {"name": f"{__name__}:Doubled"}])
-def test_one_wrapper_may_stand_alone(wrapper):
-    env = make_multi_agent_vect_envs(partial(worlds.Scripted, a="ooT"), 2, backend="sync", extra_wrappers=wrapper)
+def test_a_single_wrapper_needs_no_sequence(wrapper):
+    env = make_multi_agent_vect_envs(partial(envs.Scripted, a="ooT"), 2, backend="sync", extra_wrappers=wrapper)
     assert env.env_config.env_kwargs["extra_wrappers"] == (wrapper,)
 
 
-def test_quick_envs_are_stepped_here_and_agilerls_flag_chooses():
-    make = worlds.Manifold
+def test_auto_chooses_sync_for_fast_envs_and_agilerls_flag_overrides():
+    make = envs.Manifold
     assert describe_backend(make_multi_agent_vect_envs(make, 2).vector).startswith("sync, because")
     for flag, backend in ((True, "workers"), (False, "sync")):
         env = make_multi_agent_vect_envs(make, 2, should_async_vector=flag)
@@ -342,7 +342,7 @@ def test_quick_envs_are_stepped_here_and_agilerls_flag_chooses():
 # ---- AEC envs
 
 
-def test_aec_envs_are_converted_and_do_the_same():
+def test_aec_envs_are_converted_and_equal_the_parallel_env():
     module = mpe("simple_speaker_listener_v4")
     one, other = (make_multi_agent_vect_envs(make, 2, backend="sync") for make in (module.env, module.parallel_env))
     same(one.reset(seed=1)[0], other.reset(seed=1)[0])
@@ -352,7 +352,7 @@ def test_aec_envs_are_converted_and_do_the_same():
         same(one.step(actions), other.step(actions))
 
 
-def test_aec_envs_are_asked_once_a_step_what_an_agent_observes():
+def test_aec_envs_compute_each_observation_once_a_step():
     raw = mpe("simple_spread_v3").raw_env(max_cycles=5)
     asked, observe = [], raw.observe
     raw.observe = lambda agent: asked.append(agent) or observe(agent)
@@ -365,12 +365,12 @@ def test_aec_envs_are_asked_once_a_step_what_an_agent_observes():
     assert ended
 
 
-def test_a_parallel_env_that_was_made_aec_is_itself_again():
-    env = make_packed_env(lambda: parallel_to_aec(worlds.Scripted(a="ooT")))
-    assert type(env.env) is worlds.Scripted
+def test_a_parallel_env_converted_to_aec_is_unwrapped():
+    env = make_packed_env(lambda: parallel_to_aec(envs.Scripted(a="ooT")))
+    assert type(env.env) is envs.Scripted
 
 
-class TakingTurns(worlds.Scripted):
+class TakingTurns(envs.Scripted):
     def __init__(self):
         super().__init__(a="oT")
 
@@ -381,7 +381,7 @@ def taking_turns():
     return env
 
 
-def test_agents_that_take_turns_are_refused():
+def test_turn_based_envs_are_refused():
     with pytest.raises(ConfigurationError, match="AEC env whose agents take turns; allowed are those that say"):
         make_multi_agent_vect_envs(taking_turns, backend="sync")
 
@@ -389,13 +389,13 @@ def test_agents_that_take_turns_are_refused():
 # ---- bad input
 
 
-class Speaking(worlds.Scripted):
+class Speaking(envs.Scripted):
     def __init__(self):
         super().__init__(a="oT")
         self.observation_spaces = {"a": Text(5)}
 
 
-class Unequal(worlds.Scripted):
+class Unequal(envs.Scripted):
     made = 0
 
     def __init__(self):
@@ -415,24 +415,27 @@ def picky(level):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"env": worlds.Scripted(a="oT")}, "is a parallel env itself, which cannot be copied; allowed is a factory"),
-        ({"env": parallel_to_aec(worlds.Scripted(a="oT"))}, "is an AEC env itself, which cannot be copied"),
+        ({"env": envs.Scripted(a="oT")}, "is a parallel env itself, which cannot be copied; allowed is a factory"),
+        ({"env": parallel_to_aec(envs.Scripted(a="oT"))}, "is an AEC env itself, which cannot be copied"),
         ({"env": 3}, "env=3; allowed are a factory, 'package.module:factory', 'package.module' and ids"),
         ({"env": "butterfly/no_such_world-v0"}, "env='butterfly/no_such_world-v0' is unknown"),
         ({"env": "no_such_module_here"}, "module 'no_such_module_here' cannot be imported"),
-        ({"env": "team_worlds:Scriptd"}, r"env \(in team_worlds\)='Scriptd' is unknown; did you mean 'Scripted'"),
-        ({"env": "team_worlds"}, r"env \(in team_worlds\)='parallel_env' is unknown"),
+        (
+            {"env": "multi_agent_envs:Scriptd"},
+            r"env \(in multi_agent_envs\)='Scriptd' is unknown; did you mean 'Scripted'",
+        ),
+        ({"env": "multi_agent_envs"}, r"env \(in multi_agent_envs\)='parallel_env' is unknown"),
         ({"env": nothing}, "returned None; allowed are PettingZoo's parallel and AEC envs"),
-        ({"env": worlds.Manifold, "env_kwargs": {"level": 3}}, r"env_kwargs=\{'level': 3\} do not suit env="),
-        ({"env": worlds.Manifold, "level": 3}, r"env_kwargs=\{'level': 3\} do not suit env="),
+        ({"env": envs.Manifold, "env_kwargs": {"level": 3}}, r"env_kwargs=\{'level': 3\} do not suit env="),
+        ({"env": envs.Manifold, "level": 3}, r"env_kwargs=\{'level': 3\} do not suit env="),
         ({"env": picky, "level": 3}, r"env_kwargs=\{'level': 3\} do not suit env=.*level=3 is too low"),
-        ({"env": worlds.Manifold, "num_envs": 0}, "num_envs=0; allowed are whole numbers from 1"),
-        ({"env": worlds.Manifold, "backend": "envpool"}, "backend='envpool' is unknown"),
-        ({"env": worlds.Manifold, "extra_wrappers": [3]}, "extra_wrappers: 3; allowed are a name"),
-        ({"env": worlds.Manifold, "extra_wrappers": [Discrete]}, "extra_wrappers: .*Discrete.* cannot go around"),
+        ({"env": envs.Manifold, "num_envs": 0}, "num_envs=0; allowed are whole numbers from 1"),
+        ({"env": envs.Manifold, "backend": "envpool"}, "backend='envpool' is unknown"),
+        ({"env": envs.Manifold, "extra_wrappers": [3]}, "extra_wrappers: 3; allowed are a name"),
+        ({"env": envs.Manifold, "extra_wrappers": [Discrete]}, "extra_wrappers: .*Discrete.* cannot go around"),
         ({"env": Speaking}, r"observation_space\('a'\)=Text.* of scripted; allowed are Box, Discrete"),
         (
-            {"env": partial(worlds.Scripted, a="oT"), "with_state": True},
+            {"env": partial(envs.Scripted, a="oT"), "with_state": True},
             "with_state=True needs an env with a state_space",
         ),
         ({"env": Unequal, "num_envs": 2}, "the copies of env have unequal spaces"),
@@ -444,13 +447,13 @@ def test_mistakes_are_one_clear_error(given, message):
 
 
 @needs_workers
-def test_unequal_copies_in_workers_are_named_too():
+def test_unequal_spaces_in_workers_are_named():
     env = make_multi_agent_vect_envs(Unequal, 4, backend="workers", num_workers=1)
-    with pytest.raises(EnvStepError, match=r"Packed\(a: Discrete\(2\)\)"):
+    with pytest.raises(EnvStepError, match=r"PackedSpace\(a: Discrete\(2\)\)"):
         env.reset(seed=0)
 
 
-def test_other_vector_envs_are_no_teams():
+def test_single_agent_vector_envs_are_refused():
     vector = make_vect_envs("CartPole-v1", 2)
     with pytest.raises(ConfigurationError, match="is not multi-agent; make_multi_agent_vect_envs makes one"):
         MultiAgentVectorEnv(vector)
@@ -458,7 +461,7 @@ def test_other_vector_envs_are_no_teams():
         MultiAgentVecEnvAdapter(VecEnvAdapter(vector))
 
 
-def test_a_factory_that_returns_one_team_twice_is_found_out():
-    one = worlds.Scripted(a="oo")
+def test_a_factory_that_returns_the_same_env_twice_is_refused():
+    one = envs.Scripted(a="oo")
     with pytest.raises(ConfigurationError, match="returned one and the same env twice; it must make new ones"):
         make_multi_agent_vect_envs(lambda: BaseParallelWrapper(one), 2, backend="sync")

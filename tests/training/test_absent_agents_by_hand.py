@@ -1,4 +1,4 @@
-"""A loop by hand learns from the steps that its agents took, and from no others."""
+"""Custom loops learn only from the steps in which agents acted."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def by_agent(experiences):
     return tuple({"a_0": part} for part in experiences)
 
 
-def test_what_stands_in_the_rows_of_the_dead_changes_nothing():
+def test_rows_of_absent_agents_do_not_affect_learning():
     learned = []
     for filler in (0.0, 7.0, np.nan):
         agent = agent_of()
@@ -60,8 +60,8 @@ def test_what_stands_in_the_rows_of_the_dead_changes_nothing():
     assert not torch.equal(weights(careless), learned[0])
 
 
-def test_each_life_has_returns_of_its_own():
-    """gamma = lambda = 1, V = 0 and rewards of 1: the first life of the second env pays 2 and 1, the second 3, 2, 1."""
+def test_returns_do_not_cross_absences():
+    """gamma = lambda = 1, V = 0, rewards 1: the second env's returns are 2, 1 before the absence and 3, 2, 1 after it."""
     agent = agent_of()
     states, actions, log_probs, _, begins, values, last, done = collected(np.nan)
     rewards = [np.where(there, 1.0, np.nan) for there in THERE]
@@ -81,7 +81,7 @@ def test_each_life_has_returns_of_its_own():
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["acting", "NaN rewards"])
-def test_a_team_learns_from_the_living(told):
+def test_a_team_learns_from_acting_agents_only(told):
     team = team_of()
     team.learners["a"].learn(collected(0.0), acting=THERE)
     expected = weights(team.learners["a"])
@@ -90,7 +90,7 @@ def test_a_team_learns_from_the_living(told):
     assert torch.equal(weights(team.learners["a"]), expected)
 
 
-def test_flags_that_do_not_fit_are_named():
+def test_invalid_acting_flags_are_named():
     agent = agent_of()
     with pytest.raises(ConfigurationError, match="acting has 3 steps; states has 8"):
         agent.learn(collected(0.0), acting=THERE[:3])

@@ -1,4 +1,4 @@
-"""Fitness by rating: who beats those that were best before."""
+"""Fitness by rating: games against the opponent pool."""
 
 import math
 import signal
@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 import torch
-from duel_worlds import Duel, Roles
+from duel_envs import Duel, Roles
 
 from agilerl_like import (
     IPPO,
@@ -31,7 +31,7 @@ SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size":
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
-    """Checkpoints that are asked for without a place lie in the working directory."""
+    """Checkpoints without a path are written to the working directory."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -42,7 +42,7 @@ def team(index=0, seed=0, **more):
 
 
 def skilled(index, *groups):
-    """A team whose groups say what they see, or (the others) something else."""
+    """A team whose `groups` name the colour they observe; other groups name a wrong one."""
     its = team(index)
     for group, learner in its.learners.items():
         actor = learner.network.actor
@@ -56,19 +56,19 @@ def skilled(index, *groups):
     return its
 
 
-def contest(num_envs, *opponent_pool):
+def evaluator_of(num_envs, *opponent_pool):
     env = make_multi_agent_vect_envs(Duel, num_envs, backend="sync")
     found = EloEvaluator(MultiAgentVecEnvAdapter(env.eval_env(num_envs)), None)
     found.opponent_pool = list(opponent_pool)
     return found
 
 
-def test_a_draw_is_the_opponents_rating_and_a_score_of_ten_to_one_400_more():
+def test_even_scores_give_the_opponents_rating_and_ten_to_one_gives_400_more():
     ratings, _ = fit_ratings(np.array([[0.5], [10 / 11], [1 / 11]]), 10**9, [1200.0])
     assert np.allclose(ratings, [1200, 1600, 800], atol=0.01)
 
 
-def test_who_wins_all_is_not_infinitely_strong_and_more_games_say_more():
+def test_winning_all_games_gives_a_finite_rating_and_errors_shrink_with_games():
     few, many = (float(fit_ratings(np.array([[1.0]]), games, [1000.0])[0][0]) for games in (4, 40))
     error, smaller = (float(fit_ratings(np.array([[0.5]]), games, [1000.0])[1][0]) for games in (4, 40))
     assert 1000 < few < many < 3000
@@ -82,7 +82,7 @@ def test_a_rating_fits_all_opponents_at_once():
     assert np.allclose(fit_ratings(scores, 10**9, opponents)[0], truth, atol=0.01)
 
 
-def test_every_group_is_fielded_alone_and_all_but_it():
+def test_sides_are_each_group_and_its_complement():
     assert group_sides({"a": (), "b": ()}) == [frozenset("a"), frozenset("b")]
     assert group_sides({"a": (), "b": (), "c": ()}) == [frozenset(side) for side in ("a", "b", "c", "bc", "ac", "ab")]
 
@@ -98,16 +98,18 @@ def test_every_group_is_fielded_alone_and_all_but_it():
         (("red",), ("blue",), 0.5),  # both have one good side, though red's points count double
     ],
 )
-def test_a_game_is_played_from_both_sides(mine, theirs, score):
-    judge = contest(4, Opponent(skilled(9, *theirs), INITIAL_RATING, 0))
-    scores, steps = judge._play_games(skilled(1, *mine), judge.opponent_pool[0].player, [1, 2, 3, 4, 5])
+def test_games_are_played_from_both_sides(mine, theirs, score):
+    evaluator = evaluator_of(4, Opponent(skilled(9, *theirs), INITIAL_RATING, 0))
+    scores, steps = evaluator._play_games(skilled(1, *mine), evaluator.opponent_pool[0].player, [1, 2, 3, 4, 5])
     assert scores.tolist() == [[score] * 5]
     assert steps.tolist() == [2 * 5 * 4]
 
 
-def test_opponents_are_the_newest_and_some_drawn_from_the_others():
-    judge = contest(2, *(Opponent(None, 1000.0 + i, i) for i in range(8)))
-    drawn = [[rival.generation for rival in judge._sample_opponents(1, generation)] for generation in range(20)]
+def test_opponents_are_the_newest_and_a_sample_of_the_others():
+    evaluator = evaluator_of(2, *(Opponent(None, 1000.0 + i, i) for i in range(8)))
+    drawn = [
+        [opponent.generation for opponent in evaluator._sample_opponents(1, generation)] for generation in range(20)
+    ]
     assert all(first == 7 and len(set(others)) == 2 for first, *others in drawn)
     assert {other for _, *others in drawn for other in others} == set(range(7))
 
@@ -146,11 +148,11 @@ def trained(processes=1, *, pop=True, generations=4, steps=512, episodes=4, per_
         env.close()
 
 
-def test_a_population_that_learns_beats_its_founders_and_goes_on_as_if_it_had_never_stopped(tmp_path):
+def test_ratings_rise_with_training_and_a_resumed_run_is_bit_identical(tmp_path):
     whole, fitness = trained(run_dir=tmp_path / "whole")
     founder = team(seed=2)
-    judge = contest(4, Opponent(founder, INITIAL_RATING, 0))
-    scores, _ = judge._play_games(whole.best, founder, list(range(20)))
+    evaluator = evaluator_of(4, Opponent(founder, INITIAL_RATING, 0))
+    scores, _ = evaluator._play_games(whole.best, founder, list(range(20)))
     assert scores.mean() >= 0.8
     assert max(fitness) > INITIAL_RATING + 100
     trained(generations=2, run_dir=tmp_path / "half")
@@ -159,7 +161,7 @@ def test_a_population_that_learns_beats_its_founders_and_goes_on_as_if_it_had_ne
     assert resumed.to_documents()[0] == whole.to_documents()[0]
 
 
-def test_two_processes_judge_as_one_does():
+def test_two_processes_give_the_ratings_of_one():
     (alone, fitness), (apart, the_same) = (
         trained(processes, generations=2, steps=256, episodes=2, per_member=True) for processes in (1, 2)
     )
@@ -168,7 +170,7 @@ def test_two_processes_judge_as_one_does():
     assert all(math.isfinite(one) for one in fitness)
 
 
-def test_worlds_without_sides_are_refused():
+def test_envs_with_a_single_group_are_refused():
     with pytest.raises(ConfigurationError, match=r"twin_0.*groups="):
         trained(world=Roles)
     env = make_vect_envs("CartPole-v1", num_envs=2)
@@ -179,41 +181,41 @@ def test_worlds_without_sides_are_refused():
         train_on_policy(env, pop=agents, fitness="elo")
 
 
-class EndlessWhenCrowning(Duel):
-    """The crowning games of the second generation never end, and send SIGINT as they begin."""
+class EndlessWhenRerated(Duel):
+    """The rerating games of the second generation never end, and send SIGINT when they start."""
 
     has_signalled = False
 
     def reset(self, seed=None, options=None):
         if seed is not None:
             self.is_crowning = seed in integers(RERATING_GAMES, 2, Purpose.POOL_UPDATE, 2)
-            if self.is_crowning and not EndlessWhenCrowning.has_signalled:  # a second signal would end the run at once
-                EndlessWhenCrowning.has_signalled = True
+            if self.is_crowning and not EndlessWhenRerated.has_signalled:  # a second signal would end the run at once
+                EndlessWhenRerated.has_signalled = True
                 signal.raise_signal(signal.SIGINT)
         return super().reset(seed=seed, options=options)
 
     def step(self, actions):
-        self.steps = 1_000_000_000 if self.is_crowning and EndlessWhenCrowning.is_endless else 4
+        self.steps = 1_000_000_000 if self.is_crowning and EndlessWhenRerated.is_endless else 4
         return super().step(actions)
 
     is_endless = True
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["between generations", "as a run that had ended goes on"])
-def test_an_interrupt_ends_the_crowning_games_and_the_run_goes_on_as_if_it_had_not_come(tmp_path, monkeypatch, ended):
+def test_an_interrupt_stops_rerating_games_and_the_resumed_run_is_bit_identical(tmp_path, monkeypatch, ended):
     folder = tmp_path / "run"
-    monkeypatch.setattr(EndlessWhenCrowning, "is_endless", False)
-    monkeypatch.setattr(EndlessWhenCrowning, "has_signalled", True)
-    _, whole = trained(generations=3, world=EndlessWhenCrowning, run_dir=tmp_path / "whole")
+    monkeypatch.setattr(EndlessWhenRerated, "is_endless", False)
+    monkeypatch.setattr(EndlessWhenRerated, "has_signalled", True)
+    _, whole = trained(generations=3, world=EndlessWhenRerated, run_dir=tmp_path / "whole")
     if ended:
-        trained(generations=2, world=EndlessWhenCrowning, run_dir=folder)
-    monkeypatch.setattr(EndlessWhenCrowning, "is_endless", True)
-    monkeypatch.setattr(EndlessWhenCrowning, "has_signalled", False)
+        trained(generations=2, world=EndlessWhenRerated, run_dir=folder)
+    monkeypatch.setattr(EndlessWhenRerated, "is_endless", True)
+    monkeypatch.setattr(EndlessWhenRerated, "has_signalled", False)
     how = {"pop": False, "resume": folder} if ended else {"run_dir": folder}
-    trained(generations=3, world=EndlessWhenCrowning, **how)
-    assert EndlessWhenCrowning.has_signalled
+    trained(generations=3, world=EndlessWhenRerated, **how)
+    assert EndlessWhenRerated.has_signalled
     rows = (folder / "metrics.csv").read_text().splitlines()[1:]
     assert {row.split(",")[0] for row in rows} == {"1", "2"}
-    monkeypatch.setattr(EndlessWhenCrowning, "is_endless", False)
-    _, fitness = trained(generations=3, world=EndlessWhenCrowning, pop=False, resume=folder)
+    monkeypatch.setattr(EndlessWhenRerated, "is_endless", False)
+    _, fitness = trained(generations=3, world=EndlessWhenRerated, pop=False, resume=folder)
     assert fitness == whole

@@ -1,4 +1,4 @@
-"""Teams in the common loop: trained, evolved, spread over processes, resumed."""
+"""Multi-agent runs: training, evolution, two processes, resume."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ WORLD = "agilerl_like.envs.multi_agent.probe_envs:early_death"
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
-    """Checkpoints that are asked for without a place lie in the working directory."""
+    """Checkpoints without a path are written to the working directory."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -79,7 +79,7 @@ def test_teams_are_trained_tested_and_evolved():
     assert np.allclose(fitness, 2.4)
 
 
-def test_a_run_of_teams_goes_on_as_if_it_had_never_stopped(tmp_path):
+def test_a_resumed_multi_agent_run_is_bit_identical(tmp_path):
     whole, _ = trained(run_dir=tmp_path / "whole")
     trained(generations=2, run_dir=tmp_path / "half")
     resumed, _ = trained(pop=False, resume=tmp_path / "half")
@@ -87,13 +87,13 @@ def test_a_run_of_teams_goes_on_as_if_it_had_never_stopped(tmp_path):
     assert_same(whole, MultiAgentPopulation.load(tmp_path / "half" / "population"))
 
 
-def test_an_env_for_agents_by_themselves_is_refused():
+def test_single_agent_envs_are_refused():
     env = make_vect_envs("CartPole-v1", num_envs=2)
     with pytest.raises(ConfigurationError, match="make_multi_agent_vect_envs"):
         train_multi_agent_on_policy(env, pop=None)
 
 
-def test_an_env_of_teams_is_refused_where_agents_are_trained_by_themselves():
+def test_multi_agent_envs_are_refused_by_train_on_policy():
     env = make_multi_agent_vect_envs(MULTI_AGENT_PROBES["EarlyDeath"].make, 2, backend="sync")
     team = IPPO(env.single_observation_spaces, env.single_action_spaces, seed=1)
     with pytest.raises(ConfigurationError, match="train_multi_agent_on_policy trains in it"):

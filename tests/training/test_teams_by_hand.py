@@ -1,9 +1,9 @@
-"""Teams in AgileRL's way: a loop by hand with get_action and learn, test, what agents learn from, and who they are."""
+"""IPPO in custom loops: get_action, learn, test, shared rewards and agent ids."""
 
 import numpy as np
 import pytest
 import torch
-from duel_worlds import CHOICES, Duel, Roles
+from duel_envs import CHOICES, Duel, Roles
 from gymnasium.spaces import Box, Dict, Discrete
 
 from agilerl_like import IPPO, ConfigurationError, MultiAgentPopulation, make_multi_agent_vect_envs
@@ -23,7 +23,7 @@ def team_of(env, **more):
 
 
 def collected(team, env, steps, seed=None):
-    """What AgileRL's loop hands to learn."""
+    """Return the experiences that AgileRL's loop passes to learn."""
     parts = {name: {agent: [] for agent in team.agent_ids} for name in PARTS}
     obs, infos = env.reset(seed=seed)
     done = {agent: np.zeros(env.num_envs) for agent in team.agent_ids}
@@ -37,7 +37,7 @@ def collected(team, env, steps, seed=None):
     return (*parts.values(), obs, done)
 
 
-def test_a_loop_by_hand_learns():
+def test_a_custom_loop_learns():
     env = make_multi_agent_vect_envs(Duel, 8, backend="sync")
     team = team_of(env, lr=1e-2, gamma=0.5)
     before = [team.test(env, loop=20, sum_scores=False), team.fitness[-1]]
@@ -56,7 +56,7 @@ def test_a_loop_by_hand_learns():
     assert team.fitness == [0.0, 0.0]
 
 
-def test_the_names_that_agilerls_loop_asks_for_are_there():
+def test_agilerls_attribute_names_exist():
     env = make_multi_agent_vect_envs(MULTI_AGENT_PROBES["OwnObservation"].make, 4, backend="sync")
     team = team_of(env)
     assert team.shared_agent_ids == list(team.groups)
@@ -75,7 +75,7 @@ def test_the_names_that_agilerls_loop_asks_for_are_there():
     assert set(team.evolvable_attributes()) == {"actors", "critics"}
 
 
-def test_an_update_by_hand_is_that_of_each_groups_learner():
+def test_learn_updates_each_groups_learner():
     env = make_multi_agent_vect_envs(MULTI_AGENT_PROBES["OwnObservation"].make, 4, backend="sync")
     team, twin = team_of(env), team_of(env)
     experiences = collected(team, env, 8, seed=3)
@@ -99,7 +99,7 @@ def test_an_update_by_hand_is_that_of_each_groups_learner():
         assert all(torch.equal(mine[name], tensor) for name, tensor in its.items())
 
 
-def test_only_who_observes_is_asked_and_the_env_may_say_what_is_done():
+def test_only_agents_with_observations_act_and_env_defined_actions_override():
     spaces = {"a_0": Box(-1, 1, (3,)), "a_1": Box(-1, 1, (3,)), "b_0": Dict({"x": Box(-1, 1, (2,)), "n": Discrete(3)})}
     team = IPPO(spaces, dict.fromkeys(spaces, Discrete(4)), seed=0, agent_id_one_hot=True, net_config=None)
     obs = {"a_1": np.zeros(3, np.float32), "b_0": {"x": np.zeros((1, 2), np.float32), "n": np.array([1])}}
@@ -125,13 +125,13 @@ def test_only_who_observes_is_asked_and_the_env_may_say_what_is_done():
         ({"red_0": {"x": 1}}, "agent 'red_0'"),
     ],
 )
-def test_what_cannot_be_acted_on_is_named(obs, message):
+def test_invalid_observations_are_named(obs, message):
     team = team_of(make_multi_agent_vect_envs(Duel, 1, backend="sync"))
     with pytest.raises(ConfigurationError, match=message):
         team.get_action(obs)
 
 
-def test_experiences_that_do_not_fit_are_named():
+def test_invalid_experiences_are_named():
     env = make_multi_agent_vect_envs(Duel, 2, backend="sync")
     team = team_of(env)
     whole = collected(team, env, 4, seed=1)
@@ -147,8 +147,8 @@ def test_experiences_that_do_not_fit_are_named():
         team.learn(None)
 
 
-def test_masks_hold_in_an_update_by_hand():
-    """With a single legal action there is nothing to learn for the policy: it must not move."""
+def test_masks_apply_in_learn():
+    """With a single legal action the policy has no gradient: it must not change."""
     env = make_multi_agent_vect_envs(Duel, 4, backend="sync")
     team = team_of(env, ent_coef=0.0, lr=1e-2)
     only = np.tile([True, False, False], (4, 1))
@@ -165,7 +165,7 @@ def test_masks_hold_in_an_update_by_hand():
 
 
 class _Telling:
-    """An env that says with every observation what its agents may do."""
+    """An env whose observations include action masks."""
 
     def __init__(self, env, infos):
         self.env, self.infos, self.num_envs = env, infos, env.num_envs
@@ -177,7 +177,7 @@ class _Telling:
         return (*self.env.step(actions)[:4], self.infos)
 
 
-def test_a_parallel_env_is_tested_as_it_is_and_exactly_so_many_episodes():
+def test_test_accepts_a_parallel_env_and_plays_exactly_loop_episodes():
     team = team_of(make_multi_agent_vect_envs(MULTI_AGENT_PROBES["EarlyDeath"].make, 1, backend="sync"))
     world = MULTI_AGENT_PROBES["EarlyDeath"].make()
     assert np.isclose(team.test(world, loop=3), 2.4)
@@ -190,7 +190,7 @@ def test_a_parallel_env_is_tested_as_it_is_and_exactly_so_many_episodes():
 
 
 @pytest.mark.parametrize(("rewards", "given"), [("individual", [1, 2]), ("sum", [3, 3]), ("mean", [1.5, 1.5])])
-def test_agents_learn_from_what_they_earn_or_from_what_all_do(rewards, given):
+def test_rewards_are_individual_summed_or_averaged(rewards, given):
     class Paid(Roles):
         def step(self, actions):
             observations, _, *rest = super().step(actions)
@@ -198,19 +198,19 @@ def test_agents_learn_from_what_they_earn_or_from_what_all_do(rewards, given):
 
     env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(Paid, 2, backend="sync"))
     space = env.single_observation_spaces["twin_0"], env.single_action_spaces["twin_0"]
-    meeting = MultiAgentStepSync(
+    step_sync = MultiAgentStepSync(
         env, {"twin": AgentGroup(["twin_0", "twin_1"], *space, agent_id_one_hot=False)}, rewards
     )
-    (group,) = meeting.groups.values()
+    (group,) = step_sync.groups.values()
     group.set_num_members(1)
     group.reset([1, 2])
     group.step_async(0, np.zeros(4, np.int64))
     assert group.step_wait(0).reward.tolist() == given * 2
-    episodes = meeting.episodes[0].take()
+    episodes = step_sync.episodes[0].take()
     assert (episodes.returns.tolist(), episodes.counts.tolist()) == ([3.0, 3.0], [1, 1])
 
 
-def test_who_is_dead_gets_no_share_and_does_not_count_in_the_mean():
+def test_absent_agents_get_no_shared_reward_and_do_not_count_in_the_mean():
     env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(MULTI_AGENT_PROBES["EarlyDeath"].make, 1, backend="sync"))
     rows = {
         agent: AgentGroup(
@@ -220,13 +220,13 @@ def test_who_is_dead_gets_no_share_and_does_not_count_in_the_mean():
     }
     means, sums = [], []
     for rewards, found in (("mean", means), ("sum", sums)):
-        meeting = MultiAgentStepSync(env, rows, rewards)
+        step_sync = MultiAgentStepSync(env, rows, rewards)
         env.set_num_members(1)
-        meeting.reset([1])
+        step_sync.reset([1])
         for _ in range(2):
             for agent in env.agent_ids:
-                meeting.step_async(0, {agent: np.zeros(1, np.int64)})
-            steps = [meeting.step_wait(0) for _ in env.agent_ids]
+                step_sync.step_async(0, {agent: np.zeros(1, np.int64)})
+            steps = [step_sync.step_wait(0) for _ in env.agent_ids]
             found.append(
                 [(float(steps[0].reward[agent][0]), bool(steps[0].valid[agent][0])) for agent in env.agent_ids]
             )
@@ -240,7 +240,7 @@ def test_who_is_dead_gets_no_share_and_does_not_count_in_the_mean():
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_twins_that_see_the_same_do_different_things_only_if_they_know_who_they_are(named):
+def test_agents_with_equal_observations_differ_only_with_agent_ids(named):
     env = make_multi_agent_vect_envs(Roles, 8, backend="sync")
     team = team_of(env, agent_id_one_hot=named, lr=1e-2, learn_step=64)
     collector = MultiAgentCollector(
@@ -257,7 +257,7 @@ def test_twins_that_see_the_same_do_different_things_only_if_they_know_who_they_
     assert copy.test(env, loop=5) == score
 
 
-def test_a_name_stands_behind_a_vector_and_beside_anything_else():
+def test_agent_ids_are_appended_to_vectors_and_added_to_other_observations():
     vector, image = Box(-2, 2, (2,)), Box(0, 255, (4, 4, 3), np.uint8)
     rows = AgentGroup(["a_0", "a_1"], vector, Discrete(2), agent_id_one_hot=True)
     assert rows.single_observation_space == Box(np.float32([-2, -2, 0, 0]), np.float32([2, 2, 1, 1]))
@@ -277,6 +277,6 @@ def test_a_name_stands_behind_a_vector_and_beside_anything_else():
     ("wrong", "message"),
     [({"rewards": "shared"}, "rewards.*'shared'.*individual"), ({"agent_id_one_hot": 1}, "agent_id_one_hot=1")],
 )
-def test_settings_of_teams_are_checked(wrong, message):
+def test_multi_agent_settings_are_validated(wrong, message):
     with pytest.raises(ConfigurationError, match=message):
         team_of(make_multi_agent_vect_envs(Duel, 1, backend="sync"), **wrong)

@@ -1,4 +1,4 @@
-"""Small worlds of PettingZoo: one in which two sides win and lose by the same rules, and one in which names matter."""
+"""Small PettingZoo envs: a symmetric zero-sum game, and one in which agents need their ids."""
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -8,7 +8,7 @@ CHOICES = 3
 
 
 class Duel(ParallelEnv):
-    """Both sides see a colour and name one; who is right alone wins from the other: red two points, blue one."""
+    """Both sides observe a colour and name one; a side that alone is right wins two points (red) or one (blue)."""
 
     possible_agents = ("red_0", "blue_0")
 
@@ -44,7 +44,7 @@ class Duel(ParallelEnv):
 
 
 class Roles(ParallelEnv):
-    """Twins see nothing; the first must say 0 and the second 1, which they can only do if they know who they are."""
+    """Both agents observe zeros; the first must play 0 and the second 1, which needs agent ids."""
 
     possible_agents = ("twin_0", "twin_1")
 

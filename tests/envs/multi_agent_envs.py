@@ -1,4 +1,4 @@
-"""Worlds for the tests of teams; workers import this file, so it loads nothing else."""
+"""Multi-agent envs for tests; worker processes import this file, so it imports nothing of the package."""
 
 import os
 import signal
@@ -8,11 +8,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from pettingzoo import ParallelEnv
 
 THERE, AWAY, TERMINATES, TRUNCATES = "o.TX"
-KILLS = 7  # an action that takes the whole process with it
+KILLS = 7  # an action that kills the process
 
 
 class Scripted(ParallelEnv):
-    """Agents whose lives are written down, a letter a tick: "oo.oT" is there, sits out one tick, and dies after three.
+    """Agents with scripted presence, one letter a tick: "oo.oT" acts twice, is absent once, acts, and terminates.
 
     An agent observes [episode, tick, its own number] and earns 10 * number + tick + action / 100.
     """
@@ -21,7 +21,7 @@ class Scripted(ParallelEnv):
         self.metadata = {"name": "scripted", "render_modes": []}
         self.render_mode = None
         self.lives = lives
-        self.silent = silent  # who leaves sees nothing any more
+        self.silent = silent  # agents that leave get no last observation
         self.possible_agents = list(lives)
         self.agents = []
         self.episode = -1
