@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from module_checks import advance_unequally, check_stack
 from torch import nn
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.conv_layers import MAX_GROUPED_SIZE
 from agilerl_like.modules.layers import ACTIVATIONS, SKIP, Activation
-from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
 SHAPE = (3, 9, 8)
@@ -421,22 +421,6 @@ def test_consumers_are_refitted_after_a_removal(operator, arguments):
 # -- stacks
 
 
-def stacked(specs, batch):
-    members = [made(spec, seed=seed) for seed, spec in enumerate(specs)]
-    for share, member in enumerate(members):
-        for layer in member.modules():
-            if isinstance(layer, Activation):
-                layer.advance_(0.2 * share)
-    x = normal(len(specs), batch, *SHAPE)
-    alone, gradients = [], []
-    for i, member in enumerate(members):
-        y = member(x[i])
-        alone.append(y)
-        gradients.append(torch.autograd.grad(y.square().sum(), list(member.parameters())))
-    padded = EvolvableCNN(CNNSpec.padded_union(specs), SHAPE, 3).double()
-    return members, x, torch.stack(alone), gradients, ParamStack.of(members, padded)
-
-
 PLAIN = CNNSpec((4, 6), stride_size=(1, 2), padding=(1, 0), **SMALL)
 STACKS = {
     "equal": [PLAIN] * 3,
@@ -458,19 +442,11 @@ STACKS = {
 @pytest.mark.parametrize("batch", [2, 250])
 def test_stack_rows_equal_single_members(kind, batch):
     assert len({spec.stack_key() for spec in STACKS[kind]}) == 1
-    members, x, alone, gradients, stack = stacked(STACKS[kind], batch)
+    members = [made(spec, seed=seed) for seed, spec in enumerate(STACKS[kind])]
+    advance_unequally(members)
+    padded = EvolvableCNN(CNNSpec.padded_union(STACKS[kind]), SHAPE, 3).double()
+    stack = check_stack(members, padded, normal(len(members), batch, *SHAPE))
     assert (batch * stack.module.widest > MAX_GROUPED_SIZE) == (batch == 250)  # both ways of convolving
-    y = stack.module(x)
-    torch.testing.assert_close(y, alone, rtol=0, atol=1e-10)
-    found = torch.autograd.grad(y.square().sum(), list(stack.module.parameters()))
-    flat = torch.cat([part.reshape(len(members), -1) for part in found], 1)
-    for row, (member, expected) in enumerate(zip(members, gradients, strict=True)):
-        parts, ours = stack.member_views(flat, row), 0.0
-        for (name, _), gradient in zip(member.named_parameters(), expected, strict=True):
-            torch.testing.assert_close(parts[name], gradient, rtol=1e-8, atol=1e-8)
-            ours += float(gradient.abs().sum())
-        # whatever is no part of the member has a gradient of exactly 0: it stays 0 for ever
-        torch.testing.assert_close(float(flat[row].abs().sum()), ours, rtol=1e-9, atol=0)
 
 
 def test_channels_are_padded_only_where_activations_map_zero_to_zero():

@@ -8,6 +8,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from module_checks import advance_unequally, check_stack
 
 from agilerl_like.envs import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
@@ -16,7 +17,6 @@ from agilerl_like.modules.history_lstm import HistoryLSTMSpec
 from agilerl_like.modules.layers import Activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
-from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.modules.resnet import ResNetSpec
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
@@ -328,55 +328,19 @@ def cases():
     yield pytest.param([spec.apply("change_activation", activation="ELU")] * 3, id="fading")
 
 
-def stacked(specs):
-    members = [spread_(made(spec), seed) for seed, spec in enumerate(specs)]
-    for member, share in zip(members, (0.0, 0.3, 0.8), strict=True):
-        for layer in member.modules():
-            if isinstance(layer, Activation):
-                layer.advance_(share)
-    return members, made(MultiInputSpec.padded_union(specs))
-
-
 @pytest.mark.parametrize("specs", list(cases()))
 def test_stack_rows_equal_single_members(specs):
     assert len({spec.stack_key() for spec in specs}) == 1
-    members, padded = stacked(specs)
-    x = rows(3, 6)
-    alone = torch.stack([member(x[i]) for i, member in enumerate(members)])
-    stack = ParamStack.of(members, padded)
-    torch.testing.assert_close(stack.module(x), alone, rtol=0, atol=1e-10)
+    members = [spread_(made(spec), seed) for seed, spec in enumerate(specs)]
+    advance_unequally(members)
+    check_stack(members, made(MultiInputSpec.padded_union(specs)), rows(3, 6))
 
 
 def test_members_may_have_unequal_latent_widths():
     spec = spec_of(output_activation="Sigmoid")  # which is not 0 where nothing is
     sizes = (7, 4, 9)
     members = [spread_(EvolvableMultiInput(spec, LEAVES, size).double(), size) for size in sizes]
-    x = rows(3, 6)
-    alone = [member(x[i]) for i, member in enumerate(members)]
-    found = ParamStack.of(members, EvolvableMultiInput(spec, LEAVES, 9).double()).module(x)
-    for row, size in enumerate(sizes):
-        torch.testing.assert_close(found[row, :, :size], alone[row], rtol=0, atol=1e-10)
-        assert not found[row, :, size:].any()
-
-
-@pytest.mark.parametrize("specs", list(cases()))
-def test_gradients_equal_single_members_and_padding_stays_zero(specs):
-    members, padded = stacked(specs)
-    x = rows(3, 6)
-    upstream = torch.randn(3, 6, OUTPUTS, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    alone = [
-        torch.autograd.grad(member(x[i]), list(member.parameters()), upstream[i]) for i, member in enumerate(members)
-    ]
-    stack = ParamStack.of(members, padded)
-    parameters = list(stack.module.parameters())
-    found = torch.autograd.grad(stack.module(x), parameters, upstream, allow_unused=True, materialize_grads=True)
-    whole = torch.cat([part.reshape(3, -1) for part in found], 1)
-    for row, expected in enumerate(alone):
-        parts = stack.member_views(whole, row)
-        for (name, _), gradient in zip(members[row].named_parameters(), expected, strict=True):
-            torch.testing.assert_close(parts[name], gradient, rtol=1e-10, atol=1e-10)
-            parts[name].zero_()
-        assert not whole[row].any()  # all that is not the member's own
+    check_stack(members, EvolvableMultiInput(spec, LEAVES, 9).double(), rows(3, 6))
 
 
 def test_different_kinds_have_different_stack_keys():

@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from module_checks import check_stack
 from torch import nn
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.layers import Residual
-from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
@@ -118,22 +118,7 @@ def test_stack_rows_equal_single_members(shapes):
     members = [made(spec, num_outputs=3 - seed, seed=seed) for seed, spec in enumerate(specs)]
     members[0].blocks[0].norm.counted[1] = 0.0  # one that has grown
     members[0].blocks[0].norm.update_count_flags()
-    x, slope = normal(len(members), 7, 4), normal(len(members), 7, 3, seed=1)
-    for row, member in enumerate(members):
-        slope[row, :, member.num_outputs :] = 0.0
-    alone = [flat_gradients(m, x[i], slope[i, :, : m.num_outputs]) for i, m in enumerate(members)]
-    stack = ParamStack.of(members, EvolvableSimBa(SimBaSpec.padded_union(specs), 4, 3).double())
-    y, of_input, into = flat_gradients(stack.module, x, slope)
-    flat = torch.cat([part.reshape(len(members), -1) for part in into.values()], 1)
-    for row, (member, (its, its_input, its_into)) in enumerate(zip(members, alone, strict=True)):
-        torch.testing.assert_close(y[row, :, : member.num_outputs], its, rtol=0, atol=1e-10)
-        assert bool((y[row, :, member.num_outputs :] == 0).all())
-        torch.testing.assert_close(of_input[row], its_input, rtol=0, atol=1e-10)
-        parts, total = stack.member_views(flat, row), 0
-        for name, gradient in its_into.items():
-            torch.testing.assert_close(parts[name], gradient, rtol=1e-9, atol=1e-10)
-            total += int((gradient != 0).sum())
-        assert int((flat[row] != 0).sum()) == total  # what is not there has a gradient of exactly 0
+    check_stack(members, EvolvableSimBa(SimBaSpec.padded_union(specs), 4, 3).double(), normal(len(members), 7, 4))
 
 
 # -- mutations
