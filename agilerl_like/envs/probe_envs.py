@@ -146,9 +146,9 @@ def _check_action(space: gym.Space, action: Any) -> None:
 
 def _one_step(
     observations: Sequence[Observation], action_space: gym.Space, reward_fn: RewardFn, **more: Any
-) -> ScriptedEnv:
-    """Return an env of episodes with one step: an observation out of a few, one action, one reward."""
-    return ScriptedEnv([(obs, obs) for obs in observations], action_space, reward_fn, **more)
+) -> Callable[[], ScriptedEnv]:
+    """Return a factory of an env with episodes of one step: an observation out of a few, one action, one reward."""
+    return partial(ScriptedEnv, [(obs, obs) for obs in observations], action_space, reward_fn, **more)
 
 
 def _one(_index: int, _position: int, _action: Any) -> float:
@@ -159,11 +159,11 @@ def _reward_by_table(table: tuple[tuple[float, ...], ...], index: int, _position
     return table[index][int(action)]
 
 
-def _reward_by_row(rewards: tuple[float, ...], index: int, _position: int, _action: Any) -> float:
+def reward_by_row(rewards: tuple[float, ...], index: int, _position: int, _action: Any) -> float:
     return rewards[index]
 
 
-def _reward_by_place(rewards: tuple[float, ...], _index: int, position: int, _action: Any) -> float:
+def reward_by_place(rewards: tuple[float, ...], _index: int, position: int, _action: Any) -> float:
     return rewards[position]
 
 
@@ -184,7 +184,7 @@ def _reward_at_end(reward_fn: RewardFn, index: int, position: int, action: Any) 
     return reward_fn(index, position, action) if position == _WAIT else 0.0
 
 
-_NO_CHOICE = partial(Discrete, 1)
+_NO_CHOICE = Discrete(1)
 
 
 def _dot(row: int, column: int, *, channels: int = 3) -> np.ndarray:
@@ -216,7 +216,7 @@ _PRODUCTS = {(category, number): (category - 6) * number + 0.0 for category in (
 
 def _by_diagonal(scenes: Mapping[str, Observation], space: gym.Space) -> Callable[[], gym.Env]:
     """Return an env of four scenes whose rewarded actions are 0, 1, 1 and 0."""
-    return partial(_one_step, tuple(scenes.values()), Discrete(2), partial(_reward_by_hits, _DIAGONAL), space=space)
+    return _one_step(tuple(scenes.values()), Discrete(2), partial(_reward_by_hits, _DIAGONAL), space=space)
 
 
 def _expected_by_diagonal(scenes: Mapping[str, Observation]) -> tuple[ExpectedAction, ...]:
@@ -248,7 +248,7 @@ _ALL = (
     Probe(
         # V = 1: one reward of 1 and the end.
         "ConstantReward",
-        partial(_one_step, ((0.0,),), _NO_CHOICE(), _one),
+        _one_step(((0.0,),), _NO_CHOICE, _one),
         "does the critic learn a constant?",
         values=(ExpectedValue((0.0,), 1.0),),
         steps=4_000,
@@ -256,7 +256,7 @@ _ALL = (
     Probe(
         # V(o) = o: the reward is the observation, then the end.
         "ObservationReward",
-        partial(_one_step, ((-1.0,), (1.0,)), _NO_CHOICE(), partial(_reward_by_table, ((-1.0,), (1.0,)))),
+        _one_step(((-1.0,), (1.0,)), _NO_CHOICE, partial(_reward_by_table, ((-1.0,), (1.0,)))),
         "does the critic use the observation?",
         values=(ExpectedValue((-1.0,), -1.0), ExpectedValue((1.0,), 1.0)),
         steps=6_000,
@@ -265,21 +265,21 @@ _ALL = (
         # V(1) = 1: the reward, then the end. V(0) = 0 + gamma V(1) = 0.5. If the episode's end is registered one step
         # late, V(1) = 1 + gamma V(0).
         "DiscountedReward",
-        partial(ScriptedEnv, (((0.0,), (1.0,), (2.0,)),), _NO_CHOICE(), partial(_reward_by_place, (0.0, 1.0))),
+        partial(ScriptedEnv, (((0.0,), (1.0,), (2.0,)),), _NO_CHOICE, partial(reward_by_place, (0.0, 1.0))),
         "is a later reward discounted once, and does the episode end at the right step?",
         values=(ExpectedValue((0.0,), 0.5), ExpectedValue((1.0,), 1.0)),
         steps=8_000,
     ),
     Probe(
         "ActionSign",
-        partial(_one_step, ((0.0,),), Discrete(2), partial(_reward_by_table, ((-1.0, 1.0),))),
+        _one_step(((0.0,),), Discrete(2), partial(_reward_by_table, ((-1.0, 1.0),))),
         "does the policy maximise the reward and not minimise it?",
         actions=(ExpectedAction((0.0,), 1),),
         steps=4_000,
     ),
     Probe(
         "ActionByObservation",
-        partial(_one_step, ((0.0,), (1.0,)), Discrete(2), partial(_reward_by_table, ((1.0, -1.0), (-1.0, 1.0)))),
+        _one_step(((0.0,), (1.0,)), Discrete(2), partial(_reward_by_table, ((1.0, -1.0), (-1.0, 1.0)))),
         "does the policy use the observation?",
         actions=(ExpectedAction((0.0,), 0), ExpectedAction((1.0,), 1)),
         steps=6_000,
@@ -297,7 +297,7 @@ _ALL = (
         # Reward 1 for ever, with a time limit of 8: V = 1 + gamma V = 1 / (1 - gamma) = 10. If truncation is taken for
         # termination, V is the mean of (1 - gamma^k) / (1 - gamma) over k = 1 … 8, which is 3.6.
         "EndlessTruncation",
-        partial(ScriptedEnv, (((0.0,),) * 9,), _NO_CHOICE(), _one, truncates=True),
+        partial(ScriptedEnv, (((0.0,),) * 9,), _NO_CHOICE, _one, truncates=True),
         "is truncation distinguished from termination?",
         gamma=0.9,
         values=(ExpectedValue((0.0,), 10.0),),
@@ -311,8 +311,8 @@ _ALL = (
         partial(
             ScriptedEnv,
             (((1.0, 0.0), *((0.0, 1.0),) * 5),),
-            _NO_CHOICE(),
-            partial(_reward_by_place, (10.0, 0.0, 0.0, 0.0, 0.0)),
+            _NO_CHOICE,
+            partial(reward_by_place, (10.0, 0.0, 0.0, 0.0, 0.0)),
             truncates=True,
         ),
         "does the value of an episode's start leak into the end of the episode before?",
@@ -323,8 +323,7 @@ _ALL = (
     Probe(
         # The action that would pay 10 is never allowed; of the two that are, one pays 1.
         "ActionMask",
-        partial(
-            _one_step,
+        _one_step(
             ((0.0,), (1.0,)),
             Discrete(3),
             partial(_reward_by_table, ((0.0, 1.0, 10.0), (10.0, 0.0, 1.0))),
@@ -340,11 +339,8 @@ _ALL = (
     Probe(
         # Reward -(a - target)^2 with a in [-2, 1] and targets -3, 0.5 and 1: the best actions are -2, 0.5 and 1.
         "ContinuousBounds",
-        partial(
-            _one_step,
-            ((-1.0,), (0.0,), (1.0,)),
-            Box(-2.0, 1.0, (1,)),
-            partial(_reward_by_distance, ((-3.0,), (0.5,), (1.0,))),
+        _one_step(
+            ((-1.0,), (0.0,), (1.0,)), Box(-2.0, 1.0, (1,)), partial(_reward_by_distance, ((-3.0,), (0.5,), (1.0,)))
         ),
         "are actions learned inside the bounds, at them, and never outside?",
         actions=(
@@ -357,7 +353,7 @@ _ALL = (
     Probe(
         # Reward -(a - 0.5)^2.
         "ContinuousTarget",
-        partial(_one_step, ((0.0,),), Box(-1.0, 1.0, (1,)), partial(_reward_by_distance, ((0.5,),))),
+        _one_step(((0.0,),), Box(-1.0, 1.0, (1,)), partial(_reward_by_distance, ((0.5,),))),
         "does a continuous policy converge to the best action?",
         actions=(ExpectedAction((0.0,), (0.5,), 0.15),),
         steps=20_000,
@@ -365,12 +361,7 @@ _ALL = (
     Probe(
         # Reward -|a - target|^2, with opposite targets for the two components of an action.
         "ContinuousByObservation",
-        partial(
-            _one_step,
-            ((-1.0,), (1.0,)),
-            Box(-1.0, 1.0, (2,)),
-            partial(_reward_by_distance, ((-0.5, 0.5), (0.5, -0.5))),
-        ),
+        _one_step(((-1.0,), (1.0,)), Box(-1.0, 1.0, (2,)), partial(_reward_by_distance, ((-0.5, 0.5), (0.5, -0.5)))),
         "does a continuous policy use the observation, separately for each component of the action?",
         actions=(ExpectedAction((-1.0,), (-0.5, 0.5), 0.15), ExpectedAction((1.0,), (0.5, -0.5), 0.15)),
         steps=30_000,
@@ -378,7 +369,7 @@ _ALL = (
     Probe(
         # 1 for each correct choice.
         "MultiDiscreteByObservation",
-        partial(_one_step, ((0.0,), (1.0,)), MultiDiscrete([2, 3]), partial(_reward_by_hits, ((0, 2), (1, 0)))),
+        _one_step(((0.0,), (1.0,)), MultiDiscrete([2, 3]), partial(_reward_by_hits, ((0, 2), (1, 0)))),
         "are the choices of one action independent?",
         actions=(ExpectedAction((0.0,), (0, 2)), ExpectedAction((1.0,), (1, 0))),
         steps=12_000,
@@ -386,7 +377,7 @@ _ALL = (
     Probe(
         # 1 for each correct bit.
         "MultiBinaryByObservation",
-        partial(_one_step, ((0.0,), (1.0,)), MultiBinary(3), partial(_reward_by_hits, ((0, 1, 1), (1, 1, 0)))),
+        _one_step(((0.0,), (1.0,)), MultiBinary(3), partial(_reward_by_hits, ((0, 1, 1), (1, 1, 0)))),
         "are the bits of one action independent?",
         actions=(ExpectedAction((0.0,), (0, 1, 1)), ExpectedAction((1.0,), (1, 1, 0))),
         steps=12_000,
@@ -394,13 +385,7 @@ _ALL = (
     Probe(
         # V = -1, 1, 0 for black, grey, white: the reward, then the end. It is not monotonic in brightness.
         "ImageBrightness",
-        partial(
-            _one_step,
-            tuple(_GREYS.values()),
-            _NO_CHOICE(),
-            partial(_reward_by_row, _GREY_VALUES),
-            space=_IMAGES,
-        ),
+        _one_step(tuple(_GREYS.values()), _NO_CHOICE, partial(reward_by_row, _GREY_VALUES), space=_IMAGES),
         "does the critic read the brightness of an image?",
         values=tuple(
             ExpectedValue(image, value, name=f"grey {grey}")
@@ -437,11 +422,10 @@ _ALL = (
     Probe(
         # V = (category - 6) * number: given one part alone, V is 0 on average.
         "TupleProduct",
-        partial(
-            _one_step,
+        _one_step(
             tuple((category, {"number": (number,)}) for category, number in _PRODUCTS),
-            _NO_CHOICE(),
-            partial(_reward_by_row, tuple(_PRODUCTS.values())),
+            _NO_CHOICE,
+            partial(reward_by_row, tuple(_PRODUCTS.values())),
             space=Tuple([Discrete(3, start=5), Dict({"number": Box(-1.0, 1.0, (1,))})]),
         ),
         "does the critic combine the parts of a Tuple, one of which is nested?",
@@ -495,8 +479,8 @@ _ALL = (
         partial(
             ScriptedEnv,
             (_cue_sequence(-1.0), _cue_sequence(0.0), _cue_sequence(1.0)),
-            _NO_CHOICE(),
-            partial(_reward_at_end, partial(_reward_by_row, (-1.0, 0.0, 1.0))),
+            _NO_CHOICE,
+            partial(_reward_at_end, partial(reward_by_row, (-1.0, 0.0, 1.0))),
         ),
         "does the critic remember the first observation, and nothing from earlier episodes?",
         gamma=0.9,
@@ -511,8 +495,8 @@ _ALL = (
         partial(
             ScriptedEnv,
             (_cue_sequence(-1.0), _cue_sequence(1.0)),
-            _NO_CHOICE(),
-            partial(_reward_by_row, (-1.0, 1.0)),
+            _NO_CHOICE,
+            partial(reward_by_row, (-1.0, 1.0)),
             truncates=True,
         ),
         "is the value after a truncation computed with the episode's hidden state?",

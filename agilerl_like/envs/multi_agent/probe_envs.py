@@ -136,11 +136,11 @@ class MultiAgentProbe:
         return any(role.absent_steps and 0 not in role.absent_steps for role in self.roles.values())
 
 
-def _reward_by_row(rewards: tuple[float, ...], which: int, _place: int, _action: Any) -> float:
+def reward_by_row(rewards: tuple[float, ...], which: int, _place: int, _action: Any) -> float:
     return rewards[which]
 
 
-def _reward_by_step(rewards: tuple[float, ...], _which: int, place: int, _action: Any) -> float:
+def reward_by_place(rewards: tuple[float, ...], _which: int, place: int, _action: Any) -> float:
     return rewards[place]
 
 
@@ -172,16 +172,16 @@ def _from_single_agent_probes(
 _CONSTANT, _HIGH_GAMMA = ((0.0,),), 0.9
 _HALVES = tuple((place / 4, 0.0) for place in range(6))
 _LISTENERS = Box(-1.0, 2.0, (2,))
-_SHORT_EPISODE = _scripted_role(((1.0,), (2.0,), (3.0,)), pay=partial(_reward_by_step, (0.0, 1.0)))
-_ENDLESS = _scripted_role(_CONSTANT * 5, pay=partial(_reward_by_row, (0.1,)), truncates=True)
+_SHORT_EPISODE = _scripted_role(((1.0,), (2.0,), (3.0,)), pay=partial(reward_by_place, (0.0, 1.0)))
+_ENDLESS = _scripted_role(_CONSTANT * 5, pay=partial(reward_by_row, (0.1,)), truncates=True)
 
 _ALL = (
     MultiAgentProbe(
         # V = 1 and V = -2: one reward, then the end. Rewards that are summed or swapped give other values.
         "OwnReward",
         _roles(
-            _scripted_role(((0.0,), (0.0,)), pay=partial(_reward_by_row, (1.0,))),
-            _scripted_role(((0.0,), (0.0,)), pay=partial(_reward_by_row, (-2.0,))),
+            _scripted_role(((0.0,), (0.0,)), pay=partial(reward_by_row, (1.0,))),
+            _scripted_role(((0.0,), (0.0,)), pay=partial(reward_by_row, (-2.0,))),
         ),
         "does each group's critic learn its own agents' reward?",
         gamma=0.5,
@@ -193,7 +193,7 @@ _ALL = (
         "OwnObservation",
         _roles(
             AgentRole(PROBES["ObservationReward"].make),
-            _scripted_role(((-1.0,), (-1.0,)), ((1.0,), (1.0,)), pay=partial(_reward_by_row, (2.0, -2.0))),
+            _scripted_role(((-1.0,), (-1.0,)), ((1.0,), (1.0,)), pay=partial(reward_by_row, (2.0, -2.0))),
         ),
         "does each agent's value depend on its own observation only?",
         gamma=0.5,
@@ -207,7 +207,7 @@ _ALL = (
         "DiscountedReward",
         _roles(
             AgentRole(PROBES["DiscountedReward"].make),
-            _scripted_role(((0.0,), (1.0,), (2.0,)), pay=partial(_reward_by_step, (0.0, 4.0))),
+            _scripted_role(((0.0,), (1.0,), (2.0,)), pay=partial(reward_by_place, (0.0, 4.0))),
         ),
         "is a later reward discounted once, for each agent, and does the episode end for all of them?",
         gamma=0.5,
@@ -252,8 +252,8 @@ _ALL = (
         "EarlyDeath",
         _roles(
             AgentRole(PROBES["ConstantReward"].make),
-            _scripted_role(_HALVES, pay=partial(_reward_by_step, (0.0, 0.0, 0.0, 0.0, 1.0)), space=_LISTENERS),
-            _scripted_role(((0.0, 1.0),) * 3, pay=partial(_reward_by_row, (0.2,)), space=_LISTENERS, truncates=True),
+            _scripted_role(_HALVES, pay=partial(reward_by_place, (0.0, 0.0, 0.0, 0.0, 1.0)), space=_LISTENERS),
+            _scripted_role(((0.0, 1.0),) * 3, pay=partial(reward_by_row, (0.2,)), space=_LISTENERS, truncates=True),
         ),
         "does an agent's end cut its own return, and no other agent's?",
         gamma=_HIGH_GAMMA,
@@ -269,7 +269,7 @@ _ALL = (
         # late, while the speaker earns -1 for ever, with a time limit of four steps: V = -2.
         "LateAppearance",
         _roles(
-            _scripted_role(_CONSTANT * 5, pay=partial(_reward_by_row, (-1.0,)), truncates=True),
+            _scripted_role(_CONSTANT * 5, pay=partial(reward_by_row, (-1.0,)), truncates=True),
             _SHORT_EPISODE,
             replace(_SHORT_EPISODE, absent_steps=frozenset({0, 1})),
         ),
@@ -285,7 +285,7 @@ _ALL = (
         # or two steps they are absent for a while; if that is taken for termination, V = 0.3.
         "SittingOut",
         _roles(
-            _scripted_role(_CONSTANT * 7, pay=partial(_reward_by_row, (-0.1,)), truncates=True),
+            _scripted_role(_CONSTANT * 7, pay=partial(reward_by_row, (-0.1,)), truncates=True),
             replace(_ENDLESS, absent_steps=frozenset({1, 2})),
             replace(_ENDLESS, absent_steps=frozenset({2, 3})),
         ),
