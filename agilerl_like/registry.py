@@ -6,6 +6,7 @@ declares an entry point in the group `agilerl_like.<kind>s`, which is imported w
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -57,6 +58,34 @@ class Registry(Mapping[str, T], Generic[T]):
         if not isinstance(name, str) or name not in self:
             raise unknown_name(field, name, self)
         return self[name]
+
+    def parse(self, field: str, given: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return name and options of an entry that a configuration gives as "name" or {name: ..., its options}.
+
+        Raises:
+            ConfigurationError: the name is missing or unknown.
+        """
+        options = {"name": given} if isinstance(given, str) else dict(given)
+        if "name" not in options:
+            raise ConfigurationError(f"{field}={options!r} lacks its name; allowed are {', '.join(sorted(self))}")
+        name = options.pop("name")
+        if name not in self:
+            raise unknown_name(field, name, self)
+        return name, options
+
+    def build(self, field: str, given: str | Mapping[str, Any]) -> Any:
+        """Call the entry that `parse` finds with its options.
+
+        Raises:
+            ConfigurationError: the name is missing or unknown, or the options do not fit.
+        """
+        name, options = self.parse(field, given)
+        entry: Any = self[name]
+        try:
+            inspect.signature(entry).bind(**options)
+        except TypeError as error:
+            raise ConfigurationError(f"{field}={given!r}: {error}") from error
+        return entry(**options)
 
     def name_of(self, entry: object) -> str | None:
         """Return the name of an entry, None if it is not registered."""

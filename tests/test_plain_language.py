@@ -13,6 +13,7 @@ DONE = (
     "agilerl_like/cli/*.py",
     "agilerl_like/config/*.py",
     "agilerl_like/reporting/*.py",
+    "configs/**/*.yaml",
     "tests/reporting/*.py",
     "tests/test_*.py",
 )
@@ -35,8 +36,12 @@ STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)
 def names_and_prose(path):
     """Yield (line, name, prose) of a file: either may be empty."""
     text = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":
-        yield from ((number, "", line) for number, line in enumerate(text.splitlines(), 1))
+    if path.suffix in (".md", ".yaml"):
+        behind = "#" if path.suffix == ".yaml" else ""  # YAML has prose in comments
+        yield from (
+            (number, "", line[line.find(behind) :] if behind in line else "")
+            for number, line in enumerate(text.splitlines(), 1)
+        )
         return
     yield 0, path.stem, ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -44,7 +49,7 @@ def names_and_prose(path):
         if token.type == tokenize.NAME:
             is_test = path.parts[-2] != "agilerl_like" and token.string.startswith("test_")
             yield line, token.string, token.string.replace("_", " ") if is_test else ""
-        elif token.type == tokenize.COMMENT or (token.type in STRINGS and " " in token.string):
+        elif token.type == tokenize.COMMENT or (token.type in STRINGS and re.search(r'\s|"""', token.string)):
             yield line, "", token.string
 
 

@@ -2,11 +2,23 @@
 
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
 from agilerl_like import ConfigurationError, register, registry
+from agilerl_like.cli import main
 from agilerl_like.registry import Registry
+from agilerl_like.reporting import Callback
+
+SHORT_RUN = """
+environment: {id: CartPole-v1, num_envs: 4}
+algorithm: {learn_step: 32, batch_size: 32, update_epochs: 1}
+population: {size: 1}
+mutation: none
+training: {max_steps: 64, evo_steps: 64, eval_loop: 1, eval_steps: 8}
+run: {plot: false}
+"""
 
 
 class Ranks:
@@ -81,3 +93,43 @@ def test_an_entry_point_cannot_take_a_registered_name(selections, monkeypatch):
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry_point("ranks", "elsewhere:Ranks")])
     with pytest.raises(ConfigurationError, match="'ranks' of the entry point 'elsewhere:Ranks' is already registered"):
         list(selections)
+
+
+class Counter(Callback):
+    """A callback of one's own, with an argument."""
+
+    def __init__(self, path, limit=0):
+        self.path, self.limit = Path(path), limit
+
+    def on_generation(self, run, record):
+        self.path.write_text(f"{record.generation} of at most {self.limit}")
+
+
+def test_callbacks_are_named_in_yaml(monkeypatch, tmp_path):
+    mine = Registry("callback")
+    monkeypatch.setitem(registry._REGISTRIES, "callback", mine)
+    register("callback", "counter", Counter)
+    (tmp_path / "run.yaml").write_text(SHORT_RUN)
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "run.yaml", "--run.callbacks", "[{name: counter, path: count.txt, limit: 5}]"]) == 0
+    assert (tmp_path / "count.txt").read_text() == "1 of at most 5"
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        ("[countr]", "run.callbacks.0='countr' is unknown; did you mean 'counter'?"),
+        ("[{path: x}]", "run.callbacks.0={'path': 'x'} lacks its name; allowed are counter"),
+        ("[counter]", "run.callbacks='counter': missing a required argument: 'path'"),
+        ("[{name: counter, file: x}]", "run.callbacks={'name': 'counter', 'file': 'x'}: missing a required argument"),
+    ],
+)
+def test_errors_of_callbacks_name_the_setting(monkeypatch, tmp_path, capsys, callbacks, message):
+    mine = Registry("callback")
+    monkeypatch.setitem(registry._REGISTRIES, "callback", mine)
+    register("callback", "counter", Counter)
+    (tmp_path / "run.yaml").write_text(SHORT_RUN)
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "run.yaml", "--run.callbacks", callbacks]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()

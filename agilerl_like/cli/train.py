@@ -41,6 +41,7 @@ from agilerl_like.config import (
 from agilerl_like.config.bundled import find_config
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
+from agilerl_like.registry import registered
 from agilerl_like.reporting.callback import CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
@@ -165,6 +166,7 @@ def _run(config: Config, process_group: ProcessGroup, find_folder: Callable[[], 
     with contextlib.ExitStack() as stack:
         stack.callback(setup.env.close)
         list(_reporters(config, config.run.dir))  # reports a missing package before a folder is made
+        own = [registered("callback").build("run.callbacks", given) for given in config.run.callbacks]
         shown = find_folder() if process_group.is_main else None
         trust = f" {TRUST}" if untrusted_import_paths(config) else ""
         command = f"{PROGRAM} resume {shlex.quote(str(shown))}{trust}"
@@ -177,7 +179,7 @@ def _run(config: Config, process_group: ProcessGroup, find_folder: Callable[[], 
                 setup.population,
                 setup.plan(name="" if run_dir is None else run_dir.name, resume=command),
                 output_paths=OutputPaths(run_dir=run_dir, overwrite=config.run.overwrite),
-                reporters=CallbackList([] if run_dir is None else _reporters(config, run_dir)),
+                callbacks=CallbackList([] if run_dir is None else [*_reporters(config, run_dir), *own]),
                 process_group=process_group,
                 processes=config.run.processes,
                 resume=resume,

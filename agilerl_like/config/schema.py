@@ -31,7 +31,6 @@ from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder, split_recurrent
 from agilerl_like.registry import registered
-from agilerl_like.reporting.trackers import TRACKERS
 from agilerl_like.training.training_arguments import TrainingArguments
 
 AUTO = "auto"
@@ -259,7 +258,7 @@ class StrategySection(Section, frozen=True):
         return self
 
 
-class SelectionConfig(StrategySection):
+class SelectionConfig(StrategySection, frozen=True):
     """Selection of parents; the fields of a registered strategy are further settings."""
 
     KIND = "selection"
@@ -279,7 +278,7 @@ class SelectionConfig(StrategySection):
         return self.build()
 
 
-class MutationConfig(StrategySection):
+class MutationConfig(StrategySection, frozen=True):
     """Mutation of offspring: relative weights of the kinds of mutation, and their sizes; or a registered explorer."""
 
     KIND = "explorer"
@@ -343,6 +342,8 @@ class RunConfig(Section, frozen=True):
     trackers: tuple[str | dict[str, Any], ...] = ()
     """Further trackers: aim, clearml, comet_ml, dvclive, mlflow, swanlab, trackio, or registered ones; {name: ..., its
     options} gives options."""
+    callbacks: tuple[str | dict[str, Any], ...] = ()
+    """Registered callbacks, by name or as {name: ..., its arguments}."""
     plot: bool = True
     """Plot the run to evolution.png at its end, if matplotlib is installed."""
     device: str = "cpu"
@@ -368,8 +369,9 @@ class RunConfig(Section, frozen=True):
             raise ConfigurationError(
                 f"device={self.device!r}; allowed are 'cpu', 'cuda', 'cuda:1', ..., and 'auto'"
             ) from error
-        for tracker in self.trackers:
-            TRACKERS.find("trackers entry", tracker if isinstance(tracker, str) else tracker.get("name"))
+        for kind in ("trackers", "callbacks"):
+            for number, entry in enumerate(getattr(self, kind)):
+                registered(kind.removesuffix("s")).parse(f"{kind}.{number}", entry)
         path = Path(self.name)
         if self.name and (path.is_absolute() or ".." in path.parts or not path.parts):
             raise ConfigurationError(

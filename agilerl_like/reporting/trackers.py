@@ -144,12 +144,7 @@ def tracker_reporter(tracker: str | Mapping[str, Any], run_dir: Path | str | Non
     Raises:
         ConfigurationError: the name is missing or unknown, or the package is not installed.
     """
-    options = {"name": tracker} if isinstance(tracker, str) else dict(tracker)
-    if "name" not in options:
-        raise ConfigurationError(
-            f"trackers entry={options!r} lacks its name; allowed are {', '.join(sorted(TRACKERS))}"
-        )
-    name = options.pop("name")
+    name, options = TRACKERS.parse("tracker", tracker)
     if name == "wandb":
         return WandbReporter(**options)
     if name == "tensorboard":

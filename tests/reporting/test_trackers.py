@@ -60,9 +60,7 @@ def test_a_missing_package_names_its_pip_install(monkeypatch, name, install):
 def test_unknown_and_missing_names_are_errors():
     with pytest.raises(ConfigurationError, match=r"^tracker='wanb' is unknown; did you mean 'wandb'"):
         tracker_reporter("wanb", None)
-    with pytest.raises(
-        ConfigurationError, match=r"^trackers entry=\{'dir': 'x'\} lacks its name; allowed are aim, clear"
-    ):
+    with pytest.raises(ConfigurationError, match=r"^tracker=\{'dir': 'x'\} lacks its name; allowed are aim, clear"):
         tracker_reporter({"dir": "x"}, None)
 
 
