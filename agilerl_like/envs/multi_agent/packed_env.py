@@ -106,12 +106,12 @@ def read_step_result(final: Tree, acted: np.ndarray, lost: np.ndarray) -> StepRe
 class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
     """A PettingZoo parallel env as one env, whose observations are rows of a `PackedSpace`.
 
-    Fields of a row: `obs` by agent, without a mask; `mask` by agent, where its actions can be masked; arrays over agents
-    `reward`, `terminated` and `truncated` of the last step, `acting` (is present and must act next) and `masked` (the
-    env gave a mask); and the env's `state` if `with_state`.
+    Fields of a row: `obs` by agent, without a mask; `mask` by agent, where its actions can be masked; arrays over
+    agents: `reward`, `terminated` and `truncated` of the last step, `acting` (present, acts next) and `masked` (the env
+    gave a mask); and the env's `state` if `with_state`.
 
-    An agent that leaves without having terminated is truncated, because it may come back. The episode ends when no agent
-    is left.
+    An agent that leaves without having terminated is truncated, because it may come back. The episode ends when no
+    agent is left.
 
     Raises:
         ConfigurationError: agents without names, spaces without a fixed size, or `with_state` without a state space.

@@ -20,7 +20,16 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from agilerl_like.envs.multi_agent.packed_env import MASK, OBSERVATION
 from agilerl_like.envs.multi_agent.pettingzoo import ParallelEnv
-from agilerl_like.envs.probe_envs import PROBES, ExpectedAction, ExpectedValue, Observation, ScriptedEnv
+from agilerl_like.envs.probe_envs import (
+    PROBES,
+    ExpectedAction,
+    ExpectedValue,
+    Observation,
+    RewardFn,
+    ScriptedEnv,
+    reward_by_place,
+    reward_by_row,
+)
 
 Expectations = tuple[ExpectedValue | ExpectedAction, ...]
 Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
@@ -136,17 +145,9 @@ class MultiAgentProbe:
         return any(role.absent_steps and 0 not in role.absent_steps for role in self.roles.values())
 
 
-def reward_by_row(rewards: tuple[float, ...], which: int, _place: int, _action: Any) -> float:
-    return rewards[which]
-
-
-def reward_by_place(rewards: tuple[float, ...], _which: int, place: int, _action: Any) -> float:
-    return rewards[place]
-
-
-def _scripted_role(*rows: tuple[Observation, ...], pay: Callable[..., float], **more: Any) -> AgentRole:
+def _scripted_role(*rows: tuple[Observation, ...], reward_fn: RewardFn, **more: Any) -> AgentRole:
     """A role with a single possible action."""
-    return AgentRole(partial(ScriptedEnv, rows, Discrete(1), pay, **more))
+    return AgentRole(partial(ScriptedEnv, rows, Discrete(1), reward_fn, **more))
 
 
 def _roles(speaker: AgentRole, listener: AgentRole, other_listener: AgentRole | None = None) -> Mapping[str, AgentRole]:
@@ -172,16 +173,16 @@ def _from_single_agent_probes(
 _CONSTANT, _HIGH_GAMMA = ((0.0,),), 0.9
 _HALVES = tuple((place / 4, 0.0) for place in range(6))
 _LISTENERS = Box(-1.0, 2.0, (2,))
-_SHORT_EPISODE = _scripted_role(((1.0,), (2.0,), (3.0,)), pay=partial(reward_by_place, (0.0, 1.0)))
-_ENDLESS = _scripted_role(_CONSTANT * 5, pay=partial(reward_by_row, (0.1,)), truncates=True)
+_SHORT_EPISODE = _scripted_role(((1.0,), (2.0,), (3.0,)), reward_fn=partial(reward_by_place, (0.0, 1.0)))
+_ENDLESS = _scripted_role(_CONSTANT * 5, reward_fn=partial(reward_by_row, (0.1,)), truncates=True)
 
 _ALL = (
     MultiAgentProbe(
         # V = 1 and V = -2: one reward, then the end. Rewards that are summed or swapped give other values.
         "OwnReward",
         _roles(
-            _scripted_role(((0.0,), (0.0,)), pay=partial(reward_by_row, (1.0,))),
-            _scripted_role(((0.0,), (0.0,)), pay=partial(reward_by_row, (-2.0,))),
+            _scripted_role(((0.0,), (0.0,)), reward_fn=partial(reward_by_row, (1.0,))),
+            _scripted_role(((0.0,), (0.0,)), reward_fn=partial(reward_by_row, (-2.0,))),
         ),
         "does each group's critic learn its own agents' reward?",
         gamma=0.5,
@@ -193,7 +194,7 @@ _ALL = (
         "OwnObservation",
         _roles(
             AgentRole(PROBES["ObservationReward"].make),
-            _scripted_role(((-1.0,), (-1.0,)), ((1.0,), (1.0,)), pay=partial(reward_by_row, (2.0, -2.0))),
+            _scripted_role(((-1.0,), (-1.0,)), ((1.0,), (1.0,)), reward_fn=partial(reward_by_row, (2.0, -2.0))),
         ),
         "does each agent's value depend on its own observation only?",
         gamma=0.5,
@@ -207,7 +208,7 @@ _ALL = (
         "DiscountedReward",
         _roles(
             AgentRole(PROBES["DiscountedReward"].make),
-            _scripted_role(((0.0,), (1.0,), (2.0,)), pay=partial(reward_by_place, (0.0, 4.0))),
+            _scripted_role(((0.0,), (1.0,), (2.0,)), reward_fn=partial(reward_by_place, (0.0, 4.0))),
         ),
         "is a later reward discounted once, for each agent, and does the episode end for all of them?",
         gamma=0.5,
@@ -252,8 +253,10 @@ _ALL = (
         "EarlyDeath",
         _roles(
             AgentRole(PROBES["ConstantReward"].make),
-            _scripted_role(_HALVES, pay=partial(reward_by_place, (0.0, 0.0, 0.0, 0.0, 1.0)), space=_LISTENERS),
-            _scripted_role(((0.0, 1.0),) * 3, pay=partial(reward_by_row, (0.2,)), space=_LISTENERS, truncates=True),
+            _scripted_role(_HALVES, reward_fn=partial(reward_by_place, (0.0, 0.0, 0.0, 0.0, 1.0)), space=_LISTENERS),
+            _scripted_role(
+                ((0.0, 1.0),) * 3, reward_fn=partial(reward_by_row, (0.2,)), space=_LISTENERS, truncates=True
+            ),
         ),
         "does an agent's end cut its own return, and no other agent's?",
         gamma=_HIGH_GAMMA,
@@ -269,7 +272,7 @@ _ALL = (
         # late, while the speaker earns -1 for ever, with a time limit of four steps: V = -2.
         "LateAppearance",
         _roles(
-            _scripted_role(_CONSTANT * 5, pay=partial(reward_by_row, (-1.0,)), truncates=True),
+            _scripted_role(_CONSTANT * 5, reward_fn=partial(reward_by_row, (-1.0,)), truncates=True),
             _SHORT_EPISODE,
             replace(_SHORT_EPISODE, absent_steps=frozenset({0, 1})),
         ),
@@ -281,11 +284,11 @@ _ALL = (
         steps=10_000,
     ),
     MultiAgentProbe(
-        # Listeners earn 0.1 for ever, with a time limit of four steps of their own: V = 0.1 / (1 - gamma) = 1. After one
-        # or two steps they are absent for a while; if that is taken for termination, V = 0.3.
+        # Listeners earn 0.1 for ever, with a time limit of four steps of their own: V = 0.1 / (1 - gamma) = 1. After
+        # one or two steps they are absent for a while; if that is taken for termination, V = 0.3.
         "SittingOut",
         _roles(
-            _scripted_role(_CONSTANT * 7, pay=partial(reward_by_row, (-0.1,)), truncates=True),
+            _scripted_role(_CONSTANT * 7, reward_fn=partial(reward_by_row, (-0.1,)), truncates=True),
             replace(_ENDLESS, absent_steps=frozenset({1, 2})),
             replace(_ENDLESS, absent_steps=frozenset({2, 3})),
         ),

@@ -28,8 +28,8 @@ class MultiAgentTransition(NamedTuple):
     By agent, `obs` [N, …] is what to act on next (of the new episode where one started), and `next_obs` [N, …] is what
     the actions led to; both are the same dict if no episode ended. `valid` [N] is False where the agent was absent: its
     reward is 0, and nothing ended. An agent that leaves without having terminated is truncated, and its rows keep its
-    last observation; if it comes back, `acting` is True again. `action_mask` [N, choices] belongs to `obs`; it is None if
-    the env has never given the agent a mask, and all True where the agent is absent.
+    last observation; if it comes back, `acting` is True again. `action_mask` [N, choices] belongs to `obs`; it is None
+    if the env has never given the agent a mask, and all True where the agent is absent.
 
     Bootstrap from a truncated agent's final observation (its previous one, if the env gives none); where both flags are
     True, the termination counts. If a worker process was lost, its envs have `ended`, no agent's step is valid, and all
