@@ -1,7 +1,7 @@
 """Evaluation episodes: every member plays the same seeds, and no episode is cut short because another one was faster.
 
-Taking the first episodes that end, from any env, would favour short ones. So each env plays one episode of a given seed,
-its later steps are ignored, and the next round starts when all episodes have ended.
+Taking the first episodes that end, from any env, would favour short ones. So each env plays one episode of a given
+seed, its later steps are ignored, and the next round starts when all episodes have ended.
 
 Agents are evaluated in groups that share a policy; a single agent is a group of one. After each step of numpy envs, and
 after some steps of tensor envs, the loop checks whether all episodes have ended: that check waits for the device, and

@@ -106,7 +106,7 @@ class Collector:
         return (group.episodes for group in self.groups[""].env_groups)
 
     def reset(self, slots: Sequence[int], *keys: int) -> None:
-        """Start new episodes everywhere; the seeds of a member's envs derive from the run's seed, its slot and `keys`."""
+        """Start new episodes; seeds of a member's envs derive from the run's seed, its slot and `keys`."""
         population = self.population
         columns = population.team.columns(population[0].num_envs)
         seeds: list[int] | None = [
@@ -125,7 +125,7 @@ class Collector:
         return min(group.vector_steps_until_update for group in self.groups.values())
 
     def collect(self, vector_steps: int, *, should_stop: Callable[[], bool] = lambda: False) -> int:
-        """Take so many steps in every env, or fewer if `should_stop`, called after each, returns True; return how many."""
+        """Take so many steps in every env, or fewer if `should_stop` returns True after one; return how many."""
         groups = self.groups.values()
         for group in groups:
             group.resize_hidden_states()

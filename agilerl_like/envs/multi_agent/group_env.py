@@ -169,7 +169,7 @@ class MultiAgentStepSync:
         self._first_obs: Tree = None
 
     def reset(self, seeds: Sequence[int] | None) -> Mapping[str, Tree]:
-        """Return all agents' first observations. The first group passes seeds, which resets the envs; others pass None."""
+        """Return all agents' first observations; only the first group passes seeds, which resets the envs."""
         if seeds is not None:
             self._first_obs = self.env.reset(seeds)
             self._actions, self._transitions, self._unread = {}, {}, {}
