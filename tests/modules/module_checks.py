@@ -28,6 +28,8 @@ def check_stack(members, padded, x):
     alone = [results(member, x[row]) for row, member in enumerate(members)]
     stack = ParamStack.of(members, padded)
     outputs, gradients = results(stack.module, x)
+    with torch.no_grad():
+        torch.testing.assert_close(stack.module(x), outputs, rtol=0, atol=1e-12)
     count = len(list(padded.parameters()))
     flat = torch.cat([gradient.reshape(len(members), -1) for gradient in gradients[:count]], 1)
     for row, (member, (y, own_gradients)) in enumerate(zip(members, alone, strict=True)):
