@@ -51,7 +51,7 @@ class EloEvaluator(Evaluator):
         groups = cast(IPPO, first).groups
         if len(groups) < 2:
             raise ConfigurationError(
-                f"fitness='rating' needs two groups or more that play against each other; the only one: {dict(groups)}. "
+                f"fitness='rating' needs two groups or more that play each other; the only one: {dict(groups)}. "
                 "Allowed are groups={agent: name} with two names or more, or fitness='return'"
             )
         self.opponent_pool = [Opponent(first, INITIAL_RATING, 0)]
