@@ -97,7 +97,7 @@ def measure(name: str, seed: int, threads: int) -> Result:
         setup.population,
         setup.plan(),
         output_paths=OutputPaths(),
-        reporters=CallbackList([milestone]),
+        callbacks=CallbackList([milestone]),
     )
     seconds = time.perf_counter() - start
     best = outcome.population.best

@@ -105,7 +105,7 @@ def learn(lesson: Lesson, seed: int, threads: int) -> Learned:
         setup.population,
         setup.plan(),
         output_paths=OutputPaths(),
-        reporters=CallbackList([]),
+        callbacks=CallbackList([]),
     )
     seconds, best = perf_counter() - start, outcome.population.best
     with closing(evaluation_env(setup.env, EPISODES)) as env:

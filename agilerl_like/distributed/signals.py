@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from agilerl_like.distributed.heartbeat import HeartbeatMonitor, NullMonitor
 from agilerl_like.errors import Terminated
+
+BY_CALLBACK = -1
+"""Takes the place of a signal's number if a callback asked to stop."""
 
 
 @dataclass
@@ -21,13 +25,17 @@ class StopRequests:
 
     @property
     def signal(self) -> int:
-        """SIGINT or SIGTERM; 0 if none was received."""
+        """SIGINT, SIGTERM or `BY_CALLBACK`; 0 if none was received."""
         return self._signal or self.monitor.stop_signal
 
     @property
     def asked(self) -> bool:
         """Whether a stop was requested."""
         return self.signal != 0
+
+    def request(self) -> None:
+        """Ask all ranks to stop, for a callback."""
+        self.monitor.request_stop(BY_CALLBACK)
 
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
@@ -46,3 +54,8 @@ class StopRequests:
             raise KeyboardInterrupt
         self._signal = number
         self.monitor.request_stop(number)
+
+
+def first_signal(signals: Iterable[int]) -> int:
+    """Return the signal that stops a run of which each process received one or 0; a callback's request counts last."""
+    return max(signals, key=abs, default=0)

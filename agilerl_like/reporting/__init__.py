@@ -3,7 +3,7 @@
 Everything here receives plain records and depends on no agent or algorithm. Importing it loads no optional package.
 """
 
-from agilerl_like.reporting.callback import CallbackList, Reporter
+from agilerl_like.reporting.callback import Callback, CallbackError, CallbackList, Reporter, RunContext
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter, read_lineage, read_metrics
 from agilerl_like.reporting.plot import figure, plot_run
@@ -22,6 +22,9 @@ from agilerl_like.reporting.trackers import TensorBoardReporter, TrackerReporter
 __all__ = [
     "NO_PARENT",
     "BestRecord",
+    "Callback",
+    "CallbackError",
+    "CallbackList",
     "ConsoleReporter",
     "CsvReporter",
     "GenerationRecord",
@@ -29,7 +32,7 @@ __all__ = [
     "MemberRecord",
     "OffspringRecord",
     "Reporter",
-    "CallbackList",
+    "RunContext",
     "RunRecord",
     "SummaryRecord",
     "TensorBoardReporter",

@@ -1,50 +1,119 @@
-"""The interface of reporters, and several reporters as one.
+"""Callbacks: how the console, the record files, trackers and users receive the events of a run and ask it to stop.
 
-A run outlives its reports: a reporter whose pipe is closed or whose disk is full (`OSError`) is dropped with a warning
-to the others, and training continues. A `DurableReporter` is kept, because it holds the unwritten records in memory and
-writes them later. Any other error is a bug and is raised.
+A run outlives its reporters: one whose pipe is closed or whose disk is full (`OSError`) is dropped with a warning to
+the others. A `DurableReporter` is kept, because it holds the unwritten records in memory and writes them later. Any
+other exception of a callback ends the run: it is saved, and then one `CallbackError` names the callback.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
+from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, RunRecord, SummaryRecord
 
 
-class Reporter(Protocol):
-    """Receives the records of a run; a subclass overrides the methods it needs, the others do nothing."""
+class CallbackError(RuntimeError):
+    """A callback raised an exception, which is the cause; the run was saved before."""
 
-    def start(self, run: RunRecord) -> None:
-        """Begin a run. Files are opened here and not at construction, so that constructing has no side effects."""
-        return
 
-    def progress(self, env_steps: int) -> None:
-        """Receive the env steps of all members so far; called after every rollout, so it must return quickly."""
-        return
+@dataclass
+class RunContext:
+    """A run as its callbacks see it."""
 
-    def generation(self, record: GenerationRecord) -> None:
+    record: RunRecord
+    population: Any = None
+    """The members that this process trains; a `Population` or `MultiAgentPopulation`."""
+    generation: int = 0
+    env_steps: int = 0
+    """Training steps of all members so far."""
+    stop_reason: str | None = None
+    """Why a callback asked to stop; None if none did."""
+
+    def stop(self, reason: str = "") -> None:
+        """End the run as Ctrl-C does, but without an error: it is saved and returned, and can be resumed.
+
+        In `on_generation` the run ends with this generation, and resumes from there. In any other method the current
+        generation is broken off, and the run resumes from its last checkpoint.
+        """
+        if self.stop_reason is None:
+            self.stop_reason = reason
+
+
+class Callback:
+    """Receives the events of a run; a subclass overrides the methods it needs, the others do nothing.
+
+    Callbacks run on the main process only. Any of them may call `run.stop()`.
+    """
+
+    def on_run_begin(self, run: RunContext) -> None:
+        """Begin. Files are opened here and not at construction, so that constructing has no side effects."""
+
+    def on_step(self, run: RunContext) -> None:
+        """Called after every step of the vector env, in the innermost loop."""
+
+    def on_update(self, run: RunContext, metrics: Mapping[int, Mapping[str, float]]) -> None:
+        """Receive the metrics of a learning update, by slot; only members that learned have an entry."""
+
+    def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
         """Receive the result of one generation, before selection."""
-        return
 
-    def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
-        """Receive what evolution decided: one record a slot, in the order of the slots."""
-        return
+    def on_offspring(self, run: RunContext, offspring: tuple[OffspringRecord, ...]) -> None:
+        """Receive what evolution decided, one record a slot; of initial members and replacements too."""
 
-    def warning(self, text: str) -> None:
+    def on_run_end(self, run: RunContext, summary: SummaryRecord) -> None:
+        """Receive the end of the run, after it was saved."""
+
+    def on_warning(self, text: str) -> None:
         """Receive a warning for the user; the run continues."""
-        return
-
-    def finish(self, summary: SummaryRecord) -> None:
-        """Receive the end of the run."""
-        return
 
     def close(self) -> None:
         """Release files and terminal; called at least once, whether or not the run finished."""
-        return
+
+
+class Reporter(Callback):
+    """A callback that only receives records, whose failure to write (`OSError`) does not end a run."""
+
+    def on_run_begin(self, run: RunContext) -> None:
+        self.start(run.record)
+        self.progress(run.env_steps)
+
+    def on_update(self, run: RunContext, metrics: Mapping[int, Mapping[str, float]]) -> None:
+        self.progress(run.env_steps)
+
+    def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
+        self.generation(record)
+
+    def on_offspring(self, run: RunContext, offspring: tuple[OffspringRecord, ...]) -> None:
+        self.offspring(offspring)
+
+    def on_run_end(self, run: RunContext, summary: SummaryRecord) -> None:
+        self.finish(summary)
+
+    def on_warning(self, text: str) -> None:
+        self.warning(text)
+
+    def start(self, run: RunRecord) -> None:
+        """Begin a run."""
+
+    def progress(self, env_steps: int) -> None:
+        """Receive the env steps of all members so far; called after every update, so it must return quickly."""
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Receive the result of one generation, before selection."""
+
+    def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
+        """Receive what evolution decided: one record a slot, in the order of the slots."""
+
+    def warning(self, text: str) -> None:
+        """Receive a warning for the user; the run continues."""
+
+    def finish(self, summary: SummaryRecord) -> None:
+        """Receive the end of the run."""
 
 
 class DurableReporter(Reporter):
@@ -55,26 +124,27 @@ class DurableReporter(Reporter):
 
     def sync(self) -> None:
         """Write all records so far to the disk itself; called before a checkpoint is saved."""
-        return
 
     def pop_warnings(self) -> list[str]:
         """Return the warnings since the last call."""
         return []
 
 
-class CallbackList(Reporter):
-    """Any number of reporters as one."""
+class CallbackList(Callback):
+    """Any number of callbacks as one."""
 
-    def __init__(self, reporters: Iterable[Reporter] = ()):
-        self._reporters = list(reporters)
-        self._behind: list[Reporter] = []
+    def __init__(self, callbacks: Iterable[Callback] = ()):
+        self._callbacks = list(callbacks)
+        self._behind: list[Callback] = []
         """Durable reporters that have failed to write, which the user has been warned of."""
+        self.failure: CallbackError | None = None
+        """The first exception of a callback that ends the run."""
 
-    def __iter__(self) -> Iterator[Reporter]:
-        return iter(tuple(self._reporters))
+    def __iter__(self) -> Iterator[Callback]:
+        return iter(tuple(self._callbacks))
 
     def __len__(self) -> int:
-        return len(self._reporters)
+        return len(self._callbacks)
 
     def __enter__(self) -> CallbackList:
         return self
@@ -84,23 +154,37 @@ class CallbackList(Reporter):
     ) -> None:
         self.close()
 
-    def start(self, run: RunRecord) -> None:
-        self._call("start", run)
+    def overrides(self, method: str) -> bool:
+        """Whether any callback overrides a method of `Callback`."""
+        return any(getattr(type(callback), method) is not getattr(Callback, method) for callback in self)
 
-    def progress(self, env_steps: int) -> None:
-        self._call("progress", env_steps)
+    def on_run_begin(self, run: RunContext) -> None:
+        """Begin; an exception is raised at once, because nothing has been trained.
 
-    def generation(self, record: GenerationRecord) -> None:
-        self._call("generation", record)
+        Raises:
+            CallbackError: names the callback.
+        """
+        self._call("on_run_begin", run)
+        if self.failure is not None:
+            raise self.failure
 
-    def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
-        self._call("offspring", births)
+    def on_step(self, run: RunContext) -> None:
+        self._call("on_step", run)
 
-    def warning(self, text: str) -> None:
-        self._call("warning", text)
+    def on_update(self, run: RunContext, metrics: Mapping[int, Mapping[str, float]]) -> None:
+        self._call("on_update", run, metrics)
 
-    def finish(self, summary: SummaryRecord) -> None:
-        self._call("finish", summary)
+    def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
+        self._call("on_generation", run, record)
+
+    def on_offspring(self, run: RunContext, offspring: tuple[OffspringRecord, ...]) -> None:
+        self._call("on_offspring", run, offspring)
+
+    def on_run_end(self, run: RunContext, summary: SummaryRecord) -> None:
+        self._call("on_run_end", run, summary)
+
+    def on_warning(self, text: str) -> None:
+        self._call("on_warning", text)
 
     def sync(self) -> None:
         """Write all records of durable reporters to the disk itself."""
@@ -110,26 +194,41 @@ class CallbackList(Reporter):
         self._call("close")
 
     def _call(self, method: str, *arguments: Any) -> None:
-        for reporter in self:
-            if reporter not in self._reporters or not hasattr(reporter, method):  # dropped by a warning in this loop
+        for callback in self:
+            if callback not in self._callbacks or not hasattr(callback, method):  # dropped by a warning in this loop
                 continue
             try:
-                getattr(reporter, method)(*arguments)
-            except OSError as error:
-                self._handle(reporter, error)
-            if isinstance(reporter, DurableReporter):
-                for text in reporter.pop_warnings():
-                    self.warning(text)
+                getattr(callback, method)(*arguments)
+            except Exception as error:
+                if isinstance(error, OSError) and isinstance(callback, Reporter):
+                    self._outlive(callback, error)
+                elif method == "on_run_begin" and isinstance(error, ConfigurationError | CheckpointError):
+                    raise
+                else:
+                    self._fail(callback, method, error)
+            if isinstance(callback, DurableReporter):
+                for text in callback.pop_warnings():
+                    self.on_warning(text)
 
-    def _handle(self, reporter: Reporter, error: OSError) -> None:
+    def _outlive(self, reporter: Reporter, error: OSError) -> None:
         name = type(reporter).__name__
         if not isinstance(reporter, DurableReporter):
-            self._reporters.remove(reporter)
-            with contextlib.suppress(OSError):  # flushing the buffer fails again
-                reporter.close()
-            self.warning(f"{name} stopped: {error}. Training continues without it.")
+            self._drop(reporter)
+            self.on_warning(f"{name} stopped: {error}. Training continues without it.")
         elif reporter not in self._behind:
             self._behind.append(reporter)
-            self.warning(
+            self.on_warning(
                 f"{name} cannot write: {error}. Its records stay in memory and are written when the disk accepts them."
             )
+
+    def _fail(self, callback: Callback, method: str, error: Exception) -> None:
+        self._drop(callback)
+        if self.failure is None:
+            name, kind = type(callback).__name__, type(error).__name__
+            self.failure = CallbackError(f"callback {name}.{method} raised {kind}: {error}")
+            self.failure.__cause__ = error
+
+    def _drop(self, callback: Callback) -> None:
+        self._callbacks.remove(callback)
+        with contextlib.suppress(Exception):  # flushing its buffer may fail again
+            callback.close()

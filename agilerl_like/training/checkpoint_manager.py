@@ -1,7 +1,7 @@
-"""What a run writes to the disk, and what it reads to go on: checkpoints, the last population, the best agent ever.
+"""Saves a run's checkpoints, its last population and its best agent, and reads checkpoints to resume.
 
-Every process takes part, for members travel to the main one, which alone writes. A disk that does not take something
-costs a warning and nothing that was saved before.
+All processes take part, because members are gathered on the main one, which writes. A failed save costs a warning and
+nothing that was saved before.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from agilerl_like.training.training_arguments import OutputPaths
 
 CHECKPOINTS = "checkpoints"
 IDENTITY = "identity"
-"""The document of a checkpoint that says what the run was begun with (`description.run_identity`)."""
+"""Document with the settings that a run keeps (`run_settings.run_identity`)."""
 INTERRUPTED = "interrupted"
 MAX_FAILED_SAVES = 3
-"""Saves that may fail one after the other before a run stops."""
+"""Consecutive failed saves after which a run stops."""
 
 
 @dataclass
 class Progress:
-    """How far a run has come: all that it counts, and what it has found."""
+    """The counters of a run; its fields are keys of checkpoints."""
 
     next_uid: NonNegativeInt
     generation: NonNegativeInt = 0
     ticks: NonNegativeInt = 0
-    """Steps of each env."""
+    """Vector steps."""
     evaluation_steps: NonNegativeInt = 0
     saved_at: NonNegativeInt = 0
-    """Ticks at the last checkpoint."""
+    """Env steps of each member at the last checkpoint."""
     seconds: Seconds = 0.0
     seconds_by_part: dict[str, Seconds] = field(default_factory=dict)
     evolved: Flag = True
-    """Whether the births after this generation have been carried out."""
+    """Whether evolution after this generation has been carried out."""
     outcome: Text = ""
-    """Why the run ended; empty if it has not."""
+    """Why the run ended; "" if it has not."""
     restorations: NonNegativeInt = 0
-    """How often it went back to a checkpoint because nobody was healthy any more."""
+    """How often the run restarted from a checkpoint because all members had diverged."""
 
     @classmethod
     def from_json(cls, data: Any, where: str = "progress") -> Progress:
-        """Read what `dataclasses.asdict` wrote; `where` is what an error calls the data.
+        """Read what `dataclasses.asdict` wrote; `where` names the data in errors.
 
         Raises:
             CheckpointError: a field is missing, unknown, or not what its annotation allows.
@@ -69,34 +69,34 @@ class Progress:
 
 
 class RunState(NamedTuple):
-    """What a run is besides its members."""
+    """The state of a run besides its members."""
 
     progress: Progress
     best: BestAgent
     births: Sequence[OffspringRecord]
-    """Those that led to the living."""
+    """Those that led to the current members."""
     fitness: Sequence[float]
-    """The last of each member, slot by slot."""
+    """The last fitness of each member, by slot."""
     opponent_pool: Sequence[Opponent] = ()
-    """Those who are gone, whom the members are still measured against."""
+    """Agents of earlier generations that members are rated against."""
     history: History = History()
     """What each member trained with in each generation."""
 
 
 class RunFinished(Exception):
-    """There is nothing to go on with: the run that was to be resumed has ended. It brings its members."""
+    """The run that was to be resumed has ended; `population` are its members."""
 
     def __init__(self, message: str, population: BasePopulation, limits: Sequence[str]) -> None:
-        """Say so; `limits` are the settings of the schedule that keep the run from going on."""
+        """`limits` are the settings that keep the run from continuing."""
         super().__init__(message)
         self.population, self.limits = population, tuple(limits)
 
 
 def newest_checkpoint(output_paths: OutputPaths, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint of a run that can be trusted; None if there is none yet, or nobody reads here.
+    """Return the newest intact checkpoint of a run; None if it has none, or no folder.
 
     Raises:
-        CheckpointError: there are some, but none is whole; or it was not a run that wrote them.
+        CheckpointError: none is intact, or their content is not the state of a run.
     """
     checkpoint = None if output_paths.run_dir is None else Checkpoints(output_paths.run_dir / CHECKPOINTS).newest(warn)
     if checkpoint is not None:
@@ -108,10 +108,7 @@ RUN_KEYS = {"progress", "births", "fitness", "rivals", "best"}  # and "history",
 
 
 def _check_run(checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError unless a run can go on from what a checkpoint says of it, besides its members.
-
-    The digest of a checkpoint shows that nothing was damaged, and not that a run wrote it.
-    """
+    """Raise CheckpointError unless a checkpoint's document of the run is valid, which its digest does not show."""
     run, where = checkpoint.documents.get("run"), f"path={str(checkpoint.path / 'run.json')!r}: run"
     if not isinstance(run, dict) or set(run) - {"history"} != RUN_KEYS:
         raise CheckpointError(
@@ -136,7 +133,7 @@ def _check_run(checkpoint: Checkpoint) -> None:
 
 
 def _check_scores(run: Mapping[str, Any], checkpoint: Checkpoint, where: str) -> None:
-    """Raise CheckpointError unless each member has a fitness, and each opponent a rating and its network."""
+    """Raise CheckpointError unless each member has a fitness, and each opponent a rating and a network."""
     fitness, opponent_pool = run["fitness"], run["rivals"]
     size = sum(name.startswith("member-") for name in checkpoint.documents)
     if not isinstance(fitness, list) or len(fitness) != size or any(type(one) not in (int, float) for one in fitness):
@@ -145,16 +142,16 @@ def _check_scores(run: Mapping[str, Any], checkpoint: Checkpoint, where: str) ->
         )
     if not isinstance(opponent_pool, list):
         raise CheckpointError(f"{where}.rivals={short_repr(opponent_pool)}; allowed is a list of [rating, generation]")
-    for number, told in enumerate(opponent_pool):
-        if not (isinstance(told, list) and [*map(type, told)] == [float, int] and math.isfinite(told[0])):
-            raise CheckpointError(f"{where}.rivals.{number}={short_repr(told)}; allowed is [rating, generation]")
+    for number, rating in enumerate(opponent_pool):
+        if not (isinstance(rating, list) and [*map(type, rating)] == [float, int] and math.isfinite(rating[0])):
+            raise CheckpointError(f"{where}.rivals.{number}={short_repr(rating)}; allowed is [rating, generation]")
     for name in (BEST, *(f"rival-{number:03d}" for number in range(len(opponent_pool)))):
         if name not in checkpoint.documents or name not in checkpoint.tensors:
             raise CheckpointError(f"path={str(checkpoint.path)!r} has no {name}.json and {name}.safetensors")
 
 
 def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: BasePopulation | None) -> BasePopulation:
-    """The population of a checkpoint, on the device and with the networks of the user's own that `like` has."""
+    """Return the population of a checkpoint, with the device, hooks and custom networks of `like`."""
     first = None if like is None else like[0]
     population = kind.from_documents(
         checkpoint.documents,
@@ -172,61 +169,67 @@ def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: Ba
 
 
 def load_identity(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What the run was begun with; nothing, if an earlier version has written it.
+    """Return the settings that the run was started with; none if an earlier version wrote the checkpoint.
 
     Raises:
-        CheckpointError: it is of no meaning.
+        CheckpointError: they are not valid.
     """
     identity = checkpoint.documents.get(IDENTITY) or {"environment": {}}
     if not isinstance(identity, dict) or not isinstance(identity.get("environment"), dict):
-        raise CheckpointError(f"path={str(checkpoint.path)!r}: {identity!r:.100} is not what a run was begun with")
+        raise CheckpointError(f"path={str(checkpoint.path)!r}: {identity!r:.100} does not hold the settings of a run")
     return identity
 
 
 def load_opponents(checkpoint: Checkpoint) -> list[SerializedAgent]:
-    """Those who are gone, whom the members are still measured against."""
+    """Agents of earlier generations that members are rated against."""
     names = [f"rival-{i:03d}" for i in range(len(checkpoint.documents["run"]["rivals"]))]
     return [SerializedAgent(checkpoint.documents.get(name), checkpoint.tensors.get(name, {})) for name in names]
 
 
 class CheckpointManager:
-    """Writes what `output_paths` asks for."""
+    """Writes the files of a run to `output_paths`."""
 
     def __init__(
         self,
         output_paths: OutputPaths,
         members: ShardedPopulation,
-        reporters: CallbackList,
+        callbacks: CallbackList,
         resume: str = "",
         identity: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write for members to places; `resume` is what to type to go on from there, `identity` what the run keeps."""
+        """`resume` is the command that resumes the run, `identity` the settings that it keeps."""
         self.identity = dict(identity or {})
-        self.output_paths, self.members, self.reporters, self.resume = output_paths, members, reporters, resume
+        self.output_paths, self.members, self.callbacks, self.resume = output_paths, members, callbacks, resume
         self.checkpoints = None if output_paths.run_dir is None else Checkpoints(output_paths.run_dir / CHECKPOINTS)
         self.saves = 0
         self.failures = 0
-        """Saves that failed since the last one of which everything was written."""
+        """Consecutive saves that failed."""
 
-    def save(self, run_state: RunState, *, last: bool = False) -> None:
-        """Write the best agent ever, what else was asked for, and a checkpoint, unless the generation was broken off.
+    def save(self, run_state: RunState, *, last: bool = False, is_complete: bool = True) -> None:
+        """Write the best agent, the population if this is the last save, and a checkpoint if the generation is complete.
 
-        The population is written by itself when this is the last time, and wherever AgileRL's argument asks for it.
-        Before all of it the records reach the disk: after a power cut they must not lack generations of a checkpoint.
-        The checkpoint comes last, and only if nothing failed: a run that is found to have ended has left everything.
+        The records reach the disk first: after a power cut they must not lack generations of a checkpoint. The
+        checkpoint comes last, so a run whose checkpoint says that it has ended has written everything.
         """
         process_group = self.members.process_group
         serialized_agents, best = self.members.gather_to_main(), self._gather_best(run_state.best)
         if process_group.is_main:
-            self.reporters.sync()
-            done = all(map(self._is_written, self._write_jobs(run_state, serialized_agents, best, last=last)))
+            self.callbacks.sync()
+            jobs = self._write_jobs(run_state, serialized_agents, best, last=last, is_complete=is_complete)
+            done = all(map(self._is_written, jobs))
             self.failures = 0 if done else self.failures + 1
         self.failures = process_group.broadcast(self.failures)
-        if not self.failures and run_state.progress.outcome != INTERRUPTED:
+        if not self.failures and is_complete:
             process_group.monitor.record_checkpoint(run_state.progress.generation, self.resume)
 
     def _write_jobs(
-        self, run_state: RunState, serialized_agents: Sequence[SerializedAgent], best: SerializedAgent, *, last: bool
+        self,
+        run_state: RunState,
+        serialized_agents: Sequence[SerializedAgent],
+        best: SerializedAgent,
+        *,
+        last: bool,
+        is_complete: bool,
     ) -> Iterator[Callable[[], Path]]:
         documents, tensors = population_documents(serialized_agents, run_state.fitness, best)
         progress = run_state.progress
@@ -237,25 +240,19 @@ class CheckpointManager:
                 path, "agent", {"agent": best.document}, {"agent": best.tensors}
             )
         checkpoints = self.checkpoints
-        if checkpoints is not None and progress.outcome != INTERRUPTED:
-            births = [birth.to_json() for birth in run_state.births]
-            opponent_pool = {
-                f"rival-{i:03d}": one.player.to_documents() for i, one in enumerate(run_state.opponent_pool)
-            }
+        if checkpoints is not None and is_complete:
+            pool = [opponent.player.to_documents() for opponent in run_state.opponent_pool]
             run = {
                 "progress": asdict(progress),
-                "births": births,
+                "births": [offspring.to_json() for offspring in run_state.births],
                 "fitness": list(run_state.fitness),
-                "rivals": [[rival.rating, rival.generation] for rival in run_state.opponent_pool],
+                "rivals": [[opponent.rating, opponent.generation] for opponent in run_state.opponent_pool],
                 "best": run_state.best.to_json(),
                 "history": run_state.history.to_json(),
             }
-            documents |= {
-                IDENTITY: self.identity,
-                "run": run,
-                **{name: its for name, (its, _) in opponent_pool.items()},
-            }
-            tensors |= {name: its for name, (_, its) in opponent_pool.items()}
+            documents |= {IDENTITY: self.identity, "run": run}
+            documents |= {f"rival-{i:03d}": document for i, (document, _) in enumerate(pool)}
+            tensors |= {f"rival-{i:03d}": named for i, (_, named) in enumerate(pool)}
             yield lambda: self._write_checkpoint(checkpoints, run_state, documents, tensors)
 
     def _write_checkpoint(
@@ -264,20 +261,20 @@ class CheckpointManager:
         score = run_state.best.record.fitness
         written = checkpoints.write(run_state.progress.generation, documents, tensors, score=score)
         checkpoints.write_marker()
-        checkpoints.warn_if_disk_nearly_full(self.reporters.warning)
+        checkpoints.warn_if_disk_nearly_full(self.callbacks.on_warning)
         return written
 
     def _is_written(self, job: Callable[[], Path]) -> bool:
         try:
             job()
         except CheckpointError as error:
-            self.reporters.warning(str(error))
+            self.callbacks.on_warning(str(error))
             return False
         self.saves += 1
         return True
 
     def _gather_best(self, best: BestAgent) -> SerializedAgent:
-        """The best agent, on the main process; other processes get an empty parcel."""
+        """Return the best agent on the main process; other processes get an empty document."""
         agent = best.agent
         own = SerializedAgent({}, {}) if agent is None else SerializedAgent(*agent.to_documents())
         if best.rank == 0:

@@ -1,12 +1,12 @@
-"""One run: a generation of training, an evaluation, births, again.
+"""The training loop: a generation of training, an evaluation, evolution, and again.
 
-Every member does the same number of env steps in a generation, whatever its learn_step, and episodes go on across
-generations. Members are judged in envs of their own, without exploration, all on the same seeds. Evolution comes
-between two generations and never after the last, so what a run returns is exactly what was evaluated.
+In a generation every member takes the same number of env steps, whatever its learn_step, and episodes continue across
+generations. Members are evaluated in envs of their own, without exploration, all on the same seeds. Evolution comes
+between two generations and never after the last, so the returned population is exactly the one that was evaluated.
 
-A run may be spread over processes, of which each steps, trains and tests its own members; what is decided is decided
-by all of them alike. Where a checkpoint is due the envs begin anew, whether or not anybody ever goes on from there, so
-that to go on is the same as never to have stopped.
+A run may be spread over processes, each of which trains and evaluates its own members; every process makes the same
+decisions. The envs are reset where a checkpoint is due, in interrupted and uninterrupted runs alike, so that a resumed
+run is bit-identical to one that was never stopped.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.individuals import BasePopulation, replace_diverged, sortable_fitness
 from agilerl_like.distributed.process_group import SerializedAgent
-from agilerl_like.distributed.signals import StopRequests
+from agilerl_like.distributed.signals import StopRequests, first_signal
 from agilerl_like.hpo import Explorer, History, Offspring, PopulationView, Selection, Trial, next_generation
 from agilerl_like.learning.update import Report
-from agilerl_like.reporting.callback import CallbackList
+from agilerl_like.reporting.callback import CallbackList, RunContext
 from agilerl_like.reporting.records import (
     BestRecord,
     GenerationRecord,
     MemberRecord,
     OffspringRecord,
+    RunRecord,
     SummaryRecord,
     fittest,
 )
@@ -60,7 +61,7 @@ from agilerl_like.training.lineage import Lineage, initial_member, offspring_rec
 from agilerl_like.training.sharding import MemberInfo, ShardedPopulation
 from agilerl_like.training.training_arguments import TrainingArguments
 
-UNFINISHED = (INTERRUPTED, "disk full")
+METRICS = tuple(name for name in Report._fields if name != "healthy")
 TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
 
 
@@ -71,9 +72,9 @@ class RunResult(NamedTuple):
     fitness: list[float]
     summary: SummaryRecord
     signal: int
-    """What interrupted it: SIGINT or SIGTERM, 0 if nothing did."""
+    """The signal that interrupted it, SIGINT or SIGTERM; 0 if none did."""
     unsaved: int
-    """How many of the last saves failed: 0 if everything that was asked for is on the disk."""
+    """How many of the last saves failed; 0 if everything is on the disk."""
 
 
 class TrainingLoop:
@@ -90,39 +91,38 @@ class TrainingLoop:
         selection: Selection | None,
         mutations: Explorer,
         checkpoint_manager: CheckpointManager,
-        reporters: CallbackList,
+        callbacks: CallbackList,
+        record: RunRecord,
     ) -> None:
         self.members, self.evaluator, self.training_args = members, evaluator, training_args
-        self.selection, self.mutations, self.checkpoint_manager, self.reporters = (
-            selection,
-            mutations,
-            checkpoint_manager,
-            reporters,
-        )
+        self.selection, self.mutations = selection, mutations
+        self.checkpoint_manager, self.callbacks = checkpoint_manager, callbacks
+        self.context = RunContext(record, members.population)
+        self._calls_on_step = callbacks.overrides("on_step")
         self.timer = PhaseTimer(TIMED_PHASES)
         self.collector = env_setup.make_collector(members.population, env, self.timer)
         self.lineage = Lineage()
         self.best: BestAgent | None = None
         """None before the first evaluation."""
         self.uids = members.all_gather_by_slot([agent.index for agent in members.population], encode=int, decode=int)
-        """Who lives in each slot."""
         self.progress = Progress(next_uid=1 + max(self.uids))
         self.fitness: list[float] = []
-        """The last of each member, slot by slot; empty before the first."""
+        """The last fitness of each member, by slot; empty before the first evaluation."""
         self.history = History()
         """What each member trained with in each generation, for selection and exploration."""
-        self.reports: dict[int, list[Report]] = {}
-        """Of this generation's updates, by slot."""
+        self.metrics: dict[int, list[dict[str, float]]] = {}
+        """Metrics of this generation's updates on this process, by slot."""
         self.replacements: list[OffspringRecord] = []
-        """Births of this generation on this process, in the place of members that were not finite any more."""
+        """Replacements of diverged members in this generation, on this process."""
         self.unreplaced: set[int] = set()
-        """Slots of those that were not finite and that nobody here could replace."""
-        self.started = self._began = perf_counter()
+        """Slots of diverged members that no member of this process could replace."""
+        self.stop_requests = StopRequests()
+        self.started = self._generation_started = perf_counter()
         self._steps_before = 0
 
     @property
     def population(self) -> BasePopulation:
-        """The members that this process has."""
+        """The members of this process."""
         return self.members.population
 
     @property
@@ -133,7 +133,7 @@ class TrainingLoop:
     def restore(
         self, saved_run: Mapping[str, Any], best: EvolvableAlgorithm | None, opponent_pool: Sequence[SerializedAgent]
     ) -> None:
-        """Continue from what `Archive` wrote; the main process has the best agent and the rivals, too."""
+        """Continue from a checkpoint; the main process passes the best agent and the opponents, too."""
         self.progress, self.fitness = Progress.from_json(saved_run["progress"]), list(saved_run["fitness"])
         self.progress.outcome = ""
         self.history = History.from_json(saved_run.get("history", []))
@@ -141,56 +141,66 @@ class TrainingLoop:
         self.lineage.add(map(OffspringRecord.from_json, saved_run["births"]), self.uids)
         self.population.fitness = [self.fitness[slot] for slot in self.members.shard.slots]
         self.best = BestAgent.from_json(saved_run["best"], best)
-        told = saved_run["rivals"]
+        ratings = saved_run["rivals"]
         players = self.members.broadcast_agents(
-            0, [*map(self.members.deserialize, opponent_pool)] or [None] * len(told)
+            0, [*map(self.members.deserialize, opponent_pool)] or [None] * len(ratings)
         )
-        self.evaluator.opponent_pool = [Opponent(player, *facts) for player, facts in zip(players, told, strict=True)]
+        self.evaluator.opponent_pool = [
+            Opponent(player, *rating) for player, rating in zip(players, ratings, strict=True)
+        ]
         self.started -= self.progress.seconds
 
     def advance_rng(self) -> None:
-        """Let what comes differ from what followed the checkpoint before: episodes, noise and births."""
+        """Use other episodes, noise and mutations than those that followed the checkpoint before."""
         self.progress.restorations += 1
         self.progress.next_uid += self.members.size
         for agent in self.population:
             agent.advance_rng()
 
     def run(self, stop_requests: StopRequests) -> RunResult:
-        """Run generations until the budget is spent, the target reached or somebody interrupts."""
-        interrupted = 0
+        """Run generations until the budget is spent, the target is reached, or a signal or callback ends the run."""
+        self.stop_requests = stop_requests
+        self.callbacks.on_run_begin(self._update_context())
+        stopped = self._start()
+        while not stopped:
+            self._train()
+            stopped = self._sync()
+            records, evaluation_stopped = self._evaluate(StopRequests() if stopped else stop_requests)
+            stopped = stopped or evaluation_stopped
+            if self.best is None or not evaluation_stopped:
+                self.best, confirmation_stopped = self._update_best(fittest(records), stopped=bool(stopped))
+                stopped = stopped or confirmation_stopped
+            self._report(records, self.best.record)
+            self.progress.outcome = self._outcome(stopped, self.best.record)
+            if self.progress.outcome:
+                break
+            stopped = self._advance_generation()
+            if not stopped:
+                self._checkpoint()
+        return self._finish(stopped)
+
+    def _start(self) -> int:
+        """Record the initial members, or carry out the evolution that a run with a larger budget or target missed."""
+        stopped = 0
         if self.progress.generation == 0:
             self._warn_if_no_update()
             self._record_initial_members()
-        elif not self.progress.evolved:  # the run had ended, and has a larger budget or another target now
+        elif not self.progress.evolved:
             self._reset_envs()
-            interrupted = self._advance_generation(stop_requests)
+            stopped = self._advance_generation()
             self.progress.saved_at = self.steps
         self._reset_envs()
-        self.reporters.progress(self.steps * self.members.size)
-        while not interrupted:
-            self._train(stop_requests)
-            interrupted = self._sync(stop_requests)
-            records, stopped = self._evaluate(StopRequests() if interrupted else stop_requests)
-            interrupted = interrupted or stopped
-            best = self.best
-            if best is None or not stopped:
-                best, stopped = self._update_best(fittest(records), stop_requests, interrupted=bool(interrupted))
-                self.best, interrupted = best, interrupted or stopped
-            self._report(records, best.record)
-            self.progress.outcome = self._reason_to_stop(bool(interrupted), best.record)
-            if self.progress.outcome:
-                break
-            interrupted = self._advance_generation(stop_requests)
-            if not interrupted:
-                self._checkpoint()
-        self._save(last=True)
+        return stopped
+
+    def _finish(self, stopped: int) -> RunResult:
+        self._save(last=True, is_complete=not stopped)
         best = self._known_best()
-        summary = self._summary(best)
-        self.reporters.finish(summary)
+        summary = self._summary(best, resumes=bool(stopped))
+        self.callbacks.on_run_end(self.context, summary)
         population = self.members.gather_all()
         population.fitness = list(self.fitness)
         population.best_of_run = self.members.broadcast_agents(best.rank, [best.agent])[0]
-        return RunResult(population, list(self.fitness), summary, interrupted, self.checkpoint_manager.failures)
+        return RunResult(population, list(self.fitness), summary, max(stopped, 0), self.checkpoint_manager.failures)
 
     def _reset_envs(self) -> None:
         keys = [self.progress.generation, self.progress.restorations]
@@ -198,17 +208,23 @@ class TrainingLoop:
             del keys[-1]
         self.collector.reset(self.members.shard.slots, *keys)
 
-    # -- a generation
+    def _update_context(self) -> RunContext:
+        self.context.generation = self.progress.generation
+        self.context.env_steps = self.steps * self.members.size
+        self.context.population = self.population
+        return self.context
+
+    # -- training
 
     def _warn_if_no_update(self) -> None:
-        """Say so if a generation is shorter than somebody's rollout."""
+        """Warn if a generation is shorter than a member's rollout."""
         name = "evo_steps" if self.training_args.evo_steps <= self.training_args.max_steps else "max_steps"
         steps, envs = getattr(self.training_args, name), self.members.first.num_envs
         slow = max(self.population, key=lambda agent: agent.learn_step)
         if -(-steps // envs) < -(-slow.learn_step // envs):
-            self.reporters.warning(
-                f"{name}={steps} is less than learn_step={slow.learn_step} of member {slow.index}: it will be judged "
-                "after generations in which it has learned nothing"
+            self.callbacks.on_warning(
+                f"{name}={steps} is less than learn_step={slow.learn_step} of member {slow.index}: it will be "
+                "evaluated after generations without an update"
             )
 
     def _record_initial_members(self) -> None:
@@ -218,28 +234,41 @@ class TrainingLoop:
             self.members.all_gather_by_slot(own, encode=OffspringRecord.to_json, decode=OffspringRecord.from_json)
         )
 
-    def _train(self, stop_requests: StopRequests) -> None:
+    def _train(self) -> None:
         progress, collector = self.progress, self.collector
-        self._began, self._steps_before = perf_counter(), self.steps
+        self._generation_started, self._steps_before = perf_counter(), self.steps
         progress.generation += 1
         progress.evolved = False
-        self.reports = {slot: [] for slot in self.members.shard.slots}
+        self.metrics = {slot: [] for slot in self.members.shard.slots}
         self.replacements, self.unreplaced = [], set()
         envs = self.members.first.num_envs
         last = progress.ticks + max(1, min(-(-self.training_args.evo_steps // envs), self._vector_steps_left()))
-        while progress.ticks < last and not stop_requests.asked:
+        while progress.ticks < last and not self._replicas_stop():
             vector_steps = min(collector.vector_steps_until_update, last - progress.ticks)
-            progress.ticks += collector.collect(vector_steps, should_stop=lambda: stop_requests.asked)
+            progress.ticks += collector.collect(vector_steps, should_stop=self._after_step)
             self._set_progress()
-            reports = collector.learn()
-            for place, report in reports.items():
-                self.reports[self.members.shard.slots[place]].append(report)
-            if reports:
-                self._replace_diverged(dict(reports))
-                with self.timer("report"):
-                    self.reporters.progress(self.steps * self.members.size)
+            if reports := collector.learn():
+                self._record_update(dict(reports))
         for agent in self.population:
             agent.steps.append(agent.steps[-1] + self.steps - self._steps_before)  # of all its runs
+
+    def _after_step(self) -> bool:
+        """Call the callbacks after a vector step; return whether a stop is requested."""
+        if self._calls_on_step:
+            self.context.env_steps += self.members.first.num_envs * self.members.size
+            self.callbacks.on_step(self.context)
+        return self.population.team.parts == 1 and self._stop_requested()
+
+    def _stop_requested(self) -> bool:
+        """Whether a signal or a callback asked to stop; a callback's request is passed on to the other ranks."""
+        if self.context.stop_reason is not None or self.callbacks.failure is not None:
+            self.stop_requests.request()
+        return self.stop_requests.asked
+
+    def _replicas_stop(self) -> bool:
+        """Whether to stop training; replicas of one member stop at the same step, because they learn together."""
+        stop, group = self._stop_requested(), self.population.team
+        return stop if group.parts == 1 else bool(group.sum_(torch.tensor([float(stop)])).item())
 
     def _set_progress(self) -> None:
         """Set each member's progress where the rollout began that it may be about to learn from."""
@@ -251,64 +280,65 @@ class TrainingLoop:
     def _vector_steps_left(self) -> int:
         return self.training_args.vector_steps(self.members.first.num_envs) - self.progress.ticks
 
-    def _replace_diverged(self, reports: Mapping[int, Report]) -> None:
-        """Replace those that are not finite any more at once, by the best that is here."""
+    def _record_update(self, reports: Mapping[int, Report]) -> None:
+        slots = self.members.shard.slots
+        metrics = {slots[place]: _to_floats(report) for place, report in reports.items()}
+        for slot, of_member in metrics.items():
+            self.metrics[slot].append(of_member)
+        self._replace_diverged([place for place, report in reports.items() if not bool(report.healthy[0])])
+        with self.timer("report"):
+            self.callbacks.on_update(self._update_context(), metrics)
+
+    def _replace_diverged(self, diverged: Sequence[int]) -> None:
+        """Replace members whose loss or weights are not finite by clones of the best members of this process."""
         slots, size = self.members.shard.slots, self.members.size
-        diverged = [place for place, report in reports.items() if not bool(report.healthy[0])]
-        if len(diverged) == len(slots) < size:  # another process has healthy ones: they have children at the births
+        if len(diverged) == len(slots) < size:  # their slots get offspring of other processes' members after evaluation
             for place in diverged:
                 self.population[place].reinitialize()
             self.unreplaced |= {slots[place] for place in diverged}
             return
-        first = self.progress.next_uid + size * len(self.replacements)  # nobody else's, on whichever process
-        for place, parent_place in replace_diverged(
-            self.population, diverged, [first + slots[place] for place in diverged]
-        ):
-            replacement, parent = self.population[place], self.population[parent_place]
+        first_uid = self.progress.next_uid + size * len(self.replacements)  # unique among all processes
+        uids = [first_uid + slots[place] for place in diverged]
+        for place, parent_place in replace_diverged(self.population, diverged, uids):
+            new, parent = self.population[place], self.population[parent_place]
             self.collector.reset_member(place)
-            self.reports[slots[place]].clear()
-            birth = Offspring(
-                self.progress.generation,
-                slots[place],
-                replacement.index,
-                parent.index,
-                slots[parent_place],
-                replacement.genome,
+            self.metrics[slots[place]].clear()
+            offspring = Offspring(
+                self.progress.generation, slots[place], new.index, parent.index, slots[parent_place], new.genome
             )
-            self.replacements.append(
-                offspring_record(birth, MemberInfo.of(parent), "replaced: loss or weights are not finite")
-            )
+            reason = "replaced: loss or weights are not finite"
+            self.replacements.append(offspring_record(offspring, MemberInfo.of(parent), reason))
 
-    def _sync(self, stop_requests: StopRequests) -> int:
-        """Wait for the other processes and tell who was replaced; return the signal that interrupts the run, if any."""
-        own = {"signal": stop_requests.signal, "mended": [birth.to_json() for birth in self.replacements]}
-        told = self.members.process_group.all_gather(own)
-        births = [OffspringRecord.from_json(birth) for one in told for birth in one["mended"]]
-        self._record_offspring(births)
-        self.progress.next_uid = max(self.progress.next_uid, *(birth.uid + 1 for birth in births), 0)
-        return max(one["signal"] for one in told)
+    def _sync(self) -> int:
+        """Exchange replacements with the other processes; return the signal that stops the run, 0 if none does."""
+        own = {"signal": self.stop_requests.signal, "replacements": [one.to_json() for one in self.replacements]}
+        gathered = self.members.process_group.all_gather(own)
+        offspring = [OffspringRecord.from_json(one) for data in gathered for one in data["replacements"]]
+        self._record_offspring(offspring)
+        self.progress.next_uid = max(self.progress.next_uid, *(one.uid + 1 for one in offspring), 0)
+        return first_signal(data["signal"] for data in gathered)
+
+    # -- evaluation
 
     def _evaluate(self, stop_requests: StopRequests) -> tuple[list[MemberRecord], int]:
-        """EvaluateLocally all members and return their records, and the signal that stopped the evaluation, 0 if none did."""
+        """Evaluate all members; return their records, and the signal that stopped the evaluation, 0 if none did."""
         progress, members = self.progress, self.members
         with self.timer("evaluate"):
-            seeds = integers(
-                self.training_args.eval_loop, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation
-            )
+            num_seeds = self.training_args.eval_loop
+            seeds = integers(num_seeds, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation)
             result, stopped = self._evaluate_until_stopped(
-                stop_requests,
                 lambda asked: self.evaluator.evaluate(self.population, seeds, progress.generation, should_stop=asked),
+                stop_requests,
             )
             result = result or _unfinished_result(self.population)
-            own = [
+            fitness = [
                 score if agent.is_finite and slot not in self.unreplaced else math.nan
                 for (slot, agent), score in zip(members.local_members().items(), result.fitness, strict=True)
             ]
-            self.population.fitness = own
-            training = self.collector.pop_scores()
-            for agent, score, training_score in zip(self.population, own, training, strict=True):
+            self.population.fitness = fitness
+            for agent, score, train_return in zip(self.population, fitness, self.collector.pop_scores(), strict=True):
                 agent.fitness.append(score)
-                agent.scores.append(training_score)
+                agent.scores.append(train_return)
         records = members.all_gather_by_slot(
             self._records(result), encode=asdict, decode=lambda data: MemberRecord(**data)
         )
@@ -322,83 +352,96 @@ class TrainingLoop:
         return records, stopped
 
     def _evaluate_until_stopped(
-        self, stop_requests: StopRequests, evaluate: Callable[[Callable[[], bool]], EvalResult | None]
+        self,
+        evaluate: Callable[[Callable[[], bool]], EvalResult | None],
+        stop_requests: StopRequests | None = None,
     ) -> tuple[EvalResult | None, int]:
-        """EvaluateLocally on this process; if a signal stops any process, return None and the signal."""
+        """Evaluate on this process; if a signal stops any process, return None and the signal."""
+        requests = stop_requests or self.stop_requests
         result, signal = None, 0
         try:
-            result = evaluate(lambda: stop_requests.asked)
+            result = evaluate(lambda: requests.asked)
         except EvaluationStopped:
-            signal = stop_requests.signal
-        signal = max(self.members.process_group.all_gather(signal))
+            signal = requests.signal
+        signal = first_signal(self.members.process_group.all_gather(signal))
         return None if signal else result, signal
 
-    def _update_best(
-        self, candidate: MemberRecord, stop_requests: StopRequests, *, interrupted: bool
-    ) -> tuple[BestAgent, int]:
-        """The best agent so far: the fittest member of this generation if fresh episodes confirm it, else as before.
+    def _update_best(self, candidate: MemberRecord, *, stopped: bool) -> tuple[BestAgent, int]:
+        """Return the best agent so far, and the signal that stopped the confirmation, 0 if none did.
 
-        A run that was interrupted ends without playing them. Also returns the signal that stopped them, 0 if none did.
+        It is the fittest member of this generation if fresh episodes confirm it, else the one before. A run that was
+        stopped ends without them.
         """
-        best, target, stopped = self.best, self.training_args.target, 0
+        best, target, signal = self.best, self.training_args.target, 0
         if best is not None and not may_surpass(candidate, best.record, target):
-            return best, stopped
+            return best, signal
         found = unconfirmed_record(candidate, self.progress.generation)
-        if not interrupted and math.isfinite(candidate.fitness):
-            fresh, stopped = self._confirm(candidate.slot, stop_requests)
+        if not stopped and math.isfinite(candidate.fitness):
+            fresh, signal = self._confirm(candidate.slot)
             found = found if fresh is None else confirmed_record(candidate, self.progress.generation, fresh)
         if best is not None and not surpasses(found, best.record, target):
-            return best, stopped
+            return best, signal
         owner_rank, agent = self.members.owner_rank(candidate.slot), None
         if owner_rank == self.members.process_group.rank:
             agent = self.members.local_members()[candidate.slot].clone()
             agent.fitness[-1] = found.fitness
-        return BestAgent(found, self.lineage.ancestry(candidate.uid), owner_rank, agent), stopped
+        return BestAgent(found, self.lineage.ancestry(candidate.uid), owner_rank, agent), signal
 
-    def _confirm(self, slot: int, stop_requests: StopRequests) -> tuple[EvalResult | None, int]:
-        """Play a member on episodes that it was not chosen by; all processes learn the result, or what stopped it."""
+    def _confirm(self, slot: int) -> tuple[EvalResult | None, int]:
+        """Evaluate a member on fresh episodes; all processes return the result, or the signal that stopped it."""
         members, generation = self.members, self.progress.generation
         player = members.local_members().get(slot)
         with self.timer("evaluate"):
             episodes = max(self.training_args.eval_loop, CONFIRMATION_EPISODES)
             seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, generation)
-            own, stopped = self._evaluate_until_stopped(
-                stop_requests,
-                lambda asked: player and self.evaluator.evaluate(player, seeds, generation, should_stop=asked),
+            own, signal = self._evaluate_until_stopped(
+                lambda asked: player and self.evaluator.evaluate(player, seeds, generation, should_stop=asked)
             )
             found = next(filter(None, members.process_group.all_gather(None if own is None else list(own))), None)
         if found is None:
-            return None, stopped
+            return None, signal
         fresh = EvalResult(*found)
         self.progress.evaluation_steps += sum(fresh.steps)
-        return fresh, stopped
+        return fresh, signal
 
-    def _reason_to_stop(self, interrupted: bool, best: BestRecord) -> str:
-        if interrupted:
+    def _outcome(self, stopped: int, best: BestRecord) -> str:
+        """Return why the run ends after this generation; "" if it does not."""
+        reason = "a callback failed" if self.callbacks.failure is not None else self.context.stop_reason
+        reason = self.members.process_group.broadcast(reason)
+        if stopped > 0:
             return INTERRUPTED
-        if self.training_args.target is not None and best.is_confirmed and best.fitness >= self.training_args.target:
-            return "target reached"
-        if self.checkpoint_manager.failures >= MAX_FAILED_SAVES:
-            return "disk full"
-        return "budget spent" if self._vector_steps_left() <= 0 else ""
+        if not stopped:
+            target = self.training_args.target
+            if target is not None and best.is_confirmed and best.fitness >= target:
+                return "target reached"
+            if self.checkpoint_manager.failures >= MAX_FAILED_SAVES:
+                return "disk full"
+            if self._vector_steps_left() <= 0:
+                return "budget spent"
+        if reason is None:
+            return INTERRUPTED if stopped else ""
+        return f"stopped: {reason:.200}" if reason else "stopped"
 
-    def _advance_generation(self, stop_requests: StopRequests) -> int:
-        """Crown the best member, and have the next generation born; a signal that stops the crowning is returned."""
-        stopped = self._update_opponents(stop_requests)
+    # -- evolution
+
+    def _advance_generation(self) -> int:
+        """Update the opponent pool and evolve the population; return the signal that stopped the games, 0 if none."""
+        stopped = self._update_opponents()
         if stopped:
             self.progress.outcome = INTERRUPTED
         else:
             self._evolve()
         return stopped
 
-    def _update_opponents(self, stop_requests: StopRequests) -> int:
-        """Let the judge remember the best member; return the signal that stopped its games, 0 if none did."""
+    def _update_opponents(self) -> int:
+        """Add the best member to the opponent pool; return the signal that stopped its games, 0 if none did."""
         slot = max(range(self.members.size), key=lambda slot: (sortable_fitness(self.fitness[slot]), -slot))
         if not math.isfinite(self.fitness[slot]):
             return 0
         with self.timer("evaluate"):
-            evaluate = partial(self._evaluate_until_stopped, stop_requests)
-            steps, stopped = self.evaluator.update_opponent_pool(self.members, slot, self.progress.generation, evaluate)
+            steps, stopped = self.evaluator.update_opponent_pool(
+                self.members, slot, self.progress.generation, self._evaluate_until_stopped
+            )
         self.progress.evaluation_steps += steps
         return stopped
 
@@ -410,17 +453,12 @@ class TrainingLoop:
         with self.timer("evolve"):
             for agent in self.population:
                 agent.finish_blend()
-            member_infos = members.member_infos()
-            births = members.evolve(
+            infos = members.member_infos()
+            uids, genomes = [info.uid for info in infos], [info.genome for info in infos]
+            offspring = members.evolve(
                 next_generation(
-                    PopulationView(
-                        np.array(fitness),
-                        [card.uid for card in member_infos],
-                        [card.genome for card in member_infos],
-                        self.progress.generation,
-                        self.history,
-                    ),
-                    [card.hp_config for card in member_infos],
+                    PopulationView(np.array(fitness), uids, genomes, self.progress.generation, self.history),
+                    [info.hp_config for info in infos],
                     selection=self.selection,
                     explorer=self.mutations,
                     seed=members.first.seed,
@@ -428,33 +466,35 @@ class TrainingLoop:
                     repair=self.population.repair,
                 )
             )
-            self.progress.next_uid = max(self.progress.next_uid, *(birth.uid + 1 for birth in births))
+            self.progress.next_uid = max(self.progress.next_uid, *(one.uid + 1 for one in offspring))
             for place, slot in enumerate(members.shard.slots):
-                if not births[slot].survives:
+                if not offspring[slot].survives:
                     self.collector.reset_member(place)
             release_free_memory()
-        self.fitness = [fitness[birth.parent_slot] for birth in births]
+        self.fitness = [fitness[one.parent_slot] for one in offspring]
         self.population.fitness = [self.fitness[slot] for slot in members.shard.slots]
         reasons = ["" if math.isfinite(score) else f"replaced: fitness is {score}" for score in fitness]
         self._record_offspring(
             [
-                offspring_record(birth, member_infos[birth.parent_slot], reason)
-                for birth, reason in zip(births, reasons, strict=True)
+                offspring_record(one, infos[one.parent_slot], reason)
+                for one, reason in zip(offspring, reasons, strict=True)
             ]
         )
 
+    # -- saving
+
     def _checkpoint(self) -> None:
-        """Begin all episodes anew where a checkpoint is due, and write it; or where the tests were their end."""
+        """Write a checkpoint and reset the envs if one is due; reset them too if the evaluation used the same env."""
         progress = self.progress
         if self.steps - progress.saved_at >= self.training_args.checkpoint_every:
             progress.saved_at = self.steps
-            self._save(last=False)
+            self._save(last=False, is_complete=True)
             self.members.rebalance()
             self._reset_envs()
-        elif self.evaluator.env.env is self.collector.env.env:  # there is no second one
+        elif self.evaluator.env.env is self.collector.env.env:
             self._reset_envs()
 
-    def _save(self, *, last: bool) -> None:
+    def _save(self, *, last: bool, is_complete: bool) -> None:
         with self.timer("report"):
             self.progress.seconds = self._seconds()
             self.progress.seconds_by_part = dict(self.timer.seconds)
@@ -462,6 +502,7 @@ class TrainingLoop:
             self.checkpoint_manager.save(
                 RunState(self.progress, best, births, self.fitness, self.evaluator.opponent_pool, self.history),
                 last=last,
+                is_complete=is_complete,
             )
 
     def _known_best(self) -> BestAgent:
@@ -474,12 +515,12 @@ class TrainingLoop:
 
     # -- records
 
-    def _record_offspring(self, births: Sequence[OffspringRecord]) -> None:
-        for birth in births:
-            self.uids[birth.slot] = birth.uid
-        self.lineage.add(births, self.uids)
+    def _record_offspring(self, offspring: Sequence[OffspringRecord]) -> None:
+        for one in offspring:
+            self.uids[one.slot] = one.uid
+        self.lineage.add(offspring, self.uids)
         with self.timer("report"):
-            self.reporters.offspring(tuple(births))
+            self.callbacks.on_offspring(self._update_context(), tuple(offspring))
 
     def _records(self, result: EvalResult) -> list[MemberRecord]:
         return [
@@ -489,7 +530,7 @@ class TrainingLoop:
                 parent_uid=self.lineage.parent(agent.index),
                 env_steps=self.steps,
                 fitness=agent.fitness[-1],
-                fitness_std=spread,
+                fitness_std=std,
                 episodes=result.episodes,
                 evaluation_steps=steps,
                 train_return=agent.scores[-1],
@@ -498,34 +539,34 @@ class TrainingLoop:
                 legend=agent.architecture.legend(),
                 parameters=agent.parameter_count,
                 mutation=agent.mut,
-                losses=_means(self.reports[slot]),
+                losses=_means(self.metrics[slot]),
             )
-            for (slot, agent), spread, steps in zip(
+            for (slot, agent), std, steps in zip(
                 self.members.local_members().items(), result.spread, result.steps, strict=True
             )
         ]
 
     def _report(self, records: Sequence[MemberRecord], best: BestRecord) -> None:
         progress, members = self.progress, len(records)
-        seconds = self._seconds()
+        now = perf_counter()
         with self.timer("report"):
-            self.reporters.generation(
-                GenerationRecord(
-                    generation=progress.generation,
-                    env_steps=self.steps * members,
-                    evaluation_steps=progress.evaluation_steps,
-                    max_env_steps=self.training_args.max_steps * members,
-                    seconds=seconds,
-                    steps_per_second=(self.steps - self._steps_before) * members / (perf_counter() - self._began),
-                    seconds_by_part=dict(self.timer.seconds),
-                    members=tuple(records),
-                    best=best,
-                    target=self.training_args.target,
-                )
+            record = GenerationRecord(
+                generation=progress.generation,
+                env_steps=self.steps * members,
+                evaluation_steps=progress.evaluation_steps,
+                max_env_steps=self.training_args.max_steps * members,
+                seconds=now - self.started,
+                steps_per_second=(self.steps - self._steps_before) * members / (now - self._generation_started),
+                seconds_by_part=dict(self.timer.seconds),
+                members=tuple(records),
+                best=best,
+                target=self.training_args.target,
             )
+            self.callbacks.on_generation(self._update_context(), record)
 
-    def _summary(self, best: BestAgent) -> SummaryRecord:
-        reason = self.progress.outcome
+    def _summary(self, best: BestAgent, *, resumes: bool) -> SummaryRecord:
+        reason, manager = self.progress.outcome, self.checkpoint_manager
+        resumes = resumes or reason == "disk full" or reason.startswith("stopped")
         return SummaryRecord(
             reason=reason,
             best=best.record,
@@ -534,13 +575,13 @@ class TrainingLoop:
             evaluation_steps=self.progress.evaluation_steps,
             seconds=self._seconds(),
             seconds_by_part=dict(self.timer.seconds),
-            saved_to=self.checkpoint_manager.output_paths.display_path if self.checkpoint_manager.saves else None,
-            resume=self.checkpoint_manager.resume if reason in UNFINISHED else "",
+            saved_to=manager.output_paths.display_path if manager.saves else None,
+            resume=manager.resume if resumes else "",
         )
 
 
 def _unfinished_result(population: BasePopulation) -> EvalResult:
-    """Return the judgement of an evaluation that did not end: the last fitness of each member, nan if it has none."""
+    """Return the result of an evaluation that was stopped: the last fitness of each member, nan if it has none."""
     members = len(population)
     unknown = [math.nan] * members
     last = [agent.fitness[-1] if agent.fitness else math.nan for agent in population]
@@ -562,9 +603,11 @@ def _trial(record: MemberRecord, generation: int, fitness_before: float, env_ste
     )
 
 
-def _means(reports: list[Report]) -> dict[str, float]:
-    """Mean of each number over a generation's updates, in Stable-Baselines3's names."""
-    names = [name for name in Report._fields if name != "healthy"]
-    if not reports:
-        return dict.fromkeys(names, math.nan)
-    return {name: float(np.mean([float(getattr(report, name)[0]) for report in reports])) for name in names}
+def _to_floats(report: Report) -> dict[str, float]:
+    """Return the metrics of one member's update, by Stable-Baselines3's names."""
+    return {name: float(getattr(report, name)[0]) for name in METRICS}
+
+
+def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each metric over a generation's updates; nan without an update."""
+    return {name: float(np.mean([one[name] for one in metrics])) if metrics else math.nan for name in METRICS}

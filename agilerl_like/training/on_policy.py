@@ -17,7 +17,7 @@ from agilerl_like.distributed.process_group import process_group_of
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Explorer, Selection
-from agilerl_like.reporting.callback import CallbackList, Reporter
+from agilerl_like.reporting.callback import Callback, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
@@ -65,6 +65,7 @@ def train_on_policy(
     overwrite: bool = False,
     processes: int = 1,
     reporters: Iterable[Reporter] = (),
+    callbacks: Iterable[Callback] = (),
     trackers: Iterable[str | Mapping[str, Any]] = (),
     INIT_HP: Mapping[str, Any] | None = None,  # noqa: N803  # the name that AgileRL's older releases have for it
     MUT_P: Mapping[str, Any] | None = None,  # noqa: N803  # likewise
@@ -191,7 +192,7 @@ def train_on_policy(
             population,
             plan,
             output_paths=output_paths,
-            reporters=CallbackList(sinks),
+            callbacks=CallbackList([*sinks, *callbacks]),
             eval_setup=eval_setup,
             process_group=process_group_of(accelerator),
             processes=processes,

@@ -22,8 +22,8 @@ import agilerl_like.cli
 PLACES = {
     "settings": "agilerl_like.cli.train:build",
     "join": "agilerl_like.training.session:init_process_group",
-    "begin": "agilerl_like.training.collector:Collector.begin",
-    "tick": "agilerl_like.training.collector:Collector.step",
+    "begin": "agilerl_like.training.collector:GroupCollector.start",
+    "tick": "agilerl_like.training.collector:GroupCollector.step",
     "epoch": "agilerl_like.learning.update:Update.epoch",
     "minibatch": "agilerl_like.learning.optimizer:Adam.step_",
     "play": "agilerl_like.algorithms.population:Population.run_episodes",
@@ -44,7 +44,7 @@ PLACES = {
     "forget": "agilerl_like.storage.checkpoint_folder:Checkpoints._prune",
     "remove": "agilerl_like.storage.safe_folder:remove_folder",
     "deal": "agilerl_like.training.sharding:ShardedPopulation.rebalance",
-    "finish": "agilerl_like.reporting.callback:CallbackList.finish",
+    "finish": "agilerl_like.reporting.callback:CallbackList.on_run_end",
     "plot": "agilerl_like.cli.train:_exit_code",
 }
 """Where a fault can be; with "+" behind the name it comes when that is done."""

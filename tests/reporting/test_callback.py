@@ -1,44 +1,46 @@
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from reporting_examples import a_birth, a_generation, a_member, a_run, a_summary
 
 import agilerl_like
-from agilerl_like.reporting import CallbackList, Reporter, fittest
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.reporting import Callback, CallbackError, CallbackList, Reporter, RunContext, fittest
 
 
-class Diary(Reporter):
-    """Keeps what it hears."""
+class RecordingReporter(Reporter):
+    """Records all calls."""
 
     def __init__(self):
-        self.heard: list[object] = []
+        self.calls: list[object] = []
 
     def start(self, run):
-        self.heard.append(run)
+        self.calls.append(run)
 
     def progress(self, env_steps):
-        self.heard.append(env_steps)
+        self.calls.append(env_steps)
 
     def generation(self, record):
-        self.heard.append(record)
+        self.calls.append(record)
 
     def offspring(self, births):
-        self.heard.append(births)
+        self.calls.append(births)
 
     def warning(self, text):
-        self.heard.append(text)
+        self.calls.append(text)
 
     def finish(self, summary):
-        self.heard.append(summary)
+        self.calls.append(summary)
 
     def close(self):
-        self.heard.append("closed")
+        self.calls.append("closed")
 
 
 class FullDisk(Reporter):
-    """Fails as soon as it has something to write, and again when it is closed."""
+    """Fails at the first write, and again at close."""
 
     def __init__(self):
         self.asked = 0
@@ -51,58 +53,117 @@ class FullDisk(Reporter):
         raise OSError(28, "No space left on device")
 
 
-def test_every_sink_hears_everything_in_order():
-    first, second = Diary(), Diary()
-    said = (a_run(), 128, a_generation(a_member()), (a_birth(),), "careful", a_summary())
-    with CallbackList([first, second]) as reporters:
-        for method, what in zip(
-            ("start", "progress", "generation", "offspring", "warning", "finish"), said, strict=True
-        ):
-            getattr(reporters, method)(what)
-    assert first.heard == second.heard == [*said, "closed"]
+RUN = RunContext(a_run(), env_steps=64)
 
 
-def test_a_sink_that_cannot_write_is_dropped_with_one_warning():
-    before, after, full = Diary(), Diary(), FullDisk()
-    reporters = CallbackList([before, full, after])
+def test_reporters_receive_all_events_in_order():
+    first, second = RecordingReporter(), RecordingReporter()
+    generation, births, summary = a_generation(a_member()), (a_birth(),), a_summary()
+    with CallbackList([first, second]) as callbacks:
+        callbacks.on_run_begin(RUN)
+        callbacks.on_update(replace(RUN, env_steps=128), {0: {"value_loss": 1.0}})
+        callbacks.on_generation(RUN, generation)
+        callbacks.on_offspring(RUN, births)
+        callbacks.on_warning("careful")
+        callbacks.on_run_end(RUN, summary)
+    assert first.calls == second.calls == [RUN.record, 64, 128, generation, births, "careful", summary, "closed"]
+
+
+def test_reporter_that_cannot_write_is_dropped_with_one_warning():
+    before, after, full = RecordingReporter(), RecordingReporter(), FullDisk()
+    callbacks = CallbackList([before, full, after])
     first, second = a_generation(a_member()), a_generation(a_member(), number=2)
-    reporters.generation(first)
-    reporters.generation(second)
+    callbacks.on_generation(RUN, first)
+    callbacks.on_generation(RUN, second)
     text = "FullDisk stopped: [Errno 28] No space left on device. Training continues without it."
-    assert before.heard == [first, text, second]
-    assert after.heard == [text, first, second]
+    assert before.calls == [first, text, second]
+    assert after.calls == [text, first, second]
     assert full.asked == 1
-    assert list(reporters) == [before, after]
+    assert list(callbacks) == [before, after]
+    assert callbacks.failure is None
 
 
-def test_two_sinks_that_fail_together_do_not_end_the_run():
+def test_two_failing_reporters_do_not_end_the_run():
     class FailsToWarn(FullDisk):
         def warning(self, text):
             raise OSError(32, "Broken pipe")
 
-    reporters = CallbackList([FullDisk(), FailsToWarn()])
-    reporters.generation(a_generation(a_member()))
-    assert len(reporters) == 0
+    callbacks = CallbackList([FullDisk(), FailsToWarn()])
+    callbacks.on_generation(RUN, a_generation(a_member()))
+    assert len(callbacks) == 0
+    assert callbacks.failure is None
 
 
-def test_an_error_that_is_no_failure_to_write_is_raised():
-    class Wrong(Reporter):
-        def progress(self, env_steps):
-            raise KeyError(env_steps)
+@pytest.mark.parametrize("kind", [Reporter, Callback])
+def test_other_errors_are_the_failure_and_the_callback_is_dropped(kind):
+    class Wrong(kind):
+        calls = 0
 
-    with pytest.raises(KeyError):
-        CallbackList([Wrong()]).progress(1)
+        def on_update(self, run, metrics):
+            self.calls += 1
+            raise KeyError(run.env_steps)
+
+    wrong, other = Wrong(), RecordingReporter()
+    callbacks = CallbackList([wrong, other])
+    for _ in range(2):
+        callbacks.on_update(RUN, {})
+    assert str(callbacks.failure) == "callback Wrong.on_update raised KeyError: 64"
+    assert isinstance(callbacks.failure.__cause__, KeyError)
+    assert wrong.calls == 1
+    assert other.calls == [64, 64]
 
 
-def test_without_sinks_nothing_happens():
-    reporters = CallbackList()
-    reporters.start(a_run())
-    reporters.finish(a_summary())
-    reporters.close()
-    assert list(reporters) == []
+def test_oserror_of_a_callback_that_is_no_reporter_is_a_failure():
+    class Writes(Callback):
+        def on_warning(self, text):
+            raise OSError(28, "No space left on device")
+
+    callbacks = CallbackList([Writes()])
+    callbacks.on_warning("careful")
+    assert "callback Writes.on_warning raised OSError: [Errno 28]" in str(callbacks.failure)
 
 
-def test_the_fittest_is_never_one_without_a_fitness_and_of_equals_the_oldest():
+def test_errors_in_on_run_begin_are_raised_at_once():
+    class Misconfigured(Reporter):
+        def start(self, run):
+            raise ConfigurationError("name='x' is taken")
+
+    class Wrong(Callback):
+        def on_run_begin(self, run):
+            raise ZeroDivisionError
+
+    with pytest.raises(ConfigurationError, match="name='x' is taken"):
+        CallbackList([Misconfigured()]).on_run_begin(RUN)
+    with pytest.raises(CallbackError, match=r"callback Wrong\.on_run_begin raised ZeroDivisionError"):
+        CallbackList([Wrong()]).on_run_begin(RUN)
+
+
+def test_first_stop_reason_is_kept():
+    run = RunContext(a_run())
+    assert run.stop_reason is None
+    run.stop()
+    run.stop("later")
+    assert run.stop_reason == ""
+
+
+def test_overrides():
+    class Counts(Callback):
+        def on_step(self, run):
+            return
+
+    assert CallbackList([RecordingReporter(), Counts()]).overrides("on_step")
+    assert not CallbackList([RecordingReporter()]).overrides("on_step")
+
+
+def test_empty_callback_list():
+    callbacks = CallbackList()
+    callbacks.on_run_begin(RUN)
+    callbacks.on_run_end(RUN, a_summary())
+    callbacks.close()
+    assert list(callbacks) == []
+
+
+def test_fittest_ignores_nan_and_breaks_ties_by_uid():
     sick, old, young = a_member(uid=0, fitness=float("nan")), a_member(uid=1), a_member(uid=2)
     endless = a_member(uid=3, fitness=float("inf"))
     assert fittest([sick, young, old, endless]) is old

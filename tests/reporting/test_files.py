@@ -10,7 +10,15 @@ import pytest
 from reporting_examples import a_birth, a_founder, a_generation, a_member, a_run
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.reporting import CallbackList, CsvReporter, LineageReporter, Reporter, read_lineage, read_metrics
+from agilerl_like.reporting import (
+    CallbackList,
+    CsvReporter,
+    LineageReporter,
+    Reporter,
+    RunContext,
+    read_lineage,
+    read_metrics,
+)
 from agilerl_like.reporting.metrics import scalars
 
 
@@ -22,6 +30,7 @@ class Warnings(Reporter):
         self.texts.append(text)
 
 
+RUN = RunContext(a_run())
 HEADER = (
     "generation,slot,uid,parent_uid,env_steps,mutation,architecture,parameters,"
     "eval/mean_reward,eval/std_reward,eval/episodes,rollout/ep_rew_mean,hp/lr,hp/batch_size,train/value_loss,"

@@ -1,0 +1,242 @@
+"""Callbacks in a run: what they receive, stopping, errors, and resuming."""
+
+import math
+import os
+import signal
+
+import pytest
+import torch
+
+from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
+from agilerl_like.reporting import Callback, CallbackError, Reporter, read_lineage, read_metrics
+from agilerl_like.training import train_on_policy
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+MEMBERS, ENVS, EVO_STEPS, GENERATIONS = 3, 2, 64, 4
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Checkpoints of runs without a folder are written to the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def train(callbacks=(), *, generations=GENERATIONS, folder=None, resume=None, **options):
+    env = make_vect_envs("CartPole-v1", ENVS, backend="vector")
+    population = PPO.population(
+        MEMBERS,
+        env.single_observation_space,
+        env.single_action_space,
+        num_envs=ENVS,
+        learn_step=32,
+        batch_size=16,
+        update_epochs=1,
+        seed=3,
+        net_config=SMALL,
+        hp_config=HyperparameterConfig(lr=RLParameter(1e-4, 1e-2)),
+    )
+    try:
+        return train_on_policy(
+            env,
+            pop=population,
+            max_steps=EVO_STEPS * generations,
+            evo_steps=EVO_STEPS,
+            eval_loop=1,
+            eval_steps=20,
+            checkpoint=EVO_STEPS,
+            selection_strategy=TournamentSelection(2),
+            mutation=Mutations(no_mutation=0.2, architecture=0.4, parameters=0.2, rl_hp=0.2),
+            run_dir=folder,
+            resume=resume,
+            callbacks=callbacks,
+            verbose=False,
+            **options,
+        )
+    finally:
+        env.close()
+
+
+def equal(one, other):
+    (documents, tensors), (other_documents, other_tensors) = one.to_documents(), other.to_documents()
+    return repr(documents) == repr(other_documents) and all(  # nan differs from itself
+        torch.equal(tensor, other_tensors[name][key])
+        for name, named in tensors.items()
+        for key, tensor in named.items()
+    )
+
+
+class Recorder(Callback):
+    """Records every event."""
+
+    def __init__(self):
+        self.events, self.steps, self.metrics, self.summary = [], 0, [], None
+
+    def on_run_begin(self, run):
+        self.events.append(("begin", run.record.population_size, run.env_steps))
+
+    def on_step(self, run):
+        self.steps += 1
+        assert run.env_steps == self.steps * ENVS * MEMBERS
+
+    def on_update(self, run, metrics):
+        self.events.append(("update", run.env_steps))
+        self.metrics.append(metrics)
+
+    def on_generation(self, run, record):
+        assert run.generation == record.generation
+        assert [agent.fitness[-1] for agent in run.population] == [member.fitness for member in record.members]
+        self.events.append(("generation", record.generation))
+
+    def on_offspring(self, run, offspring):
+        if offspring:
+            self.events.append(("offspring", run.generation, len(offspring)))
+
+    def on_run_end(self, run, summary):
+        self.events.append("end")
+        self.summary = summary
+
+    def close(self):
+        self.events.append("closed")
+
+
+def test_events_and_their_order():
+    recorder = Recorder()
+    train([recorder], generations=2)
+    samples = 32 * MEMBERS
+    assert recorder.events == [
+        ("begin", MEMBERS, 0),
+        ("offspring", 0, MEMBERS),
+        *(("update", count * samples) for count in (1, 2)),
+        ("generation", 1),
+        ("offspring", 1, MEMBERS),
+        *(("update", count * samples) for count in (3, 4)),
+        ("generation", 2),
+        "end",
+        "closed",
+    ]
+    assert recorder.steps == 2 * EVO_STEPS // ENVS
+    assert all(set(metrics) == set(range(MEMBERS)) for metrics in recorder.metrics)
+    assert all(math.isfinite(of_member["value_loss"]) for metrics in recorder.metrics for of_member in metrics.values())
+    assert recorder.summary.reason == "budget spent"
+
+
+def test_callbacks_change_nothing():
+    (with_callbacks, fitness), (without, same_fitness) = train([Recorder()]), train()
+    assert fitness == same_fitness
+    assert equal(with_callbacks, without)
+
+
+class StopAt(Callback):
+    """Asks to stop at the n-th call of a method."""
+
+    def __init__(self, method, call, reason=""):
+        self.calls = 0
+
+        def stop(run, *_):
+            self.calls += 1
+            if self.calls == call:
+                run.stop(reason)
+
+        setattr(self, method, stop)
+
+
+class StopAtStep(Callback):
+    def on_step(self, run):
+        if run.env_steps >= 2.5 * EVO_STEPS * MEMBERS:
+            run.stop("time is up")
+
+
+def test_stop_after_a_generation_resumes_from_it_to_the_same_bits(tmp_path):
+    whole, fitness = train()
+    end = Recorder()
+    stopped, _ = train([StopAt("on_generation", 2, "no progress"), end], folder=tmp_path / "run")
+    assert end.summary.reason == "stopped: no progress"
+    assert "resume" in end.summary.resume
+    assert len(stopped) == MEMBERS
+    assert {row["generation"] for row in read_metrics(tmp_path / "run")} == {1, 2}
+    assert [agent.steps[-1] for agent in stopped] == [2 * EVO_STEPS] * MEMBERS
+    resumed, resumed_fitness = train([Callback()], resume=tmp_path / "run")
+    assert resumed_fitness == fitness
+    assert equal(resumed, whole)
+    assert {birth.generation for birth in read_lineage(tmp_path / "run")} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    "callback", [StopAtStep(), StopAt("on_update", 5, "time is up"), StopAt("on_offspring", 4, "time is up")]
+)
+def test_stop_within_a_generation_resumes_from_the_checkpoint_before_it(tmp_path, callback):
+    whole, fitness = train()
+    end = Recorder()
+    end.on_step = lambda run: None
+    stopped, _ = train([callback, end], folder=tmp_path / "run")
+    assert end.summary.reason == "stopped: time is up"
+    assert len(stopped) == MEMBERS
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == ["gen-000001", "gen-000002"]
+    resumed, resumed_fitness = train(resume=tmp_path / "run")
+    assert resumed_fitness == fitness
+    assert equal(resumed, whole)
+
+
+def test_a_signal_counts_more_than_a_callback(tmp_path):
+    class Both(Callback):
+        def on_update(self, run, metrics):
+            run.stop()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    end = Recorder()
+    end.on_step = lambda run: None
+    train([Both(), end], folder=tmp_path / "run")
+    assert end.summary.reason == "interrupted"
+
+
+@pytest.mark.parametrize("method", ["on_step", "on_update", "on_generation", "on_offspring", "on_run_end"])
+def test_an_error_of_a_callback_is_raised_after_the_run_was_saved(tmp_path, method):
+    def fail(self, *_):
+        raise ZeroDivisionError("no episodes")
+
+    callback = type("Broken", (Callback,), {method: fail})()
+    with pytest.raises(CallbackError, match=rf"^callback Broken\.{method} raised ZeroDivisionError: no episodes$"):
+        train([callback], folder=tmp_path / "run")
+    assert (tmp_path / "run" / "population" / "manifest.json").is_file()
+    assert (tmp_path / "run" / "best" / "manifest.json").is_file()
+    resumed, fitness = train(resume=tmp_path / "run")
+    whole, whole_fitness = train()
+    assert fitness == whole_fitness
+    assert equal(resumed, whole)
+
+
+def test_an_error_at_the_beginning_is_raised_before_anything_is_trained(tmp_path):
+    class Broken(Callback):
+        def on_run_begin(self, run):
+            raise ZeroDivisionError
+
+    with pytest.raises(CallbackError, match=r"callback Broken\.on_run_begin raised ZeroDivisionError"):
+        train([Broken()], folder=tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_reporters_may_be_passed_as_callbacks_and_fail_to_write():
+    class Full(Reporter):
+        def progress(self, env_steps):
+            raise OSError(28, "No space left on device")
+
+    warnings = Recorder()
+    warnings.on_step = lambda run: None
+    warnings.on_warning = warnings.events.append
+    train([Full(), warnings], generations=1)
+    assert "Full stopped: [Errno 28] No space left on device. Training continues without it." in warnings.events
+
+
+class StopsAtUpdate(Callback):
+    def on_update(self, run, metrics):
+        if run.generation == 2:
+            run.stop("enough")
+
+
+def test_a_callback_stops_all_processes(tmp_path):
+    end = Recorder()
+    end.on_step = lambda run: None
+    end.on_generation = lambda run, record: None  # this process has two of the members
+    population, _ = train([StopsAtUpdate(), end], folder=tmp_path / "run", processes=2)
+    assert end.summary.reason == "stopped: enough"
+    assert len(population) == MEMBERS
