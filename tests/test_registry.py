@@ -4,10 +4,13 @@ import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import gymnasium
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
-from agilerl_like import ConfigurationError, register, registry
+from agilerl_like import ConfigurationError, make_vect_envs, register, registry
 from agilerl_like.cli import main
+from agilerl_like.envs.factory import describe_backend, with_num_envs
 from agilerl_like.registry import Registry
 from agilerl_like.reporting import Callback
 
@@ -133,3 +136,15 @@ def test_errors_of_callbacks_name_the_setting(monkeypatch, tmp_path, capsys, cal
     assert main(["train", "run.yaml", "--run.callbacks", callbacks]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_environment_backends_are_used_by_name(monkeypatch):
+    monkeypatch.setattr("agilerl_like.envs.factory.ENV_BACKENDS", mine := Registry("env_backend"))
+    mine.add("thirds", lambda config: SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * config.num_envs))
+    env = make_vect_envs("Cart-in-thirds", 2, backend="thirds")
+    assert (env.num_envs, describe_backend(env)) == (2, "thirds")
+    wide = with_num_envs(env, 3)
+    assert (wide.num_envs, describe_backend(wide)) == (3, "thirds")
+    env.close(), wide.close()
+    with pytest.raises(ConfigurationError, match=r"backend='third' is unknown; did you mean 'thirds'"):
+        make_vect_envs("CartPole-v1", 2, backend="third")

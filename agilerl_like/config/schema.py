@@ -65,7 +65,7 @@ class EnvironmentConfig(Section, frozen=True):
     """Gymnasium's id ("CartPole-v1", "package:Env-v0") or an import path ("package.module:factory")."""
     num_envs: Count = VecEnvConfig.num_envs
     """Copies of the env for each member."""
-    backend: Backend = VecEnvConfig.backend
+    backend: Backend | str = VecEnvConfig.backend
     """How they are stepped: by gymnasium's native vector env (vector), in this process (sync), in one process for each
     env (async), in a few processes with many envs each (workers), or by EnvPool; auto: the fastest that suits the
     env."""

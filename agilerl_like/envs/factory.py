@@ -47,9 +47,12 @@ from agilerl_like.envs.wrapper_specs import (
     supports_batch,
 )
 from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.registry import Registry, registered
 from agilerl_like.resources import check_memory
 
 Backend = Literal["auto", "vector", "sync", "async", "envpool", "workers"]
+ENV_BACKENDS: Registry[Callable[[Any], VectorEnv]] = registered("env_backend")
+"""Further backends: functions that return the vector env of a `VecEnvConfig`."""
 
 BYTES_PER_ENV = 32
 """Of one of the smallest envs: an observation of one float, a reward, two flags, and its state."""
@@ -70,7 +73,7 @@ class VecEnvConfig:
 
     env: EnvSource
     num_envs: int = 1
-    backend: Backend = "auto"
+    backend: Backend | str = "auto"
     wrappers: tuple[Wrapper, ...] = ()
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     autoreset: AutoresetMode = AutoresetMode.SAME_STEP
@@ -87,15 +90,15 @@ class VecEnvConfig:
         if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, (int, np.integer)) or self.num_envs < 1:
             raise ConfigurationError(f"num_envs={self.num_envs!r}; allowed are whole numbers from 1")
         check_memory(f"num_envs={self.num_envs}", int(self.num_envs), BYTES_PER_ENV, "envs")
-        if self.backend not in get_args(Backend):
-            raise unknown_name("backend", self.backend, get_args(Backend))
+        if self.backend not in (*get_args(Backend), *ENV_BACKENDS):
+            raise unknown_name("backend", self.backend, (*get_args(Backend), *ENV_BACKENDS))
         resolve_num_workers(self.num_workers, self.num_envs)
         if not isinstance(self.step_timeout, (int, float)) or not 0 < self.step_timeout < math.inf:
             raise ConfigurationError(f"step_timeout={self.step_timeout!r}; allowed are seconds above 0")
         for wrapper in self._all_wrappers:
             check_wrapper(wrapper)
 
-    def make(self, num_envs: int | None = None, backend: Backend | None = None) -> VectorEnv:
+    def make(self, num_envs: int | None = None, backend: Backend | str | None = None) -> VectorEnv:
         """Make the vector env.
 
         Raises:
@@ -110,10 +113,10 @@ class VecEnvConfig:
             num_envs=self.num_envs if num_envs is None else num_envs,
             backend=self.backend if backend is None else backend,
         )
-        if wanted.backend != "envpool":  # EnvPool has ids that gymnasium does not know
+        if wanted.backend not in ("envpool", *ENV_BACKENDS):  # these have ids that gymnasium does not know
             wanted = replace(wanted, env=resolve_source(self.env))
         if isinstance(wanted.env, str):
-            single_envs = wanted.backend not in ("vector", "envpool")
+            single_envs = wanted.backend in ("auto", "sync", "async", "workers")
             wanted = replace(wanted, env_kwargs=with_valid_time_limit(wanted.env_kwargs, single_envs=single_envs))
         with env_errors(env_name_of_config(self), "construction"):
             backend, reason = wanted._choose() if wanted.backend == "auto" else (wanted.backend, "")
@@ -169,7 +172,10 @@ class VecEnvConfig:
                     f"wrappers: {wrapper!r} wraps single envs; allowed with backend='sync', 'workers' or 'async', and "
                     f"with backend={self.backend!r} those whose class has supports_batch = True"
                 )
-        env = self._build_pool() if self.backend == "envpool" else self._build_native()
+        if self.backend in ENV_BACKENDS:
+            env = ENV_BACKENDS[self.backend](self)
+        else:
+            env = self._build_pool() if self.backend == "envpool" else self._build_native()
         for wrapper in self.wrappers:
             env = BatchedObservationWrapper(env, wrapper)
         for wrapper in self._active_training_wrappers:
@@ -222,7 +228,7 @@ def make_vect_envs(
     num_envs: int = 1,
     *,
     make_env: Callable[..., Any] | None = None,
-    backend: Backend = "auto",
+    backend: Backend | str = "auto",
     wrappers: Wrapper | Iterable[Wrapper] = (),
     training_wrappers: Wrapper | Iterable[Wrapper] = (),
     env_kwargs: Mapping[str, Any] | None = None,
@@ -302,7 +308,7 @@ def env_config_of(env: VectorEnv) -> VecEnvConfig:
 
 
 def with_num_envs(
-    env: VectorEnv, num_envs: int, *, backend: Backend | None = None, training: bool = True, first: int = 0
+    env: VectorEnv, num_envs: int, *, backend: Backend | str | None = None, training: bool = True, first: int = 0
 ) -> VectorEnv:
     """Make a new env like this one with another number of copies, without its training wrappers unless `training`.
 
@@ -387,7 +393,7 @@ def _autoreset(mode: AutoresetMode | str) -> AutoresetMode:
 class BackendChoice(NamedTuple):
     """The requested backend, and why "auto" chose the one in use."""
 
-    requested: Backend
+    requested: str
     reason: str
 
 
@@ -425,7 +431,7 @@ def _make_single(
     return made
 
 
-def _in_gymnasium(backend: Backend, env_fns: Sequence[Callable[[], gym.Env]], maker: str, **options: Any) -> VectorEnv:
+def _in_gymnasium(backend: str, env_fns: Sequence[Callable[[], gym.Env]], maker: str, **options: Any) -> VectorEnv:
     """Make gymnasium's SyncVectorEnv or AsyncVectorEnv, which copies final observations."""
     if backend == "async":
         return AsyncVectorEnv([with_copied_final_obs(env_fn) for env_fn in env_fns], **options)
@@ -457,7 +463,7 @@ _BUILT_FROM_ENV_FNS: Mapping[type[VectorEnv], Backend] = {
 }
 
 
-def _with_num_envs_from_fns(env: Any, num_envs: int, backend: Backend | None, first: int) -> VectorEnv:
+def _with_num_envs_from_fns(env: Any, num_envs: int, backend: Backend | str | None, first: int) -> VectorEnv:
     env_fns = [env.env_fns[row % env.num_envs] for row in range(first, first + num_envs)]
     if backend is None or backend not in _BUILT_FROM_ENV_FNS.values():
         backend = _BUILT_FROM_ENV_FNS[type(env)]
