@@ -194,14 +194,14 @@ class CNNSpec(ImageSpec):
         return self.evolve(channel_size=_changed(self.channel_size, layer, by))
 
     def _with_layer_behind(self, layer: int) -> CNNSpec:
-        place, fading = layer + 1, ()
+        index, fading = layer + 1, ()
         if self.layer_norm or self.activation not in IDEMPOTENT:
-            fading = tuple(SKIP if i == place else "" for i in range(len(self.channel_size) + 2))
+            fading = tuple(SKIP if i == index else "" for i in range(len(self.channel_size) + 2))
         return self.evolve(
-            channel_size=_inserted(self.channel_size, place, self.channel_size[layer]),
-            kernel_size=_inserted(self.kernel_size, place, NEW_KERNEL_SIZE),
-            stride_size=_inserted(self.stride_size, place, 1),
-            padding=_inserted(self.padding, place, NEW_KERNEL_SIZE // 2),
+            channel_size=_inserted(self.channel_size, index, self.channel_size[layer]),
+            kernel_size=_inserted(self.kernel_size, index, NEW_KERNEL_SIZE),
+            stride_size=_inserted(self.stride_size, index, 1),
+            padding=_inserted(self.padding, index, NEW_KERNEL_SIZE // 2),
             fading=fading,
         )
 
@@ -277,18 +277,18 @@ def smallest(extent: Extent) -> int:
     return extent if isinstance(extent, int) else min(extent)
 
 
-def _changed(entries: tuple[Extent, ...], place: int, by: int) -> tuple[Extent, ...]:
-    entry = entries[place]
+def _changed(entries: tuple[Extent, ...], index: int, by: int) -> tuple[Extent, ...]:
+    entry = entries[index]
     changed = entry + by if isinstance(entry, int) else tuple(length + by for length in entry)
-    return (*entries[:place], changed, *entries[place + 1 :])
+    return (*entries[:index], changed, *entries[index + 1 :])
 
 
-def _inserted(entries: tuple[Extent, ...], place: int, entry: int) -> tuple[Extent, ...]:
-    return (*entries[:place], entry, *entries[place:])
+def _inserted(entries: tuple[Extent, ...], index: int, entry: int) -> tuple[Extent, ...]:
+    return (*entries[:index], entry, *entries[index:])
 
 
-def _without(entries: tuple[Extent, ...], place: int) -> tuple[Extent, ...]:
-    return (*entries[:place], *entries[place + 1 :])
+def _without(entries: tuple[Extent, ...], index: int) -> tuple[Extent, ...]:
+    return (*entries[:index], *entries[index + 1 :])
 
 
 class EvolvableCNN(ImageEncoder[CNNSpec]):

@@ -1,7 +1,7 @@
 """Convolutions for one member or a stack, and the base of all encoders of images.
 
 A weight is `[out, in, *kernel]`, or `[P, out, in, *kernel]` when stacked; an image is `[C, L]`, `[C, H, W]` or
-`[C, D, H, W]`. How a stack is convolved fastest depends on its size. Between layers a stack is therefore a list of
+`[C, D, H, W]`. The fastest way to convolve a stack depends on its size. Between layers a stack is therefore a list of
 batches `[B, channels, *size]`: one batch in which all members' channels are concatenated (one grouped convolution a
 layer), or one batch for each member. A single member is one batch.
 """
@@ -236,7 +236,7 @@ def as_image_leaf(inputs: ImageLeaf | Sequence[int]) -> ImageLeaf:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSpec(FadingSpec):
-    """What the specs of all encoders of images have in common."""
+    """Base of the specs of all encoders of images."""
 
     BOUNDS: ClassVar[Mapping[str, tuple[str, str]]] = {"channel_size": ("min_channel_size", "max_channel_size")}
 
@@ -251,7 +251,7 @@ class ImageSpec(FadingSpec):
     init_layers: bool = True
     """Orthogonal initial weights; otherwise uniform in +-1/sqrt(columns)."""
     fading: tuple[str, ...] = ()
-    """What each activation and the output's fade from; empty where nothing fades."""
+    """Previous activation of each activation and the output's while they fade in; otherwise empty."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

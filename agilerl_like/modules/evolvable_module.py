@@ -1,6 +1,6 @@
 """Evolvable modules: a frozen spec, the `nn.Module` built from it, and the mutations that the spec allows.
 
-A spec decides on shapes and touches no tensor; a mutation returns a new spec. What one kind of network has to define:
+A spec decides on shapes and touches no tensor; a mutation returns a new spec. A kind of network defines
 
 - its spec: the mutations (`choices`, `apply`), and for stacks of members of unequal shape the fields that must be equal
   (`STACK_FIELDS`), those whose maximum is used (`UNION_FIELDS`) and the work per sample (`multiply_adds`);
@@ -55,7 +55,7 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
 
     spec: SpecT
     inputs: Any
-    """What it is built for: a number of features, or what else its kind reads."""
+    """The constructor's argument: a number of features, or the shape or leaves that its kind reads."""
     num_outputs: int
     LAYER_LISTS: ClassVar[tuple[str, ...]] = ()
     """Attributes that are lists with an entry for each layer, into which operators of kind "layer" insert."""

@@ -50,7 +50,7 @@ IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {"ReLU": torch.relu_, "Tanh": 
 """In-place variants: allocating memory for every layer costs more than the function."""
 
 SKIP = "Skip"
-"""What a new layer fades from: the layer's input, bypassing weights, normalisation and activation."""
+"""Name that a new layer fades from: its input, bypassing weights, normalisation and activation."""
 
 ZERO_PRESERVING = {"", SKIP, *(name for name, function in ACTIVATIONS.items() if function(torch.zeros(())) == 0)}
 """Activations that map 0 to 0, so that a missing unit stays exactly 0."""

@@ -75,7 +75,7 @@ class MLPSpec(FadingSpec):
     noise_std: float = 0.5
     """Initial scale of that noise."""
     fading: tuple[str, ...] = ()
-    """What each hidden layer and the output fade from; empty where nothing fades."""
+    """Previous activation of each hidden layer and the output while they fade in; otherwise empty."""
 
     OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {
         "add_layer": "layer",
@@ -255,11 +255,11 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
 
     def shrink_(self, members: Sequence[EvolvableModule]) -> None:
         """A layer that some lack has only the width that its owners need; the others' input is passed on."""
-        theirs = [cast(EvolvableMLP, member) for member in members]
+        mlps = [cast(EvolvableMLP, member) for member in members]
         for i in range(len(self.linears) - 1):
-            having = [one.linear(i) for one in theirs if i < len(one.spec.hidden_size)]
-            if len(having) < len(theirs) and not self.spec.noisy:
-                self.linear(i).shrink_(max(size for linear in having for size in linear.weight.shape))
+            linears = [mlp.linear(i) for mlp in mlps if i < len(mlp.spec.hidden_size)]
+            if len(linears) < len(mlps) and not self.spec.noisy:
+                self.linear(i).shrink_(max(size for linear in linears for size in linear.weight.shape))
 
     # -- mutations
 

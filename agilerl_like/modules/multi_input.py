@@ -45,11 +45,11 @@ class ExtractorKind(NamedTuple):
 EXTRACTORS: Registry[ExtractorKind] = registered(
     "extractor",
     {
-        "mlp": ExtractorKind(MLPSpec, EvolvableMLP, "numbers"),
+        "mlp": ExtractorKind(MLPSpec, EvolvableMLP, "vector"),
         "lstm": ExtractorKind(HistoryLSTMSpec, lambda spec, inputs, _: EvolvableHistoryLSTM(spec, inputs), "window"),
         "cnn": ExtractorKind(CNNSpec, EvolvableCNN, "image"),
         "resnet": ExtractorKind(ResNetSpec, EvolvableResNet, "image"),
-        "simba": ExtractorKind(SimBaSpec, EvolvableSimBa, "numbers"),
+        "simba": ExtractorKind(SimBaSpec, EvolvableSimBa, "vector"),
     },
 )
 """All kinds of extractors, by the name that a configuration may give as `encoder`."""
@@ -79,7 +79,7 @@ class MultiInputSpec(CompositeSpec):
     init_layers: bool = True
     """Orthogonal initial weights; otherwise uniform in +-1/sqrt(inputs)."""
     fading: str = ""
-    """What the linear layer's activation fades from; empty if it does not."""
+    """Previous activation of the linear layer while it fades in; otherwise empty."""
 
     OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {
         "add_latent_node": "node",
@@ -225,9 +225,9 @@ def _default_kind(leaf: Leaf, *, windows: bool) -> str:
 def _forms(leaf: Leaf) -> dict[str, Any]:
     """Return the forms in which a part of an observation can be read, with its size in each."""
     if leaf.kind == "image":
-        return {"image": leaf.shape, "numbers": leaf.size}
+        return {"image": leaf.shape, "vector": leaf.size}
     is_window = leaf.kind == "vector" and len(leaf.env_shape) == 2
-    return {"numbers": leaf.size, **({"window": leaf.env_shape} if is_window else {})}
+    return {"vector": leaf.size, **({"window": leaf.env_shape} if is_window else {})}
 
 
 def _kind_of(spec: Spec) -> ExtractorKind:
@@ -280,11 +280,11 @@ class EvolvableMultiInput(CompositeModule[MultiInputSpec]):
             if name not in names:
                 raise unknown_name("extractors key", name, names)
         self.extractors, self.fusion = nn.ModuleDict(), nn.ModuleDict()
-        for place, leaf in enumerate(self.inputs):
+        for index, leaf in enumerate(self.inputs):
             if leaf.name in specs:
                 extractor = _build_extractor(specs[leaf.name], leaf, spec.latent_dim)
-                self.extractors[str(place)] = extractor
-                self.fusion[str(place)] = Linear(extractor.num_outputs, num_outputs)
+                self.extractors[str(index)] = extractor
+                self.fusion[str(index)] = Linear(extractor.num_outputs, num_outputs)
             elif leaf.kind == "image":
                 raise ConfigurationError(f"extractors has no entry for {leaf.name!r}, which is an image")
         self.raw = tuple(leaf for leaf in self.inputs if leaf.name not in specs)
@@ -336,7 +336,7 @@ class EvolvableMultiInput(CompositeModule[MultiInputSpec]):
 
     @property
     def parts(self) -> dict[str, EvolvableModule]:
-        return {f"extractors.{place}": cast(EvolvableModule, module) for place, module in self.extractors.items()}
+        return {f"extractors.{index}": cast(EvolvableModule, module) for index, module in self.extractors.items()}
 
     def targets(self, operator: str) -> tuple[tuple[str, ...], str]:
         name, inner = self.spec.split_operator(operator)
@@ -347,9 +347,9 @@ class EvolvableMultiInput(CompositeModule[MultiInputSpec]):
 
     def unit_axes(self) -> UnitAxes:
         axes = super().unit_axes()
-        for place in self.fusion:
-            axes[f"fusion.{place}.weight"] = ("out", f"extractors.{place}.out")
-            axes[f"fusion.{place}.bias"] = ("out",)
+        for index in self.fusion:
+            axes[f"fusion.{index}.weight"] = ("out", f"extractors.{index}.out")
+            axes[f"fusion.{index}.bias"] = ("out",)
         return axes
 
     def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:

@@ -1,6 +1,6 @@
 """The part that SimBa and ResNet share: residual blocks `x + outer(f(inner(x)))` on a stream of one width.
 
-Nothing stands between the blocks, so a block whose outer map is zero changes nothing, whatever f is.
+There is nothing between the blocks, so a block whose outer map is zero changes nothing, whatever f is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The evolvable residual network: one convolution, then blocks x + outer(f(inner(f(x)))), then one linear layer.
 
-After He et al. (2016), with the activations in front of the convolutions, so that nothing stands in the way from the
-first convolution to the last activation.
+After He et al. (2016), with the activations in front of the convolutions, so that the stream
+from the first convolution to the last activation is linear.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class SimBaSpec(ResidualSpec):
 
 
 class Block(nn.Module):
-    """What one block adds to the stream."""
+    """The function of one block, which is added to the stream."""
 
     def __init__(self, width: int, inside: int) -> None:
         super().__init__()

@@ -58,11 +58,11 @@ class Spec:
     @classmethod
     def _bounds_of(cls, field: str, value: Any) -> Iterator[tuple[str, int]]:
         """Return the limits of a field that include a value, or all of a list; none if it is no positive integer."""
-        numbers = value if isinstance(value, (list, tuple)) else (value,)
-        if numbers and all(type(number) is int and number > 0 for number in numbers):
+        values = value if isinstance(value, (list, tuple)) else (value,)
+        if values and all(type(entry) is int and entry > 0 for entry in values):
             low, high = cls.BOUNDS[field]
-            yield low, min(getattr(cls, low), *numbers)
-            yield high, max(getattr(cls, high), *numbers)
+            yield low, min(getattr(cls, low), *values)
+            yield high, max(getattr(cls, high), *values)
 
     @classmethod
     def from_config(cls: type[SpecT], field: str, config: Mapping[str, Any], inputs: Any = None) -> SpecT:

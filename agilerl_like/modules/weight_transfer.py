@@ -39,7 +39,7 @@ class WeightMap(NamedTuple):
 
 
 class TransferResult(NamedTuple):
-    """What a transfer returns besides the weights that it writes."""
+    """Results of a transfer besides the weights that it writes."""
 
     maps: UnitMaps
     """For every changed unit group, the parent's unit of each of the child's units."""
