@@ -118,6 +118,21 @@ def test_callbacks_are_named_in_yaml(monkeypatch, tmp_path):
     assert (tmp_path / "count.txt").read_text() == "1 of at most 5"
 
 
+def test_exception_of_a_callback_is_one_line_with_the_command_to_resume(monkeypatch, tmp_path, capsys):
+    class Fails(Callback):
+        def on_generation(self, run, record):
+            raise KeyError("gone")
+
+    monkeypatch.setitem(registry._REGISTRIES, "callback", mine := Registry("callback"))
+    mine.add("fails", Fails)
+    (tmp_path / "run.yaml").write_text(SHORT_RUN)
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "run.yaml", "--run.name", "one", "--run.callbacks", "[fails]"]) == 75
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Fails.on_generation raised KeyError: 'gone'" in line
+    assert line.endswith("; to resume: agilerl-like resume runs/one")
+
+
 @pytest.mark.parametrize(
     ("callbacks", "message"),
     [

@@ -42,7 +42,7 @@ from agilerl_like.config.bundled import find_config
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
 from agilerl_like.registry import registered
-from agilerl_like.reporting.callback import CallbackList, Reporter
+from agilerl_like.reporting.callback import CallbackError, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.plot import plot_run
@@ -187,7 +187,7 @@ def _run(config: Config, process_group: ProcessGroup, find_folder: Callable[[], 
         except RunFinished as end:
             write_line(f"{end}; to continue it needs {' and '.join(map(BEYOND.__getitem__, end.limits))}")
             return ExitCode.DONE
-        except (EnvStepError, PopulationDivergedError) as error:
+        except (EnvStepError, PopulationDivergedError, CallbackError) as error:
             has_started = run_dir is None or (run_dir / CONFIG).is_file()
             text = f"{error}; to resume: {command}" if has_started else str(error)
             return write_error(type(error)(text), ExitCode.TEMPFAIL)

@@ -1,4 +1,4 @@
-"""Callbacks: how the console, the record files, trackers and users receive the events of a run and ask it to stop.
+"""Callbacks: how the console, the record files, trackers and users receive the events of a run and can stop it.
 
 A run outlives its reporters: one whose pipe is closed or whose disk is full (`OSError`) is dropped with a warning to
 the others. A `DurableReporter` is kept, because it holds the unwritten records in memory and writes them later. Any
@@ -32,7 +32,7 @@ class RunContext:
     env_steps: int = 0
     """Training steps of all members so far."""
     stop_reason: str | None = None
-    """Why a callback asked to stop; None if none did."""
+    """Why a callback requested to stop; None if none did."""
 
     def stop(self, reason: str = "") -> None:
         """End the run as Ctrl-C does, but without an error: it is saved and returned, and can be resumed.
