@@ -28,7 +28,7 @@ from agilerl_like.envs.env_errors import env_errors
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.final_obs_fix import copy_final_obs_in
 from agilerl_like.envs.spaces import Tree, tree_map
-from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv, check_num_actions
+from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 from agilerl_like.envs.vec_env_checks import check_reset, check_step, check_vector_env
 from agilerl_like.envs.vector_infos import InfoSizeMonitor, info_of_env
 from agilerl_like.envs.wrapper_specs import innermost_env, refuse_shared_envs
@@ -85,7 +85,6 @@ class _EnvGroup:
     ended: Array = None  # in the last step; updated for NEXT_STEP only
     any_ended: bool = False
     last_obs: Tree = None
-    actions: Any = None  # pending, if the env has no `step_async`
     infos: Mapping[str, Any] = field(default_factory=dict)  # of the last step
 
 
@@ -150,11 +149,13 @@ class VecEnvAdapter:
         resets_itself = self.autoreset_mode is not AutoresetMode.DISABLED
         self._grouped = cast(_GroupedVectorEnv, env) if _has_env_groups(env) and resets_itself else None
         self._fresh_arrays = self._grouped is not None or _returns_fresh_arrays(self._core)
+        self._pending: Any = None  # actions between `step_async` and `step_wait` of an env without groups
         self._final_obs_missing: Array | None = None  # whether a last observation was missing; tensors only
         self._warnings: set[str] = set()
         self._info_size = InfoSizeMonitor(env)
-        env_groups = (np.arange(self.num_envs),) if self._grouped is None else self._grouped.env_groups
-        self._groups = [_EnvGroup(rows, slice(None)) for rows in env_groups]
+        self._all_rows = _EnvGroup(np.arange(self.num_envs), slice(None))
+        self._groups = [self._all_rows]
+        self._last_stepped = self._groups
 
     def set_num_members(self, num_members: int) -> None:
         """Divide the rows into env groups, each with as many rows of every member; call it before `reset`.
@@ -166,7 +167,8 @@ class VecEnvAdapter:
             if hasattr(self._grouped, "set_num_members"):
                 self._grouped.set_num_members(num_members)
             env_groups = _equal_member_groups(self._grouped.env_groups, self.num_envs, num_members)
-        self._groups = env_groups or [_EnvGroup(np.arange(self.num_envs), slice(0, self.num_envs // num_members))]
+        self._all_rows.columns = slice(0, self.num_envs // num_members)
+        self._groups = env_groups or [self._all_rows]
 
     @property
     def columns(self) -> tuple[slice, ...]:
@@ -192,23 +194,16 @@ class VecEnvAdapter:
             self.autoreset_mode = self._guess_mode()
         obs = self._copied(obs)
         self.action_mask = self._masks.read(info, np.arange(self.num_envs))
-        for group in self._groups:
+        for group in (self._all_rows, *self._groups):
             group.ended, group.any_ended = self.array_backend.zeros(len(group.rows), dtype=np.bool_), False
             group.all_valid = ~group.ended
-            group.last_obs = obs if len(self._groups) == 1 else tree_map(lambda leaf, its=group.rows: leaf[its], obs)
+            is_all = group is self._all_rows
+            group.last_obs = obs if is_all else tree_map(lambda leaf, its=group.rows: leaf[its], obs)
         return obs
 
     def step(self, actions: Any) -> Transition:
-        """Take one action in each env."""
-        if len(self._groups) == 1:
-            self.step_async(0, actions)
-            transition = self.step_wait(0)
-        else:
-            actions = np.asarray(self.array_backend.to_env_actions(actions))
-            check_num_actions(actions, self.num_envs)
-            for index, group in enumerate(self._groups):
-                self.step_async(index, actions[group.rows])
-            transition = self._merge([self.step_wait(index) for index in range(len(self._groups))])
+        """Take one action in each env; do not mix it with `step_async` between two resets."""
+        transition = self._step_all(self.array_backend.to_env_actions(actions))
         self.action_mask = transition.action_mask
         return transition
 
@@ -218,19 +213,24 @@ class VecEnvAdapter:
         if self._grouped is not None and len(self._groups) > 1:
             self._grouped.step_async(group, actions)
         else:
-            self._groups[group].actions = actions
+            self._pending = actions
 
     def step_wait(self, group: int) -> Transition:
         """Return the step of one env group, in the order of its rows."""
-        its = self._groups[group]
+        if self._grouped is None or len(self._groups) == 1:
+            return self._step_all(self._pending)
+        self._last_stepped = self._groups
         with env_errors(self.env, "step"):
-            if self._grouped is not None and len(self._groups) > 1:
-                return self._translate(its, *self._grouped.step_wait(group))
-            result = self.env.step(its.actions)
+            return self._translate(self._groups[group], *self._grouped.step_wait(group))
+
+    def _step_all(self, actions: Any) -> Transition:
+        self._last_stepped = [self._all_rows]
+        with env_errors(self.env, "step"):
+            result = self.env.step(actions)
             if self._unchecked:  # later steps are only checked for their shapes, in `_translate`
                 check_step(result, self.env.single_observation_space, self.num_envs)
                 self._unchecked = False
-            return self._translate(its, *result)
+            return self._translate(self._all_rows, *result)
 
     def check(self) -> None:
         """Report errors in the values of tensors; waits for the device, so it is called once a rollout.
@@ -244,7 +244,7 @@ class VecEnvAdapter:
 
     def last_info(self, row: int, *, ended: bool) -> dict[str, Any]:
         """Return the info of one env's last step; `ended` is True if that step ended its episode."""
-        for group in self._groups:
+        for group in self._last_stepped:
             (index,) = np.nonzero(group.rows == row)
             if len(index):
                 return info_of_env(group.infos, int(index[0]), ended=ended)
@@ -326,31 +326,6 @@ class VecEnvAdapter:
         if self._by_workers and "worker_lost" in info:  # the episode ends here; the action's effect is unknown
             valid &= ~info["worker_lost"]
         return Transition(obs, reward, terminated, truncated, next_obs, valid, mask)
-
-    def _merge(self, pieces: Sequence[Transition]) -> Transition:
-        """Merge the steps of all env groups in the order of the rows."""
-
-        def merge(*arrays: np.ndarray) -> np.ndarray:
-            whole = np.empty((self.num_envs, *arrays[0].shape[1:]), dtype=arrays[0].dtype)
-            for group, array in zip(self._groups, arrays, strict=True):
-                whole[group.rows] = array
-            return whole
-
-        def merged(name: str) -> Tree:
-            return tree_map(merge, *(getattr(piece, name) for piece in pieces))
-
-        def mask_of(piece: Transition) -> np.ndarray:
-            return self._masks.all_allowed(len(piece.valid)) if piece.action_mask is None else piece.action_mask
-
-        obs = merged("obs")
-        masked = any(piece.action_mask is not None for piece in pieces)
-        return Transition(
-            obs,
-            *(merged(name) for name in ("reward", "terminated", "truncated")),
-            next_obs=obs if all(piece.next_obs is piece.obs for piece in pieces) else merged("next_obs"),
-            valid=merged("valid"),
-            action_mask=merge(*map(mask_of, pieces)) if masked else None,
-        )
 
     def _policy_obs(self, obs: Any) -> Tree:
         """Return the policy's entry of the env's observations."""

@@ -122,6 +122,13 @@ class InHalves(VectorEnv):
             whole[part] = piece
         return whole
 
+    def step(self, actions):
+        for part, rows in enumerate(self.env_groups):
+            self.step_async(part, actions[rows])
+        obs, reward, terminated, truncated, infos = zip(*(self.step_wait(part) for part in (0, 1)), strict=True)
+        info = {key: self.together([info[key] for info in infos]) for key in infos[0]}
+        return *map(self.together, (obs, reward, terminated, truncated)), info
+
     def step_async(self, part, actions):
         assert self.sent[part] is None
         self.journal.append(f"send {part}")

@@ -94,13 +94,6 @@ def test_parts_that_cut_members_unlike_step_together():
         def set_num_members(self, num_members):
             super().set_num_members(1)  # the first half of all rows: of three members one and a half
 
-        def step(self, actions):
-            for part, rows in enumerate(self.env_groups):
-                self.step_async(part, actions[rows])
-            obs, reward, terminated, truncated, infos = zip(*(self.step_wait(part) for part in (0, 1)), strict=True)
-            info = {key: self.together([info[key] for info in infos]) for key in infos[0]}
-            return *map(self.together, (obs, reward, terminated, truncated)), info
-
     collector = collector_of(Unlike(MEMBERS * ENVS))
     assert len(collector.groups[""].env_groups) == 1
     whole = collector_of(Beads(MEMBERS * ENVS, np))
