@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agilerl_like import make_vect_envs
 from agilerl_like.algorithms.agent import Agent
+from agilerl_like.envs.observation_wrappers import RenderedPole
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.reporting import Reporter
 
@@ -66,6 +67,13 @@ def test_generations_leave_nothing_behind(tmp_path):
 TIGHT = {"hidden_size": [16], "min_mlp_nodes": 16, "max_mlp_nodes": 32, "max_hidden_layers": 2}
 ENDS = {"head_config": TIGHT, "latent_dim": 16, "max_latent_dim": 24}
 MEMORY = {"hidden_state_size": 16, "max_hidden_state_size": 32, "max_layers": 2, "cell": "GRU"}
+CONVOLUTIONS = {
+    "channel_size": [8, 8],
+    "kernel_size": [3, 3],
+    "max_channel_size": 16,
+    "max_hidden_layers": 3,
+    "max_kernel_size": 5,
+}
 KINDS = {
     "mlp": {"net_config": {**ENDS, "encoder_config": TIGHT}},
     "gru": {
@@ -73,6 +81,7 @@ KINDS = {
         "recurrent": True,
         "max_seq_len": 8,
     },
+    "multi_input": {"net_config": {**ENDS, "encoder_config": {"cnn_config": CONVOLUTIONS, "vector_space_mlp": True}}},
 }
 """Networks within bounds so tight that their number of weights does not grow."""
 
@@ -116,12 +125,13 @@ class HeapWatch(Reporter):
             self.used.append((now.uordblks + now.hblkhd) / 1024)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tier(("mlp", "gru"), tuple(KINDS)))
 def test_the_heap_grows_at_most_a_kilobyte_a_generation(kind, tmp_path):
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
         pytest.skip("mallinfo2 is glibc's, from 2.33 on")
-    env, watch = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="sync"), HeapWatch(mallinfo)
+    wrappers = (RenderedPole,) if kind == "multi_input" else ()
+    env, watch = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="sync", wrappers=wrappers), HeapWatch(mallinfo)
     population = population_for(env, **KINDS[kind])
     tiny_run(
         population,
