@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
-from agilerl_like.algorithms.agent import Agent
+from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.envs import VecEnvAdapter, VecEnvConfig, flat_size
 from agilerl_like.hpo import PopulationView, next_generation
 from agilerl_like.reporting import GenerationRecord, Reporter
@@ -170,7 +170,7 @@ def evolve(
     return max(next_uid, *(birth.uid + 1 for birth in births))
 
 
-def linear_layers(agent: Agent) -> list[tuple[int, int]]:
+def linear_layers(agent: RLAlgorithm) -> list[tuple[int, int]]:
     """Return inputs and outputs of every linear layer: encoder, actor's head, critic's head."""
     spec = agent.architecture
     encoder = (flat_size(agent.observation_space), *spec.encoder.hidden_size, spec.latent_dim)
@@ -179,12 +179,12 @@ def linear_layers(agent: Agent) -> list[tuple[int, int]]:
     return [layer for sizes in (*encoders, *heads) for layer in pairwise(sizes)]
 
 
-def weights(agent: Agent) -> int:
+def weights(agent: RLAlgorithm) -> int:
     """Return how many weights and biases a member has."""
     return sum((inputs + 1) * outputs for inputs, outputs in linear_layers(agent))
 
 
-def flop_per_step(agent: Agent) -> int:
+def flop_per_step(agent: RLAlgorithm) -> int:
     """Return the floating-point operations that one env step of a member costs at least.
 
     A forward pass multiplies and adds once for each weight. A step needs one when it is acted and valued, and in each

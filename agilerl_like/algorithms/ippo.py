@@ -1,16 +1,13 @@
-"""Independent PPO: a team of PPO learners, one for each group of agents, that lives and evolves as one individual.
+"""Independent PPO: a PPO learner for each group of agents; see de Witt et al. 2020, arXiv:2011.09533.
 
-Agents of a group share a policy; to their learner they are more envs of one row. So everything that is computed is
-PPO's, and here is only the book that says whose rows are whose. See de Witt et al. 2020, arXiv:2011.09533.
-
-The subtlety is the count of steps: a learner of A agents sees A rows in each step of each env, so its `learn_step` is A
-times the team's, and all learners of a team are due at once.
+The agents of a group share a policy and count as further rows of each env, so everything is computed as in PPO. A
+learner of A agents reads A rows in each step of each env, so its `learn_step` is A times the algorithm's, and all
+groups are due for an update at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args
 
@@ -19,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.algorithms.agent import WEIGHT, read_architecture
 from agilerl_like.algorithms.agent_groups import (
     Spaces,
     agent_ids_of,
@@ -28,38 +24,38 @@ from agilerl_like.algorithms.agent_groups import (
     net_config_by_group,
     spaces_by_agent,
 )
-from agilerl_like.algorithms.evaluation import EpisodeCallback, GroupPolicy, report_episodes
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.individuals import BasePopulation, make_members
+from agilerl_like.algorithms.evaluation import EpisodeCallback, report_episodes
+from agilerl_like.algorithms.learner import Learner, encoder_of
 from agilerl_like.algorithms.multi_agent_experiences import (
     ByAgent,
     MultiAgentExperiences,
     experiences_of_group,
     get_action_by_agent,
 )
-from agilerl_like.algorithms.population import Population
-from agilerl_like.algorithms.ppo import PPO, check_rollout, fit_batch_to_rollout, with_int_dtype
+from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
+from agilerl_like.algorithms.population import BasePopulation, make_members
 from agilerl_like.algorithms.ppo_config import PPOConfig, validated
-from agilerl_like.algorithms.serialization import read_count, read_multi_agent_spec, to_builtin, whole
+from agilerl_like.algorithms.serialization import read_count, read_multi_agent_spec, read_space
 from agilerl_like.envs.multi_agent.group_env import AgentGroup, Rewards, check_agents
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, ParallelEnv, single_env_vector
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.spaces import space_to_json
 from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
-from agilerl_like.learning.rollout import row_bytes
-from agilerl_like.learning.team import Team
+from agilerl_like.networks.architecture import NetworkSpec, sequence_length
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
-from agilerl_like.resources import check_memory
-from agilerl_like.seeding import Purpose, integer, integers
+from agilerl_like.seeding import Purpose, integers
 from agilerl_like.storage.safe_folder import with_prefix
 
-SETTINGS = tuple(PPOConfig.__dataclass_fields__)
+NO_HISTORY = {"mut": "None", "fitness": [], "scores": [], "steps": [0]}
+"""A learner's history in its document: only the whole algorithm has one."""
+NO_COUNTERS = {"updates": 0, "draws": 0, "variations": 0}
+"""The counters of the whole algorithm in its document: only its learners have some."""
 
 
-class IPPO(EvolvableAlgorithm):
-    """A team of independent PPO learners.
+class IPPO(OnPolicyAlgorithm):
+    """A team of agents with an independent PPO learner for each group of them.
 
     Args:
         observation_spaces: by agent; or a list in the order of `agent_ids`.
@@ -113,78 +109,52 @@ class IPPO(EvolvableAlgorithm):
             spaces_by_agent(name, spaces, ids)
             for name, spaces in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))
         )
-        self._start(
+        config = validated(PPOConfig, settings)
+        self._init_team(
             observed,
             acted,
-            settings=validated(PPOConfig, settings),
-            groups=assign_groups(ids, groups, observed, acted),
-            rewards=rewards,
-            agent_id_one_hot=agent_id_one_hot,
+            assign_groups(ids, groups, observed, acted),
+            rewards,
+            agent_id_one_hot,
+            settings=config,
             index=index,
             hp_config=hp_config,
             num_envs=num_envs,
             device=device if accelerator is None else accelerator.device,
             seed=seed,
         )
-        row = sum(len(ids) * row_bytes(self.agent_groups[group].encoding) for group, ids in self.groups.items())
-        check_memory(f"learn_step={self.learn_step}", self.learn_step, row, "env steps")
-        configs = net_config_by_group(net_config, self.groups)
-        self._check_rollouts()
-        for number, (group, members) in enumerate(self.groups.items()):
-            self.learners[group] = PPO.unbuilt(
-                self.agent_groups[group].single_observation_space,
-                self.agent_groups[group].single_action_space,
-                index=index,
-                hp_config=self._scaled_ranges(group),
-                net_config=configs[group],
-                num_envs=num_envs * len(members),
-                device=self.device,
-                seed=self._seed_of(number),
-                settings={name: self._scaled(name, getattr(self, name), group) for name in SETTINGS},
+        for group, its_config in net_config_by_group(net_config, self.groups).items():
+            rows = self.agent_groups[group]
+            encoding = encoder_of(rows.single_observation_space, config)
+            architecture = NetworkSpec.from_net_config(its_config, encoding.leaves, recurrent=config.recurrent)
+            self.learners[group] = Learner(
+                self,
+                encoding,
+                rows.single_action_space,
+                architecture,
+                max_seq_len=sequence_length(its_config) if config.recurrent else None,
+                **self._place(group),
             )
-        self._check_size()
-        for learner in self.learners.values():
-            learner._make_network()
+        self.check()
+        self._check_memory()
+        self.reinitialize()
 
-    def _check_size(self) -> None:
-        """Raise ConfigurationError unless there is memory for the networks of all groups together."""
-        weights = {group: learner.planned_weights() for group, learner in self.learners.items()}
-        sizes = ", ".join(f"{group}: {count}" for group, count in weights.items())
-        check_memory(
-            f"net_config: the networks of all groups have weights ({sizes}) and",
-            sum(weights.values()),
-            WEIGHT,
-            "weights",
-        )
-
-    def _start(
+    def _init_team(
         self,
         observation_spaces: Mapping[str, gymnasium.Space],
         action_spaces: Mapping[str, gymnasium.Space],
-        *,
-        settings: PPOConfig,
         groups: Mapping[str, tuple[str, ...]],
         rewards: Rewards,
         agent_id_one_hot: bool,
-        index: int,
-        hp_config: HyperparameterConfig | None,
-        num_envs: int,
-        device: str | torch.device,
-        seed: int | None,
+        **arguments: Any,
     ) -> None:
-        self.learners: dict[str, PPO] = {}
-        """The learner of each group."""
-        super().__init__(
-            gymnasium.spaces.Dict(dict(observation_spaces)),
-            gymnasium.spaces.Dict(dict(action_spaces)),
-            index=index,
-            hp_config=with_int_dtype(hp_config),
-            device=device,
-            seed=seed,
+        """Set everything but the learners."""
+        self._init_settings(
+            gymnasium.spaces.Dict(dict(observation_spaces)), gymnasium.spaces.Dict(dict(action_spaces)), **arguments
         )
+        self.learners = {}
         self.agent_ids = tuple(observation_spaces)
-        self.groups = MappingProxyType(dict(groups))
-        """The agents of each group."""
+        self._groups = dict(groups)
         if rewards not in get_args(Rewards):
             raise unknown_name("rewards", rewards, get_args(Rewards))
         if not isinstance(agent_id_one_hot, bool):
@@ -195,43 +165,19 @@ class IPPO(EvolvableAlgorithm):
             group: AgentGroup(ids, observation_spaces[ids[0]], action_spaces[ids[0]], agent_id_one_hot=agent_id_one_hot)
             for group, ids in self.groups.items()
         }
-        """What the learner of each group sees of its agents."""
-        self.num_envs = to_builtin(num_envs)
-        for name in SETTINGS:
-            setattr(self, name, getattr(settings, name))
+        """Converts between each group's agents and its learner's rows."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Numbers may be set at any time, and count for every learner."""
-        super().__setattr__(name, value)
-        if name in SETTINGS or name in ("num_envs", "progress"):
-            for group, learner in self.learners.items():
-                setattr(learner, name, self._scaled(name, value, group))
+    def _place(self, group: str) -> dict[str, Any]:
+        """Return a learner's size and position."""
+        return {"num_agents": len(self.groups[group]), "group_number": [*self.groups].index(group)}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "groups": dict(self.groups)}  # a proxy can be neither copied nor pickled
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, groups=MappingProxyType(state["groups"]))
-
-    def _seed_of(self, number: int) -> int:
-        """The run seed of a group's learner."""
-        return integer(self.seed, Purpose.GROUP, number)
-
-    def _scaled(self, name: str, value: Any, group: str) -> Any:
-        """A setting as a group's learner has it: what counts rows counts all of its agents'."""
-        return value * len(self.groups[group]) if name in ("learn_step", "num_envs") else value
-
-    def _scaled_ranges(self, group: str) -> HyperparameterConfig:
-        scale = len(self.groups[group])
-        return HyperparameterConfig(
-            **{
-                name: replace(r, min=r.min * scale, max=r.max * scale, scale="linear") if name == "learn_step" else r
-                for name, r in self.hp_config.items()
-            }
-        )
+    @property
+    def groups(self) -> Mapping[str, tuple[str, ...]]:
+        """The agents of each group."""
+        return MappingProxyType(self._groups)
 
     def get_group_id(self, agent_id: str) -> str:
-        """Whose policy an agent has: the name of its group.
+        """Return the name of an agent's group.
 
         Raises:
             ConfigurationError: there is no such agent.
@@ -241,8 +187,8 @@ class IPPO(EvolvableAlgorithm):
                 return group
         raise unknown_name("agent_id", agent_id, self.agent_ids)
 
-    def learner_of(self, agent_id: str) -> PPO:
-        """Who decides for an agent; ConfigurationError if there is no such agent."""
+    def learner_of(self, agent_id: str) -> Learner:
+        """Return the learner of an agent's group; ConfigurationError if there is no such agent."""
         return self.learners[self.get_group_id(agent_id)]
 
     @classmethod
@@ -268,104 +214,40 @@ class IPPO(EvolvableAlgorithm):
             make_members(cls, size, observation_spaces, action_spaces, sample=sample_hyperparameters, settings=kwargs)
         )
 
-    # -- the team as one
+    # -- genome and mutation
 
     @property
-    def architecture(self) -> MultiAgentSpec:  # pyright: ignore[reportIncompatibleVariableOverride]  # derived, not set
-        """What its networks are."""
+    def architecture(self) -> MultiAgentSpec:
         return MultiAgentSpec.by_group({group: learner.architecture for group, learner in self.learners.items()})
 
-    @property
-    def parameter_count(self) -> int:
-        return sum(learner.parameter_count for learner in self.learners.values())
-
-    @property
-    def footprint(self) -> int:
-        return sum(learner.footprint for learner in self.learners.values())
-
-    @property
-    def is_finite(self) -> bool:
-        return all(learner.is_finite for learner in self.learners.values())
-
-    @property
-    def custom_networks(self) -> CustomSpec | None:
-        return None
-
-    def settings(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in SETTINGS}
-
     def team_settings(self) -> dict[str, Any]:
-        homes = {agent: group for group, agents in self.groups.items() for agent in agents}
-        return {"groups": homes, "rewards": self.rewards, "agent_id_one_hot": self.agent_id_one_hot}
-
-    def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
-        """As `PPO.repair`; the smallest group has the shortest rollout."""
-        return fit_batch_to_rollout(hyperparameters, self.hp_config, self.num_envs, min(map(len, self.groups.values())))
-
-    def _check_rollouts(self) -> None:
-        """In the team's own numbers: its learners count every agent's steps."""
-        for group, members in self.groups.items():
-            check_rollout(self, len(members), f", agents of {group!r} in each: {len(members)}")
-
-    def check(self) -> None:
-        self._check_rollouts()
-        for learner in self.learners.values():
-            learner.check()
-
-    def reinitialize(self) -> None:
-        for learner in self.learners.values():
-            learner.reinitialize()
-
-    def set_training_mode(self, training: bool) -> None:
-        self.training = training
-        for learner in self.learners.values():
-            learner.set_training_mode(training)
-
-    def advance_rng(self) -> None:
-        super().advance_rng()
-        for learner in self.learners.values():
-            learner.advance_rng()
-
-    def finish_blend(self) -> None:
-        for learner in self.learners.values():
-            learner.finish_blend()
-
-    def genome_to_json(self, genome: Genome) -> dict[str, Any]:
-        return {"hyperparameters": dict(genome.hyperparameters), "architecture": genome.architecture.to_config()}  # pyright: ignore[reportAttributeAccessIssue]  # a MultiAgentSpec
+        group_of_agent = {agent: group for group, agents in self.groups.items() for agent in agents}
+        return {"groups": group_of_agent, "rewards": self.rewards, "agent_id_one_hot": self.agent_id_one_hot}
 
     def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
-        specs = {
-            group: read_architecture(
-                data["architecture"][group], learner.encoding, recurrent=learner.recurrent, networks=None
-            )
-            for group, learner in self.learners.items()
-        }
+        configs = data["architecture"]
+        specs = {group: learner.read_architecture(configs[group]) for group, learner in self.learners.items()}
         return Genome(data["hyperparameters"], MultiAgentSpec.by_group(specs))
 
-    def assign(self, hyperparameters: Mapping[str, int | float]) -> None:
-        for group, learner in self.learners.items():
-            learner.assign({name: self._scaled(name, value, group) for name, value in hyperparameters.items()})
-        super().assign(hyperparameters)
-
-    def _carry_out(self, change: Mutation) -> Mutation:
+    def _mutate_learner(self, change: Mutation) -> Mutation:
         if change.kind == "parameters":
-            done = {group: learner._carry_out(change) for group, learner in self.learners.items()}
+            done = {group: learner.mutate(change) for group, learner in self.learners.items()}
             details = {f"{group}.{name}": x for group, one in done.items() for name, x in one.details.items()}
             return Mutation(change.kind, change.operator, details)
         if change.kind not in ("architecture", "activation"):
             return change
         group, operator = split_operator(change.operator)
-        done_there = self.learners[group]._carry_out(Mutation(change.kind, operator, change.details))
-        return Mutation(done_there.kind, change.operator, done_there.details)
+        one = self.learners[group].mutate(Mutation(change.kind, operator, change.details))
+        return Mutation(one.kind, change.operator, one.details)
 
-    # -- acting, learning and testing by hand
+    # -- hand-written loops
 
     def get_action(self, obs: Mapping[str, Any], infos: Mapping[str, Any] | None = None) -> ByAgent:
         """Act on observations by agent `[N, *shape]`: `(action, log_prob, entropy, value)`, each by agent `[N, …]`.
 
-        As `PPO.get_action`; a single observation is a batch of one, and agents that observe nothing are not asked.
-        `infos[agent]` may have an `action_mask` `[N, choices]`, and `env_defined_actions` `[N, …]`, which are what the
-        agent does wherever they are not nan. Of what was seen before nothing is remembered.
+        As `PPO.get_action`; a single observation is a batch of one, and agents without an observation do not act.
+        `infos[agent]` may have an `action_mask` `[N, choices]`, and `env_defined_actions` `[N, …]`, which replace the
+        agent's actions where they are not NaN. There is no hidden state.
 
         Raises:
             ConfigurationError: an unknown agent, or an observation or mask that does not fit.
@@ -384,12 +266,12 @@ class IPPO(EvolvableAlgorithm):
 
         `experiences` are those of `PPO.learn`, each by agent, and so are `action_masks` and `acting`: flags `[N]` of
         the agents that were there to act, as `infos[agent]["acting"]` had them before the step. Without it an agent is
-        absent where its reward is NaN (AgileRL's placeholder), and counts as acting everywhere else, dead or not.
-        `train_multi_agent_on_policy` finds out by itself.
+        absent where its reward is NaN (AgileRL's placeholder), and counts as acting everywhere else, even when dead.
+        `train_multi_agent_on_policy` knows it from the env.
 
         Raises:
             ConfigurationError: nothing to learn from, an agent that is missing, or shapes that do not fit.
-            PopulationDivergedError: the update of a group left weights that are not finite; they were put back.
+            PopulationDivergedError: a group's update gave weights that are not finite; they were restored.
         """
         return {
             group: learner.learn(
@@ -407,18 +289,17 @@ class IPPO(EvolvableAlgorithm):
         sum_scores: bool = True,
         callback: EpisodeCallback | None = None,
     ) -> float | np.ndarray:
-        """Return what the team earned on average in exactly `loop` episodes, on the same seeds at every call.
+        """Return the mean return of the team in exactly `loop` episodes, on the same seeds at every call.
 
-        That is the sum of all agents, and is appended to `fitness`; without `sum_scores` it is returned group by group.
-        The policy does not explore and nothing is learned. `max_steps` cuts longer episodes. `callback(score, info)` is
-        called for each episode with what the team earned and the infos that the env gave in its last step, by agent, to
-        which `episode_length` is added, in steps.
+        It is the sum of all agents' returns, and is appended to `fitness`; without `sum_scores` each group's is
+        returned. The policy does not explore and nothing is learned. `max_steps` truncates longer episodes.
+        `callback(score, info)` is called for each episode with the team's return and the infos of its last step, by
+        agent, to which `episode_length` is added, in steps.
         """
         if loop < 1:
             raise ConfigurationError(f"loop={loop!r} must be at least 1")
-        made_with = self.settings()["swap_channels"]
-        if made_with is not None and swap_channels != made_with:
-            raise ConfigurationError(f"swap_channels={swap_channels!r}; this team was made with {made_with!r}")
+        if self.swap_channels is not None and swap_channels != self.swap_channels:
+            raise ConfigurationError(f"swap_channels={swap_channels!r}; this team was made with {self.swap_channels!r}")
         adapter = MultiAgentVecEnvAdapter(env if isinstance(env, MultiAgentVectorEnv) else single_env_vector(env))
         seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
         episodes = self.run_episodes(adapter, seeds, max_steps, with_infos=callback is not None)
@@ -429,74 +310,49 @@ class IPPO(EvolvableAlgorithm):
         by_agent = episodes.returns_by_agent
         return np.array([sum(by_agent[agent].mean() for agent in ids) for ids in self.groups.values()])
 
-    # -- testing
-
-    @property
-    def group_policies(self) -> dict[str, GroupPolicy]:
-        return {
-            group: learner.group_policies[""]._replace(layout=self.agent_groups[group])
-            for group, learner in self.learners.items()
-        }
-
     def check_env(self, env: MultiAgentVecEnvAdapter) -> None:
         check_agents(env, self.agent_groups.values())
 
-    # -- copies
+    # -- copies and files
 
-    def _blank(self, index: int) -> IPPO:
-        copy = type(self).__new__(type(self))
-        copy._start(
-            *(
-                {agent: space[agent] for agent in self.agent_ids}
-                for space in (self.observation_space, self.action_space)
-            ),
-            settings=PPOConfig(**self.settings()),
-            groups=self.groups,
-            rewards=self.rewards,
-            agent_id_one_hot=self.agent_id_one_hot,
+    def _init_copy(self, other: IPPO, index: int, seed: int | None = None) -> None:
+        observed, acted = other.observation_space, other.action_space
+        self._init_team(
+            {agent: observed[agent] for agent in other.agent_ids},  # a Dict space may sort its keys
+            {agent: acted[agent] for agent in other.agent_ids},
+            other.groups,
+            other.rewards,
+            other.agent_id_one_hot,
+            **other._arguments(),
             index=index,
-            hp_config=self.hp_config,
-            num_envs=self.num_envs,
-            device=self.device,
-            seed=self.seed,
+            seed=other.seed if seed is None else seed,
         )
-        return copy
-
-    def _inherit(self, other: IPPO) -> None:
-        super()._inherit(other)
-        self.learners = {group: other.learners[group]._heir(self.index) for group in self.groups}
-
-    def _move_out(self) -> None:
-        for learner in self.learners.values():
-            learner._move_out()
-
-    # -- saving
+        self.learners = {group: learner.copy_for(self) for group, learner in other.learners.items()}
 
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Everything about this team: its own facts, and each learner's documents and tensors by its group."""
-        saved = {group: learner.to_documents() for group, learner in self.learners.items()}
         document = {
-            **self.facts(),
+            **self.metadata(),
+            **NO_COUNTERS,
             "agent_ids": list(self.agent_ids),
-            "groups": [[group, list(ids)] for group, ids in self.groups.items()],  # a mapping's order would be lost
+            "groups": [[group, list(ids)] for group, ids in self.groups.items()],  # JSON objects have no order
             "spaces": {
                 group: [space_to_json(space[ids[0]]) for space in (self.observation_space, self.action_space)]
                 for group, ids in self.groups.items()
             },
             "rewards": self.rewards,
             "agent_id_one_hot": self.agent_id_one_hot,
-            "learners": {group: its_document for group, (its_document, _) in saved.items()},
+            "learners": {group: {**NO_HISTORY, **learner.document()} for group, learner in self.learners.items()},
         }
-        return document, {f"{group}/{name}": x for group, (_, tensors) in saved.items() for name, x in tensors.items()}
+        tensors = {
+            f"{group}/{name}": x for group, learner in self.learners.items() for name, x in learner.tensors().items()
+        }
+        return document, tensors
 
-    def _take_after(self, other: IPPO) -> None:
-        """Its learners stay too: a population may hold them."""
-        learners = {group: self.learners.get(group, learner) for group, learner in other.learners.items()}
-        super()._take_after(other)
-        self.learners = learners
-        for number, (group, learner) in enumerate(learners.items()):
-            learner.index, learner.seed = self.index, self._seed_of(number)
-            learner._take_after(other.learners[group])
+    def _sections(self, document: Any, tensors: Any) -> dict[str, tuple[Any, Any]]:
+        if {name.partition("/")[0] for name in tensors} != {*self.groups}:
+            raise ValueError(f"the tensors are not those of groups {[*self.groups]!s:.200}")
+        learners = document["learners"]
+        return {group: (learners[group], with_prefix(tensors, f"{group}/")) for group in self.groups}
 
     @classmethod
     def _from_document(
@@ -504,49 +360,42 @@ class IPPO(EvolvableAlgorithm):
     ) -> IPPO:
         book = read_multi_agent_spec(document)
         team = cls.__new__(cls)
-        team._start(
+        team._init_team(
             book.observation_spaces,
             book.action_spaces,
+            book.groups,
+            document["rewards"],
+            document["agent_id_one_hot"],
             settings=validated(PPOConfig, document["settings"]),
-            groups=book.groups,
-            rewards=document["rewards"],
-            agent_id_one_hot=document["agent_id_one_hot"],
-            index=whole("index", document["index"]),
+            index=read_count(document, "index"),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
             num_envs=read_count(document, "num_envs"),
             device=device,
-            seed=whole("seed", document["seed"]),
+            seed=read_count(document, "seed"),
         )
+        for group, its in team.agent_groups.items():
+            its_document = document["learners"][group]
+            team.learners[group] = Learner.from_document(
+                team, its.single_observation_space, its.single_action_space, its_document, **team._place(group)
+            )
+            team._check_learner(group, its_document)
+        team.check()
         return team
 
-    def _compare(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        self.hp_config.check(self.hyperparameters)
-        if {name.partition("/")[0] for name in tensors} != {*self.groups}:
-            raise ValueError(f"the tensors are not those of groups {[*self.groups]!s:.200}")
-        for group in self.groups:
-            its_document = document["learners"][group]
-            self.learners[group] = PPO.without_weights(its_document, self.device)
-            self._check_learner(group)
-            self.learners[group]._compare(its_document, with_prefix(tensors, f"{group}/"))
-
-    def _check_learner(self, group: str) -> None:
-        """Raise ValueError unless a learner is one of this team's."""
-        wanted = {
-            "index": self.index,
-            "hp_config": self._scaled_ranges(group),
-            "observation_space": self.agent_groups[group].single_observation_space,
-            "action_space": self.agent_groups[group].single_action_space,
-            **{name: self._scaled(name, getattr(self, name), group) for name in ("num_envs", "learn_step")},
+    def _check_learner(self, group: str, document: Mapping[str, Any]) -> None:
+        """Raise ValueError unless a learner's document agrees with its team's."""
+        learner = self.learners[group]
+        found = {
+            **document["settings"],
+            "index": document["index"],
+            "num_envs": document["num_envs"],
+            "hp_config": HyperparameterConfig.from_json(document["hp_config"]),
+            **{name: read_space(document[name]) for name in ("observation_space", "action_space")},
         }
-        for name, value in wanted.items():
-            found = getattr(self.learners[group], name)
-            if found != value:
-                raise ValueError(f"learners: {group}.{name}={found!s:.100}; that of its team is {value!s:.100}")
-
-    def _fill(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        self.load_metadata(document)
-        for group, learner in self.learners.items():
-            learner._fill(document["learners"][group], with_prefix(tensors, f"{group}/"))
+        wanted = {name: getattr(learner, name) for name in found.keys() - document["settings"].keys()}
+        for name, value in {**learner.settings(), **wanted}.items():
+            if name in found and found[name] != value:
+                raise ValueError(f"learners: {group}.{name}={found[name]!s:.100}; that of its team is {value!s:.100}")
 
     # -- AgileRL's other names
 
@@ -589,7 +438,7 @@ class IPPO(EvolvableAlgorithm):
         return self.actors
 
     def evolvable_attributes(self, networks_only: bool = False) -> dict[str, Any]:
-        """What evolution may change, by name: the networks, and the hyperparameters unless `networks_only`."""
+        """Return what may evolve, by name: the networks, and the hyperparameters unless `networks_only`."""
         networks: dict[str, Any] = {"actors": self.actors, "critics": self.critics}
         return networks if networks_only else {**networks, **self.hyperparameters}
 
@@ -608,41 +457,6 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
                         f"{name}={getattr(team, name)} must be that of every team of a population; another one has "
                         f"{getattr(self.agents[0], name)}"
                     )
-        self._by_group = {
-            group: Population([team.learners[group] for team in self.agents]) for group in self.agents[0].groups
-        }
-
-    @property
-    def by_group(self) -> dict[str, Population]:
-        """The learners of each group, in the order of their teams."""
-        return self._by_group
-
-    def join(self, team: Team) -> None:
-        super().join(team)
-        for learners in self.by_group.values():
-            learners.join(team)
-
-    def set_training_mode(self, training: bool) -> None:
-        for team in self.agents:
-            team.training = training
-        for learners in self.by_group.values():
-            learners.set_training_mode(training)
-
-    def reset_noise(self) -> None:
-        for learners in self.by_group.values():
-            learners.reset_noise()
-
-    def set_members(self, heirs: list[IPPO]) -> None:
-        self.agents = heirs
-        for group, learners in self.by_group.items():
-            learners.set_members([team.learners[group] for team in heirs])
-
-    @property
-    def group_policies(self) -> dict[str, GroupPolicy]:
-        return {
-            group: learners.group_policies[""]._replace(layout=self.agents[0].agent_groups[group])
-            for group, learners in self.by_group.items()
-        }
 
 
 Teams = MultiAgentPopulation

@@ -1,173 +1,363 @@
-"""A population: a sequence of agents that act, learn, are tested and evolve as one.
-
-Its members are computed together by one cohort. `act` takes and gives `[P, E, …]` in the order of the members.
-"""
+"""Populations: sequences of agents of one algorithm that act, learn, are tested, evolve and are saved together."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
 import gymnasium
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.algorithms.agent import Agent, custom_spec, values_of
-from agilerl_like.algorithms.evaluation import GroupPolicy
-from agilerl_like.algorithms.individuals import BasePopulation
-from agilerl_like.algorithms.serialization import read_population
+from agilerl_like.algorithms.episode_guard import never
+from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
+from agilerl_like.algorithms.evolvable_algorithm import AlgorithmT, EvolvableAlgorithm, class_by_name
+from agilerl_like.algorithms.learner import custom_spec
+from agilerl_like.algorithms.learner_group import LearnerGroup
+from agilerl_like.algorithms.ppo_config import COMMON
+from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
+from agilerl_like.algorithms.serialization import read_floats, read_population
+from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
+from agilerl_like.hpo import Explorer, Offspring, RLParameter
+from agilerl_like.hpo.evolution import pre_training_mutations
 from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import Rollout
-from agilerl_like.learning.sequences import Cut
-from agilerl_like.learning.team import Team
+from agilerl_like.learning.team import SOLO, Team
 from agilerl_like.learning.update import Report
+from agilerl_like.networks.custom import CustomSpec
+from agilerl_like.resources import check_memory
+from agilerl_like.seeding import Purpose, generator
+from agilerl_like.storage import safe_folder
 
-NOISE_TICKS = 128
-"""Steps for which action noise is drawn at once."""
+PopulationT = TypeVar("PopulationT", bound="BasePopulation")
+Stored: TypeAlias = tuple[dict[str, Any], Mapping[str, Tensor]]
+"""The document and the tensors of one agent."""
+BEST = "champion"
+"""Name of the best agent's document in the folder of a population or a checkpoint."""
+
+MEMBERS_SHOWN = 16
+"""Members that `repr` shows."""
 
 
-class Population(BasePopulation[Agent]):
-    """P agents with one actor and one critic each."""
+class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
+    """P agents of one algorithm, with equal spaces and run seed."""
 
-    kind = Agent
+    kind: type[EvolvableAlgorithm] = EvolvableAlgorithm
+    """The class of its members."""
 
-    def __init__(self, agents: Iterable[Agent]) -> None:
-        super().__init__(agents)
-        self._cohort: Cohort | Apart | None = None
-        self._noise: tuple[Tensor, int] | None = None
-        self._newcomers: set[int] = set()
-        """Places of those who have yet to bring noise of their own into what was drawn for the others."""
+    def __init__(self, agents: Iterable[AlgorithmT]) -> None:
+        self.agents = list(agents)
+        if not self.agents:
+            raise ConfigurationError("a population of 0 agents cannot evolve; size must be at least 1")
+        first = self.agents[0]
+        for agent in self.agents:
+            if not isinstance(agent, self.kind):
+                raise ConfigurationError(
+                    f"{type(agent).__name__} cannot be in {type(self).__name__}; allowed are {self.kind.__name__}"
+                )
+            if type(agent) is not type(first):
+                raise ConfigurationError(
+                    f"agents of a population are of one kind; found {type(first).__name__} and {type(agent).__name__}"
+                )
+            if (agent.observation_space, agent.action_space) != (first.observation_space, first.action_space):
+                raise ConfigurationError("all agents of a population need the same observation_space and action_space")
+        for name in ("seed", *COMMON):
+            values = [getattr(agent, name, None) for agent in self.agents]
+            if any(value != values[0] for value in values):
+                raise ConfigurationError(f"{name}={values} must be the same for all agents of a population")
+        if len({agent.index for agent in self.agents}) < len(self.agents):
+            raise ConfigurationError(
+                f"index={[agent.index for agent in self.agents]} must be different for every agent of a population"
+            )
+        self.fitness: list[float] = []
+        """Each member's last evaluation; empty before the first."""
+        self.best_of_run: AlgorithmT | None = None
+        """A copy of the best agent of any generation of a run, confirmed on new episodes."""
+        self.team: Team = SOLO
+        """The processes that share the envs of each member."""
+        self.by_group = {group: LearnerGroup(self, group) for group in first.learners}
+        """The learners of each group of agents, in the order of the members."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What `copy` and `pickle` take of it: the copies of its members have a cohort yet to come."""
-        return {**vars(self), "_cohort": None}
+    def __repr__(self) -> str:
+        tested = [agent.fitness[-1] for agent in self.agents if agent.fitness and np.ndim(agent.fitness[-1]) == 0]
+        best = f"best fitness {max(map(sortable_fitness, tested)):.4g}" if tested else "not tested yet"
+        members = "".join(f"\n  {agent!r}," for agent in self.agents[:MEMBERS_SHOWN])
+        more = f"\n  … {len(self) - MEMBERS_SHOWN} more" if len(self) > MEMBERS_SHOWN else ""
+        return f"{type(self).__name__}({len(self)} x {self.agents[0].algo}, {best}:{members}{more}\n)"
+
+    # -- a sequence
+
+    @overload
+    def __getitem__(self, place: int) -> AlgorithmT: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[AlgorithmT]: ...
+    def __getitem__(self, place: int | slice) -> AlgorithmT | list[AlgorithmT]:
+        return self.agents[place]
+
+    def __len__(self) -> int:
+        return len(self.agents)
+
+    def __iter__(self) -> Iterator[AlgorithmT]:
+        return iter(self.agents)
 
     @property
-    def by_group(self) -> dict[str, Population]:
-        """This population: the only group, without a name."""
-        return {"": self}
-
-    # -- the cohort
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.agents[0].seed
 
     @property
-    def cohort(self) -> Cohort | Apart:
-        """What computes the members, together or apart; made again where one has changed its structure or network."""
-        homes = [] if self._cohort is None else self._cohort.homes
-        if len(homes) != len(self) or not all(map(Agent.is_attached, self.agents, homes)):
-            self._cohort = self._settle()
-        return cast(Cohort, self._cohort)
-
-    def _settle(self) -> Cohort | Apart:
-        return Apart([_home([agent], self.team) for agent in self]) if self._is_apart else _home(self, self.team)
+    def device(self) -> torch.device:
+        """The device of all tensors."""
+        return self.agents[0].device
 
     @property
-    def _is_apart(self) -> bool:
-        return self.agents[0].execution.per_member
+    def best(self) -> AlgorithmT:
+        """The best agent of any generation of a run, confirmed on new episodes; without a run, the fittest.
+
+        It is a copy from the time of that evaluation: the member may have trained on, mutated or been replaced since.
+        """
+        return self.fittest if self.best_of_run is None else self.best_of_run
+
+    @property
+    def fittest(self) -> AlgorithmT:
+        """The member with the highest last fitness; of equal ones, the one with the lowest index."""
+        return max(
+            self.agents,
+            key=lambda agent: (sortable_fitness(agent.fitness[-1]) if agent.fitness else -np.inf, -agent.index),
+        )
+
+    # -- learners
+
+    def join(self, team: Team) -> None:
+        """Share the envs of each member with other processes, which hold the same members."""
+        self.team = team
 
     def set_training_mode(self, training: bool) -> None:
-        """Switch every member between exploring and acting as well as it can."""
-        self.cohort.train(training)
+        """Switch every member between exploration and evaluation."""
+        for learners in self.by_group.values():
+            learners.cohort.train(training)
         for agent in self.agents:
             agent.set_training_mode(training)
 
-    # -- acting
+    def reset_noise(self) -> None:
+        """Drop the action noise drawn ahead, so that what follows does not depend on how much of it was used."""
+        for learners in self.by_group.values():
+            learners.reset_noise()
+
+    def set_members(self, agents: list[AlgorithmT]) -> None:
+        """Replace the members; those that stay keep the action noise drawn ahead for them."""
+        changed = [i for i, (new, old) in enumerate(zip(agents, self.agents, strict=True)) if new is not old]
+        self.agents = agents
+        for learners in self.by_group.values():
+            learners.reset_noise(changed)
+
+    # -- evaluation
+
+    @property
+    def training(self) -> bool:
+        """Whether the members explore."""
+        return self.agents[0].training
+
+    @property
+    def group_policies(self) -> dict[str, GroupPolicy]:
+        """The policy of each group of agents, which acts in equal blocks of rows, one for each member."""
+        layouts = self.agents[0].agent_groups
+        return {
+            group: GroupPolicy(its.best_actions, its[0].encoding, its.initial_hidden_state, layouts[group])
+            for group, its in self.by_group.items()
+        }
+
+    def run_episodes(
+        self,
+        env: EvalEnv,
+        seeds: Sequence[int],
+        max_steps: int | None = None,
+        *,
+        should_stop: Callable[[], bool] = never,
+    ) -> Episodes:
+        """Run one episode for each seed and each member, without exploration.
+
+        The members' envs are equal blocks of the env's rows.
+        """
+        self.agents[0].check_env(env)
+        with eval_mode(self):
+            return evaluate(
+                self.group_policies.values(),
+                env,
+                seeds,
+                members=len(self),
+                max_steps=max_steps,
+                should_stop=should_stop,
+            )
+
+    # -- evolution
+
+    def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
+        """Return legal values for hyperparameters that depend on each other, by the rules of all members."""
+        return self.agents[0].repair(hyperparameters)
+
+    def evolve(
+        self, offspring: Sequence[Offspring], parents: Mapping[int, AlgorithmT] | None = None
+    ) -> tuple[Offspring, ...]:
+        """Replace each member by its offspring; return the offspring with the mutations that were applied.
+
+        `parents` are the agents that `parent_slot` refers to: the members themselves, if this is the whole population.
+        All children are made before any member is replaced, so every parent is available to all of its children.
+        """
+        for agent in self.agents:
+            agent.finish_blend()
+        parents = dict(enumerate(self.agents)) if parents is None else parents
+        agents: list[AlgorithmT] = []
+        done: list[Offspring] = []
+        for one in offspring:
+            parent = parents[one.parent_slot]
+            if one.survives and all(change.kind == "none" for change in one.mutations):
+                agents.append(parent)
+                done.append(one)
+                continue
+            child, changes = parent.make_offspring(one)
+            agents.append(child)
+            done.append(replace(one, genome=child.genome, mutations=changes))
+        self.set_members(agents)
+        return tuple(done)
+
+    def mutate(self: PopulationT, mutations: Explorer, *, pre_training: bool = False) -> PopulationT:
+        """Mutate every member but the fittest (all of them with `pre_training`), in place; return the population.
+
+        Mutations are drawn by `rand_seed`; without one, those before training are drawn by the population's seed.
+        """
+        if pre_training and mutations.rand_seed is None:
+            self.evolve(
+                pre_training_mutations(
+                    [agent.genome for agent in self.agents],
+                    [agent.index for agent in self.agents],
+                    [agent.hp_config for agent in self.agents],
+                    explorer=mutations,
+                    seed=self.seed,
+                    repair=self.repair,
+                )
+            )
+            return self
+        spared = None if mutations.mutate_elite or pre_training else self.fittest
+        for agent in self.agents:
+            if agent is not spared:
+                agent.mutate(mutations, mutations.manual_rng, pre_training=pre_training)
+        return self
+
+    def clone_selected(self: PopulationT, parents: Sequence[int] | np.ndarray) -> PopulationT:
+        """Return a population of clones of these parents; the first clone of each keeps its index."""
+        spare = max(agent.index for agent in self.agents) + 1
+        seen: set[int] = set()
+        agents = []
+        for parent in map(int, parents):
+            index = None if parent not in seen else spare
+            spare += parent in seen
+            seen.add(parent)
+            agents.append(self.agents[parent].clone(index=index))
+        return type(self)(agents)
+
+    # -- files
+
+    def to_documents(self) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
+        """Return everything about the population: documents by name, and tensors by name."""
+        best = None if self.best_of_run is None else self.best_of_run.to_documents()
+        return population_documents([agent.to_documents() for agent in self.agents], self.fitness, best)
+
+    def save_checkpoint(self, path: str | os.PathLike[str], **more: Any) -> Path:
+        """Write all members to one folder; `more` are further documents by name."""
+        documents, tensors = self.to_documents()
+        return safe_folder.write_folder(path, "population", {**documents, **more}, tensors)
+
+    @classmethod
+    def load(cls: type[PopulationT], path: str | os.PathLike[str], device: str | torch.device = "cpu") -> PopulationT:
+        """Load a population that `save_checkpoint` wrote, or that of a checkpoint, or the last one of a run.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged or foreign.
+        """
+        return cls.from_documents(*read_population(path), device=device, where=str(path))
+
+    @classmethod
+    def from_documents(
+        cls: type[PopulationT],
+        documents: Mapping[str, Any],
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        *,
+        device: str | torch.device,
+        where: str,
+        networks: CustomSpec | None = None,
+    ) -> PopulationT:
+        """Build the population that `to_documents` described.
+
+        Raises:
+            CheckpointError: it does not fit together.
+        """
+        names = sorted(name for name in documents if name.startswith("member-"))
+        facts = documents.get("population")
+        if not isinstance(facts, dict) or facts.get("size") != len(names):
+            raise CheckpointError(f"path={where!r} does not hold as many members as it says: {json.dumps(facts)[:200]}")
+        kind = class_by_name(facts.get("algorithm"), where, cls.kind)
+        agents = [
+            kind.from_documents(
+                documents[name], tensors.get(name, {}), device=device, where=f"{where}/{name}", networks=networks
+            )
+            for name in names
+        ]
+        try:
+            population = cls(agents)
+            population.fitness = read_floats(facts, "fitness")
+            if BEST in documents:
+                population.best_of_run = kind.from_documents(
+                    documents[BEST], tensors.get(BEST, {}), device=device, where=f"{where}/{BEST}", networks=networks
+                )
+        except (ConfigurationError, LookupError, TypeError, ValueError) as error:
+            raise CheckpointError(f"path={where!r} does not fit together: {error!s:.500}") from error
+        return population
+
+
+class Population(BasePopulation[RLAlgorithm]):
+    """P single agents. `act` and `learn` take tensors `[P, E, …]` in the order of the members."""
+
+    kind = RLAlgorithm
+
+    @property
+    def learners(self) -> LearnerGroup:
+        """The members' learners, which act and learn together."""
+        return next(iter(self.by_group.values()))
+
+    @property
+    def cohort(self) -> Cohort | Apart:
+        """What computes the members; rebuilt after a member got another network."""
+        return self.learners.cohort
+
+    @property
+    def initial_hidden_state(self) -> Tensor:
+        """The hidden state at the start of an episode: zeros `[M, K, H]`, large enough for every member."""
+        return self.learners.initial_hidden_state
 
     def act(
         self, observations: Tensor, state: Tensor, mask: Tensor | None = None, noise: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Raw actions `[P, E, A]` for encoded observations `[P, E, D]` and masks `[P, E, choices]`.
-
-        `state` `[P, E, M, K, H]` is what is remembered of the episode so far; what is remembered then comes back with
-        the actions. Without noise `[P, E, …]` they are the most likely ones.
-        """
-        return self.cohort.act(observations, state, noise, mask)
-
-    @property
-    def initial_hidden_state(self) -> Tensor:
-        """What is remembered when an episode begins: zeros `[M, K, H]`, with room for what any member remembers."""
-        return torch.zeros(self.cohort.state_shape, dtype=self.agents[0].network.dtype, device=self.device)
-
-    def next_noise(self, envs: int) -> Tensor:
-        """The action noise `[P, E, …]` of the next step, from each member's own stream."""
-        block, used = self._noise or (None, 0)
-        if block is not None and block.shape[2] != envs:
-            block = None
-        if block is None or used == len(block):
-            last: list[Tensor | None] = [None] * len(self) if block is None else [*block[-1]]
-            for place in self._newcomers:
-                last[place] = None
-            blocks = [_noise_block(agent, envs, before) for agent, before in zip(self.agents, last, strict=True)]
-            block, used = torch.stack(blocks, 1), 0
-        else:
-            for place in self._newcomers:
-                block[:, place] = _noise_block(self.agents[place], envs, None)
-        self._noise, self._newcomers = (block, used + 1), set()
-        return block[used]
-
-    def reset_noise(self) -> None:
-        self._noise = None
-
-    def to_env(self, raw: Tensor) -> Tensor:
-        """The env's actions `[P E, …]` for raw actions `[P, E, A]`, on the device."""
-        in_env = self.agents[0].distribution.in_env
-        if self._is_apart:  # even what is done number by number may be done otherwise at another place
-            return torch.cat([in_env(its.clone()) for its in raw])
-        return in_env(raw.reshape(-1, raw.shape[-1]))
-
-    # -- learning
+        """Return raw actions and the next hidden state; see `LearnerGroup.act`."""
+        return self.learners.act(observations, state, mask, noise)
 
     def learn(self, places: Sequence[int], window: Callable[[list[int], int], Rollout]) -> dict[int, Report]:
-        """Let some members learn; `window(places, steps)` gives their rollouts.
-
-        Members with rollouts and minibatches of equal size learn together. Returns a report `[1]` for each place.
-        """
-        reports: dict[int, Report] = {}
-        due: dict[tuple[int, int, Cut, bool], list[int]] = {}
-        for place in places:
-            agent = self.agents[place]
-            alike = (agent.rollout_steps, agent.batch_size, agent.cut, agent.network.is_recurrent)
-            due.setdefault(alike, []).append(place)
-        for (steps, batch_size, cut, _), together in due.items():
-            agents = [self.agents[place] for place in together]
-            rollout = self.team.whole(window(together, steps))
-
-            def shuffle(epoch: int, count: int, agents: list[Agent] = agents) -> Tensor:
-                return torch.stack([agent.shuffle(epoch, count) for agent in agents]).to(self.device)
-
-            report = self.cohort.learn(
-                together, rollout, values_of(agents), batch_size=batch_size, cut=cut, shuffle=shuffle
-            )
-            numbers = torch.stack(report).cpu()  # one exchange with the host for all members
-            for i, (place, agent) in enumerate(zip(together, agents, strict=True)):
-                agent.after_update(rollout.of_members(torch.tensor([i], device=self.device)))
-                reports[place] = Report(*numbers[:, i : i + 1])
-        return reports
-
-    # -- testing
-
-    @property
-    def group_policies(self) -> dict[str, GroupPolicy]:
-        def policy(encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
-            shape = len(self), -1
-            its_mask = None if mask is None else mask.unflatten(0, shape)
-            actions, after = self.act(encoded.unflatten(0, shape), state.unflatten(0, shape), its_mask)
-            return self.to_env(actions), after.flatten(0, 1)
-
-        return {"": GroupPolicy(policy, self.agents[0].encoding, self.initial_hidden_state)}
+        """Update some members; see `LearnerGroup.learn`."""
+        return self.learners.learn(places, window)
 
     def test(self, env: gymnasium.vector.VectorEnv, **kwargs: Any) -> list[float]:
-        """Test every member as `Agent.test` does, and return the mean scores."""
+        """Test every member as `PPO.test` does, and return the mean scores."""
         self.fitness = [agent.test(env, **kwargs) for agent in self.agents]
         return self.fitness
 
-    def set_members(self, heirs: list[Agent]) -> None:
-        before, self.agents = self.agents, heirs
-        self._newcomers |= {place for place, (new, old) in enumerate(zip(heirs, before, strict=True)) if new is not old}
-
     @classmethod
-    def load(
+    def load(  # pyright: ignore[reportIncompatibleMethodOverride]  # more keywords
         cls,
         path: str | os.PathLike[str],
         device: str | torch.device = "cpu",
@@ -177,7 +367,7 @@ class Population(BasePopulation[Agent]):
     ) -> Population:
         """Load a population that `save_checkpoint` wrote, or that of a checkpoint, or the last one of a run.
 
-        Networks of your own must be given again.
+        A user's own networks must be given again.
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
@@ -186,23 +376,85 @@ class Population(BasePopulation[Agent]):
         return cls.from_documents(*read_population(path), device=device, where=str(path), networks=networks)
 
 
-def _home(agents: Sequence[Agent], team: Team) -> Cohort:
-    """Let agents live in a cohort of their own."""
-    first = agents[0]
-    cohort = Cohort(
-        [agent.network for agent in agents],
-        [agent.moments for agent in agents],
-        build=lambda place, spec: agents[place].build(spec),
-        execution=first.execution,
-        batch_size=sum(agent.batch_size for agent in agents) / len(agents),
-        team=team,
+def make_members(
+    kind: type[AlgorithmT],
+    size: int,
+    observation_space: Any,
+    action_space: Any,
+    *,
+    sample: bool,
+    settings: dict[str, Any],
+) -> list[AlgorithmT]:
+    """Make `size` agents of one algorithm and run seed; with `sample` all but the first draw their hyperparameters.
+
+    The first one keeps the values given, moved into their ranges, so that they are part of the search.
+    """
+    if not isinstance(size, int) or size < 1:
+        raise ConfigurationError(f"size={size!r} must be an integer of at least 1")
+    if "index" in settings:
+        raise ConfigurationError("index is given by the population, from 0 on; leave it out")
+    if sample:  # the values given may lie outside of the ranges
+        ranges = settings.get("hp_config") or {}
+        settings = settings | {name: _start_in(range_, settings.get(name)) for name, range_ in ranges.items()}
+    make = cast("Callable[..., AlgorithmT]", kind)
+    first = make(observation_space, action_space, index=0, **settings)
+    check_memory(f"size={size}", size, first.footprint, "members")
+    settings = settings | {"seed": first.seed}
+    agents = [first, *(make(observation_space, action_space, index=i, **settings) for i in range(1, size))]
+    if sample:
+        for agent in agents[1:]:
+            draw = agent.hp_config.sample(generator(agent.seed, Purpose.INITIAL_HYPERPARAMETERS, agent.index))
+            agent.set_hyperparameters(agent.repair({**agent.genome.hyperparameters, **draw}))
+    return agents
+
+
+def _start_in(range_: RLParameter, value: Any) -> Any:
+    """Return the nearest value in a range, any for None; the constructor checks values that are no numbers."""
+    if value is None:
+        return range_.min
+    return range_.clip(value) if isinstance(value, int | float) else value
+
+
+def population_documents(
+    members: Sequence[Stored], fitness: Sequence[float], best: Stored | None = None
+) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
+    """Return a population's documents and tensors by name, given what `to_documents` of each agent returned."""
+    stored = {f"member-{place:03d}": member for place, member in enumerate(members)}
+    stored |= {} if best is None else {BEST: best}
+    facts = {"algorithm": members[0][0]["algorithm"], "size": len(members), "fitness": list(fitness)}
+    documents = {"population": facts, **{name: document for name, (document, _) in stored.items()}}
+    return documents, {name: tensors for name, (_, tensors) in stored.items()}
+
+
+def replace_diverged(population: BasePopulation, diverged: Sequence[int], uids: Sequence[int]) -> list[tuple[int, int]]:
+    """Replace members that are not finite any more by clones of the best finite one, with the given uids.
+
+    Returns (place, parent's place) for each.
+
+    Raises:
+        PopulationDivergedError: all of them have diverged.
+    """
+    if not diverged:
+        return []
+    healthy = [place for place in range(len(population)) if place not in diverged]
+    if not healthy:
+        raise PopulationDivergedError(
+            "every member's loss or weights are not finite: lower lr, or look at the rewards and observations"
+        )
+    parent = max(
+        healthy,
+        key=lambda place: (
+            sortable_fitness(population[place].fitness[-1]) if population[place].fitness else -np.inf,
+            -place,
+        ),
     )
-    cohort.train(first.training)
-    for row, agent in enumerate(agents):
-        agent.join(cohort, row)
-    return cohort
+    agents = list(population)
+    for place, uid in zip(diverged, uids, strict=True):
+        agents[place] = population[parent].clone(index=uid)
+    population.set_members(agents)
+    return [(place, parent) for place in diverged]
 
 
-def _noise_block(agent: Agent, envs: int, before: Tensor | None) -> Tensor:
-    """The agent's noise `[ticks, E, …]` of the next steps, after the step `before` `[E, …]` if there was one."""
-    return agent.correlated(agent.noise((NOISE_TICKS, envs)), before)
+def sortable_fitness(fitness: float) -> float:
+    """Return the fitness for comparisons: the lowest if it is not finite."""
+    return fitness if np.isfinite(fitness) else -np.inf

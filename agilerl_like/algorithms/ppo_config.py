@@ -6,7 +6,9 @@ members that are computed together; *structural* ones decide shapes or counts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -14,6 +16,7 @@ from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAda
 from pydantic.dataclasses import dataclass
 
 from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import Schedule, check_schedules, schedules_to_json
 from agilerl_like.learning.execution import Precision
@@ -110,13 +113,16 @@ class PPOConfig:
     many threads; slower; one for all members."""
 
 
+SETTINGS = tuple(PPOConfig.__dataclass_fields__)
+"""The names of all settings."""
+
 NUMERIC = tuple(
     name
-    for name in PPOConfig.__dataclass_fields__
-    if not isinstance(PPOConfig.__dataclass_fields__[name].default, bool | str)
+    for name in SETTINGS
+    if not isinstance(getattr(PPOConfig, name), bool | str)
     and name not in ("max_seq_len", "swap_channels", "schedules")
 )
-"""Settings that a member may have evolved."""
+"""Settings that may evolve."""
 
 COMMON = (
     "normalize_images",
@@ -126,7 +132,41 @@ COMMON = (
     "precision",
     "per_member",
 )
-"""Settings that all members of a population have alike: they do not evolve, and one computation serves everybody."""
+"""Settings that are equal for all members of a population: they do not evolve, because one computation serves all."""
+
+
+class PPOAttributes:
+    """The settings of `PPOConfig` as attributes of an algorithm; a value that is set counts from the next update."""
+
+    batch_size: int
+    lr: float
+    learn_step: int
+    gamma: float
+    gae_lambda: float
+    action_std_init: float
+    action_std_min: float
+    action_std_max: float
+    action_noise_correlation: float
+    clip_coef: float
+    clip_coef_vf: float | None
+    ent_coef: float
+    vf_coef: float
+    max_grad_norm: float
+    target_kl: float | None
+    update_epochs: int
+    share_encoders: bool
+    normalize_observation: bool
+    normalize_value: bool
+    normalize_images: bool
+    swap_channels: bool | None
+    recurrent: bool
+    max_seq_len: int | None
+    bptt_sequence_type: BPTTSequenceType
+    squash_output: bool
+    compile: bool
+    precision: Precision
+    schedules: Mapping[str, Schedule]
+    per_member: bool
 
 
 @cache
@@ -159,3 +199,74 @@ def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), 
         else:
             problems.append(f"{field}={found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}")
     return ConfigurationError("; ".join(problems))
+
+
+def check_ranges(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
+    """Raise ConfigurationError unless the ranges are those of settings that may evolve, and their bounds are legal."""
+    for name in hp_config:
+        if name not in NUMERIC:
+            raise ConfigurationError(
+                f"hp_config {name!r} is not a number of PPO that can evolve; allowed are {', '.join(NUMERIC)}"
+            )
+        for bound in ("min", "max"):
+            changed = {**settings, name: getattr(hp_config[name], bound)}
+            validated(PPOConfig, changed, named=f"hp_config.{name}.{bound}")
+    hp_config.check({name: settings[name] for name in hp_config})
+    low = hp_config["action_std_min"].max if "action_std_min" in hp_config else settings["action_std_min"]
+    high = hp_config["action_std_max"].min if "action_std_max" in hp_config else settings["action_std_max"]
+    if low > high:
+        raise ConfigurationError(f"action_std_min={low} must not be greater than action_std_max={high}")
+
+
+def check_rollout(
+    settings: dict[str, Any], hp_config: HyperparameterConfig, num_envs: int, agents: int = 1, named: str = ""
+) -> None:
+    """Raise ConfigurationError unless a minibatch is no larger than a rollout, and can stay so.
+
+    There are `agents` in each env; `named` describes them in a message.
+    """
+    if not isinstance(num_envs, int) or num_envs < 1:
+        raise ConfigurationError(f"num_envs={num_envs!r} must be a positive integer")
+    learn_step, batch_size = settings["learn_step"], settings["batch_size"]
+    steps = math.ceil(learn_step / num_envs)
+    most = steps * num_envs * agents
+    if batch_size > most:
+        raise ConfigurationError(
+            f"batch_size={batch_size} is larger than the rollout of learn_step={learn_step} "
+            f"({steps} steps of num_envs={num_envs}{named}): allowed are at most {most}"
+        )
+    smallest = hp_config["batch_size"].min if "batch_size" in hp_config else batch_size
+    longest = hp_config["learn_step"].max if "learn_step" in hp_config else learn_step
+    if smallest > math.ceil(longest / num_envs) * num_envs * agents:
+        raise ConfigurationError(f"batch_size={smallest} never fits into learn_step={longest}{named}")
+
+
+def fit_batch_to_rollout(
+    hyperparameters: dict[str, int | float], hp_config: HyperparameterConfig, num_envs: int, agents: int = 1
+) -> dict[str, int | float]:
+    """Return hyperparameters whose minibatch is no larger than the rollout of `num_envs` envs of `agents` agents.
+
+    The minibatch shrinks if it may evolve, else the rollout grows; both stay in their ranges, in which `check_rollout`
+    has made sure of a solution.
+    """
+    values = dict(hyperparameters)
+    rollout = math.ceil(values["learn_step"] / num_envs) * num_envs * agents
+    if values["batch_size"] <= rollout:
+        return values
+    sizes, lengths = hp_config.get("batch_size"), hp_config.get("learn_step")
+    if sizes is not None:
+        largest = 2 ** (rollout.bit_length() - 1) if sizes.scale == "power_of_two" else rollout
+        values["batch_size"] = sizes.clip(largest)
+    if lengths is not None and values["batch_size"] > rollout:
+        needed = math.ceil(values["batch_size"] / agents)
+        if lengths.scale == "power_of_two":
+            needed = 2 ** (needed - 1).bit_length()
+        values["learn_step"] = lengths.clip(needed)  # which is rounded up to a whole step of every env
+    return values
+
+
+def with_int_dtype(hp_config: HyperparameterConfig | None) -> HyperparameterConfig:
+    """Return the ranges with dtype int for settings that are integers, whatever dtype they were given."""
+    ranges = dict(hp_config or {})
+    counts = [name for name in ranges if name in NUMERIC and isinstance(getattr(PPOConfig, name), int)]
+    return HyperparameterConfig(**{**ranges, **{name: replace(ranges[name], dtype=int) for name in counts}})

@@ -80,15 +80,12 @@ def read_count(document: Mapping[str, Any], name: str) -> int:
 
 
 class History(NamedTuple):
-    """The past of an agent: its `mut`, one entry of `fitness`, `scores` and `steps` for each test, and its counters."""
+    """The history of an agent: its `mut`, and one entry of `fitness`, `scores` and `steps` for each test."""
 
     mut: str
     fitness: list[Any]
     scores: list[Any]
     steps: list[int]
-    updates: int
-    draws: int
-    variations: int
 
 
 def read_history(document: Mapping[str, Any]) -> History:
@@ -102,9 +99,6 @@ def read_history(document: Mapping[str, Any]) -> History:
         fitness=read_floats(document, "fitness"),  # what selection compares
         scores=read_test_entries(document, "scores"),
         steps=[whole("steps", entry) for entry in document["steps"]] or [0],
-        updates=read_count(document, "updates"),
-        draws=read_count(document, "draws"),
-        variations=read_count(document, "variations") if "variations" in document else 0,  # absent in older files
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.serialization import read_agent
 from agilerl_like.cli.output import checked_seed, write_line
@@ -75,7 +75,7 @@ def _saved(path: Path) -> EvolvableAlgorithm:
     """Load an agent of the class that its file names."""
     document, _ = read_agent(path)
     algorithm = document.get("algorithm") if isinstance(document, dict) else None
-    return EvolvableAlgorithm.class_by_name(algorithm, str(path)).load(path)
+    return class_by_name(algorithm, str(path)).load(path)
 
 
 def _as_one(space: Any) -> gymnasium.Space:

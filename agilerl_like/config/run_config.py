@@ -15,8 +15,8 @@ import torch
 from pydantic import AfterValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, resolve_device
-from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.config.schema import (

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agilerl_like.algorithms.individuals import BEST, BasePopulation, population_documents
+from agilerl_like.algorithms.population import BEST, BasePopulation, population_documents
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError
 from agilerl_like.hpo.history import History

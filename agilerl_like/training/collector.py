@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.algorithms.individuals import BasePopulation
-from agilerl_like.algorithms.population import Population
+from agilerl_like.algorithms.learner_group import LearnerGroup
+from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
@@ -165,7 +165,7 @@ class Collector:
 class GroupCollector:
     """Steps one group of agents in the rows of its env."""
 
-    def __init__(self, population: Population, env: VecEnvAdapterProtocol, timer: PhaseTimer) -> None:
+    def __init__(self, population: LearnerGroup, env: VecEnvAdapterProtocol, timer: PhaseTimer) -> None:
         members, first = len(population), population[0]
         if (env.single_observation_space, env.single_action_space) != (first.observation_space, first.action_space):
             raise ConfigurationError(

@@ -20,8 +20,8 @@ import numpy as np
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evaluation import eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
+from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, generator, integers

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from agilerl_like.algorithms.individuals import BasePopulation
-from agilerl_like.algorithms.population import Population
+from agilerl_like.algorithms.population import BasePopulation, Population
 from agilerl_like.envs.cartpole import is_native_cartpole, with_per_env_seeds
 from agilerl_like.envs.distinct_envs import num_distinct_envs, round_up_to_sets
 from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_env

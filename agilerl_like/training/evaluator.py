@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from agilerl_like.algorithms.episode_guard import never
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.individuals import BasePopulation
+from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.training.sharding import ShardedPopulation
 
 

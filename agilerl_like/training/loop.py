@@ -22,7 +22,7 @@ import torch
 
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.individuals import BasePopulation, replace_diverged, sortable_fitness
+from agilerl_like.algorithms.population import BasePopulation, replace_diverged, sortable_fitness
 from agilerl_like.distributed.process_group import SerializedAgent
 from agilerl_like.distributed.signals import StopRequests, first_signal
 from agilerl_like.hpo import Explorer, History, Offspring, PopulationView, Selection, Trial, next_generation

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from agilerl_like.algorithms.individuals import BasePopulation
 from agilerl_like.algorithms.ippo import MultiAgentPopulation
+from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.factory import VecEnvConfig
 from agilerl_like.envs.multi_agent.group_env import MultiAgentStepSync

@@ -11,8 +11,7 @@ from typing import Any, cast
 import gymnasium
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.individuals import BasePopulation
-from agilerl_like.algorithms.population import Population
+from agilerl_like.algorithms.population import BasePopulation, Population
 from agilerl_like.distributed.process_group import process_group_of
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.errors import ConfigurationError

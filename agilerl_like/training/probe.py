@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 
 from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.envs.factory import make_vect_envs
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
@@ -114,15 +115,17 @@ def _probe_settings(probe: Probe | MultiAgentProbe, action_space: Any) -> dict[s
 
 
 def _answers(probe: Probe | MultiAgentProbe, agent: PPO | IPPO) -> Iterator[Answer]:
+    agent.set_training_mode(False)
     by_agent = {"": probe.expectations} if isinstance(probe, Probe) else probe.expectations
     for name, expectations in by_agent.items():
         learner = agent if isinstance(agent, PPO) else agent.learner_of(name)
         yield from (replace(answer, agent=name) for answer in check_expectations(learner, expectations))
 
 
-def check_expectations(agent: PPO, expectations: Iterable[ExpectedValue | ExpectedAction]) -> Iterable[Answer]:
+def check_expectations(
+    agent: PPO | Learner, expectations: Iterable[ExpectedValue | ExpectedAction]
+) -> Iterable[Answer]:
     """Yield an agent's answer for each expectation."""
-    agent.set_training_mode(False)
     for expected in expectations:
         question = describe(expected)
         if isinstance(expected, ExpectedValue):
@@ -134,7 +137,9 @@ def check_expectations(agent: PPO, expectations: Iterable[ExpectedValue | Expect
             yield Answer("action", question, _floats(expected.action), _floats(action), expected.tolerance)
 
 
-def _act_and_value(agent: PPO, episode: Iterable[Observation], mask: tuple[bool, ...] = ()) -> tuple[Any, Any]:
+def _act_and_value(
+    agent: PPO | Learner, episode: Iterable[Observation], mask: tuple[bool, ...] = ()
+) -> tuple[Any, Any]:
     """Return the agent's action and value after the last observation of an episode."""
     reply: tuple[Any, ...] = ()
     for obs in episode:

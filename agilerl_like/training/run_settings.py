@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.individuals import BasePopulation
+from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, env_config_of
 from agilerl_like.envs.import_paths import import_path, plain

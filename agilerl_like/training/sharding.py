@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.individuals import BasePopulation
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name
+from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.process_group import (
     ProcessGroup,
     SerializedAgent,
@@ -57,7 +57,7 @@ class LocalState(NamedTuple):
 
     def deserialize(self, serialized: SerializedAgent, device: torch.device) -> EvolvableAlgorithm:
         """The agent that a parcel was made of, with it."""
-        kind = EvolvableAlgorithm.class_by_name(serialized.document["algorithm"], "parcel")
+        kind = class_by_name(serialized.document["algorithm"], "parcel")
         agent = kind.from_documents(
             serialized.document, serialized.tensors, device=device, where="parcel", networks=self.networks
         )

@@ -33,7 +33,9 @@ def by_hand(env_id, population, max_steps=10_000):
             env = gym.make(env_id)
             obs, over = env.reset(seed=seed)[0], False
             while not over and lengths[p, k] < max_steps:
-                action, _ = agent.best_actions(agent.encode(obs), None, agent.initial_hidden_state)
+                action, _ = agent.learner.best_actions(
+                    agent.learner.encode(obs), None, agent.learner.initial_hidden_state
+                )
                 obs, reward, terminated, truncated, _ = env.step(action[0])
                 returns[p, k] += reward
                 lengths[p, k] += 1

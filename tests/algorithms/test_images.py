@@ -85,13 +85,13 @@ def test_a_board_has_a_network_by_default(shape, swap_channels):
 def test_an_encoder_of_vectors_reads_flattened_images(encoder, first):
     agent = agent_of(FRONT, net_config={"encoder": encoder})
     scaled = torch.from_numpy(pictures()).float().flatten(1) / 255  # between 0 and 1, as an image's bounds have it
-    rows = agent.encode(pictures())
+    rows = agent.learner.encode(pictures())
     torch.testing.assert_close(agent.actor.encoder.layer_input(first, rows), scaled)
     inner = super(type(agent.actor.encoder).__mro__[1], agent.actor.encoder)
     torch.testing.assert_close(agent.actor.encoder(rows), inner.forward(scaled))
     both = agent_of(BOTH, net_config={"encoder": encoder})
     place = np.arange(20, dtype=np.float32).reshape(5, 4)
-    read = both.actor.encoder.layer_input(first, both.encode({"image": pictures(), "place": place}))
+    read = both.actor.encoder.layer_input(first, both.learner.encode({"image": pictures(), "place": place}))
     torch.testing.assert_close(read[:, :90], scaled)
     torch.testing.assert_close(read[:, 90:], torch.from_numpy(place))
 
@@ -99,7 +99,7 @@ def test_an_encoder_of_vectors_reads_flattened_images(encoder, first):
 def test_a_part_that_is_an_image_may_be_flattened_for_its_extractor():
     config = {"encoder_config": {"extractors": {"image": {"encoder": "mlp"}}}}
     agent = agent_of(BOTH, net_config=config)
-    rows = agent.encode({"image": pictures(), "place": np.zeros((5, 4), np.float32)})
+    rows = agent.learner.encode({"image": pictures(), "place": np.zeros((5, 4), np.float32)})
     scaled = torch.from_numpy(pictures()).float().flatten(1) / 255
     torch.testing.assert_close(agent.actor.encoder.layer_input("extractors.0.linears.0", rows), scaled)
 
@@ -110,7 +110,7 @@ def test_members_that_read_images_learn_and_evolve_together(encoder):
     population = PPO.population(
         2, FRONT, ACTIONS, seed=1, num_envs=2, learn_step=16, batch_size=8, net_config={"encoder": encoder}
     )
-    before = [agent.actor.encoder(agent.encode(pictures())).detach().clone() for agent in population]
+    before = [agent.actor.encoder(agent.learner.encode(pictures())).detach().clone() for agent in population]
     train_on_policy(
         env,
         pop=population,
@@ -119,7 +119,7 @@ def test_members_that_read_images_learn_and_evolve_together(encoder):
         mutation=Mutations(no_mutation=0.0, architecture=1.0, parameters=0.0, activation=0.0, rl_hp=0.0),
         verbose=False,
     )
-    after = [agent.actor.encoder(agent.encode(pictures())) for agent in population]
+    after = [agent.actor.encoder(agent.learner.encode(pictures())) for agent in population]
     assert not any(old.shape == new.shape and torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
@@ -130,26 +130,31 @@ def test_a_kernel_larger_than_its_input_is_refused():
 
 def test_rollouts_are_kept_as_bytes():
     agent = agent_of(FRONT, net_config=CNN)
-    assert agent.encode(pictures()).dtype == torch.uint8
-    np.testing.assert_array_equal(agent.encode(pictures())[:, : FRONT.low.size].numpy(), pictures().reshape(5, -1))
+    assert agent.learner.encode(pictures()).dtype == torch.uint8
+    np.testing.assert_array_equal(
+        agent.learner.encode(pictures())[:, : FRONT.low.size].numpy(), pictures().reshape(5, -1)
+    )
 
 
 def test_channels_behind_are_the_same_picture():
     front, behind = agent_of(FRONT, net_config=CNN), agent_of(BEHIND, net_config=CNN, swap_channels=True)
     given = np.moveaxis(pictures(), 1, -1)
     np.testing.assert_allclose(front.get_action(pictures())[3], behind.get_action(given)[3], rtol=1e-5)
-    by_hand = front.actor.encoder(front.encode(pictures()))
+    by_hand = front.actor.encoder(front.learner.encode(pictures()))
     scaled = torch.from_numpy(pictures()).float() / 255
     plain = agent_of(FRONT, net_config=CNN, normalize_images=False)
-    torch.testing.assert_close(by_hand, front.actor.encoder(front.encode(pictures())))
+    torch.testing.assert_close(by_hand, front.actor.encoder(front.learner.encode(pictures())))
     first = front.actor.encoder.convs[0]
     expected = torch.nn.functional.conv2d(scaled, first.weight, first.bias)
     raw = torch.nn.functional.conv2d(255 * scaled, first.weight, first.bias)
     torch.testing.assert_close(
-        front.actor.encoder.layer_input("output", front.encode(pictures())), expected.relu().flatten(1)
+        front.actor.encoder.layer_input("output", front.learner.encode(pictures())), expected.relu().flatten(1)
     )
     torch.testing.assert_close(
-        plain.actor.encoder.layer_input("output", plain.encode(pictures())), raw.relu().flatten(1), rtol=1e-4, atol=1e-3
+        plain.actor.encoder.layer_input("output", plain.learner.encode(pictures())),
+        raw.relu().flatten(1),
+        rtol=1e-4,
+        atol=1e-3,
     )
 
 
@@ -184,9 +189,9 @@ def test_it_is_saved_and_loaded(space, tmp_path):
 def test_only_vectors_are_normalised_by_running_statistics():
     agent = agent_of(BOTH)
     norm = agent.network.observation_norm
-    rows = agent.encode({"image": pictures(4), "place": np.arange(16, dtype=np.float32).reshape(4, 4)})
+    rows = agent.learner.encode({"image": pictures(4), "place": np.arange(16, dtype=np.float32).reshape(4, 4)})
     norm.update_(rows, torch.ones(4))
-    place = agent.encoding.float_columns(norm(rows))
+    place = agent.learner.encoding.float_columns(norm(rows))
     torch.testing.assert_close(place.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
     torch.testing.assert_close(place.std(0, unbiased=False), torch.ones(4))
     image = slice(16, 16 + FRONT.low.size)  # behind four numbers of four bytes
@@ -234,7 +239,7 @@ def test_an_image_with_its_channels_last_is_found_and_a_saved_agent_keeps_its_la
 
 def test_a_grid_with_its_channels_last_needs_no_setting():
     grid = gymnasium.spaces.Box(0, 255, (7, 7, 3), np.uint8)  # MiniGrid's ImgObsWrapper
-    assert agent_of(grid).encoding.leaves[0].shape == (3, 7, 7)
+    assert agent_of(grid).learner.encoding.leaves[0].shape == (3, 7, 7)
 
 
 ATARI = (

@@ -47,7 +47,7 @@ def test_agents_of_a_group_share_a_learner_that_counts_the_rows_of_all():
     assert {learner.rollout_steps for learner in team.learners.values()} == {16}
     team.learn_step, team.lr = 32, 5e-3
     assert [learner.learn_step for learner in team.learners.values()] == [32, 64]
-    assert {learner.lr for learner in team.learners.values()} == {5e-3}
+    assert {learner.settings()["lr"] for learner in team.learners.values()} == {5e-3}
     assert not torch.equal(
         team.learners["speaker"].network.critic.head.linears[0].weight,
         team.learners["listener"].network.critic.head.linears[0].weight,

@@ -18,11 +18,11 @@ from agilerl_like import (
     MultiAgentPopulation,
     RLParameter,
     make_multi_agent_vect_envs,
-    storage,
     train_multi_agent_on_policy,
     train_on_policy,
 )
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
+from agilerl_like.storage import safe_folder
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 WORLD = MULTI_AGENT_PROBES["EarlyDeath"].make
@@ -69,31 +69,33 @@ def test_a_team_that_loads_stays_who_it_is_in_its_population(tmp_path):
     assert (teams[1].lr, teams[1].index, teams[1].seed) == (0.01, 1, 6)
     for group, learner in teams[1].learners.items():
         assert teams.by_group[group][1] is learner
-        assert (learner.lr, learner.index) == (0.01, 1)
+        assert (learner.hyperparams()[0], learner.index) == (0.01, 1)
         assert learner.seed == teams[0].learners[group].seed != saved.learners[group].seed
         its, theirs = (list(one.network.parameters()) for one in (learner, saved.learners[group]))
         assert all(map(torch.equal, its, theirs))
 
 
 def test_a_section_of_stored_tensors_is_known_before_it_is_read(tmp_path):
-    path = storage.write_folder(
+    path = safe_folder.write_folder(
         tmp_path / "x", "agent", {}, {"agent": {"a/x": torch.ones(2), "ab/x": torch.zeros(3), "a/b/x": torch.ones(4)}}
     )
-    stored = storage.read_folder(path, "agent")[1]["agent"]
-    section = storage.section(stored, "a/")
-    assert storage.tensor_infos(section) == {"x": ((2,), torch.float32), "b/x": ((4,), torch.float32)}
+    stored = safe_folder.read_folder(path, "agent")[1]["agent"]
+    section = safe_folder.with_prefix(stored, "a/")
+    assert safe_folder.tensor_infos(section) == {"x": ((2,), torch.float32), "b/x": ((4,), torch.float32)}
     assert (set(section), len(section), "x" in section, "a/x" in section) == ({"x", "b/x"}, 2, True, False)
     (path / "agent.safetensors").unlink()  # so nothing was read until now
     with pytest.raises(CheckpointError):
         section["x"]
-    in_memory = storage.section({"a/x": torch.ones(2), "ab/x": torch.zeros(3)}, "a/")
+    in_memory = safe_folder.with_prefix({"a/x": torch.ones(2), "ab/x": torch.zeros(3)}, "a/")
     assert {name: tensor.tolist() for name, tensor in in_memory.items()} == {"x": [1.0, 1.0]}
 
 
 def test_the_sections_of_a_file_are_read_from_it_once(tmp_path):
-    path = storage.write_folder(tmp_path / "x", "agent", {}, {"agent": {"a/x": torch.ones(2), "b/x": torch.zeros(3)}})
-    stored = storage.read_folder(path, "agent")[1]["agent"]
-    one, other = storage.section(stored, "a/"), storage.section(stored, "b/")
+    path = safe_folder.write_folder(
+        tmp_path / "x", "agent", {}, {"agent": {"a/x": torch.ones(2), "b/x": torch.zeros(3)}}
+    )
+    stored = safe_folder.read_folder(path, "agent")[1]["agent"]
+    one, other = safe_folder.with_prefix(stored, "a/"), safe_folder.with_prefix(stored, "b/")
     assert one["x"].tolist() == [1.0, 1.0]
     (path / "agent.safetensors").unlink()
     assert other["x"].tolist() == [0.0, 0.0, 0.0]
@@ -198,7 +200,7 @@ def test_who_cannot_act_in_a_world_is_refused(env):
             train_multi_agent_on_policy(env, pop=pop, max_steps=64, evo_steps=64, verbose=False)
     teams = MultiAgentPopulation([a_team()])
     for pop in (teams, list(teams)):
-        with pytest.raises(ConfigurationError, match=r"cannot .*; allowed are (Population|Agent)"):
+        with pytest.raises(ConfigurationError, match=r"cannot .*; allowed are (Population|RLAlgorithm)"):
             train_on_policy(env.vector, pop=pop, max_steps=64, evo_steps=64, verbose=False)
 
 

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from recurrent_worlds import Walk
 
 from agilerl_like import PPO, HyperparameterConfig, Population, RLParameter, make_vect_envs
-from agilerl_like.algorithms.population import NOISE_TICKS
+from agilerl_like.algorithms.learner_group import NOISE_STEPS, LearnerGroup
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.learning.apart import Apart
@@ -98,13 +98,21 @@ def members_of(world, seed, **settings):
     return agents
 
 
-class Watched(Population):
-    """Keeps what its members did."""
+class RecordingGroup(LearnerGroup):
+    """Learners whose actions are recorded."""
 
     def act(self, *args, **kwargs):
         raw, state = super().act(*args, **kwargs)
-        self.did = [*getattr(self, "did", []), raw]
+        self.actions = [*getattr(self, "actions", []), raw]
         return raw, state
+
+
+class RecordingPopulation(Population):
+    """A population whose members' actions are recorded."""
+
+    def __init__(self, agents):
+        super().__init__(agents)
+        self.by_group = {group: RecordingGroup(self, group) for group in self.by_group}
 
 
 def state_of(agent):
@@ -130,7 +138,7 @@ def make_offspring(population, collector, uids):
 def lives(world, seed, places, *, ticks=70, births=None, **settings):
     """By place: the actions, the reports, the state in the end and the test episodes of those who share a process."""
     everybody = members_of(world, seed, **settings)
-    population = Watched([everybody[place] for place in places])
+    population = RecordingPopulation([everybody[place] for place in places])
     env = make_vect_envs(world.env, ENVS * len(places), backend="sync")
     collector = Collector(population, VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
     collector.reset(places)
@@ -141,7 +149,7 @@ def lives(world, seed, places, *, ticks=70, births=None, **settings):
             reports[row].append(torch.stack(report))
         if births and tick == ticks // 2:
             make_offspring(population, collector, births)
-    did = torch.stack(population.did)  # [ticks, P, E, A]
+    did = torch.stack(population.learners.actions)  # [ticks, P, E, A]
     played = population.run_episodes(collector.env, integers(ENVS, seed, Purpose.EVALUATION_ENVS), 60)
     env.close()
     return {
@@ -197,17 +205,19 @@ def test_those_who_stay_keep_their_noise_and_newcomers_bring_their_own():
         return PPO.population(3, Box(-1, 1, (2,)), Box(-1, 1, (2,)), seed=0, net_config=NET)
 
     changed, unchanged = population(), population()
-    used = NOISE_TICKS // 3
-    assert torch.equal(*(torch.stack([each.next_noise(ENVS) for _ in range(used)]) for each in (changed, unchanged)))
-    changed.replace(1, 2, 7)
+    used = NOISE_STEPS // 3
+    assert torch.equal(
+        *(torch.stack([each.learners.next_noise(ENVS) for _ in range(used)]) for each in (changed, unchanged))
+    )
+    changed.set_members([changed[0], changed[2].clone(index=7), *changed[2:]])
     newcomer = changed[2].clone(index=7)
-    own = torch.cat([newcomer.noise((NOISE_TICKS, ENVS)) for _ in range(2)])[used:]
-    for expected in own[: NOISE_TICKS + 5]:  # beyond the end of a block
-        there, here = changed.next_noise(ENVS), unchanged.next_noise(ENVS)
+    own = torch.cat([newcomer.learner.noise((NOISE_STEPS, ENVS)) for _ in range(2)])[used:]
+    for expected in own[: NOISE_STEPS + 5]:  # beyond the end of a block
+        there, here = changed.learners.next_noise(ENVS), unchanged.learners.next_noise(ENVS)
         assert torch.equal(there[[0, 2]], here[[0, 2]])
         assert torch.equal(there[1], expected)
     changed.reset_noise()
-    assert not torch.equal(changed.next_noise(ENVS)[0], unchanged.next_noise(ENVS)[0])
+    assert not torch.equal(changed.learners.next_noise(ENVS)[0], unchanged.learners.next_noise(ENVS)[0])
 
 
 def test_agents_live_in_cohorts_of_their_own():
@@ -215,12 +225,12 @@ def test_agents_live_in_cohorts_of_their_own():
     cohort = population.cohort
     assert isinstance(cohort, Apart)
     assert cohort.stacks == [[0], [1], [2], [3]]
-    assert [agent.cohort for agent in population] == cohort.homes
+    assert [agent.learner.cohort for agent in population] == cohort.homes
     assert cohort.networks == [agent.network for agent in population]
     assert population.cohort is cohort
-    population.replace(2, 0, 9)
+    population.set_members([*population[:2], population[0].clone(index=9), *population[3:]])
     assert population.cohort is not cohort
-    assert population[2].cohort is population.cohort.homes[2]
+    assert population[2].learner.cohort is population.cohort.homes[2]
     again = Population.from_documents(*population.to_documents(), device="cpu", where="memory")
     assert again[0].per_member is True
     assert again[0].genome == population[0].genome
@@ -242,8 +252,8 @@ def test_what_was_kept_can_be_put_back():
 @pytest.mark.parametrize("per_member", [True, False])
 def test_how_many_rows_are_asked_changes_no_answer(per_member):
     agent = PPO(Box(-1, 1, (8,)), Box(-1, 1, (2,)), seed=1, per_member=per_member)
-    rows = agent.encoding.random_rows(64, torch.Generator().manual_seed(3))
-    state = agent.initial_hidden_state.repeat(64, 1, 1, 1)
-    together, _ = agent.best_actions(rows, None, state)
-    alone = [agent.best_actions(rows[i : i + 1].clone(), None, state[i : i + 1])[0][0] for i in range(64)]
+    rows = agent.learner.encoding.random_rows(64, torch.Generator().manual_seed(3))
+    state = agent.learner.initial_hidden_state.repeat(64, 1, 1, 1)
+    together, _ = agent.learner.best_actions(rows, None, state)
+    alone = [agent.learner.best_actions(rows[i : i + 1].clone(), None, state[i : i + 1])[0][0] for i in range(64)]
     assert np.array_equal(together, alone) is per_member

@@ -15,8 +15,8 @@ from agilerl_like import (
     TournamentSelection,
     make_vect_envs,
 )
-from agilerl_like.algorithms.agent import values_of
-from agilerl_like.algorithms.individuals import replace_diverged
+from agilerl_like.algorithms.learner import hyperparams_of
+from agilerl_like.algorithms.population import replace_diverged
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.training.collector import Collector, PhaseTimer
@@ -139,8 +139,8 @@ def test_unequal_members_are_computed_together():
     raw, _ = population.act(observations, initial_hidden_state)
     for place, agent in enumerate(population):
         assert (
-            population.to_env(raw).reshape(4, 5)[place].tolist()
-            == agent.best_actions(observations[place], None, initial_hidden_state[place])[0].tolist()
+            population.learners.to_env(raw).reshape(4, 5)[place].tolist()
+            == agent.learner.best_actions(observations[place], None, initial_hidden_state[place])[0].tolist()
         )
     train(population)
 
@@ -172,7 +172,7 @@ def test_members_learn_when_they_are_due():
     population = population_of(3)
     population[1].learn_step = 16
     train(population, ticks=17)  # rollouts of 16, 8 and 16 ticks
-    assert [agent.updates for agent in population] == [1, 2, 1]
+    assert [agent.learner.updates for agent in population] == [1, 2, 1]
 
 
 def test_evolve_carries_out_births():
@@ -293,7 +293,7 @@ def test_what_is_recorded_is_what_the_next_update_uses():
     for _ in range(30):
         for agent in population:
             agent.mutate(Mutations(no_mutation=0, architecture=0, parameters=0, rl_hp=1), rng)
-        values = values_of(list(population))
+        values = hyperparams_of(list(population.learners))
         for place, agent in enumerate(population):
             for name in agent.hp_config:
                 assert getattr(values, name)[place].item() == pytest.approx(
@@ -365,7 +365,7 @@ def test_members_that_load_one_file_stay_who_they_are(tmp_path):
         agent.register_mutation_hook(lambda agent: heard.append(agent.index))
         agent.load_checkpoint(path)
         assert torch.equal(flat(agent), flat(saved))
-        assert agent.updates == saved.updates > 0
+        assert agent.learner.updates == saved.learner.updates > 0
     assert [(agent.index, agent.seed) for agent in population] == [(0, 6), (1, 6), (2, 6)]
     assert len(Population(population)) == 3  # of one run seed still
     obs = np.zeros((50, 4))

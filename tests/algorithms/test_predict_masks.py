@@ -99,7 +99,7 @@ def test_files_from_before_the_flag_are_read():
     agent = lured_agent()
     document, tensors = agent.to_documents()
     assert document.pop("learned_with_masks") is False
-    assert PPO.from_documents(document, tensors, device="cpu", where="older").learned_with_masks is False
+    assert PPO.from_documents(document, tensors, device="cpu", where="older").learner.learned_with_masks is False
     with pytest.raises(ValueError, match="learned_with_masks=1 must be true or false"):
         read_flag({"learned_with_masks": 1}, "learned_with_masks", older=False)
 
@@ -108,7 +108,7 @@ def test_members_of_a_run_learn_with_masks():
     env = make_vect_envs(Trapped, num_envs=2, backend="sync")
     pop = PPO.population(2, env.single_observation_space, env.single_action_space, seed=0, learn_step=8, batch_size=8)
     pop, _ = train_on_policy(env, pop=pop, max_steps=16, evo_steps=16, eval_loop=1, verbose=False)
-    assert [agent.learned_with_masks for agent in pop] == [True, True]
+    assert [agent.learner.learned_with_masks for agent in pop] == [True, True]
 
 
 def test_a_recurrent_agent_predicts_with_masks():

@@ -415,7 +415,10 @@ def test_a_loop_by_hand_thinks_what_an_update_thinks_of_it(kind, goes_on):
         remembered = hidden
         experiences = experiences_of(agent, 1, hidden=hidden, begins=np.array([0.0, 1.0, 0.0, 0.0]))
     rollout, measured = as_rollout(
-        experiences, agent.encode, agent.distribution, remembered=lambda begins: agent._before(remembered, begins)
+        experiences,
+        agent.learner.encode,
+        agent.distribution,
+        remembered=lambda begins: agent.learner._state_before_rollout(remembered, begins),
     )
     network, one = ParamStack.of([agent.clone().network]).module, torch.ones(1)
     numbers = digest(network, rollout, cut=Cut(STEPS, STEPS), gamma=one, gae_lambda=one).batch.numbers[0]  # [E, T, 5]
@@ -473,7 +476,7 @@ def test_copies_and_loaded_ones_go_on_to_the_same_bits(tmp_path):
         assert [other.learn(experiences_of(other, seed)) for other in others] == [loss] * 3
     for other in others:
         assert other.settings() == agent.settings()
-        assert other.cut == agent.cut == Cut(5, 2)
+        assert other.learner.cut == agent.learner.cut == Cut(5, 2)
         assert all(
             torch.equal(*pair)
             for pair in zip(agent.to_documents()[1].values(), other.to_documents()[1].values(), strict=True)

@@ -14,7 +14,7 @@ from tiny_runs import NIGHTLY, SMALL, flat, tier
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
 from agilerl_like.algorithms import IPPO
-from agilerl_like.algorithms.agent import values_of
+from agilerl_like.algorithms.learner import hyperparams_of
 from agilerl_like.hpo import next_generation
 from agilerl_like.learning.rollout import LastObservations, Rollout
 from agilerl_like.learning.update import Values
@@ -126,7 +126,7 @@ def assert_recorded_and_legal(agent):
         assert saved["settings"][name] == inherited[name] == value == getattr(agent, name)
         assert RANGES[name].min <= value <= RANGES[name].max
         assert type(value) is RANGES[name].dtype
-    read = values_of([agent])
+    read = hyperparams_of([agent.learner])
     for name in Values._fields:
         recorded = saved["settings"][name]
         assert getattr(read, name).item() == np.float32(math.inf if recorded is None else recorded)

@@ -10,8 +10,7 @@ from tiny_runs import ENVS, MEMBERS, children, descriptors, named_memory, popula
 from torch import Tensor
 
 from agilerl_like import make_vect_envs
-from agilerl_like.algorithms.agent import Agent
-from agilerl_like.envs.observation_wrappers import RenderedPole
+from agilerl_like.algorithms.learner import Learner
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.reporting import Reporter
 
@@ -35,7 +34,7 @@ class Watch(Reporter):
             return
         gc.collect()
         types = [type(one) for one in gc.get_objects()]
-        self.alive.append({kind: sum(issubclass(its, kind) for its in types) for kind in (Agent, Cohort, Tensor)})
+        self.alive.append({kind: sum(issubclass(its, kind) for its in types) for kind in (Learner, Cohort, Tensor)})
         self.held.append((descriptors(), threading.active_count(), len(children()), len(named_memory())))
         self.resident.append(self.process.memory_info().rss)
 
@@ -56,7 +55,7 @@ def test_generations_leave_nothing_behind(tmp_path):
     assert len(watch.held) == GENERATIONS // EVERY
     assert len(set(watch.held[WARM_UP:])) == 1  # files, threads, processes, shared memory
     for alive in watch.alive[WARM_UP:]:
-        assert alive[Agent] <= MEMBERS + 1  # they, and the best there ever was
+        assert alive[Learner] <= MEMBERS + 1  # they, and the best there ever was
         assert alive[Cohort] <= MEMBERS  # one for all, or one for each
     early, late = (max(alive[Tensor] for alive in half) for half in (watch.alive[:WARM_UP], watch.alive[WARM_UP:]))
     assert late <= 2 * early  # nets may have more layers now, each with its few tensors

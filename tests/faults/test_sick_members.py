@@ -34,7 +34,7 @@ from agilerl_like import (
     make_vect_envs,
     train_multi_agent_on_policy,
 )
-from agilerl_like.algorithms.agent import values_of
+from agilerl_like.algorithms.learner import hyperparams_of
 from agilerl_like.envs.multi_agent.probe_envs import AgentRole, MultiAgentProbeEnv
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Genome, next_generation
@@ -202,7 +202,7 @@ def test_an_env_that_breaks_is_named_before_anybody_learns_from_it(what, value):
         EnvStepError, match=f"{what}={value} is not finite: member 2, env 1 of its own, step {step} of the rollout"
     ):
         tiny_run(population, env=env, selection_strategy=None)
-    assert [agent.updates for agent in population] == [330 // 64] * MEMBERS
+    assert [agent.learner.updates for agent in population] == [330 // 64] * MEMBERS
     assert all(is_finite(agent) for agent in population)
 
 
@@ -309,9 +309,9 @@ def test_looking_for_the_sick_costs_next_to_nothing():
     env.close()
     everybody = list(range(MEMBERS))
     rollout = collector.groups[""]._last_steps(everybody, steps)
-    update = Update(population.cohort.ensemble, values_of(population), Execution())
+    update = Update(population.cohort.ensemble, hyperparams_of(population.learners), Execution())
     means = torch.ones(MEMBERS, 7)
     health = fastest(lambda: update.healthy(means), 20)
-    numbers = fastest(lambda: _check_finite(rollout, population[0].encoding, collector.groups[""]._describe_row), 20)
+    numbers = fastest(lambda: _check_finite(rollout, population[0].learner.encoding, collector.groups[""]._describe_row), 20)
     learning = fastest(lambda: population.learn(everybody, collector.groups[""]._last_steps), 3)
     assert health + numbers <= 0.01 * learning, f"{1e6 * (health + numbers):.0f} us of {1e6 * learning:.0f}"

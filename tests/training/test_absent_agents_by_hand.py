@@ -67,7 +67,7 @@ def test_returns_do_not_cross_absences():
     rewards = [np.where(there, 1.0, np.nan) for there in THERE]
     rollout, _ = as_rollout(
         (states, actions, log_probs, rewards, begins, values, last, done),
-        agent.encode,
+        agent.learner.encode,
         agent.distribution,
         remembered=lambda begins: torch.zeros(len(begins), 0, 0, 0),
         acting=THERE,

@@ -60,7 +60,7 @@ def test_neighbours_change_no_bit(make, told):
     assert backend == told
     ours, theirs = alone[0], together[0]
     assert (ours.fitness, ours.scores) == (theirs.fitness, theirs.scores)
-    assert ours.updates == theirs.updates > 8
+    assert ours.learner.updates == theirs.learner.updates > 8
     for name, tensor in ours.network.state_dict().items():
         assert torch.equal(tensor, theirs.network.state_dict()[name]), name
     assert torch.equal(ours.optimizer.exp_avg_sq, theirs.optimizer.exp_avg_sq)

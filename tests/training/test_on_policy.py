@@ -110,7 +110,7 @@ def test_every_member_does_the_same_steps_whatever_its_learn_step():
     population, _, memory = run(population=population, selection_strategy=None)
     assert [agent.steps[-1] for agent in population] == [600, 600, 600]
     # 150 ticks of 4 envs: rollouts of 16, 32 and 16 ticks
-    assert [agent.updates for agent in population] == [9, 4, 9]
+    assert [agent.learner.updates for agent in population] == [9, 4, 9]
     assert [g.env_steps for g in memory.generations] == [600, 1200, 1800]
 
 

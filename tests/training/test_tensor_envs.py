@@ -199,8 +199,8 @@ def test_a_world_of_tensors_is_solved(continuous):
     population, _ = train(torch, 1600, continuous=continuous)
     x = np.array([-0.75, -0.5, -0.25, 0.25, 0.5, 0.75], np.float32)
     best = population.best
-    actions, _ = best.best_actions(
-        best.encode(np.stack([x, np.full(6, 0.25, np.float32)], 1)), None, best.initial_hidden_state
+    actions, _ = best.learner.best_actions(
+        best.learner.encode(np.stack([x, np.full(6, 0.25, np.float32)], 1)), None, best.learner.initial_hidden_state
     )
     push = actions[:, 0] if continuous else 2 * actions - 1
     assert (push * np.sign(x) < -0.5).all()

@@ -17,9 +17,11 @@ from agilerl_like.agilerl.networks.base import StochasticActor, ValueNetwork
 from agilerl_like.algorithms import ppo
 from agilerl_like.algorithms.agilerl_experiences import NAMES
 from agilerl_like.algorithms.evaluation import EpisodeCallback
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.sequences import BPTTSequenceType
+from agilerl_like.networks.distributions import make_distribution
 
 __getattr__ = absent_from(__name__)
 
@@ -106,7 +108,6 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
             max_seq_len=max_seq_len,
             **more,
         )
-        self._buffer: RolloutBuffer | None = None
 
     @classmethod
     def population(  # pyright: ignore[reportIncompatibleMethodOverride]  # AgileRL's is a list
@@ -129,16 +130,9 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
             agent.load_checkpoint(resume_from_checkpoint or "")
         return wrapped(agents, wrapper_cls, wrapper_kwargs)
 
-    def _blank(self, index: int) -> PPO:
-        copy = super()._blank(index)
-        copy._buffer = None
-        return copy
-
-    @classmethod
-    def _from_document(cls, *args: Any, **kwargs: Any) -> PPO:
-        agent = cast(PPO, super()._from_document(*args, **kwargs))
-        agent._buffer = None
-        return agent
+    def _init_state(self, *args: Any, **kwargs: Any) -> None:
+        super()._init_state(*args, **kwargs)
+        self._buffer: RolloutBuffer | None = None
 
     # -- the rollout buffer
 
@@ -200,8 +194,7 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
     def value_of(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """The critic's value of observations, as an array `[envs]`."""
         with torch.no_grad():
-            x = self.preprocess_observation(obs)
-            return self.network.value(x, self._now(self._unnamed(hidden_state), len(x))).cpu().numpy()
+            return self.learner.value(obs, self._unnamed(hidden_state)).cpu().numpy()
 
     def evaluate_actions(
         self, obs: Any, actions: Any, hidden_state: Any = None, action_mask: Any = None
@@ -234,7 +227,7 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
         try:
             return {
                 name: torch.cat([states[f"{name}_encoder_{end}"].transpose(0, 1) for end in self._ends], 1)
-                for name in self._memories
+                for name in self.learner.hidden_state_names
             }
         except KeyError as missing:
             raise ConfigurationError(
@@ -246,12 +239,12 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
     @staticmethod
     def get_state_dim(observation_space: gymnasium.Space) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  # static there
         """The shape that networks see of a space."""
-        return ppo.ObservationEncoder(observation_space).leaves[0].shape
+        return ObservationEncoder(observation_space).leaves[0].shape
 
     @staticmethod
     def get_action_dim(action_space: gymnasium.Space) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  # static there
         """Outputs of an actor for a space."""
-        return ppo.make_distribution(action_space).num_outputs
+        return make_distribution(action_space).num_outputs
 
     def share_encoder_parameters(self) -> None:
         """Do nothing: with `share_encoders` actor and critic have one encoder."""

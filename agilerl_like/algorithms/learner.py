@@ -1,0 +1,873 @@
+"""A learner: one actor and critic with their optimizer, random streams and updates.
+
+An algorithm has one learner for each group of agents that share a policy: PPO has one, IPPO has one for each of its
+groups. The agents of a group are further rows of the batch, so a learner of A agents counts A times its algorithm's
+`num_envs` and `learn_step`. Settings are read from the algorithm, so they may be changed there at any time.
+
+A learner computes through a `Cohort`, which it shares with the same group's learners of the other members of a
+population. Every random stream is named by run seed, member index and a counter, so no other member influences it.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agilerl_like.algorithms.agilerl_experiences import Experiences, as_rollout
+from agilerl_like.algorithms.ppo_config import SETTINGS, PPOAttributes, PPOConfig, validated
+from agilerl_like.algorithms.serialization import MetaBuild, check_finite, read_count, read_flag, to_builtin
+from agilerl_like.envs.action_masks import mask_slices
+from agilerl_like.envs.spaces import ObservationEncoder, check_action_space, mask_size, space_to_json
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError
+from agilerl_like.hpo import HyperparameterConfig, Mutation, Mutations
+from agilerl_like.hpo.schedules import factor, settings_to_json
+from agilerl_like.learning.cohort import Cohort
+from agilerl_like.learning.execution import Execution
+from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.rollout import Rollout, row_bytes
+from agilerl_like.learning.sequences import SINGLE, Cut
+from agilerl_like.learning.update import Report, Values
+from agilerl_like.modules.evolvable_module import UnitMaps
+from agilerl_like.modules.layers import NoisyLinear, skip_init
+from agilerl_like.modules.lstm import EvolvableLSTM
+from agilerl_like.modules.param_stack import (
+    clone_module,
+    detached_clone,
+    flatten_parameters_,
+    layout,
+    update_count_flags,
+)
+from agilerl_like.networks.actor_critic import ActorCritic
+from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
+from agilerl_like.networks.distributions import ActionDistribution
+from agilerl_like.networks.memory import TIMELESS, Course
+from agilerl_like.networks.network_mutation import MutationSource, add_parameter_noise_, mutate_network
+from agilerl_like.seeding import Purpose, integer
+from agilerl_like.storage import safe_folder
+
+SAMPLE_STATES = 512
+"""Random observations on which a mutation is measured before the first rollout."""
+SAMPLE_STEPS = 32
+"""Length of the sequences of observations on which a recurrent network's mutation is measured."""
+RECENT = 1024
+"""Observations of the last rollout that are stored to measure mutations on."""
+WEIGHT_BYTES = 4 * 4
+"""Bytes of a weight, its gradient and its two moments."""
+MAX_TENSORS = 1000
+"""Upper bound of the tensors of a network, for `MetaBuild`."""
+NOISE = {"sd": Mutations.mutation_sd, "kl": Mutations.mutation_kl}
+"""Bound and target of parameter noise where a mutation does not give them."""
+RNG_STRIDE = 2**32
+"""More draws than any run makes between two checkpoints."""
+
+
+def torch_generator(device: torch.device | str, seed: int, purpose: Purpose, *keys: int) -> torch.Generator:
+    """Return a torch generator for one named stream."""
+    return torch.Generator(device).manual_seed(integer(seed, purpose, *keys))
+
+
+class LearnerHost(PPOAttributes):
+    """What a learner reads from its algorithm."""
+
+    index: int
+    seed: int
+    device: torch.device
+    training: bool
+    progress: float
+    num_envs: int
+    hp_config: HyperparameterConfig
+
+    def settings(self) -> dict[str, Any]:
+        """Return the current settings by the constructor's names."""
+        return {name: getattr(self, name) for name in SETTINGS}
+
+    def check(self) -> None:
+        """Raise ConfigurationError unless the current settings are legal together."""
+
+
+class Learner:
+    """The actor and critic of one group of agents, and everything that trains them.
+
+    It has no network until `reinitialize`, `load_state` or `copy_for` gives it one.
+    """
+
+    network: ActorCritic
+
+    def __init__(
+        self,
+        algorithm: LearnerHost,
+        encoding: ObservationEncoder,
+        action_space: gymnasium.Space,
+        architecture: NetworkSpec,
+        *,
+        num_agents: int = 1,
+        group_number: int | None = None,
+        max_seq_len: int | None = None,
+    ) -> None:
+        check_action_space(action_space)
+        self.algorithm, self.encoding, self.action_space = algorithm, encoding, action_space
+        self.architecture = architecture
+        self.num_agents = num_agents
+        """Agents that share this policy; each is a further row of every env."""
+        self.group_number = group_number
+        """Position of the group in its algorithm, which names its random streams; None for an algorithm of one."""
+        self._max_seq_len = max_seq_len  # where the algorithm leaves it open
+        self.updates = 0
+        self.draws = 0
+        self.variations = 0
+        self.recent_observations = torch.zeros(0, 0)
+        """Encoded observations of the last rollout, on which mutations are measured."""
+        self.learned_with_masks = False
+        """Whether any rollout that it learned from had action masks."""
+        self._warned_of_masks = False
+        self._last_noise: Tensor | None = None  # of the previous step of a hand-written loop
+        self._memory_changes: list[tuple[NetworkSpec, UnitMaps]] = []  # since the last `transfer_state`
+        self._cohort: Cohort | None = None
+        self.row = 0
+        self._optimizer: Adam | None = None
+        self._shares_network = False
+
+    # -- settings
+
+    @property
+    def index(self) -> int:
+        """The member's index."""
+        return self.algorithm.index
+
+    @property
+    def device(self) -> torch.device:
+        """The device of all tensors."""
+        return self.algorithm.device
+
+    @property
+    def seed(self) -> int:
+        """The seed of this learner's random streams."""
+        seed = self.algorithm.seed
+        return seed if self.group_number is None else integer(seed, Purpose.GROUP, self.group_number)
+
+    @property
+    def num_envs(self) -> int:
+        """Rows of a step: the algorithm's envs times the agents of this group."""
+        return self.algorithm.num_envs * self.num_agents
+
+    @property
+    def learn_step(self) -> int:
+        """Rows of a rollout, before it is rounded up to whole steps."""
+        return self.algorithm.learn_step * self.num_agents
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a minibatch."""
+        return self.algorithm.batch_size
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the network has a hidden state."""
+        return self.algorithm.recurrent
+
+    @property
+    def observation_space(self) -> gymnasium.Space:
+        """The space of one agent's observations."""
+        return self.encoding.space
+
+    @property
+    def hp_config(self) -> HyperparameterConfig:
+        """The algorithm's ranges, in this learner's rows."""
+        ranges = self.algorithm.hp_config
+        if self.group_number is None or "learn_step" not in ranges:
+            return ranges
+        steps, count = ranges["learn_step"], self.num_agents
+        scaled = replace(steps, min=steps.min * count, max=steps.max * count, scale="linear")
+        return HyperparameterConfig(**{**ranges, "learn_step": scaled})
+
+    def settings(self) -> dict[str, Any]:
+        """Return the algorithm's settings, with rows counted for this group and open values resolved."""
+        max_seq_len = self._max_seq_len if self.algorithm.max_seq_len is None else self.algorithm.max_seq_len
+        its_own = {"learn_step": self.learn_step, "swap_channels": self.encoding.swap_channels}
+        return {**self.algorithm.settings(), **its_own, "max_seq_len": max_seq_len}
+
+    def hyperparams(self) -> tuple[float, ...]:
+        """Return the values that enter the computation of an update, in the order of `Values`."""
+        settings = self.algorithm.settings()  # of which clip_coef_vf and target_kl may be None
+        values = {name: math.inf if settings[name] is None else float(settings[name]) for name in Values._fields}
+        for name, schedule in self.algorithm.schedules.items():
+            values[name] *= factor(name, schedule, self.algorithm.progress)
+        return tuple(values.values())
+
+    @property
+    def execution(self) -> Execution:
+        """Compilation and precision; a population uses those of its first member."""
+        return Execution(self.algorithm.compile, self.algorithm.precision, self.algorithm.per_member)
+
+    @property
+    def rollout_steps(self) -> int:
+        """Steps of each env between updates."""
+        return math.ceil(self.learn_step / self.num_envs)
+
+    @property
+    def cut(self) -> Cut:
+        """The sequences into which a rollout is split."""
+        if not self.recurrent:
+            return SINGLE
+        return Cut.of_kind(self.algorithm.bptt_sequence_type, self.settings()["max_seq_len"] or self.rollout_steps)
+
+    # -- network
+
+    @property
+    def actor(self) -> nn.Module:
+        """The policy network."""
+        return self.network.actor
+
+    @property
+    def critic(self) -> nn.Module:
+        """The value network."""
+        return self.network.critic
+
+    @property
+    def distribution(self) -> ActionDistribution:
+        """The action distribution that the actor's outputs parametrize."""
+        return self.network.actor.distribution
+
+    @property
+    def custom_networks(self) -> CustomSpec | None:
+        """The user's own networks, if any: their code is in no file."""
+        encoder = self.architecture.encoder
+        return encoder if isinstance(encoder, CustomSpec) else None
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of weights."""
+        return layout(self.network)[-1].stop
+
+    @property
+    def footprint(self) -> int:
+        """Bytes that learning needs at least: weights, gradients, moments and the rollout."""
+        return WEIGHT_BYTES * self.parameter_count + self.rollout_steps * self.num_envs * row_bytes(self.encoding)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all weights and statistics are finite."""
+        tensors = (*self.network.parameters(), *self.network.buffers())
+        return bool(torch.isfinite(torch.cat([x.detach().reshape(-1) for x in tensors])).all())
+
+    def build(self, architecture: NetworkSpec) -> ActorCritic:
+        """Build a network of an architecture for these spaces, with torch's initial weights."""
+        host = self.algorithm
+        return ActorCritic(
+            architecture,
+            self.encoding,
+            self.action_space,
+            share_encoders=host.share_encoders,
+            normalize_observation=host.normalize_observation,
+            normalize_value=host.normalize_value,
+            log_std=min(max(host.action_std_init, host.action_std_min), host.action_std_max),
+            squash=host.squash_output,
+        )
+
+    def planned_weights(self) -> int:
+        """Count the weights of the architecture without allocating them.
+
+        Raises:
+            ConfigurationError: the architecture cannot be built.
+        """
+        try:
+            with torch.device("meta"), MetaBuild(MAX_TENSORS):
+                return sum(parameter.numel() for parameter in self.build(self.architecture).parameters())
+        except ConfigurationError:
+            raise
+        except (ValueError, RuntimeError) as error:
+            what = f"net_config: {self.architecture.describe():.200}"
+            raise ConfigurationError(f"{what} cannot be built: {error!s:.200}") from error
+
+    def reinitialize(self) -> None:
+        """Draw initial weights from the member's own stream and clear the moments."""
+        network = self.build(self.architecture)
+        # drawn on the CPU, so that a seed gives the same weights on every device
+        network.reset_(torch_generator("cpu", self.seed, Purpose.INITIAL_WEIGHTS, self.index))
+        network.to(self.device)
+        for module in network.modules():
+            if isinstance(module, EvolvableCustom):
+                module.check()
+        self.set_network(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
+
+    def _unfilled(self, architecture: NetworkSpec) -> ActorCritic:
+        """Build a network whose weights will be overwritten; a user's module is initialized as its code says."""
+        with nullcontext() if self.custom_networks else skip_init():
+            network = self.build(architecture)
+        return network if self.device.type == "cpu" else network.to(self.device)
+
+    def set_network(self, network: ActorCritic, optimizer: Adam) -> None:
+        """Use a network and its moments `[1, N]`, and leave the cohort."""
+        flatten_parameters_(network)
+        self._use(network, optimizer)
+
+    def _use(self, network: ActorCritic, optimizer: Adam) -> None:
+        if network.training != self.algorithm.training:  # visiting all modules takes as long as copying their weights
+            network.train(self.algorithm.training)
+        self.network, self._optimizer, self.architecture = network, optimizer, network.spec
+        self._cohort, self.row, self._shares_network = None, 0, False
+
+    def set_training_mode(self, training: bool) -> None:
+        """Switch the network, and the cohort that computes it, between exploration and evaluation."""
+        self.network.train(training)
+        if self._cohort is not None:
+            self._cohort.train(training)
+
+    def set_image_layout(self, space: gymnasium.Space, *, swap_channels: bool) -> None:
+        """Read observations of another space that gives the networks the same input: images with channels last.
+
+        Raises:
+            ConfigurationError: the networks' input would differ.
+        """
+        encoding = ObservationEncoder(
+            space, swap_channels=swap_channels, normalize_images=self.algorithm.normalize_images
+        )
+        if [leaf.shape for leaf in encoding.leaves] != [leaf.shape for leaf in self.encoding.leaves]:
+            raise ConfigurationError(
+                f"swap_channels={swap_channels!r}: {space} is not {self.observation_space} with its channels behind"
+            )
+        self.encoding = encoding
+        optimizer, network = self.optimizer, self.build(self.architecture).to(self.device)
+        network.load_state_dict(self.network.state_dict())
+        self.set_network(network, optimizer)
+
+    # -- cohort
+
+    def attach(self, cohort: Cohort, row: int) -> None:
+        """Join a cohort as its member number `row`; the moments are stored there from now on."""
+        self._cohort, self.row, self._optimizer = cohort, row, None
+
+    def is_attached(self, cohort: Cohort) -> bool:
+        """Return whether a cohort holds this learner's current network."""
+        return self._cohort is cohort and cohort.networks[self.row] is self.network
+
+    @property
+    def cohort(self) -> Cohort:
+        """The cohort that computes this learner: a population's, else one of its own."""
+        if self._cohort is None:
+            self.attach(Cohort([self.network], [self.moments], execution=self.execution), 0)
+        return cast(Cohort, self._cohort)
+
+    @property
+    def moments(self) -> Adam:
+        """Adam's moments `[1, N]`, read-only: in a cohort they may be views of its storage."""
+        return cast(Adam, self._optimizer) if self._cohort is None else self._cohort.moments(self.row)
+
+    @property
+    def optimizer(self) -> Adam:
+        """Adam's moments `[1, N]`; in a cohort a copy."""
+        return self.moments if self._cohort is None else self.moments.copy()
+
+    # -- random streams
+
+    def noise(self, shape: tuple[int, ...]) -> Tensor:
+        """Draw action noise `[*shape, …]`; every call uses a stream of its own."""
+        self.draws += 1
+        stream = torch_generator(self.device, self.seed, Purpose.ACTION_NOISE, self.index, self.draws)
+        return self.distribution.noise(shape, stream)
+
+    def correlate(self, noise: Tensor, before: Tensor | None) -> Tensor:
+        """Correlate the noise of neighbouring steps `[T, …]` as `action_noise_correlation` says."""
+        return self.distribution.correlated(noise, before, self.algorithm.action_noise_correlation)
+
+    def next_noise(self, envs: int) -> Tensor:
+        """Return action noise `[envs, …]` for the next step of a hand-written loop, correlated with the last step's."""
+        before = self._last_noise
+        continues = before is not None and len(before) == envs
+        self._last_noise = self.correlate(self.noise((1, envs)), before if continues else None)[0]
+        return self._last_noise
+
+    def shuffle(self, epoch: int, samples: int) -> Tensor:
+        """Return the order `[samples]` of an epoch's samples in the next update, on the host."""
+        stream = torch_generator("cpu", self.seed, Purpose.MINIBATCHES, self.index, self.updates, epoch)
+        return torch.randperm(samples, generator=stream)
+
+    def advance_rng(self) -> None:
+        """Skip ahead in the action noise, so that a continued run differs from what followed the checkpoint before."""
+        self.draws += RNG_STRIDE
+
+    # -- acting
+
+    def encode(self, observation: Any) -> Tensor:
+        """Encode observations as rows `[B, D]` on the device; a single observation becomes a batch of one."""
+        return self._rows(observation)[0]
+
+    def normalize(self, observation: Any) -> Tensor:
+        """Encode and normalize observations `[B, *shape]` or a single one: `[B, D]` on the device."""
+        return self.network.observation_norm(self.encode(observation))
+
+    def _rows(self, observation: Any) -> tuple[Tensor, bool]:
+        """Return encoded observations, and whether a single one was given."""
+        batch, single = self.encoding.as_batch(observation)
+        found = self.encoding.encode(batch)
+        # torch rejects some strides that an empty array may have
+        rows = torch.from_numpy(found) if found.size else torch.empty(found.shape, dtype=self.encoding.dtype)
+        columns = self.encoding.float_columns(rows)
+        finite = torch.isfinite(columns).all(-1)
+        if not bool(finite.all()):
+            raise ConfigurationError(f"observation={columns[~finite][0].tolist()} is not finite")
+        return rows.to(self.device), single
+
+    def get_action(
+        self, obs: Any, action_mask: np.ndarray | None = None, hidden_state: Mapping[str, Tensor] | None = None
+    ) -> tuple[Any, ...]:
+        """Act as `PPO.get_action` describes."""
+        with torch.no_grad():
+            x = self.normalize(obs)
+            course = self._one_step(hidden_state, len(x))
+            mask = self._mask(action_mask, len(x))
+            outputs, _ = self.network.evaluate(x, course)
+            raw = (
+                self.distribution.sample(outputs, self.next_noise(len(x)), mask)
+                if self.algorithm.training
+                else self.distribution.mode(outputs, mask)
+            )
+            log_prob, entropy = self.distribution.evaluate(outputs, raw, mask)
+            value = self.network.value(x, course)
+            arrays = log_prob.cpu().numpy(), entropy.cpu().numpy(), value.cpu().numpy()
+            result = self.distribution.unbounded(raw), *arrays
+            return (*result, self._named(self.network.step(x, course.state)[1])) if self.recurrent else result
+
+    def predict(
+        self,
+        obs: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, Any]:
+        """Act as `PPO.predict` describes."""
+        if action_masks is None and self.learned_with_masks and not self._warned_of_masks:
+            self._warned_of_masks = True
+            warnings.warn(
+                f"agent {self.index} learned with action masks, and predict was called without action_masks: it may "
+                "choose illegal actions; pass the environment's masks (info['action_mask'])",
+                stacklevel=3,
+            )
+        with torch.no_grad():
+            encoded, single = self._rows(obs)
+            x = self.network.observation_norm(encoded)
+            before = self._one_step(state if self.recurrent else None, len(x)).state
+            if self.recurrent and episode_start is not None:
+                starts = torch.as_tensor(np.atleast_1d(episode_start), device=self.device).to(before.dtype)
+                if starts.shape != (len(x),):
+                    raise ConfigurationError(
+                        f"episode_start has shape {tuple(starts.shape)}; allowed is {(len(x),)}, one for each episode"
+                    )
+                before = before * (1 - starts).view(-1, 1, 1, 1)
+            outputs, after = self.network.step(x, before)
+            mask = self._mask(action_masks, len(x))
+            raw = (
+                self.distribution.mode(outputs, mask)
+                if deterministic
+                else self.distribution.sample(outputs, self.noise((len(x),)), mask)
+            )
+            action = self.distribution.to_env(raw)
+        return (action[0] if single else action), self._named(after) if self.recurrent else state
+
+    @torch.no_grad()
+    def best_actions(self, encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[np.ndarray, Tensor]:
+        """Return the env's actions for encoded observations `[N, D]` without exploration, and the next hidden state.
+
+        `state` is the hidden state `[N, M, K, H]`.
+        """
+        if self.algorithm.per_member and len(encoded) > 1:  # the number of rows of a product may change its last bits
+            rows = [slice(row, row + 1) for row in range(len(encoded))]
+            masks = [None if mask is None else mask[row].clone() for row in rows]
+            one_by_one = [
+                self.best_actions(encoded[row].clone(), its_mask, state[row].clone())
+                for row, its_mask in zip(rows, masks, strict=True)
+            ]
+            actions, states = zip(*one_by_one, strict=True)
+            return np.concatenate(actions), torch.cat(states)
+        outputs, after = self.network.step(self.network.observation_norm(encoded), state)
+        return self.distribution.to_env(self.distribution.mode(outputs, mask)), after
+
+    def evaluate_actions(
+        self, obs: Any, actions: np.ndarray, hidden_state: Any = None, action_mask: np.ndarray | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-probability, entropy and value `[B]` of given actions, with gradients."""
+        x = self.normalize(obs)
+        course = self._one_step(hidden_state, len(x))
+        outputs, _ = self.network.evaluate(x, course)
+        raw = self.distribution.from_env(np.asarray(actions)).to(self.device)
+        log_prob, entropy = self.distribution.evaluate(outputs, raw, self._mask(action_mask, len(x)))
+        return log_prob, entropy, self.network.value(x, course)
+
+    def _mask(self, action_mask: Any, batch: int) -> Tensor | None:
+        if action_mask is None:
+            return None
+        mask = np.asarray(action_mask, dtype=bool)
+        size = mask_size(self.action_space)
+        mask = mask[None] if mask.ndim == 1 else mask
+        if mask.shape != (batch, size):
+            raise ConfigurationError(f"action_mask has shape {mask.shape}; allowed is {(batch, size)}")
+        for choice in mask_slices(self.action_space):
+            stuck = ~mask[:, choice].any(1)
+            if stuck.any():
+                raise ConfigurationError(f"action_mask={mask[stuck][0].astype(int).tolist()} allows no action")
+        return torch.from_numpy(mask).to(self.device)
+
+    # -- hidden state
+
+    @property
+    def initial_hidden_state(self) -> Tensor:
+        """The hidden state at the start of an episode: zeros `[M, K, H]`."""
+        return torch.zeros(self.network.state_shape, dtype=self.network.dtype, device=self.device)
+
+    def get_initial_hidden_state(self, num_envs: int = 1) -> dict[str, Tensor]:
+        """Return zeros `[num_envs, K, H]` for each recurrent network, by name; none if not recurrent."""
+        return self._named(self.initial_hidden_state.repeat(num_envs, 1, 1, 1)) if self.recurrent else {}
+
+    @property
+    def hidden_state_names(self) -> tuple[str, ...]:
+        """The names of the recurrent networks."""
+        return ("shared",) if self.algorithm.share_encoders else ("actor", "critic")
+
+    def _named(self, state: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self.hidden_state_names, state.unbind(1), strict=True))
+
+    def value(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Return the critic's value `[B]` of observations."""
+        x = self.normalize(obs)
+        return self.network.value(x, self._one_step(hidden_state, len(x)))
+
+    def _one_step(self, hidden_state: Mapping[str, Tensor] | None, batch: int) -> Course:
+        """One step of each episode of a batch, with the hidden state before it."""
+        given = {} if hidden_state is None else hidden_state
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(
+                f"hidden_state is a {type(given).__name__}; allowed is a mapping as get_initial_hidden_state gives it"
+            )
+        if given and not self.recurrent:
+            raise ConfigurationError("hidden_state is given, but this agent is not recurrent; allowed is None")
+        if not self.recurrent:
+            return TIMELESS._replace(state=self.initial_hidden_state)
+        shape = (batch, *self.network.state_shape[1:])
+        named = {
+            name: torch.as_tensor(state) for name, state in (given or self.get_initial_hidden_state(batch)).items()
+        }
+        shapes = {name: tuple(named[name].shape) if name in named else None for name in self.hidden_state_names}
+        if set(shapes.values()) != {shape}:
+            raise ConfigurationError(f"hidden_state has shapes {shapes}; allowed is {shape} for each")
+        state = torch.stack([named[name] for name in self.hidden_state_names], 1).to(self.device, self.network.dtype)
+        return Course(state.new_zeros(batch, 1), state)
+
+    def _state_before_rollout(self, hidden_state: Mapping[str, Tensor] | None, starts: Tensor) -> Tensor:
+        """Return the hidden state `[E, M, K, H]` before a rollout, zero where `starts` `[E]` is 1."""
+        if self.recurrent and hidden_state is None and not bool(starts.all()):
+            warnings.warn(
+                "this rollout begins in the midst of an episode (dones[0] is 0), and hidden_state is missing: pass "
+                "what get_action was given at its first step, or get_initial_hidden_state(…) if that was nothing",
+                stacklevel=6,
+            )
+        state = self._one_step(hidden_state, len(starts)).state.detach()
+        if not bool(torch.isfinite(state).all()):
+            raise ConfigurationError("hidden_state holds numbers that are not finite; allowed is what get_action gave")
+        return state.expand(len(starts), *state.shape[-3:]) * (1 - starts).to(state.dtype).view(-1, 1, 1, 1)
+
+    def transfer_state(self, state: Tensor) -> Tensor:
+        """Convert the hidden state `[…, M, K, H]` of running episodes to the units after the last mutations.
+
+        New units start at zero. To be called once after a mutation.
+        """
+        changes, self._memory_changes = self._memory_changes, []
+        specs = [*(before.memory for before, _ in changes), self.architecture.memory]
+        for (old, new), (_, maps) in zip(pairwise(specs), changes, strict=True):
+            state = self.network.transfer_state(state, old, new, maps)
+        return state
+
+    # -- learning
+
+    def learn(
+        self,
+        experiences: Experiences | None = None,
+        action_masks: Sequence[Any] | None = None,
+        hidden_state: Mapping[str, Tensor] | None = None,
+        acting: Sequence[Any] | None = None,
+    ) -> float:
+        """Do one PPO update as `PPO.learn` describes."""
+        validated(PPOConfig, self.algorithm.settings())  # any of them may have been set since the last update
+        rollout, measured = as_rollout(
+            experiences,
+            self.encode,
+            self.distribution,
+            remembered=lambda starts: self._state_before_rollout(hidden_state, starts),
+            action_masks=action_masks,
+            acting=acting,
+        )
+        snapshot = self.cohort.keep(self.row)
+        report = self.cohort.learn(
+            [self.row],
+            rollout,
+            hyperparams_of([self]),
+            batch_size=self.batch_size,
+            cut=self.cut,
+            shuffle=lambda epoch, count: self.shuffle(epoch, count).unsqueeze(0).to(self.device),
+            measured=measured,
+        )
+        if not bool(report.healthy[0]):
+            self.cohort.put_back(self.row, snapshot)
+            raise PopulationDivergedError(
+                f"agent {self.index}: {_non_finite(report)} is not finite; its weights were put back"
+            )
+        self.after_update(rollout)
+        return float(report.loss[0])
+
+    def after_update(self, rollout: Rollout) -> None:
+        """Count an update from a rollout `[T, 1, E, …]`, and store observations on which mutations are measured."""
+        self.updates += 1
+        self.distribution.bound_std_(0.0, self.algorithm.action_std_min, self.algorithm.action_std_max)
+        self.learned_with_masks |= rollout.masks is not None
+        recent = rollout.observations[:, 0]  # [T, E, D]
+        if self.recurrent:
+            length = min(SAMPLE_STEPS, len(recent))
+            recent = recent[: len(recent) // length * length].unflatten(0, (-1, length)).transpose(1, 2)  # [C, E, L, D]
+            unbroken = rollout.starts[: recent.shape[0] * length, 0].unflatten(0, (-1, length))[:, 1:].sum(1) == 0
+            recent = recent[unbroken] if bool(unbroken.any()) else recent.flatten(0, 1)
+            count = max(1, RECENT // length)
+        else:
+            recent, count = recent.flatten(0, 1), RECENT
+        self.recent_observations = recent[:: max(1, len(recent) // count)][:count].detach().cpu().clone()
+        noisy = [layer for layer in self.network.modules() if isinstance(layer, NoisyLinear | EvolvableLSTM)]
+        if noisy:
+            stream = torch_generator(self.device, self.seed, Purpose.WEIGHT_NOISE, self.index, self.updates)
+            for layer in noisy:
+                layer.resample_(stream)
+
+    # -- mutation
+
+    def mutate(self, change: Mutation) -> Mutation:
+        """Apply a mutation to weights and moments; return what was done, which may be less."""
+        if change.kind not in ("architecture", "activation", "parameters"):
+            return change
+        self.variations += 1  # two mutations without an update between them must not draw the same numbers
+        keys = self.index, self.updates, self.variations
+        stream = torch_generator("cpu", self.seed, Purpose.WEIGHT_TRANSFER, *keys)
+        if change.kind == "parameters":
+            self.own_network()
+            sd, target_kl = (float(change.details.get(name, default)) for name, default in NOISE.items())
+            details = add_parameter_noise_(self.network, self._sample_states(stream), sd, stream, target_kl=target_kl)
+            return Mutation(change.kind, change.operator, details)
+        adam = self.moments
+        source = MutationSource(
+            self.network, (adam.exp_avg[0], adam.exp_avg_sq[0]), partial(self._sample_states, stream)
+        )
+        result = mutate_network(source, change.operator, dict(change.details), stream)
+        if "refused" in result.arguments:
+            return Mutation("none", change.operator, {"wanted": change.kind, **result.arguments})
+        if change.operator.startswith("memory."):
+            self._memory_changes.append((self.architecture, result.maps))
+        first, second = (moment.unsqueeze(0) for moment in result.moments)
+        self._use(result.network, Adam(first, second, adam.steps.clone(), epsilon=adam.epsilon))
+        return Mutation(change.kind, change.operator, result.arguments)
+
+    def _sample_states(self, stream: torch.Generator) -> Tensor:
+        """Normalized states on which a mutation is measured: of the last rollout, random ones before the first."""
+        if len(self.recent_observations):
+            recent = self.network.some_of(self.recent_observations)
+            return self.network.observation_norm(recent.to(self.device))
+        rows = self.encoding.random_rows(SAMPLE_STATES, stream).to(self.device)
+        return rows.unflatten(0, (-1, SAMPLE_STEPS)) if self.network.is_recurrent else rows
+
+    def finish_blend(self) -> None:
+        """Remove the activations that a finished mutation blended out."""
+        if self.architecture.is_fading and self.network.fade_left() <= 0:
+            slots, optimizer = layout(self.network), self.optimizer
+            self.network.finish_fading_()
+            if slots != layout(self.network):
+                raise RuntimeError("finishing a blend moved a parameter")
+            self.set_network(self.network, optimizer)
+
+    def bound_std_(self, shift: float) -> None:
+        """Shift the log of the learned standard deviation, and clamp it to the algorithm's bounds."""
+        self.own_network()
+        self.distribution.bound_std_(shift, self.algorithm.action_std_min, self.algorithm.action_std_max)
+
+    # -- copies
+
+    def copy_for(self, algorithm: LearnerHost) -> Learner:
+        """Return another algorithm's learner with the same state, which still uses this network.
+
+        Its weights must not be changed before `own_network`; a mutation that builds a new network spares that copy.
+        """
+        copy = Learner(
+            algorithm,
+            self.encoding,
+            self.action_space,
+            self.architecture,
+            num_agents=self.num_agents,
+            group_number=self.group_number,
+            max_seq_len=self._max_seq_len,
+        )
+        copy.network, copy._optimizer, copy._shares_network = self.network, self.moments, True
+        copy.updates, copy.draws, copy.variations = self.updates, self.draws, self.variations
+        copy.recent_observations, copy.learned_with_masks = self.recent_observations, self.learned_with_masks
+        copy._last_noise = self._last_noise if copy.index == self.index else None
+        return copy
+
+    def own_network(self) -> None:
+        """Copy network and moments if they are shared with the parent."""
+        if self._shares_network:
+            self._use(clone_module(self.network), self.moments.copy())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for `copy.deepcopy` and `pickle`: a network of its own, outside any cohort."""
+        alone = {"_optimizer": self.moments.copy(), "_cohort": None, "row": 0, "_shares_network": False}
+        return {**vars(self), "network": detached_clone(self.network), **alone}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        flatten_parameters_(self.network)
+
+    # -- files
+
+    def document(self) -> dict[str, Any]:
+        """Return everything but tensors as JSON data."""
+        document = {
+            "algorithm": "PPO",
+            "index": self.index,
+            "seed": self.seed,
+            "settings": settings_to_json(self.settings()),
+            "hp_config": self.hp_config.to_json(),
+            "architecture": self.architecture.to_config(),
+            "updates": self.updates,
+            "draws": self.draws,
+            "variations": self.variations,
+            "num_envs": self.num_envs,
+            "observation_space": space_to_json(self.observation_space),
+            "action_space": space_to_json(self.action_space),
+            "learned_with_masks": self.learned_with_masks,
+        }
+        return to_builtin(document)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return network, moments and recent observations by name."""
+        optimizer = self.optimizer
+        moments = {f"adam.{name}": getattr(optimizer, name) for name in ("exp_avg", "exp_avg_sq", "steps")}
+        return {**_tensors_of(self.network), **moments, "recent_observations": self.recent_observations}
+
+    @classmethod
+    def from_document(
+        cls,
+        algorithm: LearnerHost,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        document: Mapping[str, Any],
+        networks: CustomSpec | None = None,
+        **group: Any,
+    ) -> Learner:
+        """Build the learner that `document` describes, without a network."""
+        settings = validated(PPOConfig, document["settings"])
+        encoding = encoder_of(observation_space, settings)
+        architecture = read_architecture(
+            document["architecture"], encoding, recurrent=settings.recurrent, networks=networks
+        )
+        return cls(algorithm, encoding, action_space, architecture, max_seq_len=settings.max_seq_len, **group)
+
+    def read_architecture(self, config: Mapping[str, Any]) -> NetworkSpec:
+        """Read an architecture of this learner's kind from its `to_config`."""
+        return read_architecture(config, self.encoding, recurrent=self.recurrent, networks=self.custom_networks)
+
+    def check_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise ValueError unless stored tensors fit the architecture; none of them is read.
+
+        Tensors in memory are compared when they are copied, and a user's own network may not be buildable without data.
+        """
+        if isinstance(tensors, safe_folder.LazyTensors) and self.custom_networks is None:
+            with torch.device("meta"), MetaBuild(len(tensors)):
+                self._check_facts(tensors.infos, self.build(self.architecture))
+
+    def load_state(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Read counters, weights and moments; ValueError if they do not fit."""
+        self.updates, self.draws = read_count(document, "updates"), read_count(document, "draws")
+        self.variations = read_count(document, "variations") if "variations" in document else 0  # absent in older files
+        self.learned_with_masks = read_flag(document, "learned_with_masks", older=False)
+        network = self._unfilled(self.architecture)
+        self._check_facts(safe_folder.tensor_infos(tensors), network)
+        check_finite(tensors)
+        moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in ("exp_avg", "exp_avg_sq", "steps")]
+        if any(bool((moment < 0).any()) for moment in moments[1:]):
+            raise ValueError("adam.exp_avg_sq and adam.steps must not be negative")
+        self.set_network(network, Adam(*moments))
+        with torch.no_grad():
+            for name, tensor in _tensors_of(self.network).items():
+                tensor.copy_(tensors[name])
+        self.recent_observations = tensors["recent_observations"]
+        update_count_flags(self.network)
+
+    def _check_facts(self, found: Mapping[str, safe_folder.TensorInfo], network: ActorCritic) -> None:
+        """Raise ValueError unless stored tensors have a network's names, shapes and dtypes."""
+        info = safe_folder.TensorInfo
+        wanted = safe_folder.tensor_infos(_tensors_of(network))
+        size = layout(network)[-1].stop
+        wanted |= {f"adam.{name}": info((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")}
+        wanted |= {"adam.steps": info((1,), network.dtype)}
+        odd = sorted(found.keys() ^ {*wanted, "recent_observations"})
+        if odd:
+            raise ValueError(f"tensors {odd} are missing or too many")
+        for name, facts in wanted.items():
+            if found[name] != facts:
+                raise ValueError(f"{name} is {found[name]}; wanted is {facts}")
+        shape, dtype = found["recent_observations"]
+        rows_fit = shape[-1:] == (self.encoding.size,) and dtype == self.encoding.dtype and len(shape) in (2, 3)
+        if math.prod(shape) and not (rows_fit and math.prod(shape[:-1]) <= RECENT):
+            raise ValueError(
+                f"recent_observations is {found['recent_observations']}; wanted are at most {RECENT} rows of "
+                f"{self.encoding.size} numbers of {self.encoding.dtype}"
+            )
+
+
+def encoder_of(space: gymnasium.Space, settings: PPOConfig) -> ObservationEncoder:
+    """Return the encoder of a space, with images read as the settings say."""
+    return ObservationEncoder(space, swap_channels=settings.swap_channels, normalize_images=settings.normalize_images)
+
+
+def custom_spec(actor_network: nn.Module | None, critic_network: nn.Module | None) -> CustomSpec | None:
+    """Return the spec of the user's own networks, if there are any."""
+    if actor_network is None and critic_network is None:
+        return None
+    return CustomSpec.of(actor_network, critic_network)
+
+
+def read_architecture(
+    config: Mapping[str, Any], encoding: ObservationEncoder, *, recurrent: bool, networks: CustomSpec | None
+) -> NetworkSpec:
+    """Read an architecture's `to_config`; `networks` are the user's own, if it has such.
+
+    Raises:
+        ConfigurationError: the user's networks are missing; or a value is illegal.
+    """
+    if config["encoder"] != "custom":
+        return NetworkSpec.from_net_config(config, encoding.leaves, recurrent=recurrent)
+    if networks is None:
+        raise ConfigurationError("it has networks of its own; give them as actor_network and critic_network")
+    return NetworkSpec.custom(networks.with_architectures(config["encoder_config"]))
+
+
+def hyperparams_of(learners: Sequence[Learner]) -> Values:
+    """Return the learners' hyperparameters as tensors `[P]`."""
+    columns = zip(*(learner.hyperparams() for learner in learners), strict=True)
+    return Values(*(torch.tensor(column, device=learners[0].device) for column in columns))
+
+
+def _tensors_of(network: nn.Module) -> dict[str, Tensor]:
+    return {f"network.{name}": tensor for name, tensor in (*network.named_parameters(), *network.named_buffers())}
+
+
+def _non_finite(report: Report) -> str:
+    """Name a metric of an update that is not finite."""
+    values = {name: float(getattr(report, name)[0]) for name in ("loss", "value_loss", "approx_kl", "grad_norm")}
+    return next((f"{name}={value}" for name, value in values.items() if not math.isfinite(value)), "a weight")

@@ -1,0 +1,197 @@
+"""The learners of one group of agents, of all members of a population, as one batched computation.
+
+Tensors are `[P, E, …]` in the order of the members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, cast, overload
+
+import torch
+from torch import Tensor
+
+from agilerl_like.algorithms.learner import Learner, hyperparams_of
+from agilerl_like.learning.apart import Apart
+from agilerl_like.learning.cohort import Cohort
+from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.sequences import Cut
+from agilerl_like.learning.team import Team
+from agilerl_like.learning.update import Report
+
+NOISE_STEPS = 128
+"""Steps for which action noise is drawn at once."""
+
+
+class Members(Protocol):
+    """A population, of which a group takes one learner of each member."""
+
+    agents: list[Any]
+    team: Team
+
+
+class LearnerGroup(Sequence[Learner]):
+    """P learners of one group, computed by one cohort."""
+
+    def __init__(self, population: Members, group: str) -> None:
+        self._population, self._group = population, group
+        self._cohort: Cohort | Apart | None = None
+        self._noise: tuple[Tensor, int] | None = None  # drawn for some steps ahead, and how many are used
+        self._new_members: set[int] = set()  # members that have not yet drawn noise of their own into that block
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for `copy` and `pickle`: the copied learners are attached to no cohort yet."""
+        return {**vars(self), "_cohort": None}
+
+    @overload
+    def __getitem__(self, place: int) -> Learner: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Learner]: ...
+    def __getitem__(self, place: int | slice) -> Learner | list[Learner]:
+        if isinstance(place, slice):
+            return [*self][place]
+        return self._population.agents[place].learners[self._group]
+
+    def __iter__(self) -> Iterator[Learner]:
+        return (agent.learners[self._group] for agent in self._population.agents)
+
+    def __len__(self) -> int:
+        return len(self._population.agents)
+
+    @property
+    def team(self) -> Team:
+        """The processes that share the envs of each member."""
+        return self._population.team
+
+    @property
+    def seed(self) -> int:
+        """The seed of the learners' random streams."""
+        return self[0].seed
+
+    @property
+    def device(self) -> torch.device:
+        """The device of all tensors."""
+        return self[0].device
+
+    # -- cohort
+
+    @property
+    def cohort(self) -> Cohort | Apart:
+        """What computes the learners; rebuilt after a learner got another network."""
+        attached = [] if self._cohort is None else self._cohort.homes
+        if len(attached) != len(self) or not all(map(Learner.is_attached, self, attached)):
+            if self._is_per_member:
+                self._cohort = Apart([_make_cohort([learner], self.team) for learner in self])
+            else:
+                self._cohort = _make_cohort(self, self.team)
+        return cast(Cohort, self._cohort)
+
+    @property
+    def _is_per_member(self) -> bool:
+        return self[0].execution.per_member
+
+    # -- acting
+
+    def act(
+        self, observations: Tensor, state: Tensor, mask: Tensor | None = None, noise: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return raw actions `[P, E, A]` for encoded observations `[P, E, D]`, and the next hidden state.
+
+        `state` is the hidden state `[P, E, M, K, H]`, `mask` is `[P, E, choices]`. Without noise `[P, E, …]` the
+        actions are the most likely ones.
+        """
+        return self.cohort.act(observations, state, noise, mask)
+
+    @property
+    def initial_hidden_state(self) -> Tensor:
+        """The hidden state at the start of an episode: zeros `[M, K, H]`, large enough for every learner."""
+        return torch.zeros(self.cohort.state_shape, dtype=self[0].network.dtype, device=self.device)
+
+    def next_noise(self, envs: int) -> Tensor:
+        """Return the action noise `[P, E, …]` of the next step, from each learner's own stream."""
+        block, used = self._noise or (None, 0)
+        if block is not None and block.shape[2] != envs:
+            block = None
+        if block is None or used == len(block):
+            last: list[Tensor | None] = [None] * len(self) if block is None else [*block[-1]]
+            for place in self._new_members:
+                last[place] = None
+            blocks = [_noise_block(learner, envs, before) for learner, before in zip(self, last, strict=True)]
+            block, used = torch.stack(blocks, 1), 0
+        else:
+            for place in self._new_members:
+                block[:, place] = _noise_block(self[place], envs, None)
+        self._noise, self._new_members = (block, used + 1), set()
+        return block[used]
+
+    def reset_noise(self, places: Sequence[int] | None = None) -> None:
+        """Drop the noise drawn ahead, of some members or of all."""
+        if places is None:
+            self._noise = None
+        else:
+            self._new_members |= set(places)
+
+    def to_env(self, raw: Tensor) -> Tensor:
+        """Return the env's actions `[P E, …]` for raw actions `[P, E, A]`, on the device."""
+        in_env = self[0].distribution.in_env
+        if self._is_per_member:  # vectorized code may round elements differently by their position in memory
+            return torch.cat([in_env(own.clone()) for own in raw])
+        return in_env(raw.reshape(-1, raw.shape[-1]))
+
+    def best_actions(self, encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the env's actions `[P E, …]` for rows `[P E, D]` without exploration, and the next hidden state."""
+        shape = len(self), -1
+        its_mask = None if mask is None else mask.unflatten(0, shape)
+        actions, after = self.act(encoded.unflatten(0, shape), state.unflatten(0, shape), its_mask)
+        return self.to_env(actions), after.flatten(0, 1)
+
+    # -- learning
+
+    def learn(self, places: Sequence[int], window: Callable[[list[int], int], Rollout]) -> dict[int, Report]:
+        """Update some members; `window(places, steps)` returns their rollouts.
+
+        Members with rollouts and minibatches of equal size learn together. Returns a report `[1]` for each place.
+        """
+        reports: dict[int, Report] = {}
+        due: dict[tuple[int, int, Cut, bool], list[int]] = {}
+        for place in places:
+            learner = self[place]
+            key = (learner.rollout_steps, learner.batch_size, learner.cut, learner.network.is_recurrent)
+            due.setdefault(key, []).append(place)
+        for (steps, batch_size, cut, _), together in due.items():
+            learners = [self[place] for place in together]
+            rollout = self.team.whole(window(together, steps))
+
+            def shuffle(epoch: int, count: int, learners: list[Learner] = learners) -> Tensor:
+                return torch.stack([learner.shuffle(epoch, count) for learner in learners]).to(self.device)
+
+            report = self.cohort.learn(
+                together, rollout, hyperparams_of(learners), batch_size=batch_size, cut=cut, shuffle=shuffle
+            )
+            values = torch.stack(report).cpu()  # one transfer to the host for all members
+            for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
+                learner.after_update(rollout.of_members(torch.tensor([i], device=self.device)))
+                reports[place] = Report(*values[:, i : i + 1])
+        return reports
+
+
+def _make_cohort(learners: Sequence[Learner], team: Team) -> Cohort:
+    """Attach learners to a new cohort."""
+    first = learners[0]
+    cohort = Cohort(
+        [learner.network for learner in learners],
+        [learner.moments for learner in learners],
+        build=lambda place, spec: learners[place].build(spec),
+        execution=first.execution,
+        batch_size=sum(learner.batch_size for learner in learners) / len(learners),
+        team=team,
+    )
+    cohort.train(first.algorithm.training)
+    for row, learner in enumerate(learners):
+        learner.attach(cohort, row)
+    return cohort
+
+
+def _noise_block(learner: Learner, envs: int, before: Tensor | None) -> Tensor:
+    """Return noise `[steps, E, …]` of the next steps, after the step `before` `[E, …]` if there was one."""
+    return learner.correlate(learner.noise((NOISE_STEPS, envs)), before)

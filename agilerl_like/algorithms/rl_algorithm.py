@@ -1,0 +1,206 @@
+"""Algorithms of one policy: what a user does with a single agent, whatever it learns by."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar, overload
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agilerl_like.algorithms.evaluation import EpisodeCallback, SingleAgentRows, report_episodes
+from agilerl_like.algorithms.learner import Learner, custom_spec
+from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
+from agilerl_like.algorithms.serialization import read_agent
+from agilerl_like.envs.spaces import ObservationEncoder
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import Genome, Mutation
+from agilerl_like.learning.optimizer import Adam
+from agilerl_like.networks.actor_critic import ActorCritic
+from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.distributions import ActionDistribution, make_distribution
+from agilerl_like.seeding import Purpose, integers
+
+ONLY = ""
+"""Name of a single agent's one group."""
+
+RLAlgorithmT = TypeVar("RLAlgorithmT", bound="RLAlgorithm")
+
+
+class Dimension:
+    """A number that is an attribute of an agent, and a function of a space when read from the class."""
+
+    def __init__(self, of_agent: Callable[[RLAlgorithm], int], of_space: Callable[[gymnasium.Space], int]) -> None:
+        self._of_agent, self._of_space = of_agent, of_space
+
+    @overload
+    def __get__(self, agent: None, kind: type[RLAlgorithm]) -> Callable[[gymnasium.Space], int]: ...
+    @overload
+    def __get__(self, agent: RLAlgorithm, kind: type[RLAlgorithm]) -> int: ...
+    def __get__(self, agent: RLAlgorithm | None, kind: type[RLAlgorithm]) -> int | Callable[[gymnasium.Space], int]:
+        return self._of_space if agent is None else self._of_agent(agent)
+
+
+class RLAlgorithm(OnPolicyAlgorithm):
+    """An algorithm with one learner: one actor and one critic."""
+
+    agent_groups = MappingProxyType({ONLY: SingleAgentRows()})
+
+    # -- networks
+
+    @property
+    def learner(self) -> Learner:
+        """Networks, optimizer and random streams."""
+        return self.learners[ONLY]
+
+    @property
+    def architecture(self) -> NetworkSpec:
+        return self.learner.architecture
+
+    @property
+    def network(self) -> ActorCritic:
+        """Actor and critic."""
+        return self.learner.network
+
+    @property
+    def rollout_steps(self) -> int:
+        """Steps of each env between updates."""
+        return self.learner.rollout_steps
+
+    @property
+    def actor(self) -> nn.Module:
+        """The policy network."""
+        return self.network.actor
+
+    @property
+    def critic(self) -> nn.Module:
+        """The value network."""
+        return self.network.critic
+
+    def get_policy(self) -> nn.Module:
+        """Return the policy network."""
+        return self.network.actor
+
+    @property
+    def distribution(self) -> ActionDistribution:
+        """The action distribution that the actor's outputs parametrize."""
+        return self.learner.distribution
+
+    @property
+    def optimizer(self) -> Adam:
+        """Adam's moments `[1, N]`; in a population a copy."""
+        return self.learner.optimizer
+
+    def evolvable_attributes(self, networks_only: bool = False) -> dict[str, Any]:
+        """Return what may evolve, by name: the networks, and the hyperparameters unless `networks_only`."""
+        networks: dict[str, Any] = {"actor": self.actor, "critic": self.critic}
+        return networks if networks_only else {**networks, **self.hyperparameters}
+
+    def preprocess_observation(self, observation: np.ndarray) -> Tensor:
+        """Encode and normalize observations `[B, *shape]` or a single one: `[B, D]` on the device."""
+        return self.learner.normalize(observation)
+
+    # -- testing
+
+    def test(
+        self,
+        env: gymnasium.vector.VectorEnv | gymnasium.Env,
+        swap_channels: bool = False,
+        max_steps: int | None = None,
+        loop: int = 3,
+        vectorized: bool = True,
+        callback: EpisodeCallback | None = None,
+    ) -> float:
+        """Return the mean return of exactly `loop` episodes, on the same seeds at every call.
+
+        It is appended to `fitness`. If the rows of a vector env differ, `loop` is rounded up to whole sets of them. The
+        policy does not explore and nothing is learned. The env is reset, and again at the end of each episode.
+        `max_steps` truncates longer episodes. `callback(score, info)` is called for each episode with its return and the
+        info of its last step, to which `episode_length` is added, in steps. `swap_channels` is True if the env's images
+        have their channels last, though the agent was made for channels first. `vectorized` is accepted for AgileRL's
+        sake.
+        """
+        if loop < 1:
+            raise ConfigurationError(f"loop={loop!r} must be at least 1")
+        player = self
+        if swap_channels and not self.swap_channels:
+            player = self.clone()
+            player.set_image_layout(getattr(env, "single_observation_space", env.observation_space), swap_channels=True)
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            vector = env
+        else:
+            vector = gymnasium.vector.SyncVectorEnv(
+                [lambda: env], copy=False, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
+            )
+        seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
+        episodes = player.run_episodes(VecEnvAdapter(vector), seeds, max_steps, with_infos=callback is not None)
+        report_episodes(episodes, callback)
+        mean = float(episodes.means[0])
+        self.fitness.append(mean)
+        return mean
+
+    def set_image_layout(self, space: gymnasium.Space, *, swap_channels: bool) -> None:
+        """Read observations of another space that gives the networks the same input: images with channels last.
+
+        Raises:
+            ConfigurationError: the networks' input would differ.
+        """
+        self.learner.set_image_layout(space, swap_channels=swap_channels)
+        self.observation_space, self.swap_channels = space, swap_channels
+
+    # -- mutation
+
+    def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
+        return Genome(data["hyperparameters"], self.learner.read_architecture(data["architecture"]))
+
+    def _mutate_learner(self, change: Mutation) -> Mutation:
+        return self.learner.mutate(change)
+
+    # -- files
+
+    def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return {**self.learner.document(), **self.metadata()}, self.learner.tensors()
+
+    def _sections(self, document: Any, tensors: Any) -> dict[str, tuple[Any, Any]]:
+        return {ONLY: (document, tensors)}
+
+    @classmethod
+    def load(  # pyright: ignore[reportIncompatibleMethodOverride]  # more keywords
+        cls: type[RLAlgorithmT],
+        path: str | os.PathLike[str],
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        *,
+        actor_network: nn.Module | None = None,
+        critic_network: nn.Module | None = None,
+    ) -> RLAlgorithmT:
+        """Load an agent that `save_checkpoint` wrote, or the best one of a run or of a checkpoint of it.
+
+        The code of a user's own networks is not in the file: such an agent needs modules of the same classes, whatever
+        their weights and architecture.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
+        """
+        document, tensors = read_agent(path)
+        device = device if accelerator is None else accelerator.device
+        networks = custom_spec(actor_network, critic_network)
+        return cls.from_documents(document, tensors, device=device, where=str(path), networks=networks)
+
+    # -- AgileRL's other names
+
+    def clean_up(self) -> None:
+        """Release the observations that only mutations need."""
+        self.learner.recent_observations = torch.zeros(0, 0)
+
+    get_action_dim = Dimension(
+        lambda agent: agent.distribution.num_outputs, lambda action_space: make_distribution(action_space).num_outputs
+    )
+    """Outputs of the actor for one observation; `PPO.get_action_dim(action_space)` gives those of a space."""
+    get_state_dim = Dimension(lambda agent: agent.learner.encoding.size, lambda space: ObservationEncoder(space).size)
+    """Inputs of the networks for one observation; `PPO.get_state_dim(observation_space)` gives those of a space."""
