@@ -59,7 +59,7 @@ while True:
                 action, log_prob, _, value = agent.get_action(state)
                 next_state, reward, terminated, truncated, info = env.step(np.clip(action, low, high))
                 states.append(state)
-                actions.append(action)  # unclipped: log_prob speaks of this one
+                actions.append(action)  # unclipped: log_prob belongs to this one
                 log_probs.append(log_prob)
                 rewards.append(reward)
                 dones.append(done)  # whether this step *begins* an episode

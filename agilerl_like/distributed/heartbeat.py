@@ -42,7 +42,7 @@ def open_store(host: str, port: int, rank: int, size: int, timeout: float = 60.0
 class NullMonitor:
     """The monitor of a single process: the same methods, without peers.
 
-    `stop_signal` is the signal that asks all ranks to stop, 0 if none does.
+    `stop_signal` is the signal that stops all ranks, 0 if none does.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Heartbeat(NamedTuple):
     machine: str
     beat: int = 0
     stop: int = 0
-    """The signal that asks all ranks to stop."""
+    """The signal that stops all ranks."""
     left: bool = False
     error: str = ""
     """The error with which the rank left."""
@@ -276,7 +276,7 @@ class HeartbeatMonitor(NullMonitor):
             self._abort({0}, reachable=False)
 
     def _abort(self, lost: set[int], *, reachable: bool) -> NoReturn:
-        """End this process because the ranks `lost` failed; `reachable` says whether the store still works.
+        """End this process because the ranks `lost` failed; `reachable`: whether the store still works.
 
         The reporting rank exits last, so that slower ranks do not mistake the other ranks' exit for the original
         failure. Without the store one rank reports on each machine, because only local processes are visible.

@@ -12,7 +12,7 @@ from agilerl_like.distributed.heartbeat import HeartbeatMonitor, NullMonitor
 from agilerl_like.errors import Terminated
 
 BY_CALLBACK = -1
-"""Takes the place of a signal's number if a callback asked to stop."""
+"""Takes the place of a signal's number if a callback requested to stop."""
 
 
 @dataclass

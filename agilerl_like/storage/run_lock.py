@@ -22,7 +22,7 @@ from agilerl_like.storage.durable_io import make_folder, open_to_write
 
 LOCK = ".lock"
 RETRY_SECONDS = 0.2
-"""The owner may be removing the file just now, as one that nobody else needs."""
+"""The owner may be removing the file just now, because no other process needs it."""
 
 
 class RunLock:

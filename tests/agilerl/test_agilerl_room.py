@@ -1,4 +1,4 @@
-"""What the room adapts: rollouts, counts of steps, hidden states, ranges, and errors that name what is absent."""
+"""What `agilerl_like.agilerl` adapts: rollouts, counts of steps, hidden states, ranges, and errors that name what is absent."""
 
 import importlib
 
@@ -168,7 +168,7 @@ def test_absent_modules_are_named_and_others_are_left_to_python():
         importlib.import_module("agilerl_like.nothing")
 
 
-def test_agents_without_an_observation_are_not_asked_and_not_learned_from():
+def test_agents_without_an_observation_neither_act_nor_learn():
     ids = ["a_0", "b_0"]
     team = AsyncAgentsWrapper(IPPO(dict.fromkeys(ids, BOX), dict.fromkeys(ids, DISCRETE), seed=0, net_config=SMALL))
     seen = np.zeros((2, 3), np.float32)

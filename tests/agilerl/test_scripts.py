@@ -2,7 +2,7 @@
 
 The scripts are in our own words, after the calls of AgileRL's tutorials, demos and documentation for PPO, IPPO,
 evolution, modules and buffers. Each asserts what it is about; those in `absent` use what is not available, and must be
-told so by name.
+reported by name.
 """
 
 import re

@@ -21,7 +21,7 @@ LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
-    """Checkpoints that are asked for without a place lie in the working directory."""
+    """Checkpoints without a path are in the working directory."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -92,7 +92,7 @@ def test_only_what_is_not_there_travels_and_each_once():
 def test_two_processes_live_the_same_run_as_one_to_the_bit():
     (documents, tensors), fitness, births = lived(1, per_member=True)
     (others, their_tensors), their_fitness, their_births = lived(2, per_member=True)
-    assert any(not birth["survives"] for birth in births[4:])  # somebody was born, so somebody may have travelled
+    assert any(not birth["survives"] for birth in births[4:])  # there were offspring, so members may have moved
     assert their_births == births
     assert their_fitness == fitness
     assert others == documents
@@ -127,7 +127,7 @@ def test_envs_that_cannot_be_divided_among_processes_are_refused():
         train_on_policy(env, pop=population, max_steps=300, evo_steps=300, processes=2, verbose=False)
 
 
-def test_a_run_that_had_ended_goes_on_with_a_larger_budget(tmp_path):
+def test_finished_run_continues_with_a_larger_budget(tmp_path):
     whole = lived(1, per_member=True)
     lived(1, per_member=True, generations=2, run_dir=tmp_path / "run")
     resumed = lived(1, per_member=True, resume=tmp_path / "run")

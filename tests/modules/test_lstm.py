@@ -256,7 +256,7 @@ def test_autocast_does_not_reduce_precision(cell):
 # -- a stack
 
 
-class Course(NamedTuple):
+class SequenceCase(NamedTuple):
     """All that a memory makes of sequences."""
 
     y: torch.Tensor
@@ -294,11 +294,11 @@ def test_stack_rows_equal_single_members(cell, shapes):
     def by_itself(i):
         vectors, units = members[i].state_shape
         its = Sequences(x[i], starts[i], state[i, :, :vectors, :units])
-        return Course.of(members[i], its, slope[i, ..., :units])
+        return SequenceCase.of(members[i], its, slope[i, ..., :units])
 
     alone = [by_itself(i) for i in range(len(members))]
     stack = ParamStack.of(members, padded)
-    together = Course.of(stack.module, Sequences(x, starts, state), slope)
+    together = SequenceCase.of(stack.module, Sequences(x, starts, state), slope)
     flat = torch.cat([part.reshape(len(members), -1) for part in together.of_parameters.values()], 1)
     for row, (member, its) in enumerate(zip(members, alone, strict=True)):
         vectors, units = member.state_shape

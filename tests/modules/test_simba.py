@@ -278,7 +278,7 @@ def test_outputs_are_refitted_after_units_are_removed():
     child = mutated(simba, "remove_node", {"nodes": 10}, states=x)
     wanted = simba(x)
     error = float((child(x) - wanted).detach().square().mean() / (wanted - wanted.mean(0)).detach().square().mean())
-    assert error < 0.2  # ten of forty units of which four inputs speak
+    assert error < 0.2  # ten of forty units which depend on four inputs
     kept = {tuple(row) for row in child.blocks[0].inner.bias.detach().view(-1, 1).tolist()}
     assert (0.0,) not in kept
     assert child.blocks[0].inner.weight.shape == (60, 30)

@@ -176,4 +176,6 @@ def test_refit_keeps_directions_without_variance():
     targets = inputs @ torch.tensor([[3.0], [-1.0], [5.0]], dtype=torch.float64) + 7.0
     refit_(weight, bias, inputs, targets)
     torch.testing.assert_close(weight[0, 2], torch.tensor(5.0, dtype=torch.float64))
-    torch.testing.assert_close(inputs @ weight.T + bias, targets, rtol=0, atol=0.02)  # ridge: within 1e-3 of the slopes
+    torch.testing.assert_close(
+        inputs @ weight.T + bias, targets, rtol=0, atol=0.02
+    )  # ridge: within 1e-3 of the coefficients

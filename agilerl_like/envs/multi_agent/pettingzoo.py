@@ -184,12 +184,12 @@ class MultiAgentVectorEnv:
 
     @property
     def env_config(self) -> VecEnvConfig:
-        """The config it was made from; it can be saved (`VecEnvConfig.to_json`) if the factory has an import path."""
+        """The config it was made from; others can be made from it."""
         return cast(Any, self.vector).env_config
 
     @property
     def agents(self) -> list[str]:
-        """All possible agents (AgileRL's name); `infos[agent]["acting"]` tells which are present."""
+        """All possible agents (AgileRL's name); `infos[agent]["acting"]` is true for those that are present."""
         return list(self.possible_agents)
 
     def single_observation_space(self, agent: str) -> gym.Space:

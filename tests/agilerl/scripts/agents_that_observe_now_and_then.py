@@ -1,4 +1,4 @@
-"""AsyncAgentsWrapper: agents without an observation (NaN) are not asked."""
+"""AsyncAgentsWrapper: agents without an observation (NaN) do not act."""
 
 import numpy as np
 from agilerl.algorithms import IPPO
