@@ -150,7 +150,7 @@ def test_a_script_leaves_a_configuration_that_describes_its_members(space, setti
             settings = {**config.agent_arguments(), "hp_config": RANGES}
             assert config.population.size == 2
             assert config.training.eval_steps == 20
-            assert config.mutation.mutations == EVOLUTION["mutation"]
+            assert config.mutation.explorer == EVOLUTION["mutation"]
             assert config.selection.strategy == EVOLUTION["selection_strategy"]
         settings = {key: value for key, value in settings.items() if key != "num_envs"}
         population = script(folder, make=lambda: make_vect_envs(lambda: Blind(space), num_envs=2), **settings)
@@ -223,7 +223,7 @@ def test_an_environment_that_cannot_be_written_is_missing_by_name(tmp_path, caps
 def test_a_function_with_an_import_path_is_written_as_one(tmp_path):
     script(tmp_path / "run", env=short_pole)
     assert load(tmp_path / "run" / "config.yaml").environment.id == "test_run_settings:short_pole"
-    with pytest.raises(ConfigurationError, match=r"environment.id='CartPole-v1' is 'test_description:short_pole'"):
+    with pytest.raises(ConfigurationError, match=r"environment.id='CartPole-v1' is 'test_run_settings:short_pole'"):
         again(tmp_path / "run")
 
 
