@@ -1,7 +1,7 @@
 """Run every speed benchmark and write each result into its section of benchmarks/README.md.
 
-What is reached at the end of training (`python -m benchmarks.evolution`, `.networks`, `.teams`, `.multi_agent_rating`: hours)
-has to be asked for.
+Returns at the end of training take hours and are measured by name: `python -m benchmarks.evolution`,
+`.network_returns`, `.multi_agent_returns`, `.multi_agent_rating`.
 
     python -m benchmarks
     python -m benchmarks --quick                  # tiny sizes, to the terminal: does everything still run?
@@ -44,7 +44,7 @@ MAINS = {
 
 
 def main() -> int:
-    """Run what was asked for; one that fails does not keep the others from running."""
+    """Run the named benchmarks; the others run even if one fails."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

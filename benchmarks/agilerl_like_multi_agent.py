@@ -1,4 +1,4 @@
-"""What teams of `agilerl_like` learn in the worlds of `multi_agent_envs.py`, and how fast, by the calls that users have."""
+"""Returns and speed of `agilerl_like`'s teams in the environments of `multi_agent_envs.py`, by its public API."""
 
 import time
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ def described(team: IPPO) -> str:
 
 
 def learn(task: Task) -> Learned:
-    """Evolve a population, and judge the member that its own evaluation calls the best."""
+    """Evolve a population and evaluate the member with the best fitness."""
     env = vector(
         task.env_name, SETTINGS["num_envs"], "sync"
     )  # runs of one core each, of which some can go side by side

@@ -1,4 +1,4 @@
-"""Env steps per second of `agilerl_like` with networks that remember, or that see images, without evolution.
+"""Env steps per second of `agilerl_like` with memory or images, without evolution.
 
 The environments are those of the peers, each stepped by its library's own backend: CartPole without velocities is
 gymnasium's native vector env here, seen through a wrapper that reads its rows. Of a recurrent network ours has its
@@ -17,7 +17,7 @@ from benchmarks.envs import make
 
 
 def networks(env_name: str) -> dict[str, Any]:
-    """Return the arguments of `PPO` that say what the network is."""
+    """Return the arguments of `PPO` for the network."""
     if env_name == m.POSITIONS:
         memory = {"memory_config": {"hidden_state_size": m.WIDTH}}
         return {

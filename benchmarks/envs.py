@@ -1,4 +1,4 @@
-"""Worlds for other networks than those of vectors, made with gymnasium alone, so that every side can have them."""
+"""Environments with memory and images, made with gymnasium alone, so that every side can use them."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """What a GPU makes of many members: P = 1, 8, 64, 256 on CartPole as tensors, with nothing on the host but decisions.
 
-Without a CUDA device nothing is measured, and the page says so, unless it holds what another machine measured. Forms
+Without a CUDA device nothing is measured, which the page states unless it has results of another machine. Forms
 are eager, compiled and mixed precision, as far as PPO has the arguments for them.
 
     python -m benchmarks.gpu
@@ -72,7 +72,7 @@ class Result:
 
 
 class TorchCartPole(VectorEnv[Tensor, Tensor, Tensor]):
-    """Gymnasium's CartPole for many poles at once, on a device; an ended episode begins anew in the next step."""
+    """Gymnasium's CartPole for many poles at once, on a device; an ended episode is reset in the next step."""
 
     def __init__(self, num_envs: int, device: torch.device) -> None:
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}

@@ -1,7 +1,7 @@
-"""How every benchmark measures: each run a process of its own, sides in turn, on a machine that others leave alone.
+"""Measure in processes of their own, alternating sides, while the machine is quiet.
 
 Sides are interleaved (A B C, A B C, …) and a ratio is taken between neighbours of one round, so that a machine that
-slows down over minutes slows all sides alike. A process says what it measured in the last line that it prints, as JSON.
+slows down over minutes slows all sides equally. A process prints its result as JSON in its last line.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def one(module: str, case: Any) -> list[str]:
 
 
 def print_result(result: Any) -> None:
-    """Say what was measured, as the last line of the process."""
+    """Print the result as the last line of the process."""
     print(json.dumps(asdict(result)))
 
 
@@ -92,7 +92,7 @@ def interleaved(
     case: str = "",
     repetitions: int | None = None,
 ) -> list[Run[ResultT]]:
-    """Run each side's command in turn, as often as the options say or `repetitions`; it is told threads and seed."""
+    """Run the sides' commands alternately, `repetitions` times or as in the options, with threads and seed added."""
     runs, rounds = [], repetitions or options.repetitions
     for round_ in range(rounds):
         for side, command in sides.items():
@@ -157,7 +157,7 @@ def conditions(runs: Sequence[Run[Any]], options: argparse.Namespace, *, timed: 
     return (
         f"{where}; {what}; load average {options.load} before the start. "
         f"Other processes took {statistics.median(others):.0%} of the machine in the median run; in {disturbed} "
-        f"of {len(runs)} runs they took more than {BUSY_SHARE:.0%}, and such runs are not to be trusted."
+        f"of {len(runs)} runs they took more than {BUSY_SHARE:.0%}, and such runs are unreliable."
     )
 
 

@@ -29,7 +29,7 @@ ENVS = ("CartPole-v1", "LunarLander-v3")
 POSITIONS = "CartPole-v1 without velocities"
 BREAKOUT = "MinAtar/Breakout-v1"
 NETWORK_ENVS = (POSITIONS, BREAKOUT)
-"""Worlds for networks with memory and for images (see ``envs.py``)."""
+"""Environments for networks with memory and for images (see ``envs.py``)."""
 SEQUENCE = 16  # steps through which gradients flow back
 CHANNELS = (16, 32)  # of convolutions of 3 by 3, stride 1
 IMAGE_LATENT = 128
@@ -77,7 +77,7 @@ class Measurement:
 
     @classmethod
     def of(cls, peer: str, distribution: str, work: Work, seconds: float, network: Sequence[str]) -> "Measurement":
-        """Put together from the work and the clock; ``network`` says what was really built, layer by layer."""
+        """Build a measurement; ``network`` lists the layers that were built."""
         env_steps = work.members * work.steps_per_member
         return cls(
             peer=peer,

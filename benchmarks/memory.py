@@ -1,8 +1,8 @@
 """Whether a long run grows: memory, threads, files and child processes over 1,000 generations of a tiny population.
 
 Every kind of mutation is on and a checkpoint is written every fifty generations. What is looked at comes from Linux's
-`/proc` and `/dev/shm`; elsewhere nothing is measured, and the script says so. There is a case for every kind of
-network: their sizes are bounded tightly, so that what grows is not what was asked to grow.
+`/proc` and `/dev/shm`; elsewhere the script prints that nothing was measured. There is a case for every kind of
+network: their sizes are bounded tightly, so that the networks themselves do not grow.
 
     python -m benchmarks.memory
     python -m benchmarks.memory --kinds mlp cnn --backend sync --generations 300 --output -
@@ -154,7 +154,7 @@ class Result:
 
     @property
     def slope(self) -> float:
-        """Growth of resident memory in kB a generation, the median of the slopes between all looks (Theil and Sen)."""
+        """Growth of resident memory in kB a generation, the median slope over all pairs of samples (Theil and Sen)."""
         return median_slope(np.asarray(self.generations), np.asarray(self.rss_kb))
 
     @property
@@ -179,7 +179,7 @@ class Result:
 
 
 def median_slope(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the median of the slopes between all pairs of points, which a few outliers do not move."""
+    """Return the median slope over all pairs of points, which is robust against a few outliers."""
     i, j = np.triu_indices(len(x), 1)
     return float(np.median((y[j] - y[i]) / (x[j] - x[i])))
 
@@ -281,17 +281,17 @@ def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[st
         )
 
     first = runs[0].result.generations[0]
-    heads = ("kind of network", "generations", "MB at the first look", "growth, MB", "slope, kB a generation")
+    heads = ("kind of network", "generations", "MB at the first sample", "growth, MB", "slope, kB a generation")
     return [
         "## Memory over many generations",
         "",
         f"P={MEMBERS}, {ENVS} envs a member (backend {options.backend}), {STEPS} steps of each a generation, evaluated "
         f"for at most {EVALUATION_STEPS} steps, all kinds of mutation, small networks of each kind within tight "
-        f"bounds, a checkpoint every {CHECKPOINT_GENERATIONS} generations; looked "
-        f"at every {EVERY} from generation {first} on. The slope is the median of the slopes "
-        f"between all looks, ± its standard error (jackknife over {BLOCKS} blocks of looks). Python takes memory from "
-        "the system in arenas of 1 MiB, so one arena more is a slope of 3 kB over 300 generations. A run keeps the "
-        "history of its members (fitness, returns, births), which is part of what grows.",
+        f"bounds, a checkpoint every {CHECKPOINT_GENERATIONS} generations; sampled every {EVERY} generations from "
+        f"generation {first} on. The slope is the median over all pairs of samples (Theil and Sen), ± its standard "
+        f"error (jackknife over {BLOCKS} blocks of samples). Python allocates arenas of 1 MiB, so one more arena is a "
+        "slope of 3 kB over 300 generations. A run stores the history of its members (fitness, returns, lineage), "
+        "which is part of the growth.",
         "",
         conditions(runs, options),
         "",
@@ -331,7 +331,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--generations", type=int, default=1000)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS], help="of networks")
-    parser.add_argument("--backend", choices=get_args(Backend), default="auto", help="who steps the envs")
+    parser.add_argument("--backend", choices=get_args(Backend), default="auto", help="backend of the vector env")
     options = options_of(parser, argv, repetitions=1, quick={"generations": 40})
     if options.one:
         print_result(measure(Case(**json.loads(options.one)), options.threads, options.seed))

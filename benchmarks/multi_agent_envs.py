@@ -89,7 +89,7 @@ def steer(gap: np.ndarray, velocity: np.ndarray) -> np.ndarray:
 
 
 def speak_and_go(seen: Observations) -> Actions:
-    """Say which landmark it is, and go to the one that was said; stay until a word is heard."""
+    """The speaker sends the goal's index, the listener moves to that landmark and waits until it receives a word."""
     spoken = seen["speaker_0"].argmax(1)  # the goal's colour has its own channel
     velocity, landmarks, heard = np.split(seen["listener_0"], [2, 8], axis=1)
     goal = landmarks.reshape(-1, 3, 2)[np.arange(len(heard)), heard.argmax(1)]

@@ -137,15 +137,16 @@ class Won:
 
     env_steps: int
     seconds: float
-    against_founders: Mapping[str, float]
+    against_initial: Mapping[str, float]
     against_first: Mapping[str, float]
     found: str
 
     @property
     def headline(self) -> str:
         """One line for the terminal."""
-        first, founders = overall(self.against_first), overall(self.against_founders)
-        return f"wins {first:.0%} against the first generation, {founders:.0%} against founders, {self.seconds:.0f} s"
+        first, initial = overall(self.against_first), overall(self.against_initial)
+        wins = f"wins {first:.0%} against the first generation, {initial:.0%} against initial members"
+        return f"{wins}, {self.seconds:.0f} s"
 
 
 def overall(won: Mapping[str, float]) -> float:
@@ -164,7 +165,7 @@ def games(best: IPPO, opponents: Sequence[IPPO], each: int) -> dict[str, float]:
     return {side: float(np.mean(mine)) for side, mine in won.items()}
 
 
-def founders(env: MultiAgentVectorEnv, seed: int) -> MultiAgentPopulation:
+def initial(env: MultiAgentVectorEnv, seed: int) -> MultiAgentPopulation:
     """Make the teams that a run of this seed begins with."""
     return IPPO.population(
         w.MEMBERS,
@@ -179,11 +180,11 @@ def founders(env: MultiAgentVectorEnv, seed: int) -> MultiAgentPopulation:
 def evolved(
     env: MultiAgentVectorEnv, seed: int, generations: int, generation_steps: int
 ) -> tuple[MultiAgentPopulation, int]:
-    """Train a run's founders for so many generations, with evolution between them; return them and all env steps."""
+    """Evolve the initial members for some generations; return the population and all env steps."""
     curve = Curve()
     teams, _ = train_multi_agent_on_policy(
         env,
-        pop=founders(env, seed),
+        pop=initial(env, seed),
         max_steps=generations * generation_steps,
         evo_steps=generation_steps,
         eval_loop=EVALUATIONS,
@@ -204,12 +205,12 @@ def duel(case: Case, seed: int) -> Won:
     seconds = time.perf_counter() - start
     first, _ = evolved(env, seed, 1, case.generation_steps)  # bit for bit what the run was after its first generation
     each = GAMES // 2 // w.MEMBERS
-    against_founders, against_first = (games(teams.best, others, each) for others in (founders(env, seed), first))
+    against_initial, against_first = (games(teams.best, others, each) for others in (initial(env, seed), first))
     env.close()
     return Won(
         env_steps=env_steps,
         seconds=round(seconds, 1),
-        against_founders=against_founders,
+        against_initial=against_initial,
         against_first=against_first,
         found=described(teams.best),
     )
@@ -223,25 +224,27 @@ def section(runs: Sequence[Run[Won]], options: argparse.Namespace) -> list[str]:
             f"{run.result.env_steps:,}",
             *(
                 f"{overall(won):.1%} ({won[CHASER]:.0%}, {won[RUNNER]:.0%})"
-                for won in (run.result.against_founders, run.result.against_first)
+                for won in (run.result.against_initial, run.result.against_first)
             ),
             f"{run.result.seconds:,.0f}",
         )
         for run in runs
     ]
     return [
-        "## Teams against each other",
+        "## Teams in zero-sum games",
         "",
         f"A chase on a square whose rewards sum to zero: the runner has to stay out of reach for {LIMIT} steps, the "
         f"chaser is a little faster. {w.MEMBERS} members, {options.generations} generations of "
         f"{options.generation_steps:,} env steps of each; then {GAMES} games of the last generation's best against all "
         "members of the first generation, half of them as the chaser (first number in brackets) and half as the runner "
-        "(second), on equal seeds, without exploration. Its founders are as they were made, the first generation is as "
-        "it was when it was judged first, after training.",
+        "(second), on equal seeds, without exploration. Initial members are untrained; the first "
+        "generation is taken at its first evaluation, after training.",
         "",
         conditions(runs, options),
         "",
-        *markdown(("seed", "env steps", "wins against founders", "wins against the first generation", "seconds"), rows),
+        *markdown(
+            ("seed", "env steps", "wins against initial members", "wins against the first generation", "seconds"), rows
+        ),
     ]
 
 

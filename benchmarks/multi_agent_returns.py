@@ -75,20 +75,21 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         for key in dict.fromkeys((run.case, run.side) for run in runs)
     }
     beside = PEER in {run.side for run in runs}
-    judged = "ours and AgileRL's without exploration (beside it AgileRL's with drawn actions, as it tests itself)"
+    how = "ours and AgileRL's without exploration (beside it AgileRL's with drawn actions, as it tests itself)"
     settings = f"AgileRL ({PEERS['agilerl'].requirements[0]}) its `ippo.yaml`, which is for simple_speaker_listener"
     flattered = ", and in AgileRL at drawn actions" if beside else ""
-    head = ("env_name", "learner", "env steps", "random to greedy", "share of the way, seed by seed")
+    head = ("env", "learner", "env steps", "random to greedy", "share of the way, seed by seed")
     after = [f"{options.learning_steps * mark // MARKS:,} steps" for mark in range(1, MARKS + 1)]
     return [
-        "## What teams learn",
+        "## Returns of teams",
         "",
         f"{MEMBERS} members and {options.learning_steps:,} env steps of all of them together. An env step is one of a "
         "whole team, in which all of its agents act; steps of evaluation are not counted. Episodes of "
-        f"{CYCLES} steps; a team's return is what its agents earn together. A share says how far a team has come from "
-        f"agents that act at random to scripted greedy ones; all played the same {FRESH_EPISODES} fresh episodes, "
-        f"{judged if beside else 'without exploration'}, the member that was best in the last evaluation. One number a "
-        f"seed. Ours has its own settings for both environments, {settings if beside else 'AgileRL is not measured yet'}.",
+        f"{CYCLES} steps; a team's return is the total reward of its agents. A share of 0 is the return of random "
+        f"agents, of 1 that of scripted greedy agents; all played the same {FRESH_EPISODES} fresh episodes, "
+        f"{how if beside else 'without exploration'}, the member that was best in the last evaluation. One value per "
+        "seed. Ours has its own settings for both environments, "
+        f"{settings if beside else 'AgileRL is not measured yet'}.",
         "",
         conditions(runs, options, timed=False),
         "",
@@ -98,14 +99,14 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         f"{MEMBERS} looks{flattered}. Median (minimum to maximum) of the seeds.",
         "",
         *markdown(
-            ("env_name", "learner", *after),
+            ("env", "learner", *after),
             [curve(*key, learned, options.learning_steps) for key, learned in cases.items()],
         ),
     ]
 
 
 def goals(runs: Sequence[Run[Learned]]) -> list[Goal]:
-    """Return the promises that these runs speak of."""
+    """Return the goals that these runs measured."""
     found = []
     for env_name in ENVS:
         if got := shares(runs, env_name, OURS):

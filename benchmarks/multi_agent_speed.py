@@ -39,7 +39,7 @@ FASTER = 4.0
 
 
 def commands(part: str, env_name: str, steps_per_member: int, options: argparse.Namespace) -> dict[str, list[str]]:
-    """Return how each side is asked to do a part of its work."""
+    """Return the command of each side for one part of the work."""
     return {
         side: [
             *_worker(side),
@@ -75,7 +75,7 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
             )
         )
     return [
-        "## How fast teams train",
+        "## Training speed of teams",
         "",
         f"Env steps per second, summed over {MEMBERS} members; in each all agents of a team act. "
         f"{options.steps_per_member:,} timed steps a member: of AgileRL a whole call of `train_multi_agent_on_policy` "
@@ -84,20 +84,20 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
         f"{GENERATION_STEPS:,} steps; no evolution. {ENVS_PER_MEMBER} envs a member, {UPDATE_STEPS:,} steps an update, "
         f"minibatch {MINIBATCH}, {EPOCHS} epochs, actor and critic of {WIDTH} + latent {WIDTH} + head of {WIDTH} each, "
         "ReLU, no LayerNorm; agents of a group share theirs. AgileRL's members take turns, as in its own loop, and its "
-        'envs live in a process each, for it has no other way to step many; ours step theirs as `backend="auto"` '
-        "finds best, in one process or with `processes=2`. Median (minimum to maximum) of "
+        'envs have a process each, its only backend; ours are stepped by `backend="auto"`, '
+        "in one process or with `processes=2`. Median (minimum to maximum) of "
         f"{options.repetitions}; ratios are taken within a round.",
         "",
         conditions(runs, options),
         "",
         *libraries(runs),
         "",
-        *markdown(("env_name", *HEADINGS.values(), "one process / AgileRL", "two / AgileRL"), rows),
+        *markdown(("env", *HEADINGS.values(), "one process / AgileRL", "two / AgileRL"), rows),
     ]
 
 
 def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
-    """Return the promises that these runs speak of."""
+    """Return the goals that these runs measured."""
     found = []
     for env_name in ENVS:
         if got := faster(runs, env_name, SPREAD):

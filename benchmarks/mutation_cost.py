@@ -118,19 +118,17 @@ def section(runs: Sequence[Run[Births]], options: argparse.Namespace) -> list[st
         for done, taken in sorted(pooled(runs, side).items())
     ]
     return [
-        "## What one birth costs",
+        "## Cost of one offspring",
         "",
-        f"A mutation is drawn and a mutated clone is born of an agent on {CARTPOLE}, as evolution does it, with an "
-        "encoder of 128-128 and latent 64 that actor and critic share or each have for themselves, and heads of 64, "
-        f"after one update; {options.births} births of each kind in each of {options.repetitions} processes, what is "
-        "done within a kind drawn as in a run. A removal is refitted on the states of the last rollout and weighed; "
-        "one that would change the policy too much is refused. A mere clone is one by hand: clone().",
+        f"A mutation is drawn and an agent on {CARTPOLE} is cloned and mutated, as evolution does, with an encoder of "
+        "128-128 and latent 64, shared by actor and critic or one each, and heads of 64, after one update; "
+        f"{options.births} offspring of each kind in each of {options.repetitions} processes, operators drawn as in a "
+        "run. A removal refits the following layers on states of the last rollout; one that would change the policy "
+        "too much is refused. `clone` is clone() without mutation.",
         "",
         conditions(runs, options),
         "",
-        *markdown(
-            ("what is done", "actor and critic have", "births", "ms, median", "90 % within, ms", "longest"), rows
-        ),
+        *markdown(("operator", "actor and critic have", "offspring", "ms, median", "90 % within, ms", "longest"), rows),
     ]
 
 

@@ -184,14 +184,14 @@ def _goal(what: str, wanted: str, got: Sequence[float], met: bool) -> list[Goal]
 
 
 def goals(runs: Sequence[Run[Learned]]) -> list[Goal]:
-    """Return the promises that these runs speak of."""
+    """Return the goals that these runs measured."""
     lstm, mlp = means(runs, "memory", "LSTM"), means(runs, "memory", "MLP")
     cnn, both = means(runs, "breakout", "CNN"), means(runs, "dict", "both")
     enough = sum(mean >= 450 for mean in lstm) >= 0.8 * len(lstm)
     found = _goal("CartPole-v1 without velocities, LSTM", ">= 450 for 4 of 5", lstm, enough)
     found += _goal("CartPole-v1 without velocities, MLP", "< 450", mlp, all(mean < 450 for mean in mlp))
     found += _goal("MinAtar's Breakout, CNN", ">= 8", cnn, bool(cnn) and statistics.median(cnn) >= 8)
-    found += _goal("CartPole-v1, cart told and pole drawn", ">= 475", both, all(mean >= 475 for mean in both))
+    found += _goal("CartPole-v1, cart vector and pole image", ">= 475", both, all(mean >= 475 for mean in both))
     for part in ("cart", "pole"):
         alone = means(runs, "dict", f"{part} alone")
         found += _goal(f"CartPole-v1, {part} alone", "< 200", alone, all(mean < 200 for mean in alone))

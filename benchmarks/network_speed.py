@@ -1,4 +1,4 @@
-"""Env steps per second of populations that remember and of populations that see images, beside AgileRL's.
+"""Env steps per second of populations with memory and with images, beside AgileRL's.
 
 python -m benchmarks.network_speed
 python -m benchmarks.network_speed --envs "MinAtar/Breakout-v1" --repetitions 2 --output -
@@ -46,7 +46,7 @@ PROMISES = {POSITIONS: 5.0, BREAKOUT: 2.0}
 
 
 def command(side: str, env: str, steps_per_member: int) -> list[str]:
-    """Return how a side is asked to do its work."""
+    """Return the command of a side."""
     python, script = sys.executable, "benchmarks.agilerl_like_networks"
     if side == PEER:
         python, script = str(interpreter(PEER)), "benchmarks.peers.agilerl_networks"
@@ -69,15 +69,15 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
             (env, *speeds, *(median_and_range(faster(runs, env, side), "{:.2f}x".format) for side in (OURS, SPREAD)))
         )
     return [
-        "## Networks that remember, networks that see",
+        "## Training speed with memory and images",
         "",
         f"Env steps per second, summed over {MEMBERS} members, {options.steps_per_member:,} timed steps a member after "
         f"a warm-up; PPO with {ENVS_PER_MEMBER} envs a member, {UPDATE_STEPS:,} steps an update, {EPOCHS} epochs; no "
         "evaluation, no evolution. AgileRL's members take turns in one process, as in its own loop; ours are in one, "
         f"or with `processes=2` in two. {POSITIONS}: sequences of {SEQUENCE} steps, {MINIBATCH // SEQUENCE} in a "
-        f"minibatch, and 30,000 weights: AgileRL's LSTM of {WIDTH} reads the observation and says it to a layer of "
-        f"{WIDTH}, ours reads what layers of {WIDTH} and {RECURRENT_LATENT} make of it; AgileRL leaves out what is "
-        f"left of an episode after its last whole sequence, we do not. {BREAKOUT}: uint8 images of 4 by 10 by 10, "
+        f"minibatch, and 30,000 weights: AgileRL's LSTM of {WIDTH} reads the observation and feeds a layer of "
+        f"{WIDTH}, ours reads the output of layers of {WIDTH} and {RECURRENT_LATENT}; AgileRL drops the steps "
+        f"of an episode after its last whole sequence, ours does not. {BREAKOUT}: uint8 images of 4 by 10 by 10, "
         f"convolutions {'-'.join(map(str, CHANNELS))} of 3 by 3, latent {IMAGE_LATENT}, minibatch {MINIBATCH}. Heads "
         f"of {WIDTH}, ReLU, no LayerNorm, one encoder for actor and critic. Median (minimum to maximum) of "
         f"{options.repetitions}; ratios are taken within a round.",
@@ -91,7 +91,7 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
 
 
 def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
-    """Return the promises that these runs speak of."""
+    """Return the goals that these runs measured."""
     found = []
     for env, wanted in PROMISES.items():
         if got := faster(runs, env, SPREAD):

@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Told:
-    """What the run said of itself."""
+    """The run's own report."""
 
     steps_per_second: float
     evolve_milliseconds: Sequence[float]
@@ -150,7 +150,7 @@ def section(runs: Sequence[Run[Told]], options: argparse.Namespace) -> list[str]
 
 
 def goals(runs: Sequence[Run[Told]], options: argparse.Namespace) -> list[Goal]:
-    """The promises that these runs speak of."""
+    """Return the goals that these runs measured."""
     found = []
     for backend in options.backends:
         if got := faster(runs, backend):

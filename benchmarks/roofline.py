@@ -1,6 +1,6 @@
-"""How near the engine comes to what this machine could do: env steps per second as a share of the floor's.
+"""Env steps per second as a share of the machine's roofline.
 
-The floor's step costs the multiplications that its networks need, at the fastest rate that this machine multiplies
+The roofline's step costs the multiplications that its networks need, at the fastest rate that this machine multiplies
 matrices with the same threads, and one row of the vectorised env stepped alone. Nothing else: no memory traffic, no
 activation, no Adam, no Python. All of it is measured by one process, right before the training.
 
@@ -24,7 +24,7 @@ from benchmarks.measurement import ENVS_PER_MEMBER, EPOCHS, MINIBATCH, UPDATE_ST
 from benchmarks.tables import Goal, markdown, median_and_range
 
 LEAST = 0.4
-"""The share of the floor that sixteen members should reach."""
+"""The share of the roofline that sixteen members should reach."""
 
 SGEMM = 1024
 """Rows and columns of the matrices whose product counts as the machine's peak."""
@@ -61,13 +61,13 @@ class Result:
 
     @property
     def share(self) -> float:
-        """The share of the floor's speed that was reached."""
+        """The share of the roofline's speed."""
         return self.steps_per_second * self.floor_seconds
 
     @property
     def headline(self) -> str:
         """One line for the terminal."""
-        return f"{self.steps_per_second:,.0f} steps/s, {self.share:.0%} of the floor"
+        return f"{self.steps_per_second:,.0f} steps/s, {self.share:.0%} of the roofline"
 
 
 def calls_per_second(call: Callable[[], object]) -> float:
@@ -97,7 +97,7 @@ def batched_rate(members: int) -> float:
 
 
 def env_rate(members: int) -> float:
-    """Env steps per second of all members' envs, with one action for ever and nobody looking."""
+    """Env steps per second of all members' envs, with a constant action and without a policy."""
     env = make_vect_envs(CARTPOLE, num_envs=members * ENVS_PER_MEMBER)
     env.reset(seed=0)
     actions = env.action_space.sample()
@@ -154,22 +154,22 @@ def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[st
         f"one product of {SGEMM}s, GFLOP/s",
         f"products of [P, {MINIBATCH}, {WIDTH}], GFLOP/s",
         "env alone, steps/s",
-        "floor, us a step",
-        "floor, steps/s",
+        "roofline, us a step",
+        "roofline, steps/s",
         "reached, steps/s",
         "share",
     )
     flop = runs[0].result.flop_per_step
     return [
-        "## Share of the floor",
+        "## Share of the roofline",
         "",
         f"{CARTPOLE}, the work of the throughput table. One env step needs {flop:,} floating-point operations: a "
         f"forward pass takes {flop // (1 + 3 * EPOCHS):,} (two for each weight of the encoder and both heads), a step "
         f"is acted and valued once, and each of {EPOCHS} epochs takes a forward and a backward pass, which is three "
-        f"times that: 1 + 3 x {EPOCHS} passes. The floor's step takes these at the faster of the two rates "
-        f"in the table, then one row of the vector env of P x {ENVS_PER_MEMBER} envs, stepped alone. Rates are "
-        f"the best of {BLOCKS} short whiles in the process that trains right after; {options.steps_per_member:,} timed "
-        f"steps of each member, after a first update of {UPDATE_STEPS:,} in which the step is compiled where it is "
+        f"times that: 1 + 3 x {EPOCHS} passes. The roofline's step takes these at the faster of the two rates "
+        f"in the table, then one env step of the vector env of P x {ENVS_PER_MEMBER} envs, stepped alone. Rates are "
+        f"the best of {BLOCKS} short measurements in the process that trains right after; "
+        f"{options.steps_per_member:,} timed steps of each member, after a first update of {UPDATE_STEPS:,} in which the step is compiled where it is "
         f"(`PPO(…, compile=True)`). Median (minimum to maximum) of {options.repetitions} rounds.",
         "",
         conditions(runs, options),
@@ -183,7 +183,7 @@ def goals(runs: Sequence[Run[Result]]) -> list[Goal]:
     found = []
     for compiled in (False, True):
         if got := values(runs, side(16, compiled), lambda result: result.share):
-            subject = f"{CARTPOLE}, P=16{', compiled' if compiled else ''}: share of the floor"
+            subject = f"{CARTPOLE}, P=16{', compiled' if compiled else ''}: share of the roofline"
             measured = median_and_range(got, "{:.0%}".format)
             found.append(Goal(subject, f">= {LEAST:.0%}", measured, statistics.median(got) >= LEAST))
     return found

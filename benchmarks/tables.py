@@ -1,4 +1,4 @@
-"""What the benchmark pages are made of: the machine in words, tables, goals, and sections that a script writes anew."""
+"""Parts of the benchmark page: the machine's description, tables, goals, and sections that scripts rewrite."""
 
 import json
 import os

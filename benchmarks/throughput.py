@@ -184,7 +184,7 @@ def reproduction(results: Results, sides: Sequence[str], options: argparse.Names
 
 
 def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
-    """Return the promises that these runs speak of."""
+    """Return the goals that these runs measured."""
     found = []
     for case, ours, peer, wanted in PROMISES:
         got = ratios([run for run in runs if run.case == case], ours, peer, steps_per_second)

@@ -104,7 +104,7 @@ def with_numbers(population: Population, **numbers: Sequence[int]) -> Population
 
 
 def evolved(seed: int, ranges: HyperparameterConfig) -> Population:
-    """Let chance judge some generations of the common work's population, with the usual rates of mutation."""
+    """Evolve a population for some generations with random fitness and the default mutation probabilities."""
     population = build_population(CARTPOLE, MEMBERS, seed, hp_config=ranges)
     rng, next_uid = np.random.default_rng(seed), MEMBERS
     for generation in range(1, GENERATIONS + 1):
@@ -179,20 +179,21 @@ def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[st
     head = (
         "members",
         "steps/s",
-        "time / time of equal ones",
-        "work / work of equal ones",
+        "time / time of equal members",
+        "work / work of equal members",
         "weights, all members",
         "stacks",
     )
     return [
-        "## Members that differ",
+        "## Unequal members",
         "",
         f"{CARTPOLE}, P={MEMBERS}, the work of the throughput table but for what differs, "
         f"{options.steps_per_member:,} timed steps of each member, one process a run, all mixes in turn. Median "
         f"(minimum to maximum) of {options.repetitions} rounds; ratios are taken within a round. Work is "
         "floating-point operations of one env step, from the layers' sizes and the epochs. The eight architectures "
-        f"(encoder | latent | head): {shapes}. Evolution judges by chance, mutates at the default rates and "
-        "makes another population in every round. A stack is what is computed at once.",
+        f"(encoder | latent | head): {shapes}. The evolved populations come from selection by random "
+        "fitness with the default mutation probabilities, another one in every round. A stack is computed as one "
+        "batch.",
         "",
         conditions(runs, options),
         "",

@@ -51,7 +51,8 @@ def interpreter(name: str, python: str | None = None, constraints: Path = CONSTR
 
     Args:
         name: a key of ``PEERS``.
-        python: an interpreter to use as it is; without it the peer's variable is asked, then the kept environment.
+        python: an interpreter to use as it is; without it the peer's environment variable, then the existing
+            virtual environment.
         constraints: pip's constraints file.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A world for the tests of whole runs of teams: what it pays is known, whatever is done."""
+"""A multi-agent environment for tests of whole runs: its rewards are known and do not depend on the actions."""
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete

@@ -60,19 +60,19 @@ REASONS: Mapping[str, str] = MappingProxyType(
 """The reason for each name, of a module or of something in one."""
 
 
-def refuse(room: str, name: str) -> NoReturn:
-    """Raise the ImportError for a name that is not in a module of this room."""
+def refuse(module_name: str, name: str) -> NoReturn:
+    """Raise the ImportError for a name that is not in a module of this package."""
     reason = REASONS.get(name, "it has no counterpart, or no such name is in AgileRL 2.58")
-    raise ImportError(f"{room}.{name} is not available: {reason}", name=f"{room}.{name}")
+    raise ImportError(f"{module_name}.{name} is not available: {reason}", name=f"{module_name}.{name}")
 
 
-def absent_from(room: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module of this room."""
+def absent_from(module_name: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module of this package."""
 
     def load(name: str) -> Any:
         if name.startswith("__"):  # Python's own questions
-            raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        refuse(room, name)
+            raise AttributeError(f"module {module_name!r} has no attribute {name!r}")
+        refuse(module_name, name)
 
     return load
 
@@ -86,8 +86,8 @@ class AbsentFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Leave all modules but this package's to others; they were asked before."""
+        """Find only modules of this package."""
         if fullname.startswith(self._package):
-            room, _, name = fullname.rpartition(".")
-            refuse(room, name)
+            module_name, _, name = fullname.rpartition(".")
+            refuse(module_name, name)
         return None

@@ -10,7 +10,7 @@ The best member is the elite that AgileRL saves, that is the best of the last ev
 tests with sampled actions, so ``score`` does; ``score_mode`` is the same member with the most probable action, and
 ``population_scores`` are the members that ``train_on_policy`` returns, which are mutated already.
 A run ends with the generation in which a member passes its share of the budget, so it takes a few per cent more
-than asked; ``env_steps`` has the true count, evaluation not included.
+than requested; ``env_steps`` has the true count, evaluation not included.
 Runs do not repeat bit for bit: AgileRL draws mutation sizes from generators that it does not seed.
 """
 

@@ -1,11 +1,11 @@
-"""What AgileRL's IPPO learns in the worlds of ``multi_agent_envs.py``, and how fast, with its own training function.
+"""Returns and speed of AgileRL's IPPO in the environments of ``multi_agent_envs.py``, with its own training function.
 
 Learning takes the values of AgileRL's ``configs/training/multi_agent/ippo.yaml``, which is for simple_speaker_listener;
-only the world, the seed and the budget are the benchmark's, nothing is compiled. Speed takes the common work of
-``measurement.py``: without evolution, and without LayerNorm, which is on by default in AgileRL. Envs live in a process
+only the environment, the seed and the budget are the benchmark's, nothing is compiled. Speed takes the common work of
+``measurement.py``: without evolution, and without LayerNorm, which is on by default in AgileRL. Envs have a process
 each: AgileRL has no other way to step many of them.
 
-AgileRL tests with drawn actions, and so its curve is made; its last elite, before mutation, is judged with drawn
+AgileRL tests with drawn actions, and so its curve is made; its last elite, before mutation, is evaluated with drawn
 actions and with the most probable ones. Steps are counted as its training function takes them. Runs do not repeat bit
 for bit, for AgileRL gives its envs no seeds.
 """
@@ -104,7 +104,7 @@ def drawn(agent: IPPO) -> w.Act:
 
 
 def learn(task: w.Task) -> w.Learned:
-    """Run AgileRL from start to end, and judge its last elite."""
+    """Run AgileRL from start to end, and evaluate its last elite."""
     env = vector(task.env_name)
     population = build_population(
         env,

@@ -120,7 +120,7 @@ class RolloutBuffer:
     ) -> None:
         """Add one step of all envs.
 
-        `done` says that this step ended an episode, `episode_start` that it began one; left out, it follows from the
+        `done`: this step ended an episode; `episode_start`: it began one; left out, it follows from the
         step before. `next_obs` is what the step led to, and is needed of the last step alone. `acting` is False where
         the env ignored the action.
         """

@@ -19,7 +19,7 @@ class TournamentSelection(selection.TournamentSelection):
         ConfigurationError: `eval_loop` is above 1: the last fitness alone counts.
     """
 
-    eval_loop: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride]  # a field: select asks for it
+    eval_loop: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride]  # a field that `select` reads
 
     def __post_init__(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride, reportGeneralTypeIssues]  # so
         """Check the sizes."""

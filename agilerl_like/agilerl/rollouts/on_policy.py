@@ -91,7 +91,7 @@ collect_rollouts_recurrent = collect_rollouts
 
 
 def _source(player: PPO, env: Any, *, fresh: bool) -> VecEnvAdapter:
-    """The env to step: the one that the rollout before came from, if that is to go on."""
+    """Return the env to step: that of the previous rollout, if the episodes continue."""
     known = player.rollout_buffer.source
     vector = isinstance(env, gymnasium.vector.VectorEnv)
     if not fresh and known is not None and (known.env if vector else getattr(known.env, "envs", [None])[0]) is env:

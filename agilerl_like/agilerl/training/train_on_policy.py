@@ -37,8 +37,8 @@ def train_on_policy(
 ) -> tuple[list[Any], list[float]]:
     """Train a list of agents and return it with the fitness of each.
 
-    `collect_rollouts_fn` may be this room's `collect_rollouts`: the engine collects by itself. `options` are the
-    keywords of `agilerl_like.train_on_policy`.
+    `collect_rollouts_fn` may be `agilerl_like.agilerl`'s `collect_rollouts`, because the training loop collects by
+    itself. `options` are the keywords of `agilerl_like.train_on_policy`.
     """
     if collect_rollouts_fn not in (None, collect_rollouts):
         raise ConfigurationError(

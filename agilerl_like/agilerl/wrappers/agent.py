@@ -17,7 +17,7 @@ WrapperT = TypeVar("WrapperT", bound="AgentWrapper")
 
 
 class AgentWrapper:
-    """Hands on all that is asked of it, and all that is set, to its `agent`."""
+    """Forwards attribute access and assignment to its `agent`."""
 
     agent: Any
 
@@ -69,7 +69,7 @@ class RSNorm(AgentWrapper):
 
 
 class AsyncAgentsWrapper(AgentWrapper):
-    """For teams whose agents do not observe in every step: agents without an observation are not asked.
+    """For teams whose agents do not observe in every step: agents without an observation take no action.
 
     `learn` leaves out the steps whose reward is NaN, as `IPPO.learn` does without a wrapper.
     """

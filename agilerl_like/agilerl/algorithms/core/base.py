@@ -41,7 +41,7 @@ class Steps(int):
 
 
 class EvolvableAlgorithm(evolvable_algorithm.EvolvableAlgorithm):
-    """The mixin of this room's PPO and IPPO."""
+    """Mixin of the PPO and IPPO of `agilerl_like.agilerl`."""
 
     @property
     def steps(self) -> Any:
