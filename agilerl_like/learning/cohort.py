@@ -60,7 +60,6 @@ class Cohort:
             else:
                 with skip_init():
                     padded = build(places[0], NetworkSpec.padded_union(its_specs))
-                padded.shrink_([networks[i] for i in places])
             stacked.append(([networks[i] for i in places], padded))
         self.ensemble = Ensemble.of(stacked, optimizers[0].epsilon)
         order = [place for places in self.stacks for place in places]

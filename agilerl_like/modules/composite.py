@@ -149,11 +149,6 @@ class CompositeModule(EvolvableModule[SpecT]):
         path = next((path for path in self.parts if name.startswith(f"{path}.")), "")
         return path, name.removeprefix(f"{path}.")
 
-    def shrink_(self, members: Sequence[EvolvableModule]) -> None:
-        others = [cast(CompositeModule[Any], member).parts for member in members]
-        for path, part in self.parts.items():
-            part.shrink_([parts[path] for parts in others])
-
     # -- mutations
 
     def unit_axes(self) -> UnitAxes:

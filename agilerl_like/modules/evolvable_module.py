@@ -15,7 +15,7 @@ of an LSTM are an axis of their own).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
@@ -78,9 +78,6 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
     def name_in_padded(self, padded: EvolvableModule) -> dict[str, str]:
         """Map layers to their names in a module built from a padded union, where these differ."""
         return {}
-
-    def shrink_(self, members: Sequence[EvolvableModule]) -> None:
-        """In a padded module: drop parameters that none of these members needs."""
 
     def advance_fades_(self, share: float = 1.0) -> None:
         """Advance every mutation that fades in by a share of its way: between updates, never within one.

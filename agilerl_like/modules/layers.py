@@ -120,8 +120,6 @@ class Linear(nn.Module):
 
     active_block: ActiveBlock | None = None
     """In a stack, the part that is computed if some members lack this layer; its input is as wide as its output."""
-    is_trimmed = False
-    """Whether the stacked weight is narrower than the layer's input; outputs beyond it are 0."""
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
@@ -133,28 +131,18 @@ class Linear(nn.Module):
         draw_weights_(self.weight, gain, generator, orthogonal=orthogonal)
         nn.init.zeros_(self.bias)
 
-    def shrink_(self, width: int) -> None:
-        """In a padded module, whose values are not used: keep only `width` inputs and outputs."""
-        weight, bias = self.weight.detach()[:width, :width], self.bias.detach()[:width]
-        self.weight, self.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
-        self.is_trimmed = True
-
     def matrix(self) -> Tensor:
         """Return the weights `[out, columns]` of one member as a view."""
         return self.weight
 
     def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
         """Set the active block from the members that have this layer."""
-        span = span_of(members) or (slice(0, len(members)) if self.is_trimmed else None)
-        self.active_block = None
+        span, self.active_block = span_of(members), None
         if span is not None:
             width = max((max(member.weight.shape[-2:]) for member in members if isinstance(member, Linear)), default=0)
             self.active_block = ActiveBlock(span, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.is_trimmed:
-            inside = affine(x[..., : self.weight.shape[-1]], self.weight, self.bias)
-            return F.pad(inside, (0, x.shape[-1] - inside.shape[-1]))
         return affine(x, self.weight, self.bias)
 
 

@@ -253,14 +253,6 @@ class EvolvableMLP(EvolvableModule[MLPSpec]):
         here, there = len(self.linears) - 1, len(cast(EvolvableMLP, padded).linears) - 1
         return {f"{kind}.{here}": f"{kind}.{there}" for kind in ("linears", "norms", "activations")}
 
-    def shrink_(self, members: Sequence[EvolvableModule]) -> None:
-        """A layer that some lack has only the width that its owners need; the others' input is passed on."""
-        mlps = [cast(EvolvableMLP, member) for member in members]
-        for i in range(len(self.linears) - 1):
-            linears = [mlp.linear(i) for mlp in mlps if i < len(mlp.spec.hidden_size)]
-            if len(linears) < len(mlps) and not self.spec.noisy:
-                self.linear(i).shrink_(max(size for linear in linears for size in linear.weight.shape))
-
     # -- mutations
 
     LAYER_LISTS, INSERT_OFFSET = ("linears", "norms", "activations"), 1
