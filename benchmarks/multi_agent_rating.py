@@ -249,7 +249,7 @@ def section(runs: Sequence[Run[Won]], options: argparse.Namespace) -> list[str]:
 
 
 def goals(runs: Sequence[Run[Won]]) -> list[Goal]:
-    """Return the promise that these runs speak of."""
+    """Return the goals that these runs measured."""
     got = [overall(run.result.against_first) for run in runs]
     what = f"zero-sum chase, evolved against the first generation, {GAMES} games"
     return [Goal(what, f">= {WINS:.0%} won", median_and_range(got, "{:.1%}".format), statistics.median(got) >= WINS)]

@@ -169,7 +169,8 @@ def section(runs: Sequence[Run[Result]], options: argparse.Namespace) -> list[st
         f"times that: 1 + 3 x {EPOCHS} passes. The roofline's step takes these at the faster of the two rates "
         f"in the table, then one env step of the vector env of P x {ENVS_PER_MEMBER} envs, stepped alone. Rates are "
         f"the best of {BLOCKS} short measurements in the process that trains right after; "
-        f"{options.steps_per_member:,} timed steps of each member, after a first update of {UPDATE_STEPS:,} in which the step is compiled where it is "
+        f"{options.steps_per_member:,} timed steps of each member, after a first update of {UPDATE_STEPS:,} in which "
+        "the step is compiled where it is "
         f"(`PPO(…, compile=True)`). Median (minimum to maximum) of {options.repetitions} rounds.",
         "",
         conditions(runs, options),
