@@ -76,7 +76,10 @@ def as_rollout(
         masks=None if action_masks is None else _flags(action_masks, shape).to(device).unsqueeze(1),
         state=remembered(torch.from_numpy(_numbers("dones", dones[:1], (1, shape[1]))[0]).to(device)).unsqueeze(0),
     )
-    return rollout, Experience(numbers("log_probs", log_probs), numbers("values", values))
+    measured = Experience(
+        old_log_probs=numbers("log_probs", log_probs), old_values=numbers("values", values), batch_size=ended.shape
+    )
+    return rollout, measured
 
 
 def _acting(acting: Sequence[Any], shape: tuple[int, int]) -> np.ndarray:

@@ -22,6 +22,7 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.agilerl_experiences import Experiences, as_rollout
@@ -37,7 +38,7 @@ from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout, row_bytes
 from agilerl_like.learning.sequences import SINGLE, Cut
-from agilerl_like.learning.update import Report, Values
+from agilerl_like.learning.update import HYPERPARAMETERS, Values
 from agilerl_like.modules.evolvable_module import UnitMaps
 from agilerl_like.modules.layers import NoisyLinear, skip_init
 from agilerl_like.modules.lstm import EvolvableLSTM
@@ -199,9 +200,9 @@ class Learner:
         return {**self.algorithm.settings(), **its_own, "max_seq_len": max_seq_len}
 
     def hyperparams(self) -> tuple[float, ...]:
-        """Return the values that enter the computation of an update, in the order of `Values`."""
+        """Return the values that enter the computation of an update, in the order of `HYPERPARAMETERS`."""
         settings = self.algorithm.settings()  # of which clip_coef_vf and target_kl may be None
-        values = {name: math.inf if settings[name] is None else float(settings[name]) for name in Values._fields}
+        values = {name: math.inf if settings[name] is None else float(settings[name]) for name in HYPERPARAMETERS}
         for name, schedule in self.algorithm.schedules.items():
             values[name] *= factor(name, schedule, self.algorithm.progress)
         return tuple(values.values())
@@ -618,13 +619,13 @@ class Learner:
             shuffle=lambda epoch, count: self.shuffle(epoch, count).unsqueeze(0).to(self.device),
             measured=measured,
         )
-        if not bool(report.healthy[0]):
+        if not bool(report["healthy"][0]):
             self.cohort.put_back(self.row, snapshot)
             raise PopulationDivergedError(
                 f"agent {self.index}: {_non_finite(report)} is not finite; its weights were put back"
             )
         self.after_update(rollout)
-        return float(report.loss[0])
+        return float(report["loss"][0])
 
     def after_update(self, rollout: Rollout) -> None:
         """Count an update from a rollout `[T, 1, E, …]`, and store observations on which mutations are measured."""
@@ -860,14 +861,15 @@ def read_architecture(
 def hyperparams_of(learners: Sequence[Learner]) -> Values:
     """Return the learners' hyperparameters as tensors `[P]`."""
     columns = zip(*(learner.hyperparams() for learner in learners), strict=True)
-    return Values(*(torch.tensor(column, device=learners[0].device) for column in columns))
+    tensors = (torch.tensor(column, device=learners[0].device) for column in columns)
+    return Values.from_dict(dict(zip(HYPERPARAMETERS, tensors, strict=True)), batch_size=[len(learners)])
 
 
 def _tensors_of(network: nn.Module) -> dict[str, Tensor]:
     return {f"network.{name}": tensor for name, tensor in (*network.named_parameters(), *network.named_buffers())}
 
 
-def _non_finite(report: Report) -> str:
+def _non_finite(report: TensorDict) -> str:
     """Name a metric of an update that is not finite."""
-    values = {name: float(getattr(report, name)[0]) for name in ("loss", "value_loss", "approx_kl", "grad_norm")}
+    values = {name: float(report[name][0]) for name in ("loss", "value_loss", "approx_kl", "grad_norm")}
     return next((f"{name}={value}" for name, value in values.items() if not math.isfinite(value)), "a weight")

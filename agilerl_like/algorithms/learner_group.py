@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast, overload
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.algorithms.learner import Learner, hyperparams_of
@@ -17,7 +18,6 @@ from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.team import Team
-from agilerl_like.learning.update import Report
 
 NOISE_STEPS = 128
 """Steps for which action noise is drawn at once."""
@@ -147,12 +147,12 @@ class LearnerGroup(Sequence[Learner]):
 
     # -- learning
 
-    def learn(self, places: Sequence[int], window: Callable[[list[int], int], Rollout]) -> dict[int, Report]:
+    def learn(self, places: Sequence[int], window: Callable[[list[int], int], Rollout]) -> dict[int, TensorDict]:
         """Update some members; `window(places, steps)` returns their rollouts.
 
         Members with rollouts and minibatches of equal size learn together. Returns a report `[1]` for each place.
         """
-        reports: dict[int, Report] = {}
+        reports: dict[int, TensorDict] = {}
         due: dict[tuple[int, int, Cut, bool], list[int]] = {}
         for place in places:
             learner = self[place]
@@ -168,10 +168,10 @@ class LearnerGroup(Sequence[Learner]):
             report = self.cohort.learn(
                 together, rollout, hyperparams_of(learners), batch_size=batch_size, cut=cut, shuffle=shuffle
             )
-            values = torch.stack(report).cpu()  # one transfer to the host for all members
+            metrics = report.cpu()
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 learner.after_update(rollout.of_members(torch.tensor([i], device=self.device)))
-                reports[place] = Report(*values[:, i : i + 1])
+                reports[place] = metrics[i : i + 1]
         return reports
 
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 import gymnasium
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.episode_guard import never
@@ -29,7 +30,6 @@ from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.team import SOLO, Team
-from agilerl_like.learning.update import Report
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.resources import check_memory
 from agilerl_like.seeding import Purpose, generator
@@ -347,7 +347,7 @@ class Population(BasePopulation[RLAlgorithm]):
         """Return raw actions and the next hidden state; see `LearnerGroup.act`."""
         return self.learners.act(observations, state, mask, noise)
 
-    def learn(self, places: Sequence[int], window: Callable[[list[int], int], Rollout]) -> dict[int, Report]:
+    def learn(self, places: Sequence[int], window: Callable[[list[int], int], Rollout]) -> dict[int, TensorDict]:
         """Update some members; see `LearnerGroup.learn`."""
         return self.learners.learn(places, window)
 

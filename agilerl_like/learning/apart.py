@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import cast
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.learning.cohort import Cohort
@@ -19,7 +21,7 @@ from agilerl_like.learning.ensemble import Ensemble
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import SINGLE, Cut
-from agilerl_like.learning.update import Report, Shuffle, Values
+from agilerl_like.learning.update import Shuffle, Values
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.memory import fitted
 
@@ -90,7 +92,7 @@ class Apart:
         shuffle: Shuffle,
         cut: Cut = SINGLE,
         measured: Experience | None = None,
-    ) -> Report:
+    ) -> TensorDict:
         """As `Cohort.learn`."""
         order, reports = cache(shuffle), []
         for i, place in enumerate(places):
@@ -100,14 +102,14 @@ class Apart:
                 cohort.learn(
                     [0],
                     own._replace(state=_copy(fitted(own.state, cohort.state_shape))),
-                    Values(*(number[i : i + 1] for number in values)),
+                    values[i : i + 1],
                     batch_size=batch_size,
                     shuffle=lambda *key, i=i: order(*key)[i : i + 1],
                     cut=cut,
-                    measured=None if measured is None else Experience(*(x[:, i : i + 1] for x in measured)),
+                    measured=None if measured is None else measured[:, i : i + 1],
                 )
             )
-        return Report(*(torch.cat(numbers) for numbers in zip(*reports, strict=True)))
+        return cast(TensorDict, torch.cat(reports))
 
 
 def _copy(x: Tensor) -> Tensor:

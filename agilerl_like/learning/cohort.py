@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.learning.digest import Experience
@@ -20,7 +21,7 @@ from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import SINGLE, Cut
 from agilerl_like.learning.team import SOLO, Team
-from agilerl_like.learning.update import Report, Shuffle, Update, Values
+from agilerl_like.learning.update import Shuffle, Update, Values
 from agilerl_like.modules.layers import skip_init
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
@@ -145,7 +146,7 @@ class Cohort:
         shuffle: Shuffle,
         cut: Cut = SINGLE,
         measured: Experience | None = None,
-    ) -> Report:
+    ) -> TensorDict:
         """Let some members learn from a rollout of theirs, in the same order; `cut` counts for those with a memory.
 
         Raises:
@@ -157,12 +158,12 @@ class Cohort:
         order = sorted(range(len(rows)), key=rows.__getitem__)
         if order != list(range(len(rows))):
             at = torch.tensor(order, device=rollout.rewards.device)
-            rollout, values = rollout.of_members(at), Values(*(number[at] for number in values))
-            measured = None if measured is None else Experience(*(x[:, at] for x in measured))
+            rollout, values = rollout.of_members(at), values[at]
+            measured = None if measured is None else measured[:, at]
             report = self._learn(
                 sorted(rows), rollout, values, batch_size, cut, lambda *key: shuffle(*key)[at], measured
             )
-            return Report(*(number[torch.argsort(at)] for number in report))
+            return report[torch.argsort(at)]
         return self._learn(rows, rollout, values, batch_size, cut, shuffle, measured)
 
     def _learn(
@@ -174,7 +175,7 @@ class Cohort:
         cut: Cut,
         shuffle: Shuffle,
         measured: Experience | None,
-    ) -> Report:
+    ) -> TensorDict:
         if len(rows) == len(self):
             return Update(self.ensemble, values, self.execution, self.team).run(
                 rollout, batch_size, cut, shuffle, measured

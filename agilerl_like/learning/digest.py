@@ -6,10 +6,11 @@ learn here too, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
+from tensordict import TensorClass
 from torch import Tensor
 
 from agilerl_like.learning.gae import gae, next_of
@@ -23,56 +24,26 @@ CACHED_ROWS = 8192
 """Rows that go through a network at once on a CPU when nothing is differentiated."""
 
 
-class Batch(NamedTuple):
-    """A rollout as samples: S sequences of L steps of each member; without memory each step is a sequence."""
+class Batch(TensorClass):
+    """A rollout as samples, `[P, S]`: S sequences of L steps of each member; without memory each step is a sequence."""
 
     observations: Tensor  # [P, S, L, D], normalised
     actions: Tensor  # [P, S, L, A], raw
-    numbers: Tensor  # [P, S, L, 5]: log_prob, advantage, return, value, weight
+    old_log_probs: Tensor  # [P, S, L], of the actions under the policy that took them
+    advantages: Tensor  # [P, S, L], normalised over the rollout
+    returns: Tensor  # [P, S, L], in the critic's normalised units
+    old_values: Tensor  # [P, S, L], in the same units
+    weight: Tensor  # [P, S, L], 0 for steps that do not count
     masks: Tensor | None  # [P, S, L, choices]
-    course: Course
-
-    def rows(self, index: Tensor | slice) -> Batch:
-        """The samples of some members."""
-        return self._map(lambda x: x[index])
-
-    def sequences(self, here: slice) -> Batch:
-        """Some sequences of each member."""
-        return self._map(lambda x: x[:, here])
-
-    def reordered(self, order: Tensor) -> Batch:
-        """Each member's sequences in an order `[P, S]` of its own."""
-        members, count = order.shape
-        flat = (order + count * torch.arange(members, device=order.device).unsqueeze(1)).reshape(-1)
-        return self._map(lambda x: x.flatten(0, 1).index_select(0, flat).unflatten(0, (members, count)))
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        masks = None if self.masks is None else change(self.masks)
-        columns = (change(column) for column in (self.observations, self.actions, self.numbers))
-        return Batch(*columns, masks=masks, course=self.course.map(change))
+    starts: Tensor | None  # [P, S, L], 1 where an episode begins; None without memory
+    state: Tensor | None  # [P, S, M, K, H], before each sequence; None without memory
 
 
-class Experience(NamedTuple):
+class Experience(TensorClass):
     """What a hand-written loop measured itself, `[T, P, E]`: used instead of computing it again."""
 
-    log_probs: Tensor
-    values: Tensor
-
-
-class Digest(NamedTuple):
-    """A rollout, ready to be learned from."""
-
-    batch: Batch
-    explained_variance: Tensor  # [P], of the critic that acted
-
-    @classmethod
-    def joined(cls, parts: Sequence[Digest]) -> Digest:
-        """Members behind each other."""
-        batches, explained = zip(*parts, strict=True)
-        *columns, masks, courses = zip(*batches, strict=True)
-        course = Course(*map(torch.cat, zip(*courses, strict=True))) if courses[0].is_told else courses[0]
-        masks = None if masks[0] is None else torch.cat(masks)
-        return cls(Batch(*map(torch.cat, columns), masks=masks, course=course), torch.cat(explained))
+    old_log_probs: Tensor
+    old_values: Tensor
 
 
 def digest(
@@ -83,8 +54,10 @@ def digest(
     gamma: Tensor,
     gae_lambda: Tensor,
     measured: Experience | None = None,
-) -> Digest:
+) -> tuple[Batch, Tensor]:
     """Turn a rollout of a stack's members into samples; `gamma` and `gae_lambda` are `[P]`.
+
+    Returns the samples and the explained variance `[P]` of the critic that acted.
 
     `cut` counts for networks with memory; to all others each step is a sequence.
     The observation statistics move after the update that learned from them, for the policy acted under the old
@@ -101,9 +74,9 @@ def digest(
     actions = _by_member(rollout.actions)
     masks = None if rollout.masks is None else _by_member(rollout.masks)
     past = look_back(network, x, rollout, actions, masks)
-    log_probs = past.log_probs if measured is None else _by_member(measured.log_probs)
+    log_probs = past.log_probs if measured is None else _by_member(measured.old_log_probs)
     values = network.value_norm.invert(past.values.unsqueeze(-1)).squeeze(-1)  # [P, N]
-    values = values if measured is None else _by_member(measured.values)
+    values = values if measured is None else _by_member(measured.old_values)
     by_time = values.reshape(members, steps, envs).transpose(0, 1)  # [T, P, E]
     advantages = gae(
         rollout.rewards,
@@ -120,15 +93,28 @@ def digest(
     explained = _explained_variance(values, returns, weight)
     network.value_norm.update_(returns.unsqueeze(-1), weight)
     targets = [network.value_norm(v.unsqueeze(-1)).squeeze(-1) for v in (returns, values)]
-    numbers = torch.stack([log_probs, _standardised(advantages, weight), *targets, weight], -1)
     norm.update_(raw, weight * (1 - first))
-    batch = Batch(*(cut.of(part, steps) for part in (x, actions, numbers)), masks=masks, course=TIMELESS)
-    batch = batch._replace(masks=None if masks is None else cut.of(masks, steps))
+    starts = state = None
     if network.is_recurrent:
-        states = fitted(past.states[:, :-1], rollout.state.shape[-3:])
-        batch = batch._replace(course=Course(cut.of(_by_member(rollout.starts), steps), cut.beginnings(states)))
-        batch.numbers[..., -1] *= cut.inside(steps, x.device).unsqueeze(0).repeat_interleave(envs, 1)
-    return Digest(batch, explained)
+        starts = cut.of(_by_member(rollout.starts), steps)
+        state = cut.beginnings(fitted(past.states[:, :-1], rollout.state.shape[-3:]))
+    counts = cut.of(weight, steps)
+    if network.is_recurrent:
+        counts = counts * cut.inside(steps, x.device).unsqueeze(0).repeat_interleave(envs, 1)
+    batch = Batch(
+        observations=cut.of(x, steps),
+        actions=cut.of(actions, steps),
+        old_log_probs=cut.of(log_probs, steps),
+        advantages=cut.of(_standardised(advantages, weight), steps),
+        returns=cut.of(targets[0], steps),
+        old_values=cut.of(targets[1], steps),
+        weight=counts,
+        masks=None if masks is None else cut.of(masks, steps),
+        starts=starts,
+        state=state,
+        batch_size=counts.shape[:2],
+    )
+    return batch, explained
 
 
 class Past(NamedTuple):

@@ -47,7 +47,7 @@ class Coefficients(NamedTuple):
     wait for the device."""
 
 
-METRICS = ("policy_gradient_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
+LOSS_METRICS = ("policy_gradient_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
 
 def ppo_loss(opinion: Opinion, targets: Targets, coefficients: Coefficients) -> tuple[Tensor, dict[str, Tensor]]:
@@ -71,4 +71,4 @@ def ppo_loss(opinion: Opinion, targets: Targets, coefficients: Coefficients) -> 
         clipped_share = (change.abs() > clip).to(ratio.dtype)
         terms = torch.stack((-surrogate, 0.5 * squared_error, opinion.entropy, change - log_ratio, clipped_share))
         means = (terms * targets.share).sum(-1)  # [5, P]
-    return loss, dict(zip(METRICS, means.unbind(), strict=True))
+    return loss, dict(zip(LOSS_METRICS, means.unbind(), strict=True))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import torch
+from tensordict import TensorClass, TensorDict
 from torch import Tensor
 
-from agilerl_like.learning.digest import Batch, Digest, Experience, digest
+from agilerl_like.learning.digest import Batch, Experience, digest
 from agilerl_like.learning.ensemble import Ensemble
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Pace, clip_
-from agilerl_like.learning.ppo_loss import METRICS, Coefficients, Opinion, Targets, ppo_loss
+from agilerl_like.learning.ppo_loss import Coefficients, Opinion, Targets, ppo_loss
 from agilerl_like.learning.rollout import Rollout
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.learning.team import SOLO, Team
@@ -27,34 +29,43 @@ Shuffle = Callable[[int, int], Tensor]
 """(epoch, count) -> for each member a permutation of its sequences `[P, count]`."""
 
 
-class Values(NamedTuple):
-    """The hyperparameters that enter the maths, one number a member, all `[P]`."""
+Samples = Sequence[Tensor | None]
+"""Observations, actions, masks, starts and state of a minibatch, `[P, S, L, …]` each (the state `[P, S, …]`)."""
+
+
+class Values(TensorClass):
+    """The hyperparameters that enter the maths, all `[P]`."""
 
     lr: Tensor
     gamma: Tensor
     gae_lambda: Tensor
     clip_coef: Tensor
-    clip_coef_vf: Tensor  # infinite: not clipped
+    clip_coef_vf: Tensor
+    """Infinite: not clipped."""
     ent_coef: Tensor
     vf_coef: Tensor
     max_grad_norm: Tensor
-    target_kl: Tensor  # infinite: no early stop
+    target_kl: Tensor
+    """Infinite: no early stop."""
     update_epochs: Tensor
 
 
-class Report(NamedTuple):
-    """What an update says of itself, one number a member, all `[P]`."""
+HYPERPARAMETERS = tuple(field.name for field in fields(cast(Any, Values)))
+"""Names of the fields of `Values`."""
 
-    loss: Tensor
-    policy_gradient_loss: Tensor
-    value_loss: Tensor
-    entropy_loss: Tensor
-    approx_kl: Tensor
-    clip_fraction: Tensor
-    explained_variance: Tensor
-    grad_norm: Tensor
-    epochs: Tensor
-    healthy: Tensor  # 1 if loss, gradients and weights are finite
+METRICS = (
+    "loss",
+    "policy_gradient_loss",
+    "value_loss",
+    "entropy_loss",
+    "approx_kl",
+    "clip_fraction",
+    "explained_variance",
+    "grad_norm",
+    "epochs",
+    "healthy",
+)
+"""Metrics of a PPO update, `[P]` each; `healthy` is 1 if loss, gradients and weights are finite."""
 
 
 class Update:
@@ -71,94 +82,116 @@ class Update:
         self.halves = self.gradient.tensor_split((ensemble.critic_at,), 1)  # the policy's, and the value's
         self.gradients = ensemble.with_gradients(self.gradient)
 
-    def run(self, rollout: Rollout, batch_size: int, cut: Cut, shuffle: Shuffle, measured: Experience | None) -> Report:
-        """Estimate advantages, then take epochs of minibatch steps; the normalisers learn too."""
-        batch, explained = self.digest(rollout, cut, measured)
+    def run(
+        self, rollout: Rollout, batch_size: int, cut: Cut, shuffle: Shuffle, measured: Experience | None
+    ) -> TensorDict:
+        """Estimate advantages, then take epochs of minibatch steps; return `METRICS`. The normalisers learn too."""
+        batch, explained_variance = self.digest(rollout, cut, measured)
         _, sequences, length, _ = batch.observations.shape
         minibatches = min(sequences, max(1, round(sequences * length / batch_size)))
         bounds = [sequences * i // minibatches for i in range(minibatches + 1)]
-        total, count = self.epochs(batch, bounds, shuffle, first=0)
+        total, epochs = self.epochs(batch, bounds, shuffle, first=0)
         for _, stack in self.ensemble.parts:
             stack.module.advance_fades_(1 / FADE_UPDATES)
-        return self.report(total / count.unsqueeze(1), count, explained)
+        metrics = {name: sums / epochs for name, sums in total.items()}
+        healthy = self.healthy(metrics)
+        metrics["entropy_loss"] = -metrics["entropy"]
+        metrics |= {"explained_variance": explained_variance, "epochs": epochs, "healthy": healthy.float()}
+        return TensorDict({name: metrics[name] for name in METRICS}, batch_size=[len(epochs)])
 
-    def digest(self, rollout: Rollout, cut: Cut, measured: Experience | None) -> Digest:
-        """Turn a rollout into samples, stack by stack."""
-        found = []
+    def healthy(self, metrics: Mapping[str, Tensor]) -> Tensor:
+        """Return whether metrics and weights are finite, `[P]`."""
+        return torch.isfinite(torch.stack([*metrics.values()])).all(0) & self.ensemble.is_finite
+
+    def digest(self, rollout: Rollout, cut: Cut, measured: Experience | None) -> tuple[Batch, Tensor]:
+        """Turn a rollout into samples, stack by stack; also return the explained variance `[P]` of the critics."""
+        batches, explained = [], []
         for rows, stack in self.ensemble.parts:
             everyone = len(self.ensemble.parts) == 1
             its_rows = torch.arange(rows.start, rows.stop, device=rollout.rewards.device)
-            its_measured = measured if measured is None or everyone else Experience(*(x[:, rows] for x in measured))
-            its_rollout = rollout if everyone else rollout.of_members(its_rows)
-            gamma, gae_lambda = self.values.gamma[rows], self.values.gae_lambda[rows]
             with self.execution.autocast(its_rows.device):
-                found.append(
-                    digest(
-                        stack.module,
-                        its_rollout,
-                        cut=cut,
-                        gamma=gamma,
-                        gae_lambda=gae_lambda,
-                        measured=its_measured,
-                    )
+                batch, explained_variance = digest(
+                    stack.module,
+                    rollout if everyone else rollout.of_members(its_rows),
+                    cut=cut,
+                    gamma=self.values.gamma[rows],
+                    gae_lambda=self.values.gae_lambda[rows],
+                    measured=None if measured is None else measured[:, rows],
                 )
-        return found[0] if len(found) == 1 else Digest.joined(found)
+            batches.append(batch)
+            explained.append(explained_variance)
+        batch = batches[0] if len(batches) == 1 else cast(Batch, torch.cat(batches))
+        return batch, torch.cat(explained)
 
-    def epochs(self, batch: Batch, bounds: Sequence[int], shuffle: Shuffle, *, first: int) -> tuple[Tensor, Tensor]:
-        """Go through the sequences from epoch `first` on; return the sums `[P, 7]` and the number `[P]` of epochs.
+    def epochs(
+        self, batch: Batch, bounds: Sequence[int], shuffle: Shuffle, *, first: int
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Go through the sequences from epoch `first` on; return sums of metrics over epochs, and their number `[P]`.
 
-        Members end at different times, by their number of epochs or by their KL. Those who go on do so by themselves.
+        Members end at different times, by their number of epochs or by their KL. Those that continue are copied into an
+        ensemble of their own.
         """
         planned, limits = self.values.update_epochs, self.values.target_kl
-        alike = len(set(planned.tolist())) == 1 and not bool(torch.isfinite(limits).any())
-        total = torch.zeros(len(planned), len(METRICS) + 2, dtype=planned.dtype, device=planned.device)
+        end_together = len(set(planned.tolist())) == 1 and not bool(torch.isfinite(limits).any())
+        total: dict[str, Tensor] = {}
         count = torch.zeros_like(planned)
         for epoch in range(first, int(planned.max())):
-            means = self.epoch(batch, bounds, shuffle(epoch, bounds[-1]))
-            total += means
+            metrics = self.epoch(batch, bounds, shuffle(epoch, bounds[-1]))
+            total = {name: total[name] + x for name, x in metrics.items()} if total else metrics
             count += 1
-            if alike:
+            if end_together:
                 continue
-            going = (epoch + 1 < planned) & (means[:, METRICS.index("approx_kl")] <= limits)
-            if bool(going.all()):
+            continues = (epoch + 1 < planned) & (metrics["approx_kl"] <= limits)
+            if bool(continues.all()):
                 continue
-            rows = going.nonzero().squeeze(1)
+            rows = continues.nonzero().squeeze(1)
             if len(rows):
                 part = self.ensemble.take(rows)
-                more = Update(
-                    part, Values(*(number[rows] for number in self.values)), self.execution, self.team
-                ).epochs(
-                    batch.rows(rows),
+                more, epochs = Update(part, self.values[rows], self.execution, self.team).epochs(
+                    batch[rows],
                     bounds,
                     lambda epoch, count, rows=rows: shuffle(epoch, count)[rows],
                     first=epoch + 1,
                 )
                 self.ensemble.put(rows, part)
-                total[rows] += more[0]
-                count[rows] += more[1]
+                for name, x in more.items():
+                    total[name][rows] += x
+                count[rows] += epochs
             break
         return total, count
 
-    def epoch(self, batch: Batch, bounds: Sequence[int], order: Tensor) -> Tensor:
-        """Take a step on every minibatch of the sequences in an order `[P, S]`; return the means `[P, 7]` of metrics."""
-        shuffled = batch.reordered(order)
-        minibatches = [slice(*ends) for ends in pairwise(bounds)]
-        targets = _targets(shuffled.numbers, minibatches)  # [5, P, S, L]
-        paces = self.ensemble.optimizer.paces(self.values.lr, len(minibatches))
-        steps = []
-        for minibatch, pace in zip(minibatches, paces, strict=True):
-            own = self.team.own(minibatch)
-            steps.append(self.step(shuffled.sequences(own), targets[:, :, own].flatten(2), pace))
-        found = torch.stack([torch.stack(column, 1) for column in zip(*steps, strict=True)], 1)  # [P, 7, minibatches]
-        means = found.mean(2)
-        means[:, :-1] = self.team.sum_(means[:, :-1].contiguous())  # the norm is that of everybody's gradient
-        return means
+    def epoch(self, batch: Batch, bounds: Sequence[int], order: Tensor) -> dict[str, Tensor]:
+        """Take a step on every minibatch of the sequences in an order `[P, S]`; return the means of their metrics.
 
-    def step(self, batch: Batch, targets: Tensor, pace: Pace) -> list[Tensor]:
-        """One gradient step on a minibatch `[P, S, L, …]` with `Targets` `[5, P, S L]`; return its metrics, all `[P]`."""
+        From here on there are plain tensors: tensorclasses would take 5 % of the time of small networks.
+        """
+        targets = torch.stack(
+            [batch.old_log_probs, batch.advantages, batch.returns, batch.old_values, batch.weight], -1
+        )
+        columns = (targets, batch.observations, batch.actions, batch.masks, batch.starts, batch.state)
+        targets, *samples = (x if x is None else _reordered(x, order) for x in columns)
+        minibatches = [slice(*ends) for ends in pairwise(bounds)]
+        targets = _with_shares(cast(Tensor, targets), minibatches)
+        steps = []
+        for minibatch, pace in zip(
+            minibatches, self.ensemble.optimizer.paces(self.values.lr, len(minibatches)), strict=True
+        ):
+            own = self.team.own(minibatch)
+            its = [x if x is None else x[:, own] for x in samples]
+            steps.append(self.step(its, targets[:, :, own].flatten(2), pace))
+        losses = torch.stack([torch.stack([*metrics.values()]) for metrics, _ in steps]).mean(0)  # [metrics, P]
+        found = dict(zip(steps[0][0], self.team.sum_(losses), strict=True))
+        found["grad_norm"] = torch.stack([norm for _, norm in steps]).mean(0)  # of the gradient of all processes
+        return found
+
+    def step(self, samples: Samples, targets: Tensor, pace: Pace) -> tuple[dict[str, Tensor], Tensor]:
+        """Take one gradient step on a minibatch with `Targets` `[5, P, S L]`.
+
+        Returns the metrics of the loss and the norm of the gradient, all `[P]`.
+        """
         compute = self.execution.compiled(minibatch_loss, targets.device)
         with torch.enable_grad():
-            loss, metrics = compute(self.ensemble, batch, targets, self.coefficients, self.execution)
+            loss, metrics = compute(self.ensemble, samples, targets, self.coefficients, self.execution)
             total = loss.sum()
         total.backward()
         for parameter, place in self.gradients:  # a parameter that plays no part has none, and its place holds zeros
@@ -168,37 +201,38 @@ class Update:
         self.team.sum_(self.gradient)
         norms = clip_(self.halves, self.values.max_grad_norm)
         self.ensemble.optimizer.step_(self.ensemble.flat, self.gradient, pace)
-        return [*(metrics[name] for name in METRICS), loss.detach(), norms.sum(0)]
-
-    def report(self, means: Tensor, epochs: Tensor, explained: Tensor) -> Report:
-        """Name the numbers `[P, 7]` and say who is healthy."""
-        policy, value, entropy, kl, clip_fraction, loss, grad_norm = means.unbind(1)
-        healthy = self.healthy(means).float()
-        return Report(loss, policy, value, -entropy, kl, clip_fraction, explained, grad_norm, epochs, healthy)
-
-    def healthy(self, means: Tensor) -> Tensor:
-        """Whose numbers `[P, 7]` and weights are finite, `[P]`."""
-        return torch.isfinite(means).all(1) & self.ensemble.is_finite
+        return {"loss": loss.detach(), **metrics}, norms.sum(0)
 
 
-def _targets(numbers: Tensor, minibatches: Sequence[slice]) -> Tensor:
-    """The columns of `Targets` `[5, P, S, L]`, of a batch's numbers `[P, S, L, 5]`: shares are of a minibatch."""
-    columns = numbers.movedim(-1, 0).contiguous()
+def _reordered(x: Tensor, order: Tensor) -> Tensor:
+    """Return each member's sequences `[P, S, …]` in an order `[P, S]` of its own."""
+    members, count = order.shape
+    rows = order + count * torch.arange(members, device=order.device).unsqueeze(1)
+    return x.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, (members, count))
+
+
+def _with_shares(targets: Tensor, minibatches: Sequence[slice]) -> Tensor:
+    """Return `Targets` `[5, P, S, L]` of targets `[P, S, L, 5]`; the weights of each minibatch sum to 1."""
+    columns = targets.movedim(-1, 0).contiguous()
     weight = columns[-1]
-    for here in minibatches:
-        its = weight[:, here]
+    for minibatch in minibatches:
+        its = weight[:, minibatch]
         its.div_(its.sum((1, 2), keepdim=True).clamp_(min=1.0))
     return columns
 
 
 def minibatch_loss(
-    ensemble: Ensemble, batch: Batch, targets: Tensor, coefficients: Coefficients, execution: Execution
+    ensemble: Ensemble,
+    samples: Samples,
+    targets: Tensor,
+    coefficients: Coefficients,
+    execution: Execution,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss `[P]` and the metrics of a minibatch `[P, S, L, …]` with `Targets` `[5, P, S L]`."""
-    course = batch.course if batch.course.is_told else (None, None)
-    samples = (x if x is None else x.flatten(1, 2) for x in (batch.observations, batch.actions, batch.masks))
+    """Return the loss `[P]` and the metrics of a minibatch with `Targets` `[5, P, S L]`."""
+    observations, actions, masks, starts, state = samples
+    flat = (x if x is None else x.flatten(1, 2) for x in (observations, actions, masks))
     with execution.autocast(targets.device):
-        opinion = Opinion(*ensemble.over(_evaluate, *samples, *course))
+        opinion = Opinion(*ensemble.over(_evaluate, *flat, starts, state))
     return ppo_loss(opinion, Targets(*targets), coefficients)
 
 

@@ -335,8 +335,7 @@ class EvolvableCNN(ImageEncoder[CNNSpec]):
             if consumer == f"convs.{i}":
                 break
             sums = apply_norm(norm, self.conv(i)(batches), self.members)
-            keep = self.spec.layer_norm
-            batches = apply_activation(cast(Activation, activation), sums, batches, self.members, keep=keep)
+            batches = apply_activation(cast(Activation, activation), sums, batches, self.members)
         return batches
 
     # -- mutations

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.evolvable_module import EvolvableModule, UnitMaps
 from agilerl_like.modules.layers import (
-    ACTIVATIONS,
     ZERO_PRESERVING,
     Activation,
     LayerNorm,
@@ -180,16 +179,13 @@ def apply_norm(norm: nn.Module, batches: ImageBatches, members: int) -> ImageBat
     return split_members(y.movedim(-1, 2), len(batches))
 
 
-def apply_activation(
-    activation: Activation, batches: ImageBatches, inputs: ImageBatches, members: int, *, keep: bool = False
-) -> ImageBatches:
-    """Apply an activation, in place unless `keep`; `inputs` are the layer's."""
+def apply_activation(activation: Activation, batches: ImageBatches, inputs: ImageBatches, members: int) -> ImageBatches:
+    """Apply an activation; `inputs` are the layer's."""
     if activation.before:
         x, layer_input = join_members(batches, members), join_members(inputs, members)
         y = activation(x.flatten(2), layer_input.flatten(2))
         return split_members(y.view(x.shape), len(batches))
-    function = ACTIVATIONS[activation.activation] if keep else activation.apply_
-    return [function(x) for x in batches]
+    return [activation.uniform(x) for x in batches]
 
 
 # -- encoders of images

@@ -46,9 +46,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Identity": lambda x: x,
 }
 
-IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {"ReLU": torch.relu_, "Tanh": torch.tanh_, "Sigmoid": torch.sigmoid_}
-"""In-place variants: allocating memory for every layer costs more than the function."""
-
 SKIP = "Skip"
 """Name that a new layer fades from: its input, bypassing weights, normalisation and activation."""
 
@@ -215,7 +212,7 @@ def apply_to_subset(linear: Linear, activation: Activation, x: Tensor) -> Tensor
     """
     block = cast(ActiveBlock, linear.active_block)
     part = block.of(x)
-    y = activation.apply_(affine(part, block.of_weight(linear.weight), block.of(linear.bias)))
+    y = activation.uniform(affine(part, block.of_weight(linear.weight), block.of(linear.bias)))
     result = x.clone()
     block.of(result).copy_(y if activation.gaps is None else torch.where(activation.gaps, y, part))
     return result
@@ -403,7 +400,7 @@ class Activation(nn.Module):
             if self.before:
                 y = self._faded(x, y, layer_input)
         else:
-            y = self.apply_(x)
+            y = self.uniform(x)
         if self._live is not None:
             y = y * self._live
         return y if self._present is None else torch.where(self._present, y, layer_input)
@@ -413,10 +410,9 @@ class Activation(nn.Module):
         """Name of the function that all members share."""
         return self._after[0].name if self._after else self.activation
 
-    def apply_(self, x: Tensor) -> Tensor:
-        """Apply the function that all members share; `x` may be overwritten."""
-        name = self._common
-        return IN_PLACE.get(name, ACTIVATIONS[name])(x)
+    def uniform(self, x: Tensor) -> Tensor:
+        """Apply the one function of all members."""
+        return ACTIVATIONS[self._common](x)
 
     def _plain(self, x: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation](x)

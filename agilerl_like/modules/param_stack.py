@@ -25,6 +25,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _EMPTY = tuple((name, type(value)) for name, value in vars(nn.Module()).items() if name != "training")
 """The dictionaries in which torch stores a module's tensors, submodules and hooks."""
+_HOOKS = tuple(name for name, _ in _EMPTY if "_hooks" in name and "state_dict" not in name)
 
 
 class ParamSlot(NamedTuple):
@@ -246,7 +247,18 @@ class ParamStack(Generic[ModuleT]):
         for row, module in enumerate(modules):
             stack._move_in(row, module)
         stack._set_members()
+        if len(modules) == 1:
+            stack._share_hooks()
         return stack
+
+    def _share_hooks(self) -> None:
+        """Let the hooks on a single member's layers run when the stack is computed, those registered later too.
+
+        Members of a larger stack are computed at once, so none of their layers is called on its own.
+        """
+        layers = self.member_layouts[0].layers
+        for name, layer in self.module.named_modules():
+            vars(layer).update({hooks: vars(layers[name])[hooks] for hooks in _HOOKS})
 
     @torch.no_grad()
     def _move_in(self, row: int, member: nn.Module) -> None:

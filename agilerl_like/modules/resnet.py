@@ -158,7 +158,7 @@ class EvolvableResNet(ResidualModule[ResNetSpec], ImageEncoder[ResNetSpec]):
             return batches
         stream = self.stem(batches)
         for i, block in enumerate(self._blocks):
-            batches = apply_activation(block.first, stream, stream, members, keep=True)
+            batches = apply_activation(block.first, stream, stream, members)
             if consumer == f"blocks.{i}.inner":
                 return batches
             sums = block.inner(batches)

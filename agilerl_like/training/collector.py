@@ -14,10 +14,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.algorithms.learner_group import LearnerGroup
@@ -29,7 +30,6 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.apart import Apart
 from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.rollout import BufferPart, Rollout, RolloutBuffer
-from agilerl_like.learning.update import Report
 from agilerl_like.networks.memory import fitted
 from agilerl_like.seeding import Purpose, integers
 
@@ -140,7 +140,7 @@ class Collector:
             group.wait_for_envs(taken)
         return taken
 
-    def learn(self) -> Mapping[int, Report]:
+    def learn(self) -> Mapping[int, TensorDict]:
         """Update the members whose rollouts are complete; metrics are means over a member's groups."""
         by_group = [group.learn() for group in self.groups.values()]
         return {place: _mean([reports[place] for reports in by_group if place in reports]) for place in by_group[0]}
@@ -291,7 +291,7 @@ class GroupCollector:
         whole[:, group.columns] = share
         return whole
 
-    def learn(self) -> Mapping[int, Report]:
+    def learn(self) -> Mapping[int, TensorDict]:
         """Update the members whose rollouts are complete."""
         needed = [agent.rollout_steps for agent in self.population]
         if self.state.numel():  # the hidden state at the start of a shortened rollout is unknown
@@ -341,14 +341,14 @@ class GroupCollector:
         return rows.to(self.population.device).view(len(self.population), -1, rows.shape[-1])
 
 
-def _mean(reports: Sequence[Report]) -> Report:
+def _mean(reports: Sequence[TensorDict]) -> TensorDict:
     """Return the mean of the metrics of a member's groups; it is healthy if all are."""
     if len(reports) == 1:
         return reports[0]
-    columns = zip(*reports, strict=True)
-    metrics = {name: torch.stack(column) for name, column in zip(Report._fields, columns, strict=True)}
-    healthy = metrics.pop("healthy").min(0).values
-    return Report(**{name: column.mean(0) for name, column in metrics.items()}, healthy=healthy)
+    stacked = cast(TensorDict, torch.stack(list(reports)))
+    means = cast(TensorDict, stacked.mean(0))
+    means.set("healthy", stacked.get("healthy").min(0).values)
+    return means
 
 
 def _longest_rollout(agent: Any) -> int:

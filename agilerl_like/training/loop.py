@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
@@ -26,7 +27,7 @@ from agilerl_like.algorithms.population import BasePopulation, replace_diverged,
 from agilerl_like.distributed.process_group import SerializedAgent
 from agilerl_like.distributed.signals import StopRequests, first_signal
 from agilerl_like.hpo import Explorer, History, Offspring, PopulationView, Selection, Trial, next_generation
-from agilerl_like.learning.update import Report
+from agilerl_like.learning.update import METRICS as UPDATE_METRICS
 from agilerl_like.reporting.callback import CallbackList, RunContext
 from agilerl_like.reporting.records import (
     BestRecord,
@@ -61,7 +62,7 @@ from agilerl_like.training.lineage import Lineage, initial_member, offspring_rec
 from agilerl_like.training.sharding import MemberInfo, ShardedPopulation
 from agilerl_like.training.training_arguments import TrainingArguments
 
-METRICS = tuple(name for name in Report._fields if name != "healthy")
+METRICS = tuple(name for name in UPDATE_METRICS if name != "healthy")
 TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
 
 
@@ -280,12 +281,12 @@ class TrainingLoop:
     def _vector_steps_left(self) -> int:
         return self.training_args.vector_steps(self.members.first.num_envs) - self.progress.ticks
 
-    def _record_update(self, reports: Mapping[int, Report]) -> None:
+    def _record_update(self, reports: Mapping[int, TensorDict]) -> None:
         slots = self.members.shard.slots
         metrics = {slots[place]: _to_floats(report) for place, report in reports.items()}
         for slot, of_member in metrics.items():
             self.metrics[slot].append(of_member)
-        self._replace_diverged([place for place, report in reports.items() if not bool(report.healthy[0])])
+        self._replace_diverged([place for place, report in reports.items() if not bool(report["healthy"][0])])
         with self.timer("report"):
             self.callbacks.on_update(self._update_context(), metrics)
 
@@ -603,9 +604,9 @@ def _trial(record: MemberRecord, generation: int, fitness_before: float, env_ste
     )
 
 
-def _to_floats(report: Report) -> dict[str, float]:
+def _to_floats(report: TensorDict) -> dict[str, float]:
     """Return the metrics of one member's update, by Stable-Baselines3's names."""
-    return {name: float(getattr(report, name)[0]) for name in METRICS}
+    return {name: float(report[name][0]) for name in METRICS}
 
 
 def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:

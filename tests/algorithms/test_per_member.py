@@ -146,7 +146,7 @@ def lives(world, seed, places, *, ticks=70, births=None, **settings):
     for tick in range(ticks):
         collector.collect(1)
         for row, report in collector.learn().items():
-            reports[row].append(torch.stack(report))
+            reports[row].append(torch.stack([*report.values()]))
         if births and tick == ticks // 2:
             make_offspring(population, collector, births)
     did = torch.stack(population.learners.actions)  # [ticks, P, E, A]

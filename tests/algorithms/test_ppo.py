@@ -173,10 +173,10 @@ def test_dones_say_which_step_begins_an_episode():
         remembered=lambda begins: torch.zeros(len(begins), 2, 0, 0),
     )
     assert rollout.ended[:, 0, 0].tolist() == [0, 1, 0, 1]
-    assert measured.values.shape == (4, 1, 1)
+    assert measured.old_values.shape == (4, 1, 1)
     update = Update(agent.learner.cohort.ensemble, hyperparams_of([agent.learner]), agent.learner.execution)
     with torch.no_grad():
-        found = update.digest(rollout, SINGLE, measured)[0].numbers[0, :, 0, 1]
+        found = update.digest(rollout, SINGLE, measured)[0].advantages[0, :, 0]
     # advantages 0.5, 1, 0.5, 1 standardised: mean 0.75, deviation 0.25
     torch.testing.assert_close(found, torch.tensor([-1.0, 1, -1, 1]), rtol=1e-4, atol=1e-4)
 
@@ -471,3 +471,18 @@ def test_agilerl_names_are_there():
     agent.clean_up()
     with pytest.raises(ConfigurationError, match="hidden_state is given"):
         agent.get_action(np.zeros((1, 4)), hidden_state={"actor": torch.zeros(1, 2, 64)})
+
+
+def test_forward_hooks_on_layers_of_a_single_agent_run_in_acting_and_learning():
+    agent, calls = agent_of(), []
+    experiences = experiences_of(agent)
+    linear, activation = agent.actor.encoder.linears[0], agent.actor.encoder.activations[0]
+    for layer in (linear, activation):
+        layer.register_forward_hook(lambda _, inputs, outputs: calls.append((outputs, torch.is_grad_enabled())))
+    agent.get_action(np.ones((3, 4), dtype=np.float32))
+    (sums, learns), (outputs, _) = calls
+    assert not learns
+    assert sums.shape == (3, len(linear.weight))
+    assert torch.equal(outputs, torch.relu(sums))  # sums are not overwritten by the activation
+    agent.learn(experiences)
+    assert any(learns for _, learns in calls)

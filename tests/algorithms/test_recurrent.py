@@ -421,9 +421,9 @@ def test_a_loop_by_hand_thinks_what_an_update_thinks_of_it(kind, goes_on):
         remembered=lambda begins: agent.learner._state_before_rollout(remembered, begins),
     )
     network, one = ParamStack.of([agent.clone().network]).module, torch.ones(1)
-    numbers = digest(network, rollout, cut=Cut(STEPS, STEPS), gamma=one, gae_lambda=one).batch.numbers[0]  # [E, T, 5]
-    torch.testing.assert_close(numbers[..., 0].T, measured.log_probs[:, 0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(numbers[..., 3].T, measured.values[:, 0], rtol=1e-4, atol=1e-5)
+    batch, _ = digest(network, rollout, cut=Cut(STEPS, STEPS), gamma=one, gae_lambda=one)  # [1, E, T]
+    torch.testing.assert_close(batch.old_log_probs[0].T, measured.old_log_probs[:, 0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(batch.old_values[0].T, measured.old_values[:, 0], rtol=1e-4, atol=1e-5)
 
 
 def test_an_update_in_the_midst_of_an_episode_asks_what_was_remembered():

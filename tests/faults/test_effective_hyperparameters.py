@@ -17,7 +17,7 @@ from agilerl_like.algorithms import IPPO
 from agilerl_like.algorithms.learner import hyperparams_of
 from agilerl_like.hpo import next_generation
 from agilerl_like.learning.rollout import LastObservations, Rollout
-from agilerl_like.learning.update import Values
+from agilerl_like.learning.update import HYPERPARAMETERS
 
 SEEN = gymnasium.spaces.Box(-1, 1, (3,))
 TWO = gymnasium.spaces.Discrete(2)
@@ -127,7 +127,7 @@ def assert_recorded_and_legal(agent):
         assert RANGES[name].min <= value <= RANGES[name].max
         assert type(value) is RANGES[name].dtype
     read = hyperparams_of([agent.learner])
-    for name in Values._fields:
+    for name in HYPERPARAMETERS:
         recorded = saved["settings"][name]
         assert getattr(read, name).item() == np.float32(math.inf if recorded is None else recorded)
 
@@ -141,7 +141,7 @@ def assert_learns_as_recorded(population, places):
         agent, (weights, steps) = population[place], before[place]
         samples = agent.rollout_steps * ENVS
         minibatches = min(samples, max(1, round(samples / agent.batch_size)))
-        assert reports[place].epochs.item() == agent.update_epochs
+        assert reports[place]["epochs"].item() == agent.update_epochs
         assert agent.optimizer.steps.item() == steps + agent.update_epochs * minibatches
         Population([twin]).learn([0], lambda _, length, place=place: rollout_of([place], length))
         if agent.per_member:

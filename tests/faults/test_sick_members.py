@@ -310,8 +310,10 @@ def test_looking_for_the_sick_costs_next_to_nothing():
     everybody = list(range(MEMBERS))
     rollout = collector.groups[""]._last_steps(everybody, steps)
     update = Update(population.cohort.ensemble, hyperparams_of(population.learners), Execution())
-    means = torch.ones(MEMBERS, 7)
+    means = {name: torch.ones(MEMBERS) for name in "abcdefg"}
     health = fastest(lambda: update.healthy(means), 20)
-    numbers = fastest(lambda: _check_finite(rollout, population[0].learner.encoding, collector.groups[""]._describe_row), 20)
+    numbers = fastest(
+        lambda: _check_finite(rollout, population[0].learner.encoding, collector.groups[""]._describe_row), 20
+    )
     learning = fastest(lambda: population.learn(everybody, collector.groups[""]._last_steps), 3)
     assert health + numbers <= 0.01 * learning, f"{1e6 * (health + numbers):.0f} us of {1e6 * learning:.0f}"

@@ -9,7 +9,7 @@ import torch
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rollout import LastObservations, Rollout
-from agilerl_like.learning.update import Values
+from agilerl_like.learning.update import HYPERPARAMETERS, Values
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 
@@ -106,11 +106,12 @@ def values_of(members, dtype=torch.float64, **changed):
         "update_epochs": 3,
     }
     columns = {name: changed.get(name, [value] * members) for name, value in defaults.items()}
-    return Values(*(torch.tensor(columns[name], dtype=dtype) for name in Values._fields))
+    tensors = {name: torch.tensor(columns[name], dtype=dtype) for name in HYPERPARAMETERS}
+    return Values(**tensors, batch_size=[len(tensors["lr"])])
 
 
 def pick(values, i):
-    return Values(*(column[i : i + 1] for column in values))
+    return values[i : i + 1]
 
 
 def shuffle_of(rows, seed=0):

@@ -126,4 +126,4 @@ def test_bfloat16_is_near_and_weights_stay_float32(action_space):
     assert not torch.equal(plain, mixed)
     # 8 bits of mantissa: products are off by 0.4 %, and Adam's first steps are of size lr = 0.01 whatever the gradient
     assert float((mixed - plain).abs().mean()) < 0.01
-    torch.testing.assert_close(mixed_report.value_loss, report.value_loss, rtol=0.1, atol=0.02)
+    torch.testing.assert_close(mixed_report["value_loss"], report["value_loss"], rtol=0.1, atol=0.02)

@@ -26,7 +26,6 @@ from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.digest import digest
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.sequences import BPTTSequenceType, Cut
-from agilerl_like.learning.update import Report, Values
 from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.networks.memory import fitted
 
@@ -42,7 +41,7 @@ GAMMA, LAMBDA = 0.9, 0.8
 
 def digested(networks, rollout, cut):
     gamma, gae_lambda = (torch.full((len(networks),), number, dtype=torch.float64) for number in (GAMMA, LAMBDA))
-    return digest(ParamStack.of(networks).module, rollout, cut=cut, gamma=gamma, gae_lambda=gae_lambda).batch
+    return digest(ParamStack.of(networks).module, rollout, cut=cut, gamma=gamma, gae_lambda=gae_lambda)[0]
 
 
 def by_hand(networks, world):
@@ -78,7 +77,7 @@ def test_a_rollout_is_judged_as_each_episode_by_itself(seed, steps, mode, cell, 
     networks = [network_of(spec_of(cell, layers=layers), i, share=share) for i in range(2)]
     world = world_of(seed, 2, 2, steps, mode, networks[0].state_shape)
     expected = by_hand(networks, world)
-    numbers = digested(networks, world.rollout, Cut(steps, steps)).numbers  # [P, E, T, 5]
+    batch = digested(networks, world.rollout, Cut(steps, steps))  # [P, E, T]
     for p, e in ((0, 0), (0, 1), (1, 0), (1, 1)):
         rows, its = world.rows[p][e], expected[p][e]
         valid = torch.tensor([row.valid for row in rows])
@@ -86,7 +85,8 @@ def test_a_rollout_is_judged_as_each_episode_by_itself(seed, steps, mode, cell, 
         log_probs = [
             judge(networks[p], one.thought.outputs, action)[0] for one, action in zip(its, actions, strict=True)
         ]
-        log_prob, _, returns, values, weight = numbers[p, e].unbind(-1)
+        row = batch[p, e]
+        log_prob, returns, values, weight = row.old_log_probs, row.returns, row.old_values, row.weight
         assert weight.tolist() == valid.tolist()
         torch.testing.assert_close(log_prob[valid], torch.stack(log_probs)[valid], **EXACT)
         torch.testing.assert_close(values[valid], torch.stack([one.thought.value for one in its])[valid], **EXACT)
@@ -100,7 +100,8 @@ def test_a_sequence_begins_with_what_was_remembered_there(seed, steps, length, k
     networks = [network_of(spec_of(cell, layers=2), i, share=share) for i in range(2)]
     world, cut = world_of(seed, 2, 2, steps, mode, networks[0].state_shape), Cut.of_kind(kind, length)
     expected = by_hand(networks, world)
-    starts, state = digested(networks, world.rollout, cut).course
+    batch = digested(networks, world.rollout, cut)
+    starts, state = batch.starts, batch.state
     counts = state * (1 - starts[..., 0].view(*starts.shape[:2], 1, 1, 1))  # nothing of it where an episode begins
     before = torch.stack([torch.stack([torch.stack([x.before for x in env]) for env in its], 1) for its in expected])
     acted = cut.beginnings(world.rollout.valid.transpose(0, 1)) > 0
@@ -182,8 +183,8 @@ def test_members_learn_together_what_they_learn_alone(specs, action_space, stack
             torch.testing.assert_close(members[i][0].state_dict()[name], tensor, **EXACT)
         for moment, its in zip(vars(together.moments(i)).values(), vars(alone.moments(0)).values(), strict=True):
             torch.testing.assert_close(moment, its, **EXACT)
-        for name, number, its in zip(Report._fields, report, its_report, strict=True):
-            torch.testing.assert_close(number[i : i + 1], its, rtol=1e-8, atol=1e-8, equal_nan=True, msg=name)
+        for name, its in its_report.items():
+            torch.testing.assert_close(report[name][i : i + 1], its, rtol=1e-8, atol=1e-8, equal_nan=True, msg=name)
 
 
 @settings(max_examples=15)
@@ -214,7 +215,7 @@ def test_permuting_members_permutes_results():
         cohort = cohort_of(members, DISCRETE, share=False, batch_size=FEW)
         rollout = rollout_of(3)._replace(state=torch.zeros(3, ENVS, *cohort.state_shape, dtype=torch.float64))
         mine = rollout.of_members(torch.tensor(places))
-        its_values = Values(*(column[places] for column in values))
+        its_values = values[places]
         cohort.learn(range(3), mine, its_values, batch_size=24, shuffle=shuffle_of(places), cut=Cut(5, 5))
         found.append([torch.cat([p.flatten() for p in network.parameters()]) for network, _ in members])
     for place, i in enumerate(order):

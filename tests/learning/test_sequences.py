@@ -149,7 +149,8 @@ def test_gradients_are_those_of_sequences_traced_from_what_was_remembered(
     world, update = world_of(seed, members, 2, steps, mode, networks[0].state_shape), update_of(networks)
     # what the policy was is made up, so that some ratios are far from 1
     shift = 0.3 * torch.randn(members, 2 * steps, generator=torch.Generator().manual_seed(seed)).double()
-    numbers = update.digest(world.rollout, Cut(steps, steps), None).batch.numbers[..., :3].clone()  # [P, E, T, 3]
+    whole, _ = update.digest(world.rollout, Cut(steps, steps), None)
+    numbers = torch.stack([whole.old_log_probs, whole.advantages, whole.returns], -1)  # [P, E, T, 3]
     numbers[..., 0] += shift.unflatten(1, (steps, 2)).transpose(1, 2)
     expected = [
         gradients_by_hand(
@@ -163,8 +164,8 @@ def test_gradients_are_those_of_sequences_traced_from_what_was_remembered(
         for p, network in enumerate(networks)
     ]
     cut = Cut.of_kind(kind, length)
-    batch = update.digest(world.rollout, cut, None).batch
-    batch.numbers[..., 0] += cut.of(shift, steps)
+    batch, _ = update.digest(world.rollout, cut, None)
+    batch.old_log_probs += cut.of(shift, steps)
     for found, its in zip(gradients_of(update, batch), expected, strict=True):
         assert found.keys() == its.keys()
         for name, gradient in its.items():
@@ -178,14 +179,15 @@ def test_what_fills_a_sequence_up_moves_nothing():
     for filling in (None, 50.0):
         network = network_of(spec_of(), 0)
         update = update_of([network])
-        batch = update.digest(world.rollout, Cut(4, 4), None).batch
-        beyond = Cut(4, 4).inside(10, batch.numbers.device).repeat_interleave(2, 0)[None] == 0  # [1, S, L]
+        batch, _ = update.digest(world.rollout, Cut(4, 4), None)
+        beyond = Cut(4, 4).inside(10, batch.weight.device).repeat_interleave(2, 0)[None] == 0  # [1, S, L]
         assert beyond.sum() == 4  # two of each env's
-        assert not batch.numbers[beyond][:, -1].any()
+        assert not batch.weight[beyond].any()
         if filling is not None:
-            batch.numbers[..., :-1][beyond] = filling
+            for target in (batch.old_log_probs, batch.advantages, batch.returns, batch.old_values):
+                target[beyond] = filling
             batch.observations[beyond] = filling
-            batch.course.starts[beyond] = 1.0
-        found.append((step_of(update, batch), update.gradient.clone()))
+            batch.starts[beyond] = 1.0
+        found.append((*step_of(update, batch).values(), update.gradient.clone()))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
