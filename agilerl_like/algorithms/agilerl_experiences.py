@@ -11,8 +11,8 @@ from torch import Tensor
 
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.learning.digest import Experience
-from agilerl_like.learning.rollout import LastObservations, Rollout
+from agilerl_like.learning.advantages import Experience
+from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
 from agilerl_like.networks.distributions import ActionDistribution
 
 NAMES = ("states", "actions", "log_probs", "rewards", "dones", "values", "next_state", "next_done")

@@ -33,15 +33,14 @@ from agilerl_like.envs.spaces import ObservationEncoder, check_action_space, mas
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import HyperparameterConfig, Mutation, Mutations
 from agilerl_like.hpo.schedules import factor, settings_to_json
-from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.learning.rollout import Rollout, row_bytes
+from agilerl_like.learning.population_learner import Cohort
+from agilerl_like.learning.ppo_update import HYPERPARAMETERS, Values
+from agilerl_like.learning.rollout_buffer import Rollout, row_bytes
 from agilerl_like.learning.sequences import SINGLE, Cut
-from agilerl_like.learning.update import HYPERPARAMETERS, Values
 from agilerl_like.modules.evolvable_module import UnitMaps
 from agilerl_like.modules.layers import NoisyLinear, skip_init
-from agilerl_like.modules.lstm import EvolvableLSTM
 from agilerl_like.modules.param_stack import (
     clone_module,
     detached_clone,
@@ -49,12 +48,13 @@ from agilerl_like.modules.param_stack import (
     layout,
     update_count_flags,
 )
+from agilerl_like.modules.recurrent import EvolvableLSTM
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import ActionDistribution
-from agilerl_like.networks.memory import TIMELESS, Course
 from agilerl_like.networks.network_mutation import MutationSource, add_parameter_noise_, mutate_network
+from agilerl_like.networks.recurrent_state import TIMELESS, Course
 from agilerl_like.seeding import Purpose, integer
 from agilerl_like.storage import safe_folder
 

@@ -13,11 +13,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.algorithms.learner import Learner, hyperparams_of
-from agilerl_like.learning.apart import Apart
-from agilerl_like.learning.cohort import Cohort
-from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.gradient_sync import Team
+from agilerl_like.learning.per_member_learner import Apart
+from agilerl_like.learning.population_learner import Cohort
+from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.learning.sequences import Cut
-from agilerl_like.learning.team import Team
 
 NOISE_STEPS = 128
 """Steps for which action noise is drawn at once."""

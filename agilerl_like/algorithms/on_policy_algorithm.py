@@ -20,7 +20,7 @@ from agilerl_like.algorithms.ppo_config import (
 )
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
-from agilerl_like.learning.rollout import row_bytes
+from agilerl_like.learning.rollout_buffer import row_bytes
 from agilerl_like.resources import check_memory
 
 

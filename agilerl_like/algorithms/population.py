@@ -26,10 +26,10 @@ from agilerl_like.algorithms.serialization import read_floats, read_population
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import Explorer, Offspring, RLParameter
 from agilerl_like.hpo.evolution import pre_training_mutations
-from agilerl_like.learning.apart import Apart
-from agilerl_like.learning.cohort import Cohort
-from agilerl_like.learning.rollout import Rollout
-from agilerl_like.learning.team import SOLO, Team
+from agilerl_like.learning.gradient_sync import SOLO, Team
+from agilerl_like.learning.per_member_learner import Apart
+from agilerl_like.learning.population_learner import Cohort
+from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.resources import check_memory
 from agilerl_like.seeding import Purpose, generator

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from agilerl_like.distributed.heartbeat import HeartbeatMonitor, NullMonitor, open_store
 from agilerl_like.errors import ConfigurationError, ExitCode
-from agilerl_like.learning.rollout import LastObservations, Rollout
-from agilerl_like.learning.team import SOLO, Team
+from agilerl_like.learning.gradient_sync import SOLO, Team
+from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
 from agilerl_like.storage.safe_folder import serialize_tensors
 
 if TYPE_CHECKING:

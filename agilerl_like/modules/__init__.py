@@ -2,10 +2,10 @@
 
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.evolvable_module import EvolvableModule
-from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
 from agilerl_like.modules.param_stack import ParamStack
+from agilerl_like.modules.recurrent import EvolvableLSTM, LSTMSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.modules.spec import Spec

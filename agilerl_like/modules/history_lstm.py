@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences
+from agilerl_like.modules.recurrent import EvolvableLSTM, LSTMSpec, Sequences
 
 
 @dataclass(frozen=True)

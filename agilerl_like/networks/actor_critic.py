@@ -18,14 +18,15 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.composite import CompositeModule, maps_of
 from agilerl_like.modules.evolvable_module import EvolvableModule, UnitChange, UnitMaps
 from agilerl_like.modules.layers import RunningNorm, skip_init
-from agilerl_like.modules.lstm import LSTMSpec, transfer_state
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.param_stack import alias_parameter, rebuild_with
+from agilerl_like.modules.recurrent import LSTMSpec, transfer_state
 from agilerl_like.modules.spec import Arguments
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
-from agilerl_like.networks.memory import (
+from agilerl_like.networks.passage import Absent, Passage
+from agilerl_like.networks.recurrent_state import (
     TIMELESS,
     Course,
     Memory,
@@ -33,7 +34,6 @@ from agilerl_like.networks.memory import (
     make_memory,
     remember,
 )
-from agilerl_like.networks.passage import Absent, Passage
 
 ACTOR, CRITIC = 0, -1
 """Which of a course's states is whose; where they share their encoder, both are the same."""

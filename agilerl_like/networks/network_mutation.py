@@ -25,7 +25,7 @@ from agilerl_like.modules.spec import Arguments
 from agilerl_like.modules.weight_transfer import RecordedLinear, transfer_weights_
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.custom import EvolvableCustom
-from agilerl_like.networks.memory import Course
+from agilerl_like.networks.recurrent_state import Course
 
 KL_LIMIT = 0.01
 """Largest mean KL(parent || child), in nats, of an accepted removal."""

@@ -27,10 +27,10 @@ from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.learning.apart import Apart
-from agilerl_like.learning.cohort import Cohort
-from agilerl_like.learning.rollout import BufferPart, Rollout, RolloutBuffer
-from agilerl_like.networks.memory import fitted
+from agilerl_like.learning.per_member_learner import Apart
+from agilerl_like.learning.population_learner import Cohort
+from agilerl_like.learning.rollout_buffer import BufferPart, Rollout, RolloutBuffer
+from agilerl_like.networks.recurrent_state import fitted
 from agilerl_like.seeding import Purpose, integers
 
 

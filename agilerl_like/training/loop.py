@@ -27,7 +27,7 @@ from agilerl_like.algorithms.population import BasePopulation, replace_diverged,
 from agilerl_like.distributed.process_group import SerializedAgent
 from agilerl_like.distributed.signals import StopRequests, first_signal
 from agilerl_like.hpo import Explorer, History, Offspring, PopulationView, Selection, Trial, next_generation
-from agilerl_like.learning.update import METRICS as UPDATE_METRICS
+from agilerl_like.learning.ppo_update import METRICS as UPDATE_METRICS
 from agilerl_like.reporting.callback import CallbackList, RunContext
 from agilerl_like.reporting.records import (
     BestRecord,

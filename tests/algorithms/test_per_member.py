@@ -14,7 +14,7 @@ from agilerl_like import PPO, HyperparameterConfig, Population, RLParameter, mak
 from agilerl_like.algorithms.learner_group import NOISE_STEPS, LearnerGroup
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
-from agilerl_like.learning.apart import Apart
+from agilerl_like.learning.per_member_learner import Apart
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Collector, PhaseTimer
 

@@ -20,8 +20,8 @@ from agilerl_like.algorithms.agilerl_experiences import as_rollout
 from agilerl_like.algorithms.learner import hyperparams_of
 from agilerl_like.algorithms.ppo_config import NUMERIC, PPOConfig
 from agilerl_like.hpo import Mutation
+from agilerl_like.learning.ppo_update import Update
 from agilerl_like.learning.sequences import SINGLE
-from agilerl_like.learning.update import Update
 from agilerl_like.modules.layers import NoisyLinear
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (4,))

@@ -12,10 +12,10 @@ from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs
 from agilerl_like.algorithms.agilerl_experiences import as_rollout
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
-from agilerl_like.learning.digest import digest
+from agilerl_like.learning.advantages import digest
 from agilerl_like.learning.sequences import Cut
 from agilerl_like.modules.param_stack import ParamStack
-from agilerl_like.networks.memory import Course
+from agilerl_like.networks.recurrent_state import Course
 from agilerl_like.training.collector import Collector, PhaseTimer
 
 ENVS, STEPS = 4, 12

@@ -16,8 +16,8 @@ from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLPar
 from agilerl_like.algorithms import IPPO
 from agilerl_like.algorithms.learner import hyperparams_of
 from agilerl_like.hpo import next_generation
-from agilerl_like.learning.rollout import LastObservations, Rollout
-from agilerl_like.learning.update import HYPERPARAMETERS
+from agilerl_like.learning.ppo_update import HYPERPARAMETERS
+from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
 
 SEEN = gymnasium.spaces.Box(-1, 1, (3,))
 TWO = gymnasium.spaces.Discrete(2)

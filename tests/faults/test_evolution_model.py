@@ -18,7 +18,7 @@ from tiny_runs import NIGHTLY, RANGES, SMALL, digest, tier
 
 from agilerl_like import PPO, Mutations, Population, PopulationDivergedError, TournamentSelection, TruncationSelection
 from agilerl_like.hpo import next_generation
-from agilerl_like.learning.rollout import LastObservations, Rollout
+from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
 from agilerl_like.storage import safe_folder
 
 SEEN = gymnasium.spaces.Box(-1, 1, (3,))

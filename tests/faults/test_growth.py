@@ -12,7 +12,7 @@ from torch import Tensor
 from agilerl_like import make_vect_envs
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.envs.observation_wrappers import RenderedPole
-from agilerl_like.learning.cohort import Cohort
+from agilerl_like.learning.population_learner import Cohort
 from agilerl_like.reporting import Reporter
 
 GENERATIONS, STEPS = tier(60, 200), 64

@@ -39,8 +39,8 @@ from agilerl_like.envs.multi_agent.probe_envs import AgentRole, MultiAgentProbeE
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Genome, next_generation
 from agilerl_like.learning.execution import Execution
-from agilerl_like.learning.rollout import _check_finite
-from agilerl_like.learning.update import Update
+from agilerl_like.learning.ppo_update import Update
+from agilerl_like.learning.rollout_buffer import _check_finite
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.reporting import Reporter
 from agilerl_like.seeding import Purpose, integers

@@ -8,8 +8,8 @@ from cohort_examples import BOX, DISCRETE, SPEC, builder, member, rollout_of, sh
 from gymnasium.spaces import MultiBinary, MultiDiscrete
 
 from agilerl_like.learning import execution
-from agilerl_like.learning.cohort import Cohort
 from agilerl_like.learning.execution import Execution
+from agilerl_like.learning.population_learner import Cohort
 from agilerl_like.modules import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec
 

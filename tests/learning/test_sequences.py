@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_examples import judge, network_of, spec_of, think, walk, world_of
 
-from agilerl_like.learning.ensemble import Ensemble
 from agilerl_like.learning.execution import Execution
+from agilerl_like.learning.ppo_update import Update
 from agilerl_like.learning.sequences import SINGLE, BPTTSequenceType, Cut
-from agilerl_like.learning.update import Update
+from agilerl_like.learning.stacked_networks import Ensemble
 
 KINDS = st.sampled_from(list(BPTTSequenceType))
 LENGTHS = st.integers(1, 50)

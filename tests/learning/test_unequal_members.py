@@ -20,8 +20,8 @@ from cohort_examples import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agilerl_like.learning.cohort import Cohort
-from agilerl_like.learning.grouping import FIXED_WORK, Member, arrange
+from agilerl_like.learning.population_learner import Cohort
+from agilerl_like.learning.stack_planner import FIXED_WORK, Member, arrange
 from agilerl_like.modules import MLPSpec
 from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.architecture import NetworkSpec

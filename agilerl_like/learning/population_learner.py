@@ -13,19 +13,19 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from agilerl_like.learning.digest import Experience
-from agilerl_like.learning.ensemble import Ensemble
+from agilerl_like.learning.advantages import Experience
 from agilerl_like.learning.execution import Execution
-from agilerl_like.learning.grouping import Member, arrange
+from agilerl_like.learning.gradient_sync import SOLO, Team
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.ppo_update import Shuffle, Update, Values
+from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.learning.sequences import SINGLE, Cut
-from agilerl_like.learning.team import SOLO, Team
-from agilerl_like.learning.update import Shuffle, Update, Values
+from agilerl_like.learning.stack_planner import Member, arrange
+from agilerl_like.learning.stacked_networks import Ensemble
 from agilerl_like.modules.layers import skip_init
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.memory import fitted
+from agilerl_like.networks.recurrent_state import fitted
 
 
 class Cohort:

@@ -14,11 +14,11 @@ from tensordict import TensorClass
 from torch import Tensor
 
 from agilerl_like.learning.gae import gae, next_of
-from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.learning.sequences import SINGLE, Cut
-from agilerl_like.modules.lstm import EvolvableLSTM
+from agilerl_like.modules.recurrent import EvolvableLSTM
 from agilerl_like.networks.actor_critic import ActorCritic
-from agilerl_like.networks.memory import TIMELESS, Course, fitted
+from agilerl_like.networks.recurrent_state import TIMELESS, Course, fitted
 
 CACHED_ROWS = 8192
 """Rows that go through a network at once on a CPU when nothing is differentiated."""

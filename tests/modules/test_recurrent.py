@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec, Sequences, transfer_state
 from agilerl_like.modules.param_stack import ParamStack
+from agilerl_like.modules.recurrent import EvolvableLSTM, LSTMSpec, Sequences, transfer_state
 from agilerl_like.modules.recurrent_cells import Cell, EpisodeStarts, LSTMCell
 from agilerl_like.modules.weight_transfer import transfer_weights_
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from agilerl_like.learning.digest import _standardised
+from agilerl_like.learning.advantages import _standardised
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -7,7 +7,7 @@ from agilerl_like.envs.array_backend import NumpyBackend
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition
 from agilerl_like.errors import EnvStepError
-from agilerl_like.learning.rollout import RolloutBuffer
+from agilerl_like.learning.rollout_buffer import RolloutBuffer
 
 MEMBERS, ENVS = 3, 2
 ROWS = MEMBERS * ENVS

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.rollout_buffer import Rollout
 
 
 class Team:

@@ -15,7 +15,6 @@ from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.modules.param_stack import layout
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.memory import TIMELESS, Course, fitted
 from agilerl_like.networks.network_mutation import (
     KL_LIMIT,
     NOISE_TOLERANCE,
@@ -24,6 +23,7 @@ from agilerl_like.networks.network_mutation import (
     add_parameter_noise_,
     mutate_network,
 )
+from agilerl_like.networks.recurrent_state import TIMELESS, Course, fitted
 
 COUNT, STEPS = 6, 9
 CELLS = ("LSTM", "GRU")

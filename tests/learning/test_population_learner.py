@@ -6,9 +6,9 @@ import pytest
 import torch
 from cohort_examples import BOX, DIFFERENT, DISCRETE, STATE, member, only, pick, rollout_of, shuffle_of, values_of
 
-from agilerl_like.learning.cohort import Cohort
-from agilerl_like.learning.digest import next_values
-from agilerl_like.learning.rollout import LastObservations, Rollout
+from agilerl_like.learning.advantages import next_values
+from agilerl_like.learning.population_learner import Cohort
+from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
 
 
 def buffers_of(cohort):

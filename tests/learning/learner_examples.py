@@ -8,8 +8,8 @@ import torch
 
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.learning.rollout import LastObservations, Rollout
-from agilerl_like.learning.update import HYPERPARAMETERS, Values
+from agilerl_like.learning.ppo_update import HYPERPARAMETERS, Values
+from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 

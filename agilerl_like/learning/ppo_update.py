@@ -11,16 +11,16 @@ import torch
 from tensordict import TensorClass, TensorDict
 from torch import Tensor
 
-from agilerl_like.learning.digest import Batch, Experience, digest
-from agilerl_like.learning.ensemble import Ensemble
+from agilerl_like.learning.advantages import Batch, Experience, digest
 from agilerl_like.learning.execution import Execution
+from agilerl_like.learning.gradient_sync import SOLO, Team
 from agilerl_like.learning.optimizer import Pace, clip_
 from agilerl_like.learning.ppo_loss import Coefficients, Opinion, Targets, ppo_loss
-from agilerl_like.learning.rollout import Rollout
+from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.learning.sequences import Cut
-from agilerl_like.learning.team import SOLO, Team
+from agilerl_like.learning.stacked_networks import Ensemble
 from agilerl_like.networks.actor_critic import ActorCritic
-from agilerl_like.networks.memory import TIMELESS, Course, fitted
+from agilerl_like.networks.recurrent_state import TIMELESS, Course, fitted
 
 FADE_UPDATES = 4
 """Updates over which a mutation fades in: about one generation."""

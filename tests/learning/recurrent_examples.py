@@ -13,7 +13,7 @@ from cohort_examples import DISCRETE, OBSERVATIONS
 from torch import Tensor
 
 from agilerl_like.envs.spaces import ObservationEncoder
-from agilerl_like.learning.rollout import LastObservations, Rollout
+from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 

@@ -22,12 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_examples import judge, network_of, spec_of, walk, world_of
 
-from agilerl_like.learning.cohort import Cohort
-from agilerl_like.learning.digest import digest
+from agilerl_like.learning.advantages import digest
 from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.population_learner import Cohort
 from agilerl_like.learning.sequences import BPTTSequenceType, Cut
 from agilerl_like.modules.param_stack import ParamStack
-from agilerl_like.networks.memory import fitted
+from agilerl_like.networks.recurrent_state import fitted
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 MODES = st.sampled_from(["same step", "next step"])

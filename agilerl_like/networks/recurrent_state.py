@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agilerl_like.modules.lstm import EvolvableLSTM, LSTMSpec
+from agilerl_like.modules.recurrent import EvolvableLSTM, LSTMSpec
 from agilerl_like.networks.passage import Absent, Passage
 
 
