@@ -11,8 +11,8 @@ from torch import Tensor
 
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.learning.advantages import Experience
-from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
+from agilerl_like.learning.advantages import Precomputed
+from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 from agilerl_like.networks.distributions import ActionDistribution
 
 NAMES = ("states", "actions", "log_probs", "rewards", "dones", "values", "next_state", "next_done")
@@ -28,7 +28,7 @@ def as_rollout(
     remembered: Callable[[Tensor], Tensor],
     action_masks: Sequence[Any] | None = None,
     acting: Sequence[Any] | None = None,
-) -> tuple[Rollout, Experience]:
+) -> tuple[Rollout, Precomputed]:
     """Return the rollout `[T, 1, E, …]` of one agent, and what its loop measured itself.
 
     `dones[t]` says that step t *begins* an episode, so step t - 1 ended one. One flag cannot tell a time limit from an
@@ -72,14 +72,14 @@ def as_rollout(
         ended=ended,
         valid=valid,
         next_observations=encode(next_state).unsqueeze(0),
-        last_observations=LastObservations.none(observations),
+        final_observations=FinalObservations.none(observations),
         masks=None if action_masks is None else _flags(action_masks, shape).to(device).unsqueeze(1),
         state=remembered(torch.from_numpy(_numbers("dones", dones[:1], (1, shape[1]))[0]).to(device)).unsqueeze(0),
     )
-    measured = Experience(
+    precomputed = Precomputed(
         old_log_probs=numbers("log_probs", log_probs), old_values=numbers("values", values), batch_size=ended.shape
     )
-    return rollout, measured
+    return rollout, precomputed
 
 
 def _acting(acting: Sequence[Any], shape: tuple[int, int]) -> np.ndarray:

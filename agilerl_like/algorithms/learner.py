@@ -4,7 +4,7 @@ An algorithm has one learner for each group of agents that share a policy: PPO h
 groups. The agents of a group are further rows of the batch, so a learner of A agents counts A times its algorithm's
 `num_envs` and `learn_step`. Settings are read from the algorithm, so they may be changed there at any time.
 
-A learner computes through a `Cohort`, which it shares with the same group's learners of the other members of a
+A learner computes through a `PopulationLearner`, which it shares with the same group's learners of the other members of a
 population. Every random stream is named by run seed, member index and a counter, so no other member influences it.
 """
 
@@ -35,10 +35,10 @@ from agilerl_like.hpo import HyperparameterConfig, Mutation, Mutations
 from agilerl_like.hpo.schedules import factor, settings_to_json
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.learning.population_learner import Cohort
-from agilerl_like.learning.ppo_update import HYPERPARAMETERS, Values
+from agilerl_like.learning.population_learner import PopulationLearner
+from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES, Hyperparams
 from agilerl_like.learning.rollout_buffer import Rollout, row_bytes
-from agilerl_like.learning.sequences import SINGLE, Cut
+from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.modules.evolvable_module import UnitMaps
 from agilerl_like.modules.layers import NoisyLinear, skip_init
 from agilerl_like.modules.param_stack import (
@@ -54,7 +54,7 @@ from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import ActionDistribution
 from agilerl_like.networks.network_mutation import MutationSource, add_parameter_noise_, mutate_network
-from agilerl_like.networks.recurrent_state import TIMELESS, Course
+from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 from agilerl_like.seeding import Purpose, integer
 from agilerl_like.storage import safe_folder
 
@@ -135,7 +135,7 @@ class Learner:
         self._warned_of_masks = False
         self._last_noise: Tensor | None = None  # of the previous step of a hand-written loop
         self._memory_changes: list[tuple[NetworkSpec, UnitMaps]] = []  # since the last `transfer_state`
-        self._cohort: Cohort | None = None
+        self._cohort: PopulationLearner | None = None
         self.row = 0
         self._optimizer: Adam | None = None
         self._shares_network = False
@@ -200,9 +200,9 @@ class Learner:
         return {**self.algorithm.settings(), **its_own, "max_seq_len": max_seq_len}
 
     def hyperparams(self) -> tuple[float, ...]:
-        """Return the values that enter the computation of an update, in the order of `HYPERPARAMETERS`."""
+        """Return the values that enter the computation of an update, in the order of `HYPERPARAM_NAMES`."""
         settings = self.algorithm.settings()  # of which clip_coef_vf and target_kl may be None
-        values = {name: math.inf if settings[name] is None else float(settings[name]) for name in HYPERPARAMETERS}
+        values = {name: math.inf if settings[name] is None else float(settings[name]) for name in HYPERPARAM_NAMES}
         for name, schedule in self.algorithm.schedules.items():
             values[name] *= factor(name, schedule, self.algorithm.progress)
         return tuple(values.values())
@@ -218,11 +218,13 @@ class Learner:
         return math.ceil(self.learn_step / self.num_envs)
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> SequenceSplit:
         """The sequences into which a rollout is split."""
         if not self.recurrent:
-            return SINGLE
-        return Cut.of_kind(self.algorithm.bptt_sequence_type, self.settings()["max_seq_len"] or self.rollout_steps)
+            return SINGLE_STEP
+        return SequenceSplit.of_kind(
+            self.algorithm.bptt_sequence_type, self.settings()["max_seq_len"] or self.rollout_steps
+        )
 
     # -- network
 
@@ -346,20 +348,20 @@ class Learner:
 
     # -- cohort
 
-    def attach(self, cohort: Cohort, row: int) -> None:
+    def attach(self, cohort: PopulationLearner, row: int) -> None:
         """Join a cohort as its member number `row`; the moments are stored there from now on."""
         self._cohort, self.row, self._optimizer = cohort, row, None
 
-    def is_attached(self, cohort: Cohort) -> bool:
+    def is_attached(self, cohort: PopulationLearner) -> bool:
         """Return whether a cohort holds this learner's current network."""
         return self._cohort is cohort and cohort.networks[self.row] is self.network
 
     @property
-    def cohort(self) -> Cohort:
+    def cohort(self) -> PopulationLearner:
         """The cohort that computes this learner: a population's, else one of its own."""
         if self._cohort is None:
-            self.attach(Cohort([self.network], [self.moments], execution=self.execution), 0)
-        return cast(Cohort, self._cohort)
+            self.attach(PopulationLearner([self.network], [self.moments], execution=self.execution), 0)
+        return cast(PopulationLearner, self._cohort)
 
     @property
     def moments(self) -> Adam:
@@ -427,19 +429,19 @@ class Learner:
         """Act as `PPO.get_action` describes."""
         with torch.no_grad():
             x = self.normalize(obs)
-            course = self._one_step(hidden_state, len(x))
+            sequence_info = self._one_step(hidden_state, len(x))
             mask = self._mask(action_mask, len(x))
-            outputs, _ = self.network.evaluate(x, course)
+            outputs, _ = self.network.evaluate(x, sequence_info)
             raw = (
                 self.distribution.sample(outputs, self.next_noise(len(x)), mask)
                 if self.algorithm.training
                 else self.distribution.mode(outputs, mask)
             )
             log_prob, entropy = self.distribution.evaluate(outputs, raw, mask)
-            value = self.network.value(x, course)
+            value = self.network.value(x, sequence_info)
             arrays = log_prob.cpu().numpy(), entropy.cpu().numpy(), value.cpu().numpy()
             result = self.distribution.unbounded(raw), *arrays
-            return (*result, self._named(self.network.step(x, course.state)[1])) if self.recurrent else result
+            return (*result, self._named(self.network.step(x, sequence_info.state)[1])) if self.recurrent else result
 
     def predict(
         self,
@@ -501,11 +503,11 @@ class Learner:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return log-probability, entropy and value `[B]` of given actions, with gradients."""
         x = self.normalize(obs)
-        course = self._one_step(hidden_state, len(x))
-        outputs, _ = self.network.evaluate(x, course)
+        sequence_info = self._one_step(hidden_state, len(x))
+        outputs, _ = self.network.evaluate(x, sequence_info)
         raw = self.distribution.from_env(np.asarray(actions)).to(self.device)
         log_prob, entropy = self.distribution.evaluate(outputs, raw, self._mask(action_mask, len(x)))
-        return log_prob, entropy, self.network.value(x, course)
+        return log_prob, entropy, self.network.value(x, sequence_info)
 
     def _mask(self, action_mask: Any, batch: int) -> Tensor | None:
         if action_mask is None:
@@ -545,7 +547,7 @@ class Learner:
         x = self.normalize(obs)
         return self.network.value(x, self._one_step(hidden_state, len(x)))
 
-    def _one_step(self, hidden_state: Mapping[str, Tensor] | None, batch: int) -> Course:
+    def _one_step(self, hidden_state: Mapping[str, Tensor] | None, batch: int) -> SequenceInfo:
         """One step of each episode of a batch, with the hidden state before it."""
         given = {} if hidden_state is None else hidden_state
         if not isinstance(given, Mapping):
@@ -555,7 +557,7 @@ class Learner:
         if given and not self.recurrent:
             raise ConfigurationError("hidden_state is given, but this agent is not recurrent; allowed is None")
         if not self.recurrent:
-            return TIMELESS._replace(state=self.initial_hidden_state)
+            return NO_SEQUENCE._replace(state=self.initial_hidden_state)
         shape = (batch, *self.network.state_shape[1:])
         named = {
             name: torch.as_tensor(state) for name, state in (given or self.get_initial_hidden_state(batch)).items()
@@ -564,7 +566,7 @@ class Learner:
         if set(shapes.values()) != {shape}:
             raise ConfigurationError(f"hidden_state has shapes {shapes}; allowed is {shape} for each")
         state = torch.stack([named[name] for name in self.hidden_state_names], 1).to(self.device, self.network.dtype)
-        return Course(state.new_zeros(batch, 1), state)
+        return SequenceInfo(state.new_zeros(batch, 1), state)
 
     def _state_before_rollout(self, hidden_state: Mapping[str, Tensor] | None, starts: Tensor) -> Tensor:
         """Return the hidden state `[E, M, K, H]` before a rollout, zero where `starts` `[E]` is 1."""
@@ -601,7 +603,7 @@ class Learner:
     ) -> float:
         """Do one PPO update as `PPO.learn` describes."""
         validated(PPOConfig, self.algorithm.settings())  # any of them may have been set since the last update
-        rollout, measured = as_rollout(
+        rollout, precomputed = as_rollout(
             experiences,
             self.encode,
             self.distribution,
@@ -609,7 +611,7 @@ class Learner:
             action_masks=action_masks,
             acting=acting,
         )
-        snapshot = self.cohort.keep(self.row)
+        snapshot = self.cohort.snapshot(self.row)
         report = self.cohort.learn(
             [self.row],
             rollout,
@@ -617,10 +619,10 @@ class Learner:
             batch_size=self.batch_size,
             cut=self.cut,
             shuffle=lambda epoch, count: self.shuffle(epoch, count).unsqueeze(0).to(self.device),
-            measured=measured,
+            precomputed=precomputed,
         )
         if not bool(report["healthy"][0]):
-            self.cohort.put_back(self.row, snapshot)
+            self.cohort.restore(self.row, snapshot)
             raise PopulationDivergedError(
                 f"agent {self.index}: {_non_finite(report)} is not finite; its weights were put back"
             )
@@ -858,11 +860,11 @@ def read_architecture(
     return NetworkSpec.custom(networks.with_architectures(config["encoder_config"]))
 
 
-def hyperparams_of(learners: Sequence[Learner]) -> Values:
+def hyperparams_of(learners: Sequence[Learner]) -> Hyperparams:
     """Return the learners' hyperparameters as tensors `[P]`."""
     columns = zip(*(learner.hyperparams() for learner in learners), strict=True)
     tensors = (torch.tensor(column, device=learners[0].device) for column in columns)
-    return Values.from_dict(dict(zip(HYPERPARAMETERS, tensors, strict=True)), batch_size=[len(learners)])
+    return Hyperparams.from_dict(dict(zip(HYPERPARAM_NAMES, tensors, strict=True)), batch_size=[len(learners)])
 
 
 def _tensors_of(network: nn.Module) -> dict[str, Tensor]:

@@ -13,11 +13,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.algorithms.learner import Learner, hyperparams_of
-from agilerl_like.learning.gradient_sync import Team
-from agilerl_like.learning.per_member_learner import Apart
-from agilerl_like.learning.population_learner import Cohort
+from agilerl_like.learning.gradient_sync import GradientSync
+from agilerl_like.learning.per_member_learner import PerMemberLearner
+from agilerl_like.learning.population_learner import PopulationLearner
 from agilerl_like.learning.rollout_buffer import Rollout
-from agilerl_like.learning.sequences import Cut
+from agilerl_like.learning.sequences import SequenceSplit
 
 NOISE_STEPS = 128
 """Steps for which action noise is drawn at once."""
@@ -27,7 +27,7 @@ class Members(Protocol):
     """A population, of which a group takes one learner of each member."""
 
     agents: list[Any]
-    team: Team
+    team: GradientSync
 
 
 class LearnerGroup(Sequence[Learner]):
@@ -35,7 +35,7 @@ class LearnerGroup(Sequence[Learner]):
 
     def __init__(self, population: Members, group: str) -> None:
         self._population, self._group = population, group
-        self._cohort: Cohort | Apart | None = None
+        self._cohort: PopulationLearner | PerMemberLearner | None = None
         self._noise: tuple[Tensor, int] | None = None  # drawn for some steps ahead, and how many are used
         self._new_members: set[int] = set()  # members that have not yet drawn noise of their own into that block
 
@@ -59,7 +59,7 @@ class LearnerGroup(Sequence[Learner]):
         return len(self._population.agents)
 
     @property
-    def team(self) -> Team:
+    def team(self) -> GradientSync:
         """The processes that share the envs of each member."""
         return self._population.team
 
@@ -76,15 +76,15 @@ class LearnerGroup(Sequence[Learner]):
     # -- cohort
 
     @property
-    def cohort(self) -> Cohort | Apart:
+    def cohort(self) -> PopulationLearner | PerMemberLearner:
         """What computes the learners; rebuilt after a learner got another network."""
-        attached = [] if self._cohort is None else self._cohort.homes
+        attached = [] if self._cohort is None else self._cohort.learners
         if len(attached) != len(self) or not all(map(Learner.is_attached, self, attached)):
             if self._is_per_member:
-                self._cohort = Apart([_make_cohort([learner], self.team) for learner in self])
+                self._cohort = PerMemberLearner([_make_cohort([learner], self.team) for learner in self])
             else:
                 self._cohort = _make_cohort(self, self.team)
-        return cast(Cohort, self._cohort)
+        return cast(PopulationLearner, self._cohort)
 
     @property
     def _is_per_member(self) -> bool:
@@ -147,20 +147,20 @@ class LearnerGroup(Sequence[Learner]):
 
     # -- learning
 
-    def learn(self, places: Sequence[int], window: Callable[[list[int], int], Rollout]) -> dict[int, TensorDict]:
-        """Update some members; `window(places, steps)` returns their rollouts.
+    def learn(self, places: Sequence[int], last_steps: Callable[[list[int], int], Rollout]) -> dict[int, TensorDict]:
+        """Update some members; `last_steps(places, steps)` returns their rollouts.
 
         Members with rollouts and minibatches of equal size learn together. Returns a report `[1]` for each place.
         """
         reports: dict[int, TensorDict] = {}
-        due: dict[tuple[int, int, Cut, bool], list[int]] = {}
+        due: dict[tuple[int, int, SequenceSplit, bool], list[int]] = {}
         for place in places:
             learner = self[place]
             key = (learner.rollout_steps, learner.batch_size, learner.cut, learner.network.is_recurrent)
             due.setdefault(key, []).append(place)
         for (steps, batch_size, cut, _), together in due.items():
             learners = [self[place] for place in together]
-            rollout = self.team.whole(window(together, steps))
+            rollout = self.team.whole(last_steps(together, steps))
 
             def shuffle(epoch: int, count: int, learners: list[Learner] = learners) -> Tensor:
                 return torch.stack([learner.shuffle(epoch, count) for learner in learners]).to(self.device)
@@ -175,10 +175,10 @@ class LearnerGroup(Sequence[Learner]):
         return reports
 
 
-def _make_cohort(learners: Sequence[Learner], team: Team) -> Cohort:
+def _make_cohort(learners: Sequence[Learner], team: GradientSync) -> PopulationLearner:
     """Attach learners to a new cohort."""
     first = learners[0]
-    cohort = Cohort(
+    cohort = PopulationLearner(
         [learner.network for learner in learners],
         [learner.moments for learner in learners],
         build=lambda place, spec: learners[place].build(spec),

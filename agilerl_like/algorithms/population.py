@@ -26,9 +26,9 @@ from agilerl_like.algorithms.serialization import read_floats, read_population
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import Explorer, Offspring, RLParameter
 from agilerl_like.hpo.evolution import pre_training_mutations
-from agilerl_like.learning.gradient_sync import SOLO, Team
-from agilerl_like.learning.per_member_learner import Apart
-from agilerl_like.learning.population_learner import Cohort
+from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
+from agilerl_like.learning.per_member_learner import PerMemberLearner
+from agilerl_like.learning.population_learner import PopulationLearner
 from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.resources import check_memory
@@ -79,7 +79,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         """Each member's last evaluation; empty before the first."""
         self.best_of_run: AlgorithmT | None = None
         """A copy of the best agent of any generation of a run, confirmed on new episodes."""
-        self.team: Team = SOLO
+        self.team: GradientSync = NO_SYNC
         """The processes that share the envs of each member."""
         self.by_group = {group: LearnerGroup(self, group) for group in first.learners}
         """The learners of each group of agents, in the order of the members."""
@@ -134,7 +134,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
 
     # -- learners
 
-    def join(self, team: Team) -> None:
+    def join(self, team: GradientSync) -> None:
         """Share the envs of each member with other processes, which hold the same members."""
         self.team = team
 
@@ -332,7 +332,7 @@ class Population(BasePopulation[RLAlgorithm]):
         return next(iter(self.by_group.values()))
 
     @property
-    def cohort(self) -> Cohort | Apart:
+    def cohort(self) -> PopulationLearner | PerMemberLearner:
         """What computes the members; rebuilt after a member got another network."""
         return self.learners.cohort
 
@@ -347,9 +347,9 @@ class Population(BasePopulation[RLAlgorithm]):
         """Return raw actions and the next hidden state; see `LearnerGroup.act`."""
         return self.learners.act(observations, state, mask, noise)
 
-    def learn(self, places: Sequence[int], window: Callable[[list[int], int], Rollout]) -> dict[int, TensorDict]:
+    def learn(self, places: Sequence[int], last_steps: Callable[[list[int], int], Rollout]) -> dict[int, TensorDict]:
         """Update some members; see `LearnerGroup.learn`."""
-        return self.learners.learn(places, window)
+        return self.learners.learn(places, last_steps)
 
     def test(self, env: gymnasium.vector.VectorEnv, **kwargs: Any) -> list[float]:
         """Test every member as `PPO.test` does, and return the mean scores."""

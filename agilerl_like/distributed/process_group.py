@@ -24,8 +24,8 @@ from torch import Tensor
 
 from agilerl_like.distributed.heartbeat import HeartbeatMonitor, NullMonitor, open_store
 from agilerl_like.errors import ConfigurationError, ExitCode
-from agilerl_like.learning.gradient_sync import SOLO, Team
-from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
+from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
+from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 from agilerl_like.storage.safe_folder import serialize_tensors
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class ProcessGroup(ABC):
         """Return the device of this process for a device that is wanted for all."""
 
     @abstractmethod
-    def gradient_sync(self, shards: Sequence[Shard]) -> Team:
+    def gradient_sync(self, shards: Sequence[Shard]) -> GradientSync:
         """Return the group of processes that have replicas of this process's member."""
 
     @abstractmethod
@@ -147,8 +147,8 @@ class SingleProcess(ProcessGroup):
     def device(self, wanted: torch.device) -> torch.device:
         return wanted
 
-    def gradient_sync(self, shards: Sequence[Shard]) -> Team:
-        return SOLO
+    def gradient_sync(self, shards: Sequence[Shard]) -> GradientSync:
+        return NO_SYNC
 
     def all_gather(self, document: Any) -> list[Any]:
         return [document]
@@ -176,8 +176,8 @@ class MultiProcess(ProcessGroup):
         store = hosted or open_store(host, port, self.rank, self.size)
         return HeartbeatMonitor(store, self.rank, self.size, code=ExitCode.TEMPFAIL, describe_exit=describe_exit)
 
-    def gradient_sync(self, shards: Sequence[Shard]) -> Team:
-        mine = SOLO
+    def gradient_sync(self, shards: Sequence[Shard]) -> GradientSync:
+        mine = NO_SYNC
         for slot in sorted({shard.slots for shard in shards if shard.parts > 1}):
             ranks = [rank for rank, shard in enumerate(shards) if shard.slots == slot]
             group = dist.new_group(ranks)  # collective: all processes must call it, in the same order
@@ -239,7 +239,7 @@ class MultiProcess(ProcessGroup):
             raise
 
 
-class ReplicaGroup(Team):
+class ReplicaGroup(GradientSync):
     """Processes that have replicas of one member, with an equal part of its envs each."""
 
     def __init__(
@@ -261,12 +261,12 @@ class ReplicaGroup(Team):
     def whole(self, rollout: Rollout) -> Rollout:
         envs = rollout.rewards.shape[2]
         columns = {name: self._all_gather_cat(getattr(rollout, name), 2) for name in Rollout._fields[:6]}
-        last = rollout.last_observations
+        last = rollout.final_observations
         theirs = last._replace(env=last.env + envs * self.part)
         return rollout._replace(
             **columns,
             next_observations=self._all_gather_cat(rollout.next_observations, 1),
-            last_observations=LastObservations(*(self._all_gather_ragged(x) for x in theirs)),
+            final_observations=FinalObservations(*(self._all_gather_ragged(x) for x in theirs)),
             masks=None if rollout.masks is None else self._all_gather_cat(rollout.masks, 2),
             state=self._all_gather_cat(rollout.state, 1),
         )

@@ -15,16 +15,16 @@ from torch import Tensor
 
 from agilerl_like.learning.gae import gae, next_of
 from agilerl_like.learning.rollout_buffer import Rollout
-from agilerl_like.learning.sequences import SINGLE, Cut
+from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.modules.recurrent import EvolvableLSTM
 from agilerl_like.networks.actor_critic import ActorCritic
-from agilerl_like.networks.recurrent_state import TIMELESS, Course, fitted
+from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo, resize_hidden
 
 CACHED_ROWS = 8192
 """Rows that go through a network at once on a CPU when nothing is differentiated."""
 
 
-class Batch(TensorClass):
+class TrainingBatch(TensorClass):
     """A rollout as samples, `[P, S]`: S sequences of L steps of each member; without memory each step is a sequence."""
 
     observations: Tensor  # [P, S, L, D], normalised
@@ -39,22 +39,22 @@ class Batch(TensorClass):
     state: Tensor | None  # [P, S, M, K, H], before each sequence; None without memory
 
 
-class Experience(TensorClass):
+class Precomputed(TensorClass):
     """What a hand-written loop measured itself, `[T, P, E]`: used instead of computing it again."""
 
     old_log_probs: Tensor
     old_values: Tensor
 
 
-def digest(
+def compute_advantages(
     network: ActorCritic,
     rollout: Rollout,
     *,
-    cut: Cut,
+    cut: SequenceSplit,
     gamma: Tensor,
     gae_lambda: Tensor,
-    measured: Experience | None = None,
-) -> tuple[Batch, Tensor]:
+    precomputed: Precomputed | None = None,
+) -> tuple[TrainingBatch, Tensor]:
     """Turn a rollout of a stack's members into samples; `gamma` and `gae_lambda` are `[P]`.
 
     Returns the samples and the explained variance `[P]` of the critic that acted.
@@ -64,7 +64,7 @@ def digest(
     ones; only the very first batch, taken before there were any, is learned from under its own.
     """
     steps, members, envs, _ = rollout.observations.shape
-    cut = cut if network.is_recurrent else SINGLE
+    cut = cut if network.is_recurrent else SINGLE_STEP
     raw = _by_member(rollout.observations)  # [P, N, D]
     weight = _by_member(rollout.valid)  # [P, N]
     norm = network.observation_norm
@@ -73,15 +73,15 @@ def digest(
     x = norm(raw)
     actions = _by_member(rollout.actions)
     masks = None if rollout.masks is None else _by_member(rollout.masks)
-    past = look_back(network, x, rollout, actions, masks)
-    log_probs = past.log_probs if measured is None else _by_member(measured.old_log_probs)
-    values = network.value_norm.invert(past.values.unsqueeze(-1)).squeeze(-1)  # [P, N]
-    values = values if measured is None else _by_member(measured.old_values)
+    past_policy = recompute_policy(network, x, rollout, actions, masks)
+    log_probs = past_policy.log_probs if precomputed is None else _by_member(precomputed.old_log_probs)
+    values = network.value_norm.invert(past_policy.values.unsqueeze(-1)).squeeze(-1)  # [P, N]
+    values = values if precomputed is None else _by_member(precomputed.old_values)
     by_time = values.reshape(members, steps, envs).transpose(0, 1)  # [T, P, E]
     advantages = gae(
         rollout.rewards,
         by_time,
-        next_values(network, rollout, by_time, past.states),
+        next_values(network, rollout, by_time, past_policy.states),
         terminated=rollout.terminated,
         ended=rollout.ended,
         valid=rollout.valid,
@@ -97,11 +97,11 @@ def digest(
     starts = state = None
     if network.is_recurrent:
         starts = cut.of(_by_member(rollout.starts), steps)
-        state = cut.beginnings(fitted(past.states[:, :-1], rollout.state.shape[-3:]))
+        state = cut.beginnings(resize_hidden(past_policy.states[:, :-1], rollout.state.shape[-3:]))
     counts = cut.of(weight, steps)
     if network.is_recurrent:
         counts = counts * cut.inside(steps, x.device).unsqueeze(0).repeat_interleave(envs, 1)
-    batch = Batch(
+    batch = TrainingBatch(
         observations=cut.of(x, steps),
         actions=cut.of(actions, steps),
         old_log_probs=cut.of(log_probs, steps),
@@ -117,7 +117,7 @@ def digest(
     return batch, explained
 
 
-class Past(NamedTuple):
+class PastPolicy(NamedTuple):
     """What the policy that acted thought of its steps."""
 
     log_probs: Tensor  # [P, N]
@@ -125,7 +125,9 @@ class Past(NamedTuple):
     states: Tensor  # [P, T + 1, E, M, K, H], remembered before each step and after the last; nothing without memory
 
 
-def look_back(network: ActorCritic, x: Tensor, rollout: Rollout, actions: Tensor, masks: Tensor | None) -> Past:
+def recompute_policy(
+    network: ActorCritic, x: Tensor, rollout: Rollout, actions: Tensor, masks: Tensor | None
+) -> PastPolicy:
     """Think everything that was thought `[P, N, …]` once more, in pieces that fit a cache."""
     samples = x.shape[1]
     piece = samples if x.is_cuda else max(1, CACHED_ROWS // x.shape[0])
@@ -134,13 +136,13 @@ def look_back(network: ActorCritic, x: Tensor, rollout: Rollout, actions: Tensor
         outputs, values, states = _remembered(network, x, rollout, pieces)
         judged = [(outputs[:, here], values[:, here]) for here in pieces]
     else:
-        judged, states = (network.evaluate(x[:, here], TIMELESS) for here in pieces), rollout.state
+        judged, states = (network.evaluate(x[:, here], NO_SEQUENCE) for here in pieces), rollout.state
     log_probs, found = [], []
     for here, (outputs, values) in zip(pieces, judged, strict=True):
         its_masks = None if masks is None else masks[:, here]
         log_probs.append(network.actor.distribution.evaluate(outputs, actions[:, here], its_masks)[0])
         found.append(values)
-    return Past(torch.cat(log_probs, 1), torch.cat(found, 1), states)
+    return PastPolicy(torch.cat(log_probs, 1), torch.cat(found, 1), states)
 
 
 def _remembered(
@@ -149,7 +151,7 @@ def _remembered(
     """Outputs, normalised values and states along a rollout: what is seen at once, what is remembered step by step."""
     steps, members, envs = rollout.rewards.shape
     starts = rollout.starts.permute(1, 2, 0)  # [P, E, T]
-    beginning = fitted(rollout.state, network.state_shape)
+    beginning = resize_hidden(rollout.state, network.state_shape)
     said, states = [], []
     for which, branch in enumerate([network.actor] if network.share_encoders else [network.actor, network.critic]):
         latent = torch.cat([branch.encoder(x[:, here]) for here in pieces], 1)
@@ -169,9 +171,11 @@ def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: 
     either has a last observation of its own, or led to what is seen in the next row.
     """
     norm, recurrent = network.observation_norm, network.is_recurrent
-    course = Course(torch.zeros_like(values[-1]).unsqueeze(-1), states[:, -1]) if recurrent else TIMELESS
-    result = next_of(values, network.value(norm(rollout.next_observations), course))
-    last = rollout.last_observations
+    sequence_info = (
+        SequenceInfo(torch.zeros_like(values[-1]).unsqueeze(-1), states[:, -1]) if recurrent else NO_SEQUENCE
+    )
+    result = next_of(values, network.value(norm(rollout.next_observations), sequence_info))
+    last = rollout.final_observations
     if len(last.time):
         order = torch.argsort(last.member, stable=True)
         time, member, env, rows = (column[order] for column in last)
@@ -183,8 +187,8 @@ def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: 
         if recurrent:
             state = states.new_zeros(*shape, *states.shape[-3:])
             state[member, place] = states[member, time + 1, env]
-            course = Course(states.new_zeros(*shape, 1), state)
-        result[time, member, env] = network.value(norm(padded), course)[member, place]
+            sequence_info = SequenceInfo(states.new_zeros(*shape, 1), state)
+        result[time, member, env] = network.value(norm(padded), sequence_info)[member, place]
     return result
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from agilerl_like.learning.rollout_buffer import Rollout
 
 
-class Team:
+class GradientSync:
     """This process alone."""
 
     part: int = 0
@@ -21,7 +21,7 @@ class Team:
     parts: int = 1
     """How many there are."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Team:
+    def __deepcopy__(self, memo: dict[int, Any]) -> GradientSync:
         """A copy of a population learns with the same processes."""
         return self
 
@@ -43,5 +43,5 @@ class Team:
         return x
 
 
-SOLO = Team()
+NO_SYNC = GradientSync()
 """Nobody else."""

@@ -24,7 +24,7 @@ FORGOTTEN = 1e-30
 there for ever: steps on those take some processors three times as long, and none moves a weight."""
 
 
-class Pace(NamedTuple):
+class AdamStep(NamedTuple):
     """How far one step goes: lr m^ / (sqrt(v^) + epsilon) = m / ((sqrt(v) + floor) / rate), both `[P, 1]`."""
 
     rate: Tensor
@@ -62,7 +62,7 @@ class Adam:
         return cls(torch.zeros_like(flat), torch.zeros_like(flat), steps, epsilon=epsilon)
 
     @torch.no_grad()
-    def paces(self, lr: Tensor, count: int) -> list[Pace]:
+    def prepare_steps(self, lr: Tensor, count: int) -> list[AdamStep]:
         """Of the next `count` steps at rates `lr` `[P]`, which are counted as done."""
         for moments in (self.exp_avg, self.exp_avg_sq):
             moments.copy_(hardshrink(moments, FORGOTTEN))
@@ -76,10 +76,10 @@ class Adam:
             groups.setdefault(its_rate, []).append(row)
         alike, floor = tuple(groups.items()), self.epsilon * root
         told = zip(rate.unsqueeze(2), floor.unsqueeze(2), steps.unbind(), strict=True)
-        return [Pace(its_rate, its_floor, alike, its_steps.unbind()) for its_rate, its_floor, its_steps in told]
+        return [AdamStep(its_rate, its_floor, alike, its_steps.unbind()) for its_rate, its_floor, its_steps in told]
 
     @torch.no_grad()
-    def step_(self, flat: Tensor, gradient: Tensor, pace: Pace) -> None:
+    def step_(self, flat: Tensor, gradient: Tensor, pace: AdamStep) -> None:
         """Move `flat` `[P, N]` against `gradient` `[P, N]`."""
         if flat.device.type == "cpu" and not torch.compiler.is_compiling():
             self._step_by_row(flat, gradient, pace)
@@ -90,7 +90,7 @@ class Adam:
         denominator = self.exp_avg_sq.sqrt().add_(pace.floor).div_(pace.rate)
         flat.addcdiv_(self.exp_avg, denominator, value=-1)
 
-    def _step_by_row(self, flat: Tensor, gradient: Tensor, pace: Pace) -> None:
+    def _step_by_row(self, flat: Tensor, gradient: Tensor, pace: AdamStep) -> None:
         kept = self._kept
         if kept is None or kept.flat is not flat or kept.gradient is not gradient or kept.groups is not pace.groups:
             everything = [numbers.unbind() for numbers in (flat, gradient, self.exp_avg, self.exp_avg_sq)]

@@ -13,22 +13,22 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from agilerl_like.learning.advantages import Experience
+from agilerl_like.learning.advantages import Precomputed
 from agilerl_like.learning.execution import Execution
-from agilerl_like.learning.gradient_sync import SOLO, Team
+from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.learning.ppo_update import Shuffle, Update, Values
+from agilerl_like.learning.ppo_update import Hyperparams, PPOUpdate, Shuffle
 from agilerl_like.learning.rollout_buffer import Rollout
-from agilerl_like.learning.sequences import SINGLE, Cut
-from agilerl_like.learning.stack_planner import Member, arrange
-from agilerl_like.learning.stacked_networks import Ensemble
+from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
+from agilerl_like.learning.stack_planner import PlannedMember, plan_stacks
+from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.modules.layers import skip_init
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.recurrent_state import fitted
+from agilerl_like.networks.recurrent_state import resize_hidden
 
 
-class Cohort:
+class PopulationLearner:
     """P members that are computed together, in whatever order and in as many stacks as is fastest.
 
     Members of unequal shape share a stack where that pays (see `grouping`), for which `build` makes networks that have
@@ -43,15 +43,15 @@ class Cohort:
         build: Callable[[int, NetworkSpec], ActorCritic] | None = None,
         batch_size: float = 1.0,
         execution: Execution | None = None,
-        team: Team = SOLO,
+        team: GradientSync = NO_SYNC,
     ) -> None:
         self.execution, self.team = execution or Execution(), team
         self.networks = list(networks)
         actor, specs = networks[0].actor, [network.spec for network in networks]
-        members = [Member(network.stack_key(), spec) for network, spec in zip(networks, specs, strict=True)]
+        members = [PlannedMember(network.stack_key(), spec) for network, spec in zip(networks, specs, strict=True)]
         sizes = actor.encoder.inputs, actor.distribution.num_outputs
         device = next(networks[0].parameters()).device
-        self.stacks = arrange(members, *sizes, batch_size=batch_size, device=device.type, unequal=build is not None)
+        self.stacks = plan_stacks(members, *sizes, batch_size=batch_size, device=device.type, unequal=build is not None)
         """The members of each stack."""
         stacked = []
         for places in self.stacks:
@@ -62,7 +62,7 @@ class Cohort:
                 with skip_init():
                     padded = build(places[0], NetworkSpec.padded_union(its_specs))
             stacked.append(([networks[i] for i in places], padded))
-        self.ensemble = Ensemble.of(stacked, optimizers[0].epsilon)
+        self.stacked = StackedNetworks.of(stacked, optimizers[0].epsilon)
         order = [place for places in self.stacks for place in places]
         self._row = {place: row for row, place in enumerate(order)}
         in_order = order == sorted(order)
@@ -75,25 +75,25 @@ class Cohort:
         return len(self.networks)
 
     @property
-    def homes(self) -> list[Cohort]:
+    def learners(self) -> list[PopulationLearner]:
         """The cohort that each member lives in: this one."""
         return [self] * len(self)
 
     def train(self, training: bool) -> None:
         """Switch between exploring and acting as well as they can."""
-        self.ensemble.train(training)
+        self.stacked.train(training)
 
     def _places(self, place: int) -> Tensor:
         """Where in its row `[N]` of weights or moments a member's own numbers lie."""
         row = self._row[place]
-        for here, stack in self.ensemble.parts:
+        for here, stack in self.stacked.parts:
             if row < here.stop:
                 return stack.param_indices(row - here.start)
         raise IndexError(place)
 
     def moments(self, place: int) -> Adam:
         """One member's own part of the moments, `[1, N]` as it would be alone: to be read, for they may be views."""
-        adam, row, its = self.ensemble.optimizer, self._row[place], self._places(place)
+        adam, row, its = self.stacked.optimizer, self._row[place], self._places(place)
         here, fills_it = slice(row, row + 1), len(its) == adam.exp_avg.shape[1]
         first, second = (
             rows[here] if fills_it else rows[here].index_select(1, its) for rows in (adam.exp_avg, adam.exp_avg_sq)
@@ -101,18 +101,18 @@ class Cohort:
         return Adam(first, second, adam.steps[here], epsilon=adam.epsilon)
 
     def _move_in(self, place: int, optimizer: Adam) -> None:
-        adam, row, its = self.ensemble.optimizer, self._row[place], self._places(place)
+        adam, row, its = self.stacked.optimizer, self._row[place], self._places(place)
         for rows, own in ((adam.exp_avg, optimizer.exp_avg), (adam.exp_avg_sq, optimizer.exp_avg_sq)):
             rows[row].index_copy_(0, its, own[0])
         adam.steps[row] = optimizer.steps[0]
 
-    def keep(self, place: int) -> Ensemble:
-        """A copy of everything that is one member's, for `put_back`."""
-        return self.ensemble.take(torch.tensor([self._row[place]], device=self.ensemble.flat.device))
+    def snapshot(self, place: int) -> StackedNetworks:
+        """A copy of everything that is one member's, for `restore`."""
+        return self.stacked.take(torch.tensor([self._row[place]], device=self.stacked.flat.device))
 
-    def put_back(self, place: int, kept: Ensemble) -> None:
+    def restore(self, place: int, kept: StackedNetworks) -> None:
         """Make a member what it was when it was kept."""
-        self.ensemble.put(torch.tensor([self._row[place]], device=self.ensemble.flat.device), kept)
+        self.stacked.put(torch.tensor([self._row[place]], device=self.stacked.flat.device), kept)
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
@@ -132,7 +132,7 @@ class Cohort:
         observations, state = _arranged(observations, self._order), _arranged(state, self._order)
         noise, mask = (x if x is None else _arranged(x, self._order) for x in (noise, mask))
         with self.execution.autocast(observations.device):
-            actions, state = self.ensemble.over(_act, observations, state, noise, mask)
+            actions, state = self.stacked.over(_act, observations, state, noise, mask)
         return _arranged(actions, self._back), _arranged(state, self._back)
 
     @torch.no_grad()
@@ -140,12 +140,12 @@ class Cohort:
         self,
         places: Sequence[int],
         rollout: Rollout,
-        values: Values,
+        values: Hyperparams,
         *,
         batch_size: int,
         shuffle: Shuffle,
-        cut: Cut = SINGLE,
-        measured: Experience | None = None,
+        cut: SequenceSplit = SINGLE_STEP,
+        precomputed: Precomputed | None = None,
     ) -> TensorDict:
         """Let some members learn from a rollout of theirs, in the same order; `cut` counts for those with a memory.
 
@@ -159,31 +159,31 @@ class Cohort:
         if order != list(range(len(rows))):
             at = torch.tensor(order, device=rollout.rewards.device)
             rollout, values = rollout.of_members(at), values[at]
-            measured = None if measured is None else measured[:, at]
+            precomputed = None if precomputed is None else precomputed[:, at]
             report = self._learn(
-                sorted(rows), rollout, values, batch_size, cut, lambda *key: shuffle(*key)[at], measured
+                sorted(rows), rollout, values, batch_size, cut, lambda *key: shuffle(*key)[at], precomputed
             )
             return report[torch.argsort(at)]
-        return self._learn(rows, rollout, values, batch_size, cut, shuffle, measured)
+        return self._learn(rows, rollout, values, batch_size, cut, shuffle, precomputed)
 
     def _learn(
         self,
         rows: list[int],
         rollout: Rollout,
-        values: Values,
+        values: Hyperparams,
         batch_size: int,
-        cut: Cut,
+        cut: SequenceSplit,
         shuffle: Shuffle,
-        measured: Experience | None,
+        precomputed: Precomputed | None,
     ) -> TensorDict:
         if len(rows) == len(self):
-            return Update(self.ensemble, values, self.execution, self.team).run(
-                rollout, batch_size, cut, shuffle, measured
+            return PPOUpdate(self.stacked, values, self.execution, self.team).run(
+                rollout, batch_size, cut, shuffle, precomputed
             )
-        index = torch.tensor(rows, device=self.ensemble.flat.device)
-        part = self.ensemble.take(index)
-        report = Update(part, values, self.execution, self.team).run(rollout, batch_size, cut, shuffle, measured)
-        self.ensemble.put(index, part)
+        index = torch.tensor(rows, device=self.stacked.flat.device)
+        part = self.stacked.take(index)
+        report = PPOUpdate(part, values, self.execution, self.team).run(rollout, batch_size, cut, shuffle, precomputed)
+        self.stacked.put(index, part)
         return report
 
 
@@ -196,6 +196,6 @@ def _act(
     network: ActorCritic, observations: Tensor, state: Tensor, noise: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     distribution = network.actor.distribution
-    outputs, after = network.step(network.observation_norm(observations), fitted(state, network.state_shape))
+    outputs, after = network.step(network.observation_norm(observations), resize_hidden(state, network.state_shape))
     actions = distribution.mode(outputs, mask) if noise is None else distribution.sample(outputs, noise, mask)
-    return actions, fitted(after, state.shape[-3:])
+    return actions, resize_hidden(after, state.shape[-3:])

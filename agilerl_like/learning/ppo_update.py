@@ -11,16 +11,16 @@ import torch
 from tensordict import TensorClass, TensorDict
 from torch import Tensor
 
-from agilerl_like.learning.advantages import Batch, Experience, digest
+from agilerl_like.learning.advantages import Precomputed, TrainingBatch, compute_advantages
 from agilerl_like.learning.execution import Execution
-from agilerl_like.learning.gradient_sync import SOLO, Team
-from agilerl_like.learning.optimizer import Pace, clip_
-from agilerl_like.learning.ppo_loss import Coefficients, Opinion, Targets, ppo_loss
+from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
+from agilerl_like.learning.optimizer import AdamStep, clip_
+from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss
 from agilerl_like.learning.rollout_buffer import Rollout
-from agilerl_like.learning.sequences import Cut
-from agilerl_like.learning.stacked_networks import Ensemble
+from agilerl_like.learning.sequences import SequenceSplit
+from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.networks.actor_critic import ActorCritic
-from agilerl_like.networks.recurrent_state import TIMELESS, Course, fitted
+from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo, resize_hidden
 
 FADE_UPDATES = 4
 """Updates over which a mutation fades in: about one generation."""
@@ -33,7 +33,7 @@ Samples = Sequence[Tensor | None]
 """Observations, actions, masks, starts and state of a minibatch, `[P, S, L, …]` each (the state `[P, S, …]`)."""
 
 
-class Values(TensorClass):
+class Hyperparams(TensorClass):
     """The hyperparameters that enter the maths, all `[P]`."""
 
     lr: Tensor
@@ -50,7 +50,7 @@ class Values(TensorClass):
     update_epochs: Tensor
 
 
-HYPERPARAMETERS = tuple(field.name for field in fields(cast(Any, Values)))
+HYPERPARAM_NAMES = tuple(field.name for field in fields(cast(Any, Hyperparams)))
 """Names of the fields of `Values`."""
 
 METRICS = (
@@ -68,30 +68,32 @@ METRICS = (
 """Metrics of a PPO update, `[P]` each; `healthy` is 1 if loss, gradients and weights are finite."""
 
 
-class Update:
+class PPOUpdate:
     """One PPO iteration of an ensemble."""
 
-    def __init__(self, ensemble: Ensemble, values: Values, execution: Execution, team: Team = SOLO) -> None:
-        self.ensemble, self.values, self.execution, self.team = ensemble, values, execution, team
+    def __init__(
+        self, stacked: StackedNetworks, values: Hyperparams, execution: Execution, team: GradientSync = NO_SYNC
+    ) -> None:
+        self.stacked, self.values, self.execution, self.team = stacked, values, execution, team
         numbers = (values.clip_coef, values.clip_coef_vf, values.ent_coef, values.vf_coef)
-        self.coefficients = Coefficients(
+        self.coefs = LossCoefs(
             *(number.unsqueeze(1) for number in numbers),
             clips_values=bool(torch.isfinite(values.clip_coef_vf).any()),
         )
-        self.gradient = torch.zeros_like(ensemble.flat)
-        self.halves = self.gradient.tensor_split((ensemble.critic_at,), 1)  # the policy's, and the value's
-        self.gradients = ensemble.with_gradients(self.gradient)
+        self.gradient = torch.zeros_like(stacked.flat)
+        self.halves = self.gradient.tensor_split((stacked.critic_at,), 1)  # the policy's, and the value's
+        self.gradients = stacked.with_gradients(self.gradient)
 
     def run(
-        self, rollout: Rollout, batch_size: int, cut: Cut, shuffle: Shuffle, measured: Experience | None
+        self, rollout: Rollout, batch_size: int, cut: SequenceSplit, shuffle: Shuffle, precomputed: Precomputed | None
     ) -> TensorDict:
         """Estimate advantages, then take epochs of minibatch steps; return `METRICS`. The normalisers learn too."""
-        batch, explained_variance = self.digest(rollout, cut, measured)
+        batch, explained_variance = self.compute_advantages(rollout, cut, precomputed)
         _, sequences, length, _ = batch.observations.shape
         minibatches = min(sequences, max(1, round(sequences * length / batch_size)))
         bounds = [sequences * i // minibatches for i in range(minibatches + 1)]
         total, epochs = self.epochs(batch, bounds, shuffle, first=0)
-        for _, stack in self.ensemble.parts:
+        for _, stack in self.stacked.parts:
             stack.module.advance_fades_(1 / FADE_UPDATES)
         metrics = {name: sums / epochs for name, sums in total.items()}
         healthy = self.healthy(metrics)
@@ -101,30 +103,32 @@ class Update:
 
     def healthy(self, metrics: Mapping[str, Tensor]) -> Tensor:
         """Return whether metrics and weights are finite, `[P]`."""
-        return torch.isfinite(torch.stack([*metrics.values()])).all(0) & self.ensemble.is_finite
+        return torch.isfinite(torch.stack([*metrics.values()])).all(0) & self.stacked.is_finite
 
-    def digest(self, rollout: Rollout, cut: Cut, measured: Experience | None) -> tuple[Batch, Tensor]:
+    def compute_advantages(
+        self, rollout: Rollout, cut: SequenceSplit, precomputed: Precomputed | None
+    ) -> tuple[TrainingBatch, Tensor]:
         """Turn a rollout into samples, stack by stack; also return the explained variance `[P]` of the critics."""
         batches, explained = [], []
-        for rows, stack in self.ensemble.parts:
-            everyone = len(self.ensemble.parts) == 1
+        for rows, stack in self.stacked.parts:
+            everyone = len(self.stacked.parts) == 1
             its_rows = torch.arange(rows.start, rows.stop, device=rollout.rewards.device)
             with self.execution.autocast(its_rows.device):
-                batch, explained_variance = digest(
+                batch, explained_variance = compute_advantages(
                     stack.module,
                     rollout if everyone else rollout.of_members(its_rows),
                     cut=cut,
                     gamma=self.values.gamma[rows],
                     gae_lambda=self.values.gae_lambda[rows],
-                    measured=None if measured is None else measured[:, rows],
+                    precomputed=None if precomputed is None else precomputed[:, rows],
                 )
             batches.append(batch)
             explained.append(explained_variance)
-        batch = batches[0] if len(batches) == 1 else cast(Batch, torch.cat(batches))
+        batch = batches[0] if len(batches) == 1 else cast(TrainingBatch, torch.cat(batches))
         return batch, torch.cat(explained)
 
     def epochs(
-        self, batch: Batch, bounds: Sequence[int], shuffle: Shuffle, *, first: int
+        self, batch: TrainingBatch, bounds: Sequence[int], shuffle: Shuffle, *, first: int
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Go through the sequences from epoch `first` on; return sums of metrics over epochs, and their number `[P]`.
 
@@ -146,21 +150,21 @@ class Update:
                 continue
             rows = continues.nonzero().squeeze(1)
             if len(rows):
-                part = self.ensemble.take(rows)
-                more, epochs = Update(part, self.values[rows], self.execution, self.team).epochs(
+                part = self.stacked.take(rows)
+                more, epochs = PPOUpdate(part, self.values[rows], self.execution, self.team).epochs(
                     batch[rows],
                     bounds,
                     lambda epoch, count, rows=rows: shuffle(epoch, count)[rows],
                     first=epoch + 1,
                 )
-                self.ensemble.put(rows, part)
+                self.stacked.put(rows, part)
                 for name, x in more.items():
                     total[name][rows] += x
                 count[rows] += epochs
             break
         return total, count
 
-    def epoch(self, batch: Batch, bounds: Sequence[int], order: Tensor) -> dict[str, Tensor]:
+    def epoch(self, batch: TrainingBatch, bounds: Sequence[int], order: Tensor) -> dict[str, Tensor]:
         """Take a step on every minibatch of the sequences in an order `[P, S]`; return the means of their metrics.
 
         From here on there are plain tensors: tensorclasses would take 5 % of the time of small networks.
@@ -174,7 +178,7 @@ class Update:
         targets = _with_shares(cast(Tensor, targets), minibatches)
         steps = []
         for minibatch, pace in zip(
-            minibatches, self.ensemble.optimizer.paces(self.values.lr, len(minibatches)), strict=True
+            minibatches, self.stacked.optimizer.prepare_steps(self.values.lr, len(minibatches)), strict=True
         ):
             own = self.team.own(minibatch)
             its = [x if x is None else x[:, own] for x in samples]
@@ -184,14 +188,14 @@ class Update:
         found["grad_norm"] = torch.stack([norm for _, norm in steps]).mean(0)  # of the gradient of all processes
         return found
 
-    def step(self, samples: Samples, targets: Tensor, pace: Pace) -> tuple[dict[str, Tensor], Tensor]:
+    def step(self, samples: Samples, targets: Tensor, pace: AdamStep) -> tuple[dict[str, Tensor], Tensor]:
         """Take one gradient step on a minibatch with `Targets` `[5, P, S L]`.
 
         Returns the metrics of the loss and the norm of the gradient, all `[P]`.
         """
         compute = self.execution.compiled(minibatch_loss, targets.device)
         with torch.enable_grad():
-            loss, metrics = compute(self.ensemble, samples, targets, self.coefficients, self.execution)
+            loss, metrics = compute(self.stacked, samples, targets, self.coefs, self.execution)
             total = loss.sum()
         total.backward()
         for parameter, place in self.gradients:  # a parameter that plays no part has none, and its place holds zeros
@@ -200,7 +204,7 @@ class Update:
                 parameter.grad = None
         self.team.sum_(self.gradient)
         norms = clip_(self.halves, self.values.max_grad_norm)
-        self.ensemble.optimizer.step_(self.ensemble.flat, self.gradient, pace)
+        self.stacked.optimizer.step_(self.stacked.flat, self.gradient, pace)
         return {"loss": loss.detach(), **metrics}, norms.sum(0)
 
 
@@ -222,22 +226,22 @@ def _with_shares(targets: Tensor, minibatches: Sequence[slice]) -> Tensor:
 
 
 def minibatch_loss(
-    ensemble: Ensemble,
+    stacked: StackedNetworks,
     samples: Samples,
     targets: Tensor,
-    coefficients: Coefficients,
+    coefs: LossCoefs,
     execution: Execution,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss `[P]` and the metrics of a minibatch with `Targets` `[5, P, S L]`."""
     observations, actions, masks, starts, state = samples
     flat = (x if x is None else x.flatten(1, 2) for x in (observations, actions, masks))
     with execution.autocast(targets.device):
-        opinion = Opinion(*ensemble.over(_evaluate, *flat, starts, state))
-    return ppo_loss(opinion, Targets(*targets), coefficients)
+        evaluation = PolicyEval(*stacked.over(_evaluate, *flat, starts, state))
+    return ppo_loss(evaluation, Targets(*targets), coefs)
 
 
 def _evaluate(
     network: ActorCritic, x: Tensor, actions: Tensor, masks: Tensor | None, starts: Any, state: Any
 ) -> tuple[Tensor, ...]:
-    course = TIMELESS if starts is None else Course(starts, fitted(state, network.state_shape))
-    return network.evaluate_actions(x, course, actions, masks)
+    sequence_info = NO_SEQUENCE if starts is None else SequenceInfo(starts, resize_hidden(state, network.state_shape))
+    return network.evaluate_actions(x, sequence_info, actions, masks)

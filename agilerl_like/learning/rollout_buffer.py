@@ -22,7 +22,7 @@ from agilerl_like.errors import EnvStepError
 from agilerl_like.resources import check_memory
 
 
-class LastObservations(NamedTuple):
+class FinalObservations(NamedTuple):
     """True last observations of truncated episodes, where the next observation in the rollout is another episode's."""
 
     time: Tensor  # [K]
@@ -31,7 +31,7 @@ class LastObservations(NamedTuple):
     observations: Tensor  # [K, D]
 
     @classmethod
-    def none(cls, like: Tensor) -> LastObservations:
+    def none(cls, like: Tensor) -> FinalObservations:
         """No such episode; `like` `[…, D]` says where and how wide."""
         nowhere = torch.zeros(0, dtype=torch.int64, device=like.device)
         return cls(nowhere, nowhere, nowhere, like.new_zeros(0, like.shape[-1]))
@@ -47,12 +47,12 @@ class Rollout(NamedTuple):
     ended: Tensor  # [T, P, E], terminated or truncated
     valid: Tensor  # [T, P, E], 0 for rows in which nobody acted
     next_observations: Tensor  # [P, E, D], after the last step
-    last_observations: LastObservations
+    final_observations: FinalObservations
     masks: Tensor | None  # [T, P, E, choices], True where an action was legal
     state: Tensor  # [P, E, M, K, H], what was remembered before the first step
 
     @property
-    def goes_on(self) -> Tensor:
+    def continues(self) -> Tensor:
         """1 where the step after a step belongs to the same episode, `[T, P, E]`."""
         return (1 - self.ended) * self.valid
 
@@ -63,18 +63,18 @@ class Rollout(NamedTuple):
         A row in which nobody acted begins no episode: it shows what the one before it led to, and what this was worth
         is to be judged with what was remembered.
         """
-        return torch.cat([torch.zeros_like(self.ended[:1]), (1 - self.goes_on[:-1]) * self.valid[1:]])
+        return torch.cat([torch.zeros_like(self.ended[:1]), (1 - self.continues[:-1]) * self.valid[1:]])
 
     def of_members(self, rows: Tensor) -> Rollout:
         """The part of some members, in this order."""
-        last = self.last_observations
+        last = self.final_observations
         position = torch.full((self.rewards.shape[1],), -1, device=rows.device)
         position[rows] = torch.arange(len(rows), device=rows.device)
         theirs = position[last.member] >= 0
         return self._replace(
             **{name: getattr(self, name)[:, rows] for name in Rollout._fields[:6]},
             next_observations=self.next_observations[rows],
-            last_observations=LastObservations(
+            final_observations=FinalObservations(
                 last.time[theirs], position[last.member[theirs]], last.env[theirs], last.observations[theirs]
             ),
             masks=None if self.masks is None else self.masks[:, rows],
@@ -122,7 +122,7 @@ class RolloutBuffer:
         self.actions = torch.zeros(length, members, envs, action_size, dtype=action_dtype, device=device)
         self.masks: Tensor | None = None
         self.outcomes: Array = arrays.zeros(length, members, 4, envs, dtype=np.float32)  # as in `Rollout`
-        kind = FewSuccessors if isinstance(arrays, NumpyBackend) else AllSuccessors
+        kind = SparseFinalObs if isinstance(arrays, NumpyBackend) else DenseFinalObs
         self.successors = kind(self.observations, arrays.make_encode_fn(encoding))
         self.cursor = 0
 
@@ -136,7 +136,7 @@ class RolloutBuffer:
         """The share of some envs of every member."""
         return BufferPart(self, columns)
 
-    def window(self, members: list[int], length: int, next_observations: Tensor, state: Tensor) -> Rollout:
+    def last_steps(self, members: list[int], length: int, next_observations: Tensor, state: Tensor) -> Rollout:
         """The last `length` steps of some members.
 
         `next_observations` `[P, E, D]` are what all see now, `state` `[P, E, M, K, H]` what they remembered before.
@@ -203,7 +203,7 @@ class BufferPart:
             self._buffer.successors.put(place, self._columns, transition)
 
 
-class FewSuccessors:
+class SparseFinalObs:
     """True successors of the steps that a time limit cut, and of no others: numpy tells which ones they are."""
 
     def __init__(self, observations: Tensor, encode: Callable[[Tree], Tensor]) -> None:
@@ -223,11 +223,11 @@ class FewSuccessors:
             successors = self._encode(tree_map(lambda leaf: leaf[rows], transition.next_obs))
             self._at[place].append((np.stack([member, env + columns.start]), successors))
 
-    def after(self, places: np.ndarray, members: list[int], cut: Tensor) -> LastObservations:
+    def after(self, places: np.ndarray, members: list[int], cut: Tensor) -> FinalObservations:
         """Those of some members at some places; `cut` `[T, P, E]` says where a time limit ended an episode."""
         found = [(time, *entry) for time, place in enumerate(places) for entry in self._at[place]]
         if not found:
-            return LastObservations.none(self._nothing)
+            return FinalObservations.none(self._nothing)
         index = np.concatenate([np.insert(where, 0, time, axis=0) for time, where, _ in found], axis=1)  # [3, K]
         position = np.full(self._members, -1)
         position[members] = np.arange(len(members))
@@ -236,10 +236,10 @@ class FewSuccessors:
         order = order[index[1, order] >= 0]
         observations = torch.cat([successors for *_, successors in found])[torch.from_numpy(order)]
         time, member, env = torch.from_numpy(index[:, order]).to(cut.device)
-        return LastObservations(time, member, env, observations.to(cut.device))
+        return FinalObservations(time, member, env, observations.to(cut.device))
 
 
-class AllSuccessors:
+class DenseFinalObs:
     """True successors of all steps: memory for them costs less than to wait for a device that says which ones count."""
 
     def __init__(self, observations: Tensor, encode: Callable[[Tree], Tensor]) -> None:
@@ -256,18 +256,18 @@ class AllSuccessors:
         here = self._ring[place, :, columns]
         here.copy_(self._encode(transition.next_obs).view(here.shape))
 
-    def after(self, places: np.ndarray, members: list[int], cut: Tensor) -> LastObservations:
+    def after(self, places: np.ndarray, members: list[int], cut: Tensor) -> FinalObservations:
         """Those of some members at some places; `cut` `[T, P, E]` says where a time limit ended an episode."""
         if self._ring is None:
-            return LastObservations.none(self._observations)
+            return FinalObservations.none(self._observations)
         time, member, env = cut.nonzero().unbind(1)
         place, who = torch.from_numpy(places).to(cut.device), torch.tensor(members, device=cut.device)
-        return LastObservations(time, member, env, self._ring[place[time], who[member], env])
+        return FinalObservations(time, member, env, self._ring[place[time], who[member], env])
 
 
 def _check_finite(rollout: Rollout, encoding: ObservationEncoder, describe_row: Callable[[int, int], str]) -> None:
     """One sum tells whether anything is wrong; only then is it looked for."""
-    last = rollout.last_observations
+    last = rollout.final_observations
     fields = {
         "observation": encoding.float_columns(rollout.observations),
         "reward": rollout.rewards,

@@ -24,14 +24,14 @@ class BPTTSequenceType(str, Enum):
     """Each begins in the middle of the one before."""
 
 
-class Cut(NamedTuple):
+class SequenceSplit(NamedTuple):
     """Sequences of `length` steps, of which one begins every `stride` steps."""
 
     length: int
     stride: int
 
     @classmethod
-    def of_kind(cls, kind: BPTTSequenceType, length: int) -> Cut:
+    def of_kind(cls, kind: BPTTSequenceType, length: int) -> SequenceSplit:
         """The cut for sequences of a kind and of so many steps."""
         strides = {
             BPTTSequenceType.CHUNKED: length,
@@ -48,7 +48,7 @@ class Cut(NamedTuple):
 
     def of(self, rows: Tensor, steps: int) -> Tensor:
         """Rows `[P, T E, …]` as sequences `[P, C E, L, …]`; where there is none stands the last one once more."""
-        if self == SINGLE:
+        if self == SINGLE_STEP:
             return rows.unsqueeze(2)
         times = self.times(steps)
         by_time = rows.unflatten(1, (steps, -1))  # [P, T, E, …]
@@ -64,5 +64,5 @@ class Cut(NamedTuple):
         return (self.times(steps) < steps).float().to(device)
 
 
-SINGLE = Cut(1, 1)
+SINGLE_STEP = SequenceSplit(1, 1)
 """Every step by itself: for networks without memory."""

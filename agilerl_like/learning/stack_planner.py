@@ -31,7 +31,7 @@ By the same fit: it is read and written by the optimizer, and takes a place in t
 """
 
 
-class Member(NamedTuple):
+class PlannedMember(NamedTuple):
     """What grouping needs to know of a member."""
 
     stack_key: Hashable
@@ -44,8 +44,8 @@ class _Union(NamedTuple):
     work: float
 
 
-def arrange(
-    members: Sequence[Member],
+def plan_stacks(
+    members: Sequence[PlannedMember],
     inputs: Any,
     num_outputs: int,
     *,

@@ -18,24 +18,24 @@ from agilerl_like.modules.param_stack import ParamStack, layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
 
 
-class Part(NamedTuple):
+class StackRows(NamedTuple):
     """Neighbouring rows of an ensemble that are one stack."""
 
     rows: slice
     stack: ParamStack[ActorCritic]
 
 
-class Ensemble:
+class StackedNetworks:
     """Stacks behind each other: their rows `[P, N]` are one storage, and so are Adam's moments.
 
     The actors' parameters lie before column `critic_at`, the critics' from there on.
     """
 
-    def __init__(self, flat: Tensor, optimizer: Adam, parts: Sequence[Part], critic_at: int) -> None:
+    def __init__(self, flat: Tensor, optimizer: Adam, parts: Sequence[StackRows], critic_at: int) -> None:
         self.flat, self.optimizer, self.parts, self.critic_at = flat, optimizer, tuple(parts), critic_at
 
     @classmethod
-    def of(cls, stacked: Sequence[tuple[Sequence[ActorCritic], ActorCritic]], epsilon: float) -> Ensemble:
+    def of(cls, stacked: Sequence[tuple[Sequence[ActorCritic], ActorCritic]], epsilon: float) -> StackedNetworks:
         """Lay networks out in rows, stack by stack, each with its cover; the moments are still 0."""
         critic_at = max(
             slot.stop for _, padded in stacked for slot in layout(padded) if slot.name.startswith("actor.")
@@ -46,7 +46,7 @@ class Ensemble:
         flat, parts, start = like.new_zeros(count, max(slots[-1].stop for slots in layouts)), [], 0
         for (networks, padded), slots in zip(stacked, layouts, strict=True):
             rows = slice(start, start + len(networks))
-            parts.append(Part(rows, ParamStack.of(networks, padded, flat=flat[rows], slots=slots)))
+            parts.append(StackRows(rows, ParamStack.of(networks, padded, flat=flat[rows], slots=slots)))
             start = rows.stop
         return cls(flat, Adam.fresh(flat, epsilon=epsilon), parts, critic_at)
 
@@ -83,22 +83,22 @@ class Ensemble:
             if stack.module.training != training:  # to tell every submodule takes as long as a small forward
                 stack.module.train(training)
 
-    def take(self, rows: Tensor) -> Ensemble:
+    def take(self, rows: Tensor) -> StackedNetworks:
         """Copy some rows, given in ascending order."""
         flat, parts, start = self.flat.index_select(0, rows), [], 0
         for part, its_rows in self._by_part(rows):
             here = slice(start, start + len(its_rows))
-            parts.append(Part(here, part.stack.take(its_rows, flat[here])))
+            parts.append(StackRows(here, part.stack.take(its_rows, flat[here])))
             start = here.stop
-        return Ensemble(flat, self.optimizer.take(rows), parts, self.critic_at)
+        return StackedNetworks(flat, self.optimizer.take(rows), parts, self.critic_at)
 
-    def put(self, rows: Tensor, copy: Ensemble) -> None:
+    def put(self, rows: Tensor, copy: StackedNetworks) -> None:
         """Write rows that were taken back."""
         self.optimizer.put(rows, copy.optimizer)
         for (part, its_rows), (_, stack) in zip(self._by_part(rows), copy.parts, strict=True):
             part.stack.put(its_rows, stack)
 
-    def _by_part(self, rows: Tensor) -> list[tuple[Part, Tensor]]:
+    def _by_part(self, rows: Tensor) -> list[tuple[StackRows, Tensor]]:
         found = [(part, rows[(rows >= part.rows.start) & (rows < part.rows.stop)]) for part in self.parts]
         return [(part, its_rows - part.rows.start) for part, its_rows in found if len(its_rows)]
 

@@ -25,14 +25,14 @@ from agilerl_like.modules.spec import Arguments
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
-from agilerl_like.networks.passage import Absent, Passage
+from agilerl_like.networks.passage import EmptySpec, IdentityModule
 from agilerl_like.networks.recurrent_state import (
-    TIMELESS,
-    Course,
-    Memory,
-    fitted,
-    make_memory,
-    remember,
+    NO_SEQUENCE,
+    RecurrentModule,
+    SequenceInfo,
+    apply_recurrent,
+    make_recurrent,
+    resize_hidden,
 )
 
 ACTOR, CRITIC = 0, -1
@@ -47,32 +47,34 @@ VANISHING_GAIN = 0.01
 """Gain of a policy's last layer: a new policy is near uniform (Andrychowicz et al. 2021)."""
 
 
-Head = EvolvableMLP | Passage
+Head = EvolvableMLP | IdentityModule
 
 
-def _head(spec: MLPSpec | Absent, inputs: int, num_outputs: int) -> Head:
-    return Passage(spec, inputs) if isinstance(spec, Absent) else EvolvableMLP(spec, inputs, num_outputs)
+def _head(spec: MLPSpec | EmptySpec, inputs: int, num_outputs: int) -> Head:
+    return IdentityModule(spec, inputs) if isinstance(spec, EmptySpec) else EvolvableMLP(spec, inputs, num_outputs)
 
 
 class Network(nn.Module):
     """An encoder, a memory and a head: `[…, observation] -> […, outputs]`."""
 
-    def __init__(self, encoder: EvolvableModule, memory: Memory, head: Head) -> None:
+    def __init__(self, encoder: EvolvableModule, memory: RecurrentModule, head: Head) -> None:
         super().__init__()
         self.encoder, self.memory, self.head = encoder, memory, head
 
-    def forward(self, x: Tensor, course: Course = TIMELESS, which: int = ACTOR) -> Tensor:
-        return self.head(self.remembered(x, course, which))
+    def forward(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE, which: int = ACTOR) -> Tensor:
+        return self.head(self.recurrent_output(x, sequence_info, which))
 
-    def remembered(self, x: Tensor, course: Course, which: int) -> Tensor:
+    def recurrent_output(self, x: Tensor, sequence_info: SequenceInfo, which: int) -> Tensor:
         """What the head reads; of the course's states, `which` one is this network's."""
-        return remember(self.memory, self.encoder(x), course, which)
+        return apply_recurrent(self.memory, self.encoder(x), sequence_info, which)
 
 
 class Actor(Network):
     """The policy: its outputs are the parameters of an action distribution."""
 
-    def __init__(self, encoder: EvolvableModule, memory: Memory, head: Head, distribution: ActionDistribution) -> None:
+    def __init__(
+        self, encoder: EvolvableModule, memory: RecurrentModule, head: Head, distribution: ActionDistribution
+    ) -> None:
         super().__init__(encoder, memory, head)
         self.distribution = distribution
 
@@ -86,7 +88,7 @@ class ActorCritic(CompositeModule[NetworkSpec]):
     """Everything of a member that is learned or counted, but for the optimizer's moments.
 
     Observations are rows `[…, D]` (see `envs.spaces.ObservationEncoder`), normalised by the caller, once. Where they
-    follow each other in time, a `Course` says how; a network without memory does not ask.
+    follow each other in time, a `SequenceInfo` says how; a network without memory does not ask.
     """
 
     def __init__(
@@ -108,9 +110,9 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         self.observation_norm = row_norm(encoding) if normalize_observation else NoNorm()
         self.value_norm = RunningNorm(1) if normalize_value else NoNorm()
 
-        def trunk(branch: Branch, num_outputs: int) -> tuple[EvolvableModule, Memory]:
+        def trunk(branch: Branch, num_outputs: int) -> tuple[EvolvableModule, RecurrentModule]:
             encoder = make_encoder(spec, encoding, branch, num_outputs)
-            return encoder, make_memory(spec.memory, encoder.num_outputs)
+            return encoder, make_recurrent(spec.memory, encoder.num_outputs)
 
         encoder, memory = trunk("actor", distribution.num_outputs)
         head = _head(spec.head, memory.num_outputs, distribution.num_outputs)
@@ -133,8 +135,8 @@ class ActorCritic(CompositeModule[NetworkSpec]):
                 if encoder not in instead and (encoder.spec, encoder.num_outputs) != (spec.encoder, latent):
                     instead[encoder] = cast(Any, type(encoder))(spec.encoder, encoder.inputs, latent)
                 if memory not in instead and (memory.spec, memory.inputs) != (spec.memory, latent):
-                    instead[memory] = make_memory(spec.memory, latent)
-                said = cast(Memory, instead.get(memory, memory)).num_outputs
+                    instead[memory] = make_recurrent(spec.memory, latent)
+                said = cast(RecurrentModule, instead.get(memory, memory)).num_outputs
                 if (head.spec, head.inputs) != (head_spec, said):
                     instead[head] = _head(head_spec, said, head.num_outputs)
         like = next(self.parameters())
@@ -173,7 +175,7 @@ class ActorCritic(CompositeModule[NetworkSpec]):
     @property
     def is_recurrent(self) -> bool:
         """Whether anything is remembered."""
-        return not isinstance(self.actor.memory, Passage)
+        return not isinstance(self.actor.memory, IdentityModule)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -193,13 +195,13 @@ class ActorCritic(CompositeModule[NetworkSpec]):
 
     # -- acting and judging
 
-    def evaluate(self, x: Tensor, course: Course = TIMELESS) -> tuple[Tensor, Tensor]:
+    def evaluate(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> tuple[Tensor, Tensor]:
         """The policy's outputs `[…, num_outputs]` and the normalised value `[…]` of normalised observations."""
         if self.share_encoders:
-            said = self.actor.remembered(x, course, ACTOR)
+            said = self.actor.recurrent_output(x, sequence_info, ACTOR)
             outputs, values = self.actor.head(said), self.critic.head(said)
         else:
-            outputs, values = self.actor(x, course, ACTOR), self.critic(x, course, CRITIC)
+            outputs, values = self.actor(x, sequence_info, ACTOR), self.critic(x, sequence_info, CRITIC)
         return outputs.to(self.dtype), values.to(self.dtype).squeeze(-1)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,15 +215,15 @@ class ActorCritic(CompositeModule[NetworkSpec]):
             after = torch.cat([after, of_critic.unsqueeze(-3)], -3)
         return self.actor.head(said).to(self.dtype), after.to(state.dtype)
 
-    def value(self, x: Tensor, course: Course = TIMELESS) -> Tensor:
+    def value(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> Tensor:
         """The value `[…]` of normalised observations, in the environment's own units of reward."""
-        return self.value_norm.invert(self.critic(x, course, CRITIC).to(self.dtype)).squeeze(-1)
+        return self.value_norm.invert(self.critic(x, sequence_info, CRITIC).to(self.dtype)).squeeze(-1)
 
     def evaluate_actions(
-        self, x: Tensor, course: Course, raw: Tensor, mask: Tensor | None
+        self, x: Tensor, sequence_info: SequenceInfo, raw: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probability and entropy of raw actions, and the normalised value, all `[P, B]`."""
-        outputs, values = self.evaluate(x, course)
+        outputs, values = self.evaluate(x, sequence_info)
         return *self.actor.distribution.evaluate(outputs, raw, mask), values
 
     def some_of(self, observations: Tensor) -> Tensor:
@@ -283,30 +285,34 @@ class ActorCritic(CompositeModule[NetworkSpec]):
     def part_input(self, path: str, x: Tensor) -> Tensor:
         """`x` holds normalised observations `[n, D]`, or sequences `[S, L, D]` that each begin an episode."""
         owner, _, part = path.partition(".")
-        branch, course = (self.actor if owner == "actor" else self.critic), self.course_of(x)
+        branch, sequence_info = (self.actor if owner == "actor" else self.critic), self.sequence_info_of(x)
         rows = x.reshape(-1, x.shape[-1])
         if part == "encoder":
             return rows
         if part == "memory":
-            return branch.encoder(rows).unflatten(0, course.starts.shape)
-        return branch.remembered(rows, course, ACTOR if owner == "actor" or self.share_encoders else CRITIC)
+            return branch.encoder(rows).unflatten(0, sequence_info.starts.shape)
+        return branch.recurrent_output(
+            rows, sequence_info, ACTOR if owner == "actor" or self.share_encoders else CRITIC
+        )
 
-    def transfer_state(self, state: Tensor, old: LSTMSpec | Absent, new: LSTMSpec | Absent, maps: UnitMaps) -> Tensor:
+    def transfer_state(
+        self, state: Tensor, old: LSTMSpec | EmptySpec, new: LSTMSpec | EmptySpec, maps: UnitMaps
+    ) -> Tensor:
         """What running episodes remember `[…, M, K, H]`, after a mutation of the memories.
 
         `maps` say which of the parent's units each of the child's was.
         """
-        if isinstance(old, Absent) or isinstance(new, Absent):
+        if isinstance(old, EmptySpec) or isinstance(new, EmptySpec):
             return state
         owners = [owner for owner in self.parts if owner.endswith("memory")]
-        pairs = zip(owners, fitted(state, (len(owners), *old.state_shape)).unbind(-3), strict=True)
+        pairs = zip(owners, resize_hidden(state, (len(owners), *old.state_shape)).unbind(-3), strict=True)
         return torch.stack([transfer_state(one, old, new, maps_of(owner, maps)) for owner, one in pairs], -3)
 
-    def course_of(self, x: Tensor) -> Course:
+    def sequence_info_of(self, x: Tensor) -> SequenceInfo:
         """How observations `[n, D]`, or sequences `[S, L, D]` of which each begins an episode, follow each other."""
         if not self.is_recurrent:
-            return TIMELESS
-        return Course.beginning(x if x.dim() == 3 else x.unsqueeze(1), self.state_shape, self.dtype)
+            return NO_SEQUENCE
+        return SequenceInfo.beginning(x if x.dim() == 3 else x.unsqueeze(1), self.state_shape, self.dtype)
 
 
 class NoNorm(nn.Module):

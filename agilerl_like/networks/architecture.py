@@ -24,7 +24,7 @@ from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_mapping, check_range
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
-from agilerl_like.networks.passage import Absent
+from agilerl_like.networks.passage import EmptySpec
 from agilerl_like.registry import Registry, registered
 
 PARTS = ("encoder", "memory", "head")
@@ -70,9 +70,9 @@ class NetworkSpec(CompositeSpec):
 
     encoder: Spec = field(default_factory=lambda: MLPSpec(output_activation=MLPSpec.activation))
     """From the observation to the latent layer."""
-    memory: Absent | LSTMSpec = field(default_factory=Absent)
+    memory: EmptySpec | LSTMSpec = field(default_factory=EmptySpec)
     """Recurrent layers on top of the latent layer, if any."""
-    head: MLPSpec | Absent = field(default_factory=MLPSpec)
+    head: MLPSpec | EmptySpec = field(default_factory=MLPSpec)
     """From there to the outputs; empty where the encoder is a whole network supplied by the user."""
     latent_dim: int = 64
     """Width of the latent layer, which is the encoder's output."""
@@ -128,9 +128,9 @@ class NetworkSpec(CompositeSpec):
             + cast(Spec, self.head).multiply_adds(padded.head, head_inputs, num_outputs)
         )
 
-    def value_head(self) -> MLPSpec | Absent:
+    def value_head(self) -> MLPSpec | EmptySpec:
         """Return the critic's head: without output activation or normalization, which would distort the value."""
-        if isinstance(self.head, Absent):
+        if isinstance(self.head, EmptySpec):
             return self.head
         fading = (*self.head.fading[:-1], "") if self.head.fading else ()
         plain = {"output_activation": "Identity", "output_layernorm": False, "fading": fading}
@@ -195,7 +195,7 @@ class NetworkSpec(CompositeSpec):
             encoder["output_activation"] = encoder.get("activation") or getattr(spec, "activation", "ReLU")
         return cls(
             encoder=spec.from_config("encoder_config", encoder, inputs),
-            memory=(LSTMSpec if recurrent else Absent).from_config("memory_config", memory),
+            memory=(LSTMSpec if recurrent else EmptySpec).from_config("memory_config", memory),
             head=MLPSpec.from_config("head_config", head),
             **config,
         )
@@ -203,7 +203,7 @@ class NetworkSpec(CompositeSpec):
     @classmethod
     def custom(cls, networks: CustomSpec) -> NetworkSpec:
         """Return the architecture of whole networks supplied by the user."""
-        return cls(encoder=networks, head=Absent())
+        return cls(encoder=networks, head=EmptySpec())
 
     def to_config(self) -> dict[str, Any]:
         values = super().to_config()
@@ -222,7 +222,7 @@ def _mapping(field: str, value: Any) -> Mapping[str, Any]:
 
 def head_input_size(spec: NetworkSpec) -> int:
     """Return the number of the head's inputs."""
-    return spec.latent_dim if isinstance(spec.memory, Absent) else spec.memory.hidden_state_size
+    return spec.latent_dim if isinstance(spec.memory, EmptySpec) else spec.memory.hidden_state_size
 
 
 def split_recurrent(encoder_config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

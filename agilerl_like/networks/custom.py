@@ -22,7 +22,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.composite import CompositeModule, CompositeSpec
 from agilerl_like.modules.evolvable_module import EvolvableModule
 from agilerl_like.modules.spec import Spec, check_mapping
-from agilerl_like.networks.passage import Absent
+from agilerl_like.networks.passage import EmptySpec
 
 Branch = Literal["actor", "critic"]
 BRANCHES: tuple[Branch, Branch] = ("actor", "critic")
@@ -59,7 +59,7 @@ class UserNetworkSpec(Spec):
     @classmethod
     def of(cls, module: nn.Module) -> UserNetworkSpec:
         """Return the spec of a module as the user supplied it."""
-        return cls(ModuleTemplate(module), module.spec if isinstance(module, EvolvableModule) else Absent())
+        return cls(ModuleTemplate(module), module.spec if isinstance(module, EvolvableModule) else EmptySpec())
 
     def check(self, field: str) -> None:
         """Raise ConfigurationError if an evolvable module has parameters with `requires_grad=False`."""

@@ -25,7 +25,7 @@ from agilerl_like.modules.spec import Arguments
 from agilerl_like.modules.weight_transfer import RecordedLinear, transfer_weights_
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.custom import EvolvableCustom
-from agilerl_like.networks.recurrent_state import Course
+from agilerl_like.networks.recurrent_state import SequenceInfo
 
 KL_LIMIT = 0.01
 """Largest mean KL(parent || child), in nats, of an accepted removal."""
@@ -156,7 +156,7 @@ def policy_value_shift(parent: ActorCritic, child: ActorCritic, observations: Te
 
 def _policy_and_values(network: ActorCritic, observations: Tensor) -> tuple[Tensor, Tensor]:
     """Return the policy's outputs and the values for observations, or for sequences of them."""
-    return network.evaluate(observations.reshape(-1, observations.shape[-1]), network.course_of(observations))
+    return network.evaluate(observations.reshape(-1, observations.shape[-1]), network.sequence_info_of(observations))
 
 
 def _shift_from(
@@ -229,8 +229,8 @@ def _policy_functions(network: ActorCritic, observations: Tensor) -> tuple[Calla
     """Return functions that compute the policy's outputs with its current weights: for all states, for a subsample."""
     actor = network.actor
 
-    def inputs(x: Tensor) -> tuple[Tensor, Course]:
-        return x.reshape(-1, x.shape[-1]), network.course_of(x)
+    def inputs(x: Tensor) -> tuple[Tensor, SequenceInfo]:
+        return x.reshape(-1, x.shape[-1]), network.sequence_info_of(x)
 
     if network.share_encoders:  # only the head is perturbed
         head_inputs = actor.remembered(*inputs(observations), ACTOR)

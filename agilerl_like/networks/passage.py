@@ -14,7 +14,7 @@ from agilerl_like.modules.spec import Arguments, Spec
 
 
 @dataclass(frozen=True)
-class Absent(Spec):
+class EmptySpec(Spec):
     """The architecture of a part that is not there."""
 
     def choices(self, operator: str) -> tuple[Arguments, ...]:
@@ -24,7 +24,7 @@ class Absent(Spec):
         return None
 
     @classmethod
-    def padded_union(cls, specs: Sequence[Any]) -> Absent:
+    def padded_union(cls, specs: Sequence[Any]) -> EmptySpec:
         return cls()
 
     def multiply_adds(self, padded: Any, inputs: Any, num_outputs: int) -> int:
@@ -34,12 +34,12 @@ class Absent(Spec):
         return ""
 
 
-class Passage(EvolvableModule[Absent]):
+class IdentityModule(EvolvableModule[EmptySpec]):
     """Passes everything on, and remembers nothing."""
 
     state_shape = (0, 0)
 
-    def __init__(self, spec: Absent, inputs: int, num_outputs: int | None = None) -> None:
+    def __init__(self, spec: EmptySpec, inputs: int, num_outputs: int | None = None) -> None:
         super().__init__()
         self.spec, self.inputs, self.num_outputs = spec, inputs, inputs
 

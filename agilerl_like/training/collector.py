@@ -27,10 +27,10 @@ from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.learning.per_member_learner import Apart
-from agilerl_like.learning.population_learner import Cohort
+from agilerl_like.learning.per_member_learner import PerMemberLearner
+from agilerl_like.learning.population_learner import PopulationLearner
 from agilerl_like.learning.rollout_buffer import BufferPart, Rollout, RolloutBuffer
-from agilerl_like.networks.recurrent_state import fitted
+from agilerl_like.networks.recurrent_state import resize_hidden
 from agilerl_like.seeding import Purpose, integers
 
 
@@ -188,7 +188,7 @@ class GroupCollector:
         """Current action masks `[P, E, choices]`; None if the env has none."""
         self.state = self._initial_state = torch.zeros(0)
         """Current hidden states, and those at the start of each rollout, `[P, E, …]`."""
-        self._state_owner: Cohort | Apart | None = None
+        self._state_owner: PopulationLearner | PerMemberLearner | None = None
         """The cohort that computed them; a mutation makes another one."""
 
     def start(self, seeds: list[int] | None) -> None:
@@ -318,7 +318,7 @@ class GroupCollector:
             return
         both = torch.stack([self.state, self._initial_state], 1)  # [P, 2, E, M, K, H]
         carried = [
-            fitted(agent.transfer_state(its), cohort.state_shape)
+            resize_hidden(agent.transfer_state(its), cohort.state_shape)
             for agent, its in zip(self.population, both, strict=True)
         ]
         self.state, self._initial_state = torch.stack(carried, 1).unbind(0)
@@ -334,7 +334,7 @@ class GroupCollector:
         return f"member {self.slots[member]}, {self.env.describe_row(self.columns.start + row)}"
 
     def _last_steps(self, places: list[int], steps: int) -> Rollout:
-        return self._buffer.window(places, steps, self.observations, self._initial_state)
+        return self._buffer.last_steps(places, steps, self.observations, self._initial_state)
 
     def _by_member(self, rows: Tensor) -> Tensor:
         """Reshape rows `[P e, …]` of an env group to `[P, e, …]`, on the device."""

@@ -14,7 +14,7 @@ from agilerl_like import PPO, HyperparameterConfig, Population, RLParameter, mak
 from agilerl_like.algorithms.learner_group import NOISE_STEPS, LearnerGroup
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
-from agilerl_like.learning.per_member_learner import Apart
+from agilerl_like.learning.per_member_learner import PerMemberLearner
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Collector, PhaseTimer
 
@@ -223,14 +223,14 @@ def test_those_who_stay_keep_their_noise_and_newcomers_bring_their_own():
 def test_agents_live_in_cohorts_of_their_own():
     population = Population(members_of(WORLDS["vectors"], 0, per_member=True))
     cohort = population.cohort
-    assert isinstance(cohort, Apart)
+    assert isinstance(cohort, PerMemberLearner)
     assert cohort.stacks == [[0], [1], [2], [3]]
-    assert [agent.learner.cohort for agent in population] == cohort.homes
+    assert [agent.learner.cohort for agent in population] == cohort.learners
     assert cohort.networks == [agent.network for agent in population]
     assert population.cohort is cohort
     population.set_members([*population[:2], population[0].clone(index=9), *population[3:]])
     assert population.cohort is not cohort
-    assert population[2].learner.cohort is population.cohort.homes[2]
+    assert population[2].learner.cohort is population.cohort.learners[2]
     again = Population.from_documents(*population.to_documents(), device="cpu", where="memory")
     assert again[0].per_member is True
     assert again[0].genome == population[0].genome
@@ -240,11 +240,11 @@ def test_agents_live_in_cohorts_of_their_own():
 def test_what_was_kept_can_be_put_back():
     population = Population(members_of(WORLDS["vectors"], 0, per_member=True))
     cohort, before = population.cohort, [state_of(agent) for agent in population]
-    kept = cohort.keep(1)
+    kept = cohort.snapshot(1)
     for agent in (population[0], population[1]):
         with torch.no_grad():
             next(agent.network.parameters()).add_(1.0)
-    cohort.put_back(1, kept)
+    cohort.restore(1, kept)
     assert all(torch.equal(x, before[1][name]) for name, x in state_of(population[1]).items())
     assert not all(torch.equal(x, before[0][name]) for name, x in state_of(population[0]).items())
 

@@ -20,8 +20,8 @@ from agilerl_like.algorithms.agilerl_experiences import as_rollout
 from agilerl_like.algorithms.learner import hyperparams_of
 from agilerl_like.algorithms.ppo_config import NUMERIC, PPOConfig
 from agilerl_like.hpo import Mutation
-from agilerl_like.learning.ppo_update import Update
-from agilerl_like.learning.sequences import SINGLE
+from agilerl_like.learning.ppo_update import PPOUpdate
+from agilerl_like.learning.sequences import SINGLE_STEP
 from agilerl_like.modules.layers import NoisyLinear
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
@@ -92,9 +92,9 @@ def test_what_get_action_says_is_what_evaluate_actions_finds(space):
 )
 def test_every_observation_space_acts_and_learns(space):
     agent = agent_of(observation_space=space)
-    before = agent.learner.cohort.ensemble.flat.clone()
+    before = agent.learner.cohort.stacked.flat.clone()
     assert math.isfinite(agent.learn(experiences_of(agent)))
-    assert not torch.equal(before, agent.learner.cohort.ensemble.flat)
+    assert not torch.equal(before, agent.learner.cohort.stacked.flat)
 
 
 def test_a_bool_box_is_observed_as_numbers():
@@ -166,17 +166,17 @@ def test_dones_say_which_step_begins_an_episode():
     begins = [np.array([d]) for d in (1.0, 0.0, 1.0, 0.0)]  # episodes are steps 0, 1 and 2, 3
     zeros = [np.zeros(1)] * 4
     experiences = (states, [np.array([0])] * 4, zeros, rewards, begins, zeros, states[0], np.array([1.0]))
-    rollout, measured = as_rollout(
+    rollout, precomputed = as_rollout(
         experiences,
         agent.learner.encode,
         agent.distribution,
         remembered=lambda begins: torch.zeros(len(begins), 2, 0, 0),
     )
     assert rollout.ended[:, 0, 0].tolist() == [0, 1, 0, 1]
-    assert measured.old_values.shape == (4, 1, 1)
-    update = Update(agent.learner.cohort.ensemble, hyperparams_of([agent.learner]), agent.learner.execution)
+    assert precomputed.old_values.shape == (4, 1, 1)
+    update = PPOUpdate(agent.learner.cohort.stacked, hyperparams_of([agent.learner]), agent.learner.execution)
     with torch.no_grad():
-        found = update.digest(rollout, SINGLE, measured)[0].advantages[0, :, 0]
+        found = update.compute_advantages(rollout, SINGLE_STEP, precomputed)[0].advantages[0, :, 0]
     # advantages 0.5, 1, 0.5, 1 standardised: mean 0.75, deviation 0.25
     torch.testing.assert_close(found, torch.tensor([-1.0, 1, -1, 1]), rtol=1e-4, atol=1e-4)
 
@@ -209,15 +209,15 @@ def test_learn_needs_experience_of_the_right_shape():
 def test_a_broken_update_is_undone():
     agent = agent_of()
     experiences = experiences_of(agent)
-    before = agent.learner.cohort.ensemble.flat.clone()
+    before = agent.learner.cohort.stacked.flat.clone()
     agent.lr = 1e38
     with pytest.raises(PopulationDivergedError, match="agent 0: loss=nan is not finite; its weights were put back"):
         agent.learn(experiences)
-    assert torch.equal(before, agent.learner.cohort.ensemble.flat)
+    assert torch.equal(before, agent.learner.cohort.stacked.flat)
     agent.batch_size, agent.update_epochs = 32, 1  # one step, whose loss was that of the weights before it
     with pytest.raises(PopulationDivergedError, match="agent 0: a weight is not finite; its weights were put back"):
         agent.learn(experiences)
-    assert torch.equal(before, agent.learner.cohort.ensemble.flat)
+    assert torch.equal(before, agent.learner.cohort.stacked.flat)
     agent.lr = 1e-3
     agent.learn(experiences)
 
@@ -226,11 +226,11 @@ def test_a_broken_update_is_undone():
 def test_an_update_refuses_what_was_set_wrongly_since(name, value):
     agent = agent_of()
     experiences = experiences_of(agent)
-    before = agent.learner.cohort.ensemble.flat.clone()
+    before = agent.learner.cohort.stacked.flat.clone()
     setattr(agent, name, value)
     with pytest.raises(ConfigurationError, match=f"{name}={value!r}: input should be "):
         agent.learn(experiences)
-    assert torch.equal(before, agent.learner.cohort.ensemble.flat)
+    assert torch.equal(before, agent.learner.cohort.stacked.flat)
 
 
 def test_a_changed_attribute_counts_from_the_next_update_on():
@@ -238,9 +238,9 @@ def test_a_changed_attribute_counts_from_the_next_update_on():
     for lr in (1e-5, 1e-3):
         agent = agent_of(lr=1e-2)
         agent.lr = lr
-        before = agent.learner.cohort.ensemble.flat.clone()
+        before = agent.learner.cohort.stacked.flat.clone()
         agent.learn(experiences_of(agent))
-        moved.append(float((agent.learner.cohort.ensemble.flat - before).abs().max()))
+        moved.append(float((agent.learner.cohort.stacked.flat - before).abs().max()))
     # Adam moves a weight by about lr a step: a hundred times the rate, about a hundred times the way
     assert 20 < moved[1] / moved[0] < 500
 
@@ -367,7 +367,7 @@ def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
         other.load_checkpoint(path)
     same = agent_of(seed=5)
     same.load_checkpoint(path)
-    assert torch.equal(same.learner.cohort.ensemble.flat, agent.learner.cohort.ensemble.flat)
+    assert torch.equal(same.learner.cohort.stacked.flat, agent.learner.cohort.stacked.flat)
     with pytest.raises(CheckpointError, match="does not exist"):
         PPO.load(tmp_path / "nowhere")
 

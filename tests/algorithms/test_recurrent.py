@@ -12,10 +12,10 @@ from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs
 from agilerl_like.algorithms.agilerl_experiences import as_rollout
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
-from agilerl_like.learning.advantages import digest
-from agilerl_like.learning.sequences import Cut
+from agilerl_like.learning.advantages import compute_advantages
+from agilerl_like.learning.sequences import SequenceSplit
 from agilerl_like.modules.param_stack import ParamStack
-from agilerl_like.networks.recurrent_state import Course
+from agilerl_like.networks.recurrent_state import SequenceInfo
 from agilerl_like.training.collector import Collector, PhaseTimer
 
 ENVS, STEPS = 4, 12
@@ -272,7 +272,7 @@ def test_stepping_by_hand_is_going_along(kind):
         for mine, its in zip(said, again, strict=True):
             np.testing.assert_allclose(mine, its.detach().numpy(), rtol=1e-5, atol=1e-5)
     rows = torch.from_numpy(np.stack([obs for obs, *_ in found], 1)).flatten(0, 1)  # [3 L, D]
-    course = Course.beginning(torch.zeros(3, 6, 2), agent.network.state_shape, torch.float32)
+    course = SequenceInfo.beginning(torch.zeros(3, 6, 2), agent.network.state_shape, torch.float32)
     with torch.no_grad():
         values = agent.network.value(agent.network.observation_norm(rows), course).view(3, 6)
     np.testing.assert_allclose(np.stack([reply[3] for *_, reply in found], 1), values, rtol=1e-5, atol=1e-5)
@@ -338,7 +338,7 @@ def test_a_wrong_memory_is_refused(what):
 def test_a_network_that_is_told_of_no_course_takes_each_row_for_a_first_step():
     agent = agent_of()
     rows = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
-    expected, _ = agent.network.evaluate(rows, agent.network.course_of(rows))
+    expected, _ = agent.network.evaluate(rows, agent.network.sequence_info_of(rows))
     torch.testing.assert_close(agent.actor(rows), expected)
 
 
@@ -414,16 +414,18 @@ def test_a_loop_by_hand_thinks_what_an_update_thinks_of_it(kind, goes_on):
     if goes_on:  # some envs are in the midst of an episode, others begin one
         remembered = hidden
         experiences = experiences_of(agent, 1, hidden=hidden, begins=np.array([0.0, 1.0, 0.0, 0.0]))
-    rollout, measured = as_rollout(
+    rollout, precomputed = as_rollout(
         experiences,
         agent.learner.encode,
         agent.distribution,
         remembered=lambda begins: agent.learner._state_before_rollout(remembered, begins),
     )
     network, one = ParamStack.of([agent.clone().network]).module, torch.ones(1)
-    batch, _ = digest(network, rollout, cut=Cut(STEPS, STEPS), gamma=one, gae_lambda=one)  # [1, E, T]
-    torch.testing.assert_close(batch.old_log_probs[0].T, measured.old_log_probs[:, 0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(batch.old_values[0].T, measured.old_values[:, 0], rtol=1e-4, atol=1e-5)
+    batch, _ = compute_advantages(
+        network, rollout, cut=SequenceSplit(STEPS, STEPS), gamma=one, gae_lambda=one
+    )  # [1, E, T]
+    torch.testing.assert_close(batch.old_log_probs[0].T, precomputed.old_log_probs[:, 0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(batch.old_values[0].T, precomputed.old_values[:, 0], rtol=1e-4, atol=1e-5)
 
 
 def test_an_update_in_the_midst_of_an_episode_asks_what_was_remembered():
@@ -476,7 +478,7 @@ def test_copies_and_loaded_ones_go_on_to_the_same_bits(tmp_path):
         assert [other.learn(experiences_of(other, seed)) for other in others] == [loss] * 3
     for other in others:
         assert other.settings() == agent.settings()
-        assert other.learner.cut == agent.learner.cut == Cut(5, 2)
+        assert other.learner.cut == agent.learner.cut == SequenceSplit(5, 2)
         assert all(
             torch.equal(*pair)
             for pair in zip(agent.to_documents()[1].values(), other.to_documents()[1].values(), strict=True)

@@ -16,8 +16,8 @@ from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLPar
 from agilerl_like.algorithms import IPPO
 from agilerl_like.algorithms.learner import hyperparams_of
 from agilerl_like.hpo import next_generation
-from agilerl_like.learning.ppo_update import HYPERPARAMETERS
-from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
+from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES
+from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 
 SEEN = gymnasium.spaces.Box(-1, 1, (3,))
 TWO = gymnasium.spaces.Discrete(2)
@@ -65,7 +65,7 @@ def rollout_of(places, steps):
     rewards = torch.randn(shape, generator=generator)
     ended = (torch.rand(shape, generator=generator) < 0.1).float()
     following = torch.rand(MEMBERS, ENVS, 3, generator=generator)
-    nobody = LastObservations.none(observations)
+    nobody = FinalObservations.none(observations)
     nothing = torch.zeros(MEMBERS, ENVS, 2, 0, 0)
     whole = Rollout(observations, actions, rewards, ended, ended, torch.ones(shape), following, nobody, None, nothing)
     return whole.of_members(torch.tensor(places))
@@ -127,7 +127,7 @@ def assert_recorded_and_legal(agent):
         assert RANGES[name].min <= value <= RANGES[name].max
         assert type(value) is RANGES[name].dtype
     read = hyperparams_of([agent.learner])
-    for name in HYPERPARAMETERS:
+    for name in HYPERPARAM_NAMES:
         recorded = saved["settings"][name]
         assert getattr(read, name).item() == np.float32(math.inf if recorded is None else recorded)
 

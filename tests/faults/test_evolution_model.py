@@ -18,7 +18,7 @@ from tiny_runs import NIGHTLY, RANGES, SMALL, digest, tier
 
 from agilerl_like import PPO, Mutations, Population, PopulationDivergedError, TournamentSelection, TruncationSelection
 from agilerl_like.hpo import next_generation
-from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
+from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 from agilerl_like.storage import safe_folder
 
 SEEN = gymnasium.spaces.Box(-1, 1, (3,))
@@ -108,7 +108,7 @@ def a_rollout(population, places, steps, numbers):
         ended,
         torch.ones(shape),
         torch.rand(MEMBERS, ENVS, 3, generator=generator),
-        LastObservations.none(observations),
+        FinalObservations.none(observations),
         None,
         torch.zeros(MEMBERS, ENVS, *population.initial_hidden_state.shape),
     ).of_members(torch.tensor(places))

@@ -12,7 +12,7 @@ from torch import Tensor
 from agilerl_like import make_vect_envs
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.envs.observation_wrappers import RenderedPole
-from agilerl_like.learning.population_learner import Cohort
+from agilerl_like.learning.population_learner import PopulationLearner
 from agilerl_like.reporting import Reporter
 
 GENERATIONS, STEPS = tier(60, 200), 64
@@ -35,7 +35,9 @@ class Watch(Reporter):
             return
         gc.collect()
         types = [type(one) for one in gc.get_objects()]
-        self.alive.append({kind: sum(issubclass(its, kind) for its in types) for kind in (Learner, Cohort, Tensor)})
+        self.alive.append(
+            {kind: sum(issubclass(its, kind) for its in types) for kind in (Learner, PopulationLearner, Tensor)}
+        )
         self.held.append((descriptors(), threading.active_count(), len(children()), len(named_memory())))
         self.resident.append(self.process.memory_info().rss)
 
@@ -57,7 +59,7 @@ def test_generations_leave_nothing_behind(tmp_path):
     assert len(set(watch.held[WARM_UP:])) == 1  # files, threads, processes, shared memory
     for alive in watch.alive[WARM_UP:]:
         assert alive[Learner] <= MEMBERS + 1  # they, and the best there ever was
-        assert alive[Cohort] <= MEMBERS  # one for all, or one for each
+        assert alive[PopulationLearner] <= MEMBERS  # one for all, or one for each
     early, late = (max(alive[Tensor] for alive in half) for half in (watch.alive[:WARM_UP], watch.alive[WARM_UP:]))
     assert late <= 2 * early  # nets may have more layers now, each with its few tensors
     growth = watch.resident[-1] - watch.resident[WARM_UP]

@@ -39,7 +39,7 @@ from agilerl_like.envs.multi_agent.probe_envs import AgentRole, MultiAgentProbeE
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Genome, next_generation
 from agilerl_like.learning.execution import Execution
-from agilerl_like.learning.ppo_update import Update
+from agilerl_like.learning.ppo_update import PPOUpdate
 from agilerl_like.learning.rollout_buffer import _check_finite
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.reporting import Reporter
@@ -309,7 +309,7 @@ def test_looking_for_the_sick_costs_next_to_nothing():
     env.close()
     everybody = list(range(MEMBERS))
     rollout = collector.groups[""]._last_steps(everybody, steps)
-    update = Update(population.cohort.ensemble, hyperparams_of(population.learners), Execution())
+    update = PPOUpdate(population.cohort.stacked, hyperparams_of(population.learners), Execution())
     means = {name: torch.ones(MEMBERS) for name in "abcdefg"}
     health = fastest(lambda: update.healthy(means), 20)
     numbers = fastest(

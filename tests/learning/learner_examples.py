@@ -8,8 +8,8 @@ import torch
 
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.learning.ppo_update import HYPERPARAMETERS, Values
-from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
+from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES, Hyperparams
+from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 
@@ -72,7 +72,7 @@ def rollout_of(members, action_space=DISCRETE, dtype=torch.float64, seed=0, *, i
         terminated + truncated,
         valid,
         normal(members, ENVS, 3),
-        LastObservations(at[:, 0], at[:, 1], at[:, 2], normal(len(at), 3)),
+        FinalObservations(at[:, 0], at[:, 1], at[:, 2], normal(len(at), 3)),
         None,
         torch.zeros(members, ENVS, *STATE, dtype=dtype),
     )
@@ -80,13 +80,15 @@ def rollout_of(members, action_space=DISCRETE, dtype=torch.float64, seed=0, *, i
 
 def only(rollout, i):
     """Member i's part of a rollout."""
-    last = rollout.last_observations
+    last = rollout.final_observations
     mine = last.member == i
     here = slice(i, i + 1)
     return Rollout(
         *(x[:, here] for x in rollout[:6]),
         rollout.next_observations[here],
-        LastObservations(last.time[mine], torch.zeros_like(last.member[mine]), last.env[mine], last.observations[mine]),
+        FinalObservations(
+            last.time[mine], torch.zeros_like(last.member[mine]), last.env[mine], last.observations[mine]
+        ),
         None,
         rollout.state[here],
     )
@@ -106,8 +108,8 @@ def values_of(members, dtype=torch.float64, **changed):
         "update_epochs": 3,
     }
     columns = {name: changed.get(name, [value] * members) for name, value in defaults.items()}
-    tensors = {name: torch.tensor(columns[name], dtype=dtype) for name in HYPERPARAMETERS}
-    return Values(**tensors, batch_size=[len(tensors["lr"])])
+    tensors = {name: torch.tensor(columns[name], dtype=dtype) for name in HYPERPARAM_NAMES}
+    return Hyperparams(**tensors, batch_size=[len(tensors["lr"])])
 
 
 def pick(values, i):

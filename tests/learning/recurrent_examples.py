@@ -13,7 +13,7 @@ from cohort_examples import DISCRETE, OBSERVATIONS
 from torch import Tensor
 
 from agilerl_like.envs.spaces import ObservationEncoder
-from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
+from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 
@@ -112,7 +112,7 @@ def world_of(seed, members, envs, steps, mode, state_shape):
         terminated + truncated,
         tensor(lambda row: row.valid),
         torch.stack([torch.stack([seen for _, seen in its]) for its in played_by]),
-        LastObservations(*at.unbind(1), torch.stack(last) if last else torch.zeros(0, 3, dtype=torch.float64)),
+        FinalObservations(*at.unbind(1), torch.stack(last) if last else torch.zeros(0, 3, dtype=torch.float64)),
         None,
         torch.from_numpy(rng.normal(size=(members, envs, *state_shape))),
     )

@@ -9,7 +9,7 @@ from gymnasium.spaces import MultiBinary, MultiDiscrete
 
 from agilerl_like.learning import execution
 from agilerl_like.learning.execution import Execution
-from agilerl_like.learning.population_learner import Cohort
+from agilerl_like.learning.population_learner import PopulationLearner
 from agilerl_like.modules import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec
 
@@ -18,7 +18,7 @@ def learned(action_space, how, dtype=torch.float32, specs=(SPEC, SPEC), *, share
     """The weights of members who learned in one stack, and their report."""
     together = [member(i, action_space, dtype, share=share, spec=spec) for i, spec in enumerate(specs)]
     build = builder(action_space, share=share)
-    cohort = Cohort(
+    cohort = PopulationLearner(
         *zip(*together, strict=True), build=lambda _, spec: build(spec).to(dtype), batch_size=1e-6, execution=how
     )
     assert len(cohort.stacks) == 1
@@ -26,7 +26,7 @@ def learned(action_space, how, dtype=torch.float32, specs=(SPEC, SPEC), *, share
     rows = range(members)
     rollout, values = rollout_of(members, action_space, dtype), values_of(members, dtype)
     report = cohort.learn(rows, rollout, values, batch_size=12, shuffle=shuffle_of(rows))
-    return cohort.ensemble.flat, report
+    return cohort.stacked.flat, report
 
 
 @pytest.fixture

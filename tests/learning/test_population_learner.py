@@ -7,17 +7,17 @@ import torch
 from cohort_examples import BOX, DIFFERENT, DISCRETE, STATE, member, only, pick, rollout_of, shuffle_of, values_of
 
 from agilerl_like.learning.advantages import next_values
-from agilerl_like.learning.population_learner import Cohort
-from agilerl_like.learning.rollout_buffer import LastObservations, Rollout
+from agilerl_like.learning.population_learner import PopulationLearner
+from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 
 
 def buffers_of(cohort):
-    (part,) = cohort.ensemble.parts
+    (part,) = cohort.stacked.parts
     return part.stack.buffers
 
 
 def state_of(cohort):
-    return [cohort.ensemble.flat, cohort.ensemble.optimizer.exp_avg, *buffers_of(cohort).values()]
+    return [cohort.stacked.flat, cohort.stacked.optimizer.exp_avg, *buffers_of(cohort).values()]
 
 
 @pytest.mark.parametrize("action_space", [DISCRETE, BOX], ids=["discrete", "box"])
@@ -29,13 +29,13 @@ def state_of(cohort):
 def test_trained_together_equals_trained_alone(action_space, share, invalid, dtype, tolerance):
     rollout = rollout_of(3, action_space, dtype, invalid=invalid)
     values = values_of(3, dtype, **DIFFERENT)
-    together = Cohort(*zip(*(member(i, action_space, dtype, share=share) for i in range(3)), strict=True))
+    together = PopulationLearner(*zip(*(member(i, action_space, dtype, share=share) for i in range(3)), strict=True))
     report = together.learn(range(3), rollout, values, batch_size=10, shuffle=shuffle_of(range(3)))
     assert report["epochs"].tolist()[1] == 1  # its KL went over 1e-6 in the first epoch
     for i in range(3):
-        alone = Cohort(*zip(member(i, action_space, dtype, share=share), strict=True))
+        alone = PopulationLearner(*zip(member(i, action_space, dtype, share=share), strict=True))
         its_report = alone.learn([0], only(rollout, i), pick(values, i), batch_size=10, shuffle=shuffle_of([i]))
-        torch.testing.assert_close(together.ensemble.flat[i], alone.ensemble.flat[0], rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(together.stacked.flat[i], alone.stacked.flat[0], rtol=tolerance, atol=tolerance)
         for mine, its in zip(vars(together.moments(i)).values(), vars(alone.moments(0)).values(), strict=True):
             torch.testing.assert_close(mine, its, rtol=tolerance, atol=tolerance)
         for name, buffer in buffers_of(alone).items():
@@ -48,9 +48,9 @@ def test_trained_together_equals_trained_alone(action_space, share, invalid, dty
 
 def test_permuting_members_permutes_results():
     rollout, values, order = rollout_of(3), values_of(3, **DIFFERENT), [2, 0, 1]
-    straight = Cohort(*zip(*(member(i) for i in range(3)), strict=True))
+    straight = PopulationLearner(*zip(*(member(i) for i in range(3)), strict=True))
     straight.learn(range(3), rollout, values, batch_size=10, shuffle=shuffle_of(range(3)))
-    last = rollout.last_observations
+    last = rollout.final_observations
     place = torch.tensor([order.index(i) for i in range(3)])
     moved = Rollout(
         *(x[:, order] for x in rollout[:6]),
@@ -59,21 +59,21 @@ def test_permuting_members_permutes_results():
         None,
         rollout.state[order],
     )
-    permuted = Cohort(*zip(*(member(i) for i in order), strict=True))
+    permuted = PopulationLearner(*zip(*(member(i) for i in order), strict=True))
     permuted.learn(range(3), moved, values[order], batch_size=10, shuffle=shuffle_of(order))
-    torch.testing.assert_close(permuted.ensemble.flat, straight.ensemble.flat[order], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(permuted.stacked.flat, straight.stacked.flat[order], rtol=1e-10, atol=1e-10)
 
 
 def test_training_one_member_moves_its_row_and_no_other_bit():
-    cohort = Cohort(*zip(*(member(i) for i in range(3)), strict=True))
+    cohort = PopulationLearner(*zip(*(member(i) for i in range(3)), strict=True))
     kept = [x.clone() for x in state_of(cohort)]
     cohort.learn([1], only(rollout_of(3), 1), pick(values_of(3), 1), batch_size=10, shuffle=shuffle_of([1]))
     for old, new in zip(kept, state_of(cohort), strict=True):
         assert torch.equal(old[[0, 2]], new[[0, 2]])
-    assert not torch.equal(kept[0][1], cohort.ensemble.flat[1])
+    assert not torch.equal(kept[0][1], cohort.stacked.flat[1])
     # and the member that the user holds is that row
     flat = torch.cat([p.detach().reshape(-1) for p in cohort.networks[1].parameters()])
-    assert torch.equal(flat, cohort.ensemble.flat[1])
+    assert torch.equal(flat, cohort.stacked.flat[1])
 
 
 def test_rows_in_which_nobody_acted_change_nothing():
@@ -89,10 +89,10 @@ def test_rows_in_which_nobody_acted_change_nothing():
     clean = first._replace(ended=other.ended, terminated=other.terminated)
     cohorts = []
     for rollout in (clean, other):
-        cohort = Cohort(*zip(member(0), strict=True))
+        cohort = PopulationLearner(*zip(member(0), strict=True))
         cohort.learn([0], rollout, values_of(1), batch_size=10, shuffle=shuffle_of([0]))
         cohorts.append(cohort)
-    assert torch.equal(cohorts[0].ensemble.flat, cohorts[1].ensemble.flat)
+    assert torch.equal(cohorts[0].stacked.flat, cohorts[1].stacked.flat)
     for name, buffer in buffers_of(cohorts[0]).items():
         assert torch.equal(buffer, buffers_of(cohorts[1])[name])
 
@@ -103,7 +103,7 @@ def test_the_scale_of_rewards_does_not_matter(scale):
     rollout = rollout_of(1)
     flats = []
     for factor in (1.0, scale):
-        cohort = Cohort(*zip(member(0), strict=True))
+        cohort = PopulationLearner(*zip(member(0), strict=True))
         cohort.networks[0].critic.head.linears[-1].weight.data.zero_()  # V = 0 in both units before the first update
         cohort.learn(
             [0],
@@ -112,7 +112,7 @@ def test_the_scale_of_rewards_does_not_matter(scale):
             batch_size=10,
             shuffle=shuffle_of([0]),
         )
-        flats.append(cohort.ensemble.flat[0, : cohort.ensemble.critic_at].clone())
+        flats.append(cohort.stacked.flat[0, : cohort.stacked.critic_at].clone())
     torch.testing.assert_close(flats[0], flats[1], rtol=1e-4, atol=1e-5)
 
 
@@ -120,22 +120,22 @@ def test_the_scale_of_observations_does_not_matter():
     rollout = rollout_of(1)
     flats = []
     for factor in (1.0, 1e3):
-        cohort = Cohort(*zip(member(0), strict=True))
-        last = rollout.last_observations
+        cohort = PopulationLearner(*zip(member(0), strict=True))
+        last = rollout.final_observations
         scaled = rollout._replace(
             observations=rollout.observations * factor,
             next_observations=rollout.next_observations * factor,
-            last_observations=last._replace(observations=last.observations * factor),
+            final_observations=last._replace(observations=last.observations * factor),
         )
         cohort.learn([0], scaled, values_of(1), batch_size=10, shuffle=shuffle_of([0]))
-        flats.append(cohort.ensemble.flat[0].clone())
+        flats.append(cohort.stacked.flat[0].clone())
     torch.testing.assert_close(flats[0], flats[1], rtol=1e-6, atol=1e-7)
 
 
 def test_a_truncated_step_bootstraps_from_its_own_last_observation():
     """One step, cut by a time limit: what follows is worth V(last), not V of the next episode's first observation."""
     network, adam = member(0)
-    cohort = Cohort([network], [adam])
+    cohort = PopulationLearner([network], [adam])
     here, after, last = torch.randn(3, 1, 1, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5)).unbind(
         0
     )
@@ -149,11 +149,11 @@ def test_a_truncated_step_bootstraps_from_its_own_last_observation():
         flag,
         flag,
         after,
-        LastObservations(zero, zero, zero, last[0]),
+        FinalObservations(zero, zero, zero, last[0]),
         None,
         torch.zeros(1, 1, *STATE),
     )
-    (part,) = cohort.ensemble.parts
+    (part,) = cohort.stacked.parts
     stacked = part.stack.module
     norm = stacked.observation_norm
     norm.count.fill_(1.0)  # statistics are known: mean 0, variance 1
@@ -166,14 +166,14 @@ def test_a_truncated_step_bootstraps_from_its_own_last_observation():
 
 def test_a_member_that_breaks_is_named_and_harms_nobody():
     rollout = rollout_of(2)
-    sick = Cohort(*zip(*(member(i) for i in range(2)), strict=True))
+    sick = PopulationLearner(*zip(*(member(i) for i in range(2)), strict=True))
     with torch.no_grad():
-        sick.ensemble.flat[0, 5] = torch.nan
+        sick.stacked.flat[0, 5] = torch.nan
     report = sick.learn(range(2), rollout, values_of(2), batch_size=10, shuffle=shuffle_of(range(2)))
     assert report["healthy"].tolist() == [0.0, 1.0]
-    alone = Cohort(*zip(member(1), strict=True))
+    alone = PopulationLearner(*zip(member(1), strict=True))
     alone.learn([0], only(rollout, 1), values_of(1), batch_size=10, shuffle=shuffle_of([1]))
-    torch.testing.assert_close(sick.ensemble.flat[1], alone.ensemble.flat[0], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(sick.stacked.flat[1], alone.stacked.flat[0], rtol=1e-10, atol=1e-10)
 
 
 def test_a_large_value_loss_leaves_the_policy_its_share():
@@ -181,8 +181,8 @@ def test_a_large_value_loss_leaves_the_policy_its_share():
     rollout = rollout_of(1)
     actors = []
     for vf_coef in (0.5, 5e5):
-        cohort = Cohort(*zip(member(0), strict=True))
+        cohort = PopulationLearner(*zip(member(0), strict=True))
         values = values_of(1, vf_coef=[vf_coef], update_epochs=[1.0])
         cohort.learn([0], rollout, values, batch_size=48, shuffle=shuffle_of([0]))
-        actors.append(cohort.ensemble.flat[0, : cohort.ensemble.critic_at].clone())
+        actors.append(cohort.stacked.flat[0, : cohort.stacked.critic_at].clone())
     assert torch.equal(*actors)

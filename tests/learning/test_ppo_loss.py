@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from agilerl_like.learning.ppo_loss import Coefficients, Opinion, Targets, ppo_loss
+from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss
 
 
 def one(x):
@@ -14,9 +14,9 @@ def loss_of(
 ):
     targets = Targets(one(0.0), one(advantage), one(ret), one(old_value), one(1.0))
     loss, metrics = ppo_loss(
-        Opinion(one(math.log(ratio)), one(entropy), one(value)),
+        PolicyEval(one(math.log(ratio)), one(entropy), one(value)),
         targets,
-        Coefficients(*map(one, (clip, clip_vf, ent, vf)), clips_values=clip_vf < math.inf),
+        LossCoefs(*map(one, (clip, clip_vf, ent, vf)), clips_values=clip_vf < math.inf),
     )
     return loss.item(), {name: metric.item() for name, metric in metrics.items()}
 
@@ -58,15 +58,15 @@ def test_samples_without_weight_play_no_part():
     generator = torch.Generator().manual_seed(0)
     logp, entropy, value, old, adv, ret = torch.randn(6, 1, 4, generator=generator)
     share = torch.tensor([[0.5, 0.0, 0.5, 0.0]])
-    coefficients = Coefficients(*(torch.tensor([[x]]) for x in (0.2, math.inf, 0.01, 0.5)), clips_values=False)
+    coefs = LossCoefs(*(torch.tensor([[x]]) for x in (0.2, math.inf, 0.01, 0.5)), clips_values=False)
     targets = Targets(old, adv, ret, value, share)
     inputs = [x.clone().requires_grad_() for x in (logp, entropy, value)]
-    loss, metrics = ppo_loss(Opinion(*inputs), targets, coefficients)
+    loss, metrics = ppo_loss(PolicyEval(*inputs), targets, coefs)
     for gradient in torch.autograd.grad(loss.sum(), inputs):
         assert gradient[:, [1, 3]].count_nonzero() == 0
         assert gradient[:, [0, 2]].count_nonzero() > 0
-    opinion = Opinion(logp, entropy, value)
-    part = ppo_loss(*(type(both)(*(x[:, [0, 2]] for x in both)) for both in (opinion, targets)), coefficients)
+    evaluation = PolicyEval(logp, entropy, value)
+    part = ppo_loss(*(type(both)(*(x[:, [0, 2]] for x in both)) for both in (evaluation, targets)), coefs)
     torch.testing.assert_close(loss.detach(), part[0])
     torch.testing.assert_close(metrics, part[1])
 
@@ -80,7 +80,7 @@ def test_the_summed_loss_gives_each_member_its_own_gradient():
     def gradients(rows):
         inputs = [x[rows].clone().requires_grad_() for x in (logp, entropy, value)]
         targets = Targets(*(x[rows] for x in (old, adv, ret, old_value, share)))
-        loss, metrics = ppo_loss(Opinion(*inputs), targets, Coefficients(*(x[rows] for x in column), clips_values=True))
+        loss, metrics = ppo_loss(PolicyEval(*inputs), targets, LossCoefs(*(x[rows] for x in column), clips_values=True))
         assert not any(metric.requires_grad for metric in metrics.values())
         return torch.stack(torch.autograd.grad(loss.sum(), inputs))
 

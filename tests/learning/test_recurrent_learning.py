@@ -22,12 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_examples import judge, network_of, spec_of, walk, world_of
 
-from agilerl_like.learning.advantages import digest
+from agilerl_like.learning.advantages import compute_advantages
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.learning.population_learner import Cohort
-from agilerl_like.learning.sequences import BPTTSequenceType, Cut
+from agilerl_like.learning.population_learner import PopulationLearner
+from agilerl_like.learning.sequences import BPTTSequenceType, SequenceSplit
 from agilerl_like.modules.param_stack import ParamStack
-from agilerl_like.networks.recurrent_state import fitted
+from agilerl_like.networks.recurrent_state import resize_hidden
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 MODES = st.sampled_from(["same step", "next step"])
@@ -41,7 +41,7 @@ GAMMA, LAMBDA = 0.9, 0.8
 
 def digested(networks, rollout, cut):
     gamma, gae_lambda = (torch.full((len(networks),), number, dtype=torch.float64) for number in (GAMMA, LAMBDA))
-    return digest(ParamStack.of(networks).module, rollout, cut=cut, gamma=gamma, gae_lambda=gae_lambda)[0]
+    return compute_advantages(ParamStack.of(networks).module, rollout, cut=cut, gamma=gamma, gae_lambda=gae_lambda)[0]
 
 
 def by_hand(networks, world):
@@ -77,7 +77,7 @@ def test_a_rollout_is_judged_as_each_episode_by_itself(seed, steps, mode, cell, 
     networks = [network_of(spec_of(cell, layers=layers), i, share=share) for i in range(2)]
     world = world_of(seed, 2, 2, steps, mode, networks[0].state_shape)
     expected = by_hand(networks, world)
-    batch = digested(networks, world.rollout, Cut(steps, steps))  # [P, E, T]
+    batch = digested(networks, world.rollout, SequenceSplit(steps, steps))  # [P, E, T]
     for p, e in ((0, 0), (0, 1), (1, 0), (1, 1)):
         rows, its = world.rows[p][e], expected[p][e]
         valid = torch.tensor([row.valid for row in rows])
@@ -98,7 +98,7 @@ def test_a_rollout_is_judged_as_each_episode_by_itself(seed, steps, mode, cell, 
 @given(st.integers(0, 2**31), st.integers(1, 10), st.integers(1, 11), KINDS, MODES, CELLS, st.booleans())
 def test_a_sequence_begins_with_what_was_remembered_there(seed, steps, length, kind, mode, cell, share):
     networks = [network_of(spec_of(cell, layers=2), i, share=share) for i in range(2)]
-    world, cut = world_of(seed, 2, 2, steps, mode, networks[0].state_shape), Cut.of_kind(kind, length)
+    world, cut = world_of(seed, 2, 2, steps, mode, networks[0].state_shape), SequenceSplit.of_kind(kind, length)
     expected = by_hand(networks, world)
     batch = digested(networks, world.rollout, cut)
     starts, state = batch.starts, batch.state
@@ -110,12 +110,12 @@ def test_a_sequence_begins_with_what_was_remembered_there(seed, steps, length, k
 
 def test_those_who_remember_nothing_are_not_cut():
     flats = []
-    for cut in (None, Cut(5, 5), Cut(4, 2)):
-        cohort = Cohort(*zip(*(member(i) for i in range(2)), strict=True))
+    for cut in (None, SequenceSplit(5, 5), SequenceSplit(4, 2)):
+        cohort = PopulationLearner(*zip(*(member(i) for i in range(2)), strict=True))
         asked = {} if cut is None else {"cut": cut}
         rollout = rollout_of(2, invalid=True)
         cohort.learn(range(2), rollout, values_of(2), batch_size=10, shuffle=shuffle_of(range(2)), **asked)
-        flats.append(cohort.ensemble.flat)
+        flats.append(cohort.stacked.flat)
     assert torch.equal(flats[0], flats[1])
     assert torch.equal(flats[0], flats[2])
 
@@ -148,13 +148,15 @@ def born(seed, spec, action_space, *, share):
 def remembered(networks, room):
     """States in which each remembers something, in its corner of the room that there is for all `[P, E, M, K, H]`."""
     states = torch.randn(len(networks), ENVS, *room, generator=torch.Generator().manual_seed(4)).double()
-    corners = [fitted(state, network.state_shape) for state, network in zip(states, networks, strict=True)]
-    return torch.stack([fitted(corner, room) for corner in corners])
+    corners = [resize_hidden(state, network.state_shape) for state, network in zip(states, networks, strict=True)]
+    return torch.stack([resize_hidden(corner, room) for corner in corners])
 
 
 def cohort_of(members, action_space, *, share, batch_size):
     build = builder(action_space, share=share)
-    return Cohort(*zip(*members, strict=True), build=lambda _, spec: build(spec).double(), batch_size=batch_size)
+    return PopulationLearner(
+        *zip(*members, strict=True), build=lambda _, spec: build(spec).double(), batch_size=batch_size
+    )
 
 
 FEW, SOME = 1e-6, 4e4  # samples in a minibatch: the fewer, the more members share a stack
@@ -164,7 +166,7 @@ STACKS = st.sampled_from([FEW, SOME])
 @settings(max_examples=8)
 @given(populations(), st.sampled_from([DISCRETE, BOX]), STACKS, st.booleans(), KINDS, st.integers(1, 12))
 def test_members_learn_together_what_they_learn_alone(specs, action_space, stacks, share, kind, length):
-    count, cut = len(specs), Cut.of_kind(kind, length)
+    count, cut = len(specs), SequenceSplit.of_kind(kind, length)
     members = [born(i, spec, action_space, share=share) for i, spec in enumerate(specs)]
     together = cohort_of(members, action_space, share=share, batch_size=stacks)
     state = remembered([network for network, _ in members], together.state_shape)
@@ -176,8 +178,8 @@ def test_members_learn_together_what_they_learn_alone(specs, action_space, stack
     report = together.learn(range(count), rollout, values, batch_size=24, shuffle=shuffle_of(range(count)), cut=cut)
     for i, spec in enumerate(specs):
         network, adam = born(i, spec, action_space, share=share)
-        alone, mine = Cohort([network], [adam]), only(rollout, i)
-        mine = mine._replace(state=fitted(mine.state, network.state_shape))
+        alone, mine = PopulationLearner([network], [adam]), only(rollout, i)
+        mine = mine._replace(state=resize_hidden(mine.state, network.state_shape))
         its_report = alone.learn([0], mine, pick(values, i), batch_size=24, shuffle=shuffle_of([i]), cut=cut)
         for name, tensor in network.state_dict().items():
             torch.testing.assert_close(members[i][0].state_dict()[name], tensor, **EXACT)
@@ -201,9 +203,9 @@ def test_members_act_together_as_they_act_alone(specs, stacks, share, training):
         with torch.no_grad():
             for network, action, now, before, then in zip(networks, actions, seen, state, after, strict=True):
                 alone = network.train(training)
-                outputs, its_state = alone.step(alone.observation_norm(now), fitted(before, alone.state_shape))
+                outputs, its_state = alone.step(alone.observation_norm(now), resize_hidden(before, alone.state_shape))
                 torch.testing.assert_close(action, outputs, rtol=0, atol=1e-12)
-                torch.testing.assert_close(then, fitted(its_state, cohort.state_shape), rtol=0, atol=1e-12)
+                torch.testing.assert_close(then, resize_hidden(its_state, cohort.state_shape), rtol=0, atol=1e-12)
         state = after
 
 
@@ -216,7 +218,7 @@ def test_permuting_members_permutes_results():
         rollout = rollout_of(3)._replace(state=torch.zeros(3, ENVS, *cohort.state_shape, dtype=torch.float64))
         mine = rollout.of_members(torch.tensor(places))
         its_values = values[places]
-        cohort.learn(range(3), mine, its_values, batch_size=24, shuffle=shuffle_of(places), cut=Cut(5, 5))
+        cohort.learn(range(3), mine, its_values, batch_size=24, shuffle=shuffle_of(places), cut=SequenceSplit(5, 5))
         found.append([torch.cat([p.flatten() for p in network.parameters()]) for network, _ in members])
     for place, i in enumerate(order):
         torch.testing.assert_close(found[1][place], found[0][i], **EXACT)
@@ -233,5 +235,5 @@ def test_who_remembers_can_live_beside_who_does_not(share):
     assert STATE[1:] == (0, 0)
     with torch.no_grad():
         for network, action, seen, its in zip((n for n, _ in networks), actions, x, state, strict=True):
-            outputs, _ = network.step(network.observation_norm(seen), fitted(its, network.state_shape))
+            outputs, _ = network.step(network.observation_norm(seen), resize_hidden(its, network.state_shape))
             torch.testing.assert_close(action, outputs, rtol=0, atol=1e-12)

@@ -57,7 +57,7 @@ def test_a_window_is_the_latest_steps_in_order(steps):
     buffer = buffer_of(4)
     fill(buffer, steps)
     for length in (1, 3, 4):
-        rollout = buffer.window([0, 1, 2], length, NOW, NOTHING)
+        rollout = buffer.last_steps([0, 1, 2], length, NOW, NOTHING)
         times = np.arange(steps - length, steps)
         assert rollout.observations[:, 2, 1, 0].tolist() == [100.0 * t + 5 for t in times]
         assert rollout.actions[:, 0, 0, 0].tolist() == times.tolist()
@@ -67,7 +67,7 @@ def test_a_window_is_the_latest_steps_in_order(steps):
 def test_a_window_of_some_members_has_their_rows():
     buffer = buffer_of(4)
     fill(buffer, 5)
-    rollout = buffer.window([2, 0], 2, NOW, NOTHING)
+    rollout = buffer.last_steps([2, 0], 2, NOW, NOTHING)
     assert rollout.observations[0, :, :, 0].tolist() == [[304.0, 305.0], [300.0, 301.0]]
     np.testing.assert_allclose(rollout.rewards[0], [[3.4, 3.5], [3.0, 3.1]], rtol=1e-6)
 
@@ -75,7 +75,7 @@ def test_a_window_of_some_members_has_their_rows():
 def test_last_observations_are_found_where_episodes_were_cut():
     buffer = buffer_of(4)
     fill(buffer, 6, truncated_at={(1, 0), (3, 5), (4, 1), (5, 4)})  # step 1 has left a window of 4
-    last = buffer.window([0, 2], 4, NOW, NOTHING).last_observations
+    last = buffer.last_steps([0, 2], 4, NOW, NOTHING).final_observations
     found = {
         (t, m, e): o
         for t, m, e, o in zip(
@@ -91,21 +91,21 @@ def test_a_cut_that_was_overwritten_is_forgotten():
     buffer = buffer_of(2)
     fill(buffer, 1, truncated_at={(0, 0)})
     fill(buffer, 2, start=1)
-    assert len(buffer.window([0, 1, 2], 2, NOW, NOTHING).last_observations.time) == 0
+    assert len(buffer.last_steps([0, 1, 2], 2, NOW, NOTHING).final_observations.time) == 0
 
 
 def test_masks_are_kept_where_a_world_has_them():
     buffer = buffer_of(2)
     mask = torch.tensor([True, False]).expand(MEMBERS, ENVS, 2)
     fill(buffer, 2, mask=mask)
-    masks = buffer.window([1], 2, NOW, NOTHING).masks
+    masks = buffer.last_steps([1], 2, NOW, NOTHING).masks
     assert masks is not None
     assert masks.shape == (2, 1, ENVS, 2)
     assert not masks[..., 1].any()
     assert masks[..., 0].all()
     fresh = buffer_of(2)
     fill(fresh, 2)
-    assert fresh.window([0], 2, NOW, NOTHING).masks is None
+    assert fresh.last_steps([0], 2, NOW, NOTHING).masks is None
 
 
 def test_a_number_that_is_not_finite_is_named():
@@ -115,8 +115,8 @@ def test_a_number_that_is_not_finite_is_named():
     with pytest.raises(
         EnvStepError, match=r"observation=nan is not finite: member 2, env 1 of its own, step 1 of the rollout"
     ):
-        buffer.window([2], 2, NOW, NOTHING)
-    buffer.window([0, 1], 2, NOW, NOTHING)  # the others are not harmed
+        buffer.last_steps([2], 2, NOW, NOTHING)
+    buffer.last_steps([0, 1], 2, NOW, NOTHING)  # the others are not harmed
     buffer.outcomes[0, 0, 0, 1] = np.inf
     with pytest.raises(EnvStepError, match=r"reward=inf is not finite: member 0, env 1 of its own, step 0"):
-        buffer.window([0], 2, NOW, NOTHING)
+        buffer.last_steps([0], 2, NOW, NOTHING)

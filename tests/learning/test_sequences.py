@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from memory_examples import judge, network_of, spec_of, think, walk, world_of
 
 from agilerl_like.learning.execution import Execution
-from agilerl_like.learning.ppo_update import Update
-from agilerl_like.learning.sequences import SINGLE, BPTTSequenceType, Cut
-from agilerl_like.learning.stacked_networks import Ensemble
+from agilerl_like.learning.ppo_update import PPOUpdate
+from agilerl_like.learning.sequences import SINGLE_STEP, BPTTSequenceType, SequenceSplit
+from agilerl_like.learning.stacked_networks import StackedNetworks
 
 KINDS = st.sampled_from(list(BPTTSequenceType))
 LENGTHS = st.integers(1, 50)
@@ -34,7 +34,7 @@ def steps_of(kind, length, steps):
 
 @given(st.integers(1, 40), LENGTHS, KINDS)
 def test_every_step_is_in_a_sequence_and_in_one_chunk(steps, length, kind):
-    cut = Cut.of_kind(kind, length)
+    cut = SequenceSplit.of_kind(kind, length)
     rows = torch.arange(2 * steps).view(1, -1, 1)  # of two envs: time 0 of both, then time 1
     found, inside = cut.of(rows, steps)[0, ..., 0], cut.inside(steps, rows.device).repeat_interleave(2, 0) > 0
     sequences = [row[here].tolist() for row, here in zip(found, inside, strict=True)]
@@ -48,22 +48,22 @@ def test_every_step_is_in_a_sequence_and_in_one_chunk(steps, length, kind):
 @given(st.integers(1, 40), LENGTHS, KINDS)
 def test_a_sequence_is_given_what_was_remembered_where_it_begins(steps, length, kind):
     states = torch.arange(2.0 * steps).view(1, steps, 2, 1, 1, 1)
-    begins = Cut.of_kind(kind, length).beginnings(states).flatten().tolist()
+    begins = SequenceSplit.of_kind(kind, length).beginnings(states).flatten().tolist()
     assert begins == [2 * its[0] + env for its in steps_of(kind, length, steps) for env in (0, 1)]
 
 
 @pytest.mark.parametrize("kind", BPTTSequenceType)
 def test_a_kind_may_be_given_by_its_name(kind):
-    assert Cut.of_kind(kind.value, 6) == Cut.of_kind(kind, 6)
+    assert SequenceSplit.of_kind(kind.value, 6) == SequenceSplit.of_kind(kind, 6)
     with pytest.raises(ValueError, match="half"):
-        Cut.of_kind("half", 6)
+        SequenceSplit.of_kind("half", 6)
 
 
 @given(st.integers(1, 10))
 def test_sequences_of_one_step_are_the_rows(steps):
     rows = torch.randn(2, 3 * steps, 4, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(SINGLE.of(rows, steps), rows.unsqueeze(2))
-    assert all(Cut.of_kind(kind, 1) == SINGLE for kind in BPTTSequenceType)
+    assert torch.equal(SINGLE_STEP.of(rows, steps), rows.unsqueeze(2))
+    assert all(SequenceSplit.of_kind(kind, 1) == SINGLE_STEP for kind in BPTTSequenceType)
 
 
 # -- how far gradients flow
@@ -78,12 +78,12 @@ def update_of(networks):
         vf_coef=[VALUE] * count,
         max_grad_norm=[math.inf] * count,
     )
-    return Update(Ensemble.of([(networks, networks[0])], 1e-5), values, Execution())
+    return PPOUpdate(StackedNetworks.of([(networks, networks[0])], 1e-5), values, Execution())
 
 
 def gradients_of(update, batch):
     """Those of each member's parameters, by name, in a minibatch of everything."""
-    (part,) = update.ensemble.parts
+    (part,) = update.stacked.parts
     step_of(update, batch)
     return [part.stack.member_views(update.gradient, row) for row in range(len(update.gradient))]
 
@@ -149,7 +149,7 @@ def test_gradients_are_those_of_sequences_traced_from_what_was_remembered(
     world, update = world_of(seed, members, 2, steps, mode, networks[0].state_shape), update_of(networks)
     # what the policy was is made up, so that some ratios are far from 1
     shift = 0.3 * torch.randn(members, 2 * steps, generator=torch.Generator().manual_seed(seed)).double()
-    whole, _ = update.digest(world.rollout, Cut(steps, steps), None)
+    whole, _ = update.compute_advantages(world.rollout, SequenceSplit(steps, steps), None)
     numbers = torch.stack([whole.old_log_probs, whole.advantages, whole.returns], -1)  # [P, E, T, 3]
     numbers[..., 0] += shift.unflatten(1, (steps, 2)).transpose(1, 2)
     expected = [
@@ -163,8 +163,8 @@ def test_gradients_are_those_of_sequences_traced_from_what_was_remembered(
         )
         for p, network in enumerate(networks)
     ]
-    cut = Cut.of_kind(kind, length)
-    batch, _ = update.digest(world.rollout, cut, None)
+    cut = SequenceSplit.of_kind(kind, length)
+    batch, _ = update.compute_advantages(world.rollout, cut, None)
     batch.old_log_probs += cut.of(shift, steps)
     for found, its in zip(gradients_of(update, batch), expected, strict=True):
         assert found.keys() == its.keys()
@@ -179,8 +179,8 @@ def test_what_fills_a_sequence_up_moves_nothing():
     for filling in (None, 50.0):
         network = network_of(spec_of(), 0)
         update = update_of([network])
-        batch, _ = update.digest(world.rollout, Cut(4, 4), None)
-        beyond = Cut(4, 4).inside(10, batch.weight.device).repeat_interleave(2, 0)[None] == 0  # [1, S, L]
+        batch, _ = update.compute_advantages(world.rollout, SequenceSplit(4, 4), None)
+        beyond = SequenceSplit(4, 4).inside(10, batch.weight.device).repeat_interleave(2, 0)[None] == 0  # [1, S, L]
         assert beyond.sum() == 4  # two of each env's
         assert not batch.weight[beyond].any()
         if filling is not None:

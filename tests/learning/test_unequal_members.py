@@ -20,8 +20,8 @@ from cohort_examples import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agilerl_like.learning.population_learner import Cohort
-from agilerl_like.learning.stack_planner import FIXED_WORK, Member, arrange
+from agilerl_like.learning.population_learner import PopulationLearner
+from agilerl_like.learning.stack_planner import FIXED_WORK, Member, plan_stacks
 from agilerl_like.modules import MLPSpec
 from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.architecture import NetworkSpec
@@ -87,7 +87,7 @@ def born(seed, spec, action_space, dtype, *, share):
 
 def cohort_of(members, action_space, *, share, stacks):
     """A cohort that is made to put its members into few stacks, or into as many as it finds best for large batches."""
-    return Cohort(
+    return PopulationLearner(
         *zip(*members, strict=True),
         build=lambda _, spec: builder(action_space, share=share)(spec),
         batch_size={"few": 1e-6, "some": FIXED_WORK["cpu"] / 100}[stacks],
@@ -105,7 +105,7 @@ def check_together_equals_alone(specs, action_space, dtype, tolerance, *, share,
     report = together.learn(range(count), rollout, values, batch_size=10, shuffle=shuffle_of(range(count)))
     for i, spec in enumerate(specs):
         network, adam = born(i, spec, action_space, dtype, share=share)
-        alone = Cohort([network], [adam])
+        alone = PopulationLearner([network], [adam])
         its_report = alone.learn([0], only(rollout, i), pick(values, i), batch_size=10, shuffle=shuffle_of([i]))
         close = {"rtol": tolerance, "atol": tolerance}
         for name, tensor in network.state_dict().items():
@@ -151,7 +151,7 @@ LAYERS_THAT_SOME_LACK = {
 def test_what_passes_a_layer_by_is_left_as_it_was(name, share):
     specs = LAYERS_THAT_SOME_LACK[name]
     members = [born(i, spec, DISCRETE, torch.float64, share=share) for i, spec in enumerate(specs)]
-    ((_, stack),) = cohort_of(members, DISCRETE, share=share, stacks="few").ensemble.parts
+    ((_, stack),) = cohort_of(members, DISCRETE, share=share, stacks="few").stacked.parts
     assert any(linear.active_block is not None for linear in stack.module.actor.encoder.linears)
     check_together_equals_alone(specs, DISCRETE, torch.float64, 1e-10, share=share, stacks="few")
 
@@ -169,11 +169,11 @@ def test_what_a_member_lacks_stays_exactly_zero(specs, share):
     cohort = cohort_of(members, DISCRETE, share=share, stacks="few")
     rows = range(len(specs))
     cohort.learn(rows, rollout_of(len(specs)), values_of(len(specs)), batch_size=10, shuffle=shuffle_of(rows))
-    adam, its = cohort.ensemble.optimizer, [(cohort._row[place], cohort._places(place)) for place in rows]
+    adam, its = cohort.stacked.optimizer, [(cohort._row[place], cohort._places(place)) for place in rows]
     for network, (row, places) in zip(cohort.networks, its, strict=True):
         alone = torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()])
-        assert torch.equal(cohort.ensemble.flat[row, places], alone)
-    for numbers in (cohort.ensemble.flat, adam.exp_avg, adam.exp_avg_sq):
+        assert torch.equal(cohort.stacked.flat[row, places], alone)
+    for numbers in (cohort.stacked.flat, adam.exp_avg, adam.exp_avg_sq):
         rest = numbers.clone()
         for row, places in its:
             rest[row, places] = 0.0
@@ -207,7 +207,7 @@ def spec_of(*hidden, head=(64,), latent=64, **encoder):
 
 
 def places_of(*specs):
-    return arrange([Member(spec.stack_key(), spec) for spec in specs], 8, 4, batch_size=128, device="cpu")
+    return plan_stacks([Member(spec.stack_key(), spec) for spec in specs], 8, 4, batch_size=128, device="cpu")
 
 
 def test_near_ones_share_a_stack_and_a_giant_has_its_own():

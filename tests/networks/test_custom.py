@@ -256,7 +256,7 @@ def test_two_modules_may_share_a_weight():
     agent.learn(experiences(agent))
     net = agent.actor.encoder.net
     assert net.third.weight is net.first.weight
-    learner = agent.learner.cohort.ensemble.parts[0].stack.module.actor.encoder
+    learner = agent.learner.cohort.stacked.parts[0].stack.module.actor.encoder
     x = torch.from_numpy(observations())
     torch.testing.assert_close(learner(x.unsqueeze(0))[0], net(x))
     assert not torch.equal(net.first.weight, sequential(3)[0].weight)

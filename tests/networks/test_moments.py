@@ -132,7 +132,7 @@ def learner(one, steps):
             [part.reshape(1, -1) for part in torch.autograd.grad(loss, [*stack.module.parameters()])], 1
         )
         with torch.no_grad():
-            adam.step_(stack.flat, gradient, *adam.paces(rate, 1))
+            adam.step_(stack.flat, gradient, *adam.prepare_steps(rate, 1))
         return ((stack.flat - before) / rate).abs()[0]
 
     return step
@@ -173,5 +173,5 @@ def test_without_the_mean_second_moment_the_first_step_would_be_three_times_too_
     # the case that the rule avoids: second moment 0 at a late step gives 0.1 / sqrt(0.001) = 3.16 learning rates
     adam = Adam(torch.zeros(1, 1), torch.zeros(1, 1), torch.full((1,), 1e5), epsilon=1e-12)
     flat = torch.zeros(1, 1)
-    adam.step_(flat, torch.ones(1, 1), *adam.paces(torch.ones(1), 1))
+    adam.step_(flat, torch.ones(1, 1), *adam.prepare_steps(torch.ones(1), 1))
     torch.testing.assert_close(flat.abs(), torch.full((1, 1), 0.1 / 0.001**0.5), rtol=1e-3, atol=0)

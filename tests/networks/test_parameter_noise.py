@@ -154,14 +154,14 @@ def test_the_search_evaluates_the_network_a_few_times_only():
         handle.remove()
         return sum(rows)
 
-    fitted, new = fitted_parent(), blank(fitted_spec())
+    resize_hidden, new = fitted_parent(), blank(fitted_spec())
     new.reset_(stream())
-    x = fitted.observations
-    state = {name: tensor.clone() for name, tensor in fitted.network.state_dict().items()}
+    x = resize_hidden.observations
+    state = {name: tensor.clone() for name, tensor in resize_hidden.network.state_dict().items()}
     asked = []
     for seed in range(20):
-        fitted.network.load_state_dict(state)
-        asked.append(rows_of(fitted.network, x, seed) / len(x))
+        resize_hidden.network.load_state_dict(state)
+        asked.append(rows_of(resize_hidden.network, x, seed) / len(x))
     assert np.mean(asked) <= 4
     assert rows_of(new, x, 0) / len(x) <= 4
 

@@ -23,7 +23,7 @@ from agilerl_like.networks.network_mutation import (
     add_parameter_noise_,
     mutate_network,
 )
-from agilerl_like.networks.recurrent_state import TIMELESS, Course, fitted
+from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo, resize_hidden
 
 COUNT, STEPS = 6, 9
 CELLS = ("LSTM", "GRU")
@@ -48,13 +48,13 @@ def sequences(state_shape, seed=2):
     generator = stream(seed)
     starts = (torch.rand(COUNT, STEPS, generator=generator) < 0.2).double()
     state = torch.randn(COUNT, *state_shape, generator=generator).double()
-    return torch.randn(COUNT * STEPS, INPUTS, generator=generator).double(), Course(starts, state)
+    return torch.randn(COUNT * STEPS, INPUTS, generator=generator).double(), SequenceInfo(starts, state)
 
 
 @torch.no_grad()
-def said(network, x, course):
+def said(network, x, sequence_info):
     """The policy's outputs and the value, side by side."""
-    outputs, value = network.evaluate(x, course)
+    outputs, value = network.evaluate(x, sequence_info)
     return torch.cat([outputs, value.unsqueeze(-1)], -1)
 
 
@@ -66,34 +66,34 @@ def said(network, x, course):
 @pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
 def test_a_course_is_one_step_after_the_other(cell, layers, share):
     network = parent_of(spec_of(cell, layers), share=share).network
-    x, course = sequences(network.state_shape)
+    x, sequence_info = sequences(network.state_shape)
     assert network.state_shape == (1 if share else 2, layers * (2 if cell == "LSTM" else 1), 10)
-    state, found = course.state, []
+    state, found = sequence_info.state, []
     for t, seen in enumerate(x.unflatten(0, (COUNT, STEPS)).unbind(1)):
-        state = state * (1 - course.starts[:, t]).view(-1, 1, 1, 1)
-        value = network.critic(seen, Course(torch.zeros(COUNT, 1), state), -1)
+        state = state * (1 - sequence_info.starts[:, t]).view(-1, 1, 1, 1)
+        value = network.critic(seen, SequenceInfo(torch.zeros(COUNT, 1), state), -1)
         outputs, state = network.step(seen, state)
         found.append(torch.cat([outputs, value], -1))
-    torch.testing.assert_close(said(network, x, course), torch.stack(found, 1).flatten(0, 1), **EXACT)
+    torch.testing.assert_close(said(network, x, sequence_info), torch.stack(found, 1).flatten(0, 1), **EXACT)
 
 
 @given(st.tuples(*[st.integers(0, 4)] * 2), st.tuples(*[st.integers(0, 3)] * 2))
 def test_a_state_survives_where_there_is_more_room(shape, more):
     state = torch.randn(5, 2, *shape, generator=stream())
     room = tuple(map(sum, zip(shape, more, strict=True)))
-    wide = fitted(state, (2, *room))
+    wide = resize_hidden(state, (2, *room))
     assert wide.shape == (5, 2, *room)
     assert wide.count_nonzero() == state.count_nonzero()
-    assert torch.equal(fitted(wide, (2, *shape)), state)
+    assert torch.equal(resize_hidden(wide, (2, *shape)), state)
 
 
 def test_who_remembers_nothing_asks_for_no_course():
     network = builder()(NetworkSpec())
     network.reset_(stream())
-    x, course = sequences((2, 0, 0))
+    x, sequence_info = sequences((2, 0, 0))
     assert network.state_shape == (2, 0, 0)
-    assert torch.equal(said(network, x, course), said(network, x, TIMELESS))
-    assert TIMELESS.map(torch.neg) is TIMELESS
+    assert torch.equal(said(network, x, sequence_info), said(network, x, NO_SEQUENCE))
+    assert NO_SEQUENCE.map(torch.neg) is NO_SEQUENCE
 
 
 # -- growth
@@ -117,8 +117,8 @@ def grow_operators(spec):
 def test_growth_keeps_whole_sequences_and_running_episodes(cell, layers, activation, share, action_space, seed):
     rng = np.random.default_rng(seed)
     parent = parent_of(spec_of(cell, layers, part={**PART, "activation": activation}), action_space, share=share)
-    x, course = sequences(parent.network.state_shape)
-    before = said(parent.network, x, course)
+    x, sequence_info = sequences(parent.network.state_shape)
+    before = said(parent.network, x, sequence_info)
     for _ in range(6):
         spec = parent.network.spec
         operators = grow_operators(spec)
@@ -126,10 +126,10 @@ def test_growth_keeps_whole_sequences_and_running_episodes(cell, layers, activat
         operator = str(rng.choice(memories if memories and rng.random() < 0.5 else operators))
         _, drawn = spec.mutate(operator, rng, activations=("ReLU", "Tanh", "ELU"))
         child = mutate_network(parent, operator, drawn, stream(seed))
-        state = child.network.transfer_state(course.state, spec.memory, child.network.spec.memory, child.maps)
-        course = course._replace(state=state)
+        state = child.network.transfer_state(sequence_info.state, spec.memory, child.network.spec.memory, child.maps)
+        sequence_info = sequence_info._replace(state=state)
         assert state.shape[1:] == child.network.state_shape
-        after = said(child.network, x, course)
+        after = said(child.network, x, sequence_info)
         assert (after - before).abs().max() <= 1e-12 * max(1.0, float(before.abs().max())), (operator, drawn)
         parent = replace(parent, network=child.network, moments=child.moments)
 
@@ -160,9 +160,10 @@ def test_a_network_that_remembers_images_grows_silently_too(operator, arguments,
     rows = torch.randint(256, (COUNT, STEPS, encoding.size), generator=stream(), dtype=torch.uint8)
     moments = torch.ones(2, layout(network)[-1].stop).unbind()
     child = mutate_network(MutationSource(network, moments, lambda: rows), operator, arguments, stream())
-    courses = [each.course_of(rows) for each in (network, child.network)]
+    courses = [each.sequence_info_of(rows) for each in (network, child.network)]
     before, after = (
-        said(each, rows.flatten(0, 1), course) for each, course in zip((network, child.network), courses, strict=True)
+        said(each, rows.flatten(0, 1), sequence_info)
+        for each, sequence_info in zip((network, child.network), courses, strict=True)
     )
     assert before.std(0).min() > 1e-3
     torch.testing.assert_close(after, before, rtol=0, atol=1e-5)  # images are read in single precision
@@ -187,7 +188,9 @@ def large_spec(cell):
 
 def measured(parent, child, sequences):
     """Mean KL(parent || child), and the value's RMSE over its standard deviation, along sequences."""
-    ours, theirs = (said(network, sequences.flatten(0, 1), network.course_of(sequences)) for network in (parent, child))
+    ours, theirs = (
+        said(network, sequences.flatten(0, 1), network.sequence_info_of(sequences)) for network in (parent, child)
+    )
     kl = kl_divergence(Categorical(logits=ours[:, :-1]), Categorical(logits=theirs[:, :-1])).mean()
     error = (ours[:, -1] - theirs[:, -1]).square().mean().sqrt() / ours[:, -1].std(unbiased=False)
     return float(kl), float(error)
@@ -240,13 +243,13 @@ def test_units_that_nobody_hears_go_without_a_trace(cell, share):
             branch.memory.cells[0].recurrent_weight[..., silent] = 0.0
             branch.head.linears[0].weight[:, silent] = 0.0
     result = mutate_network(parent, "memory.remove_node", {"nodes": 4}, stream())
-    x, course = sequences(parent.network.state_shape)
-    before = said(parent.network, x, course)
+    x, sequence_info = sequences(parent.network.state_shape)
+    before = said(parent.network, x, sequence_info)
     old, new = parent.network.spec.memory, result.network.spec.memory
-    state = result.network.transfer_state(course.state, old, new, result.maps)
-    torch.testing.assert_close(said(result.network, x, course._replace(state=state)), before, rtol=0, atol=1e-10)
+    state = result.network.transfer_state(sequence_info.state, old, new, result.maps)
+    torch.testing.assert_close(said(result.network, x, sequence_info._replace(state=state)), before, rtol=0, atol=1e-10)
     stay = [unit for unit in range(14) if unit not in silent]
-    torch.testing.assert_close(state, course.state[..., stay])
+    torch.testing.assert_close(state, sequence_info.state[..., stay])
 
 
 # -- moments
@@ -316,9 +319,9 @@ def test_noise_moves_the_policy_along_its_sequences_by_so_much():
     parent = parent_of(spec_of("LSTM", 2))
     network = parent.network
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
-    old = said(network, parent.observations.flatten(0, 1), network.course_of(parent.observations))
+    old = said(network, parent.observations.flatten(0, 1), network.sequence_info_of(parent.observations))
     add_parameter_noise_(network, parent.observations, 0.5, stream(), target_kl=0.01)
-    new = said(network, parent.observations.flatten(0, 1), network.course_of(parent.observations))
+    new = said(network, parent.observations.flatten(0, 1), network.sequence_info_of(parent.observations))
     kl = kl_divergence(Categorical(logits=old[:, :-1]), Categorical(logits=new[:, :-1])).mean()
     assert kl == pytest.approx(0.01, rel=NOISE_TOLERANCE)
     assert torch.equal(old[:, -1], new[:, -1])

@@ -127,7 +127,7 @@ def test_tensors_and_numpy_give_the_same_rollouts(world):
         else:
             assert mine is other is None or torch.equal(mine, other), name
     resets_at_once = world.get("mode") is not AutoresetMode.NEXT_STEP
-    assert (len(ours.last_observations.time) > 0) == resets_at_once
+    assert (len(ours.final_observations.time) > 0) == resets_at_once
     assert (ours.masks is not None) == world.get("masks", False)
     scores = [collector.pop_scores() for collector in collectors]
     assert scores[0] == scores[1]
@@ -140,7 +140,7 @@ def test_last_observations_are_those_of_the_episodes_that_were_cut():
     collector = collector_of(Beads(MEMBERS * ENVS, continuous=True))
     collector.population.act = lambda seen, state, mask, noise: (torch.zeros(*seen.shape[:2], 1), state)
     collector.collect(25)
-    last = collector.groups[""]._last_steps([0, 1], 25).last_observations
+    last = collector.groups[""]._last_steps([0, 1], 25).final_observations
     assert last.time.tolist() == [11] * 8 + [23] * 8
     assert (last.observations[:, 1] == 1.0).all()
     starts = collector.groups[""]._last_steps([0, 1], 25).observations[[0, 12]][..., 0]
