@@ -66,7 +66,7 @@ class EnvironmentConfig(Section, frozen=True):
     num_envs: Count = VecEnvConfig.num_envs
     """Copies of the env for each member."""
     backend: Backend | str = VecEnvConfig.backend
-    """How they are stepped: by gymnasium's native vector env (vector), in this process (sync), in one process for each
+    """Execution of the envs: gymnasium's native vector env (vector), in this process (sync), in one process for each
     env (async), in a few processes with many envs each (workers), or by EnvPool; auto: the fastest that suits the
     env."""
     num_workers: Count | None = VecEnvConfig.num_workers
