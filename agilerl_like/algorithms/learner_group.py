@@ -27,7 +27,7 @@ class Members(Protocol):
     """A population, of which a group takes one learner of each member."""
 
     agents: list[Any]
-    team: GradientSync
+    gradient_sync: GradientSync
 
 
 class LearnerGroup(Sequence[Learner]):
@@ -59,9 +59,9 @@ class LearnerGroup(Sequence[Learner]):
         return len(self._population.agents)
 
     @property
-    def team(self) -> GradientSync:
+    def gradient_sync(self) -> GradientSync:
         """The processes that share the envs of each member."""
-        return self._population.team
+        return self._population.gradient_sync
 
     @property
     def seed(self) -> int:
@@ -81,9 +81,9 @@ class LearnerGroup(Sequence[Learner]):
         attached = [] if self._cohort is None else self._cohort.learners
         if len(attached) != len(self) or not all(map(Learner.is_attached, self, attached)):
             if self._is_per_member:
-                self._cohort = PerMemberLearner([_make_cohort([learner], self.team) for learner in self])
+                self._cohort = PerMemberLearner([_make_cohort([learner], self.gradient_sync) for learner in self])
             else:
-                self._cohort = _make_cohort(self, self.team)
+                self._cohort = _make_cohort(self, self.gradient_sync)
         return cast(PopulationLearner, self._cohort)
 
     @property
@@ -160,7 +160,7 @@ class LearnerGroup(Sequence[Learner]):
             due.setdefault(key, []).append(place)
         for (steps, batch_size, cut, _), together in due.items():
             learners = [self[place] for place in together]
-            rollout = self.team.whole(last_steps(together, steps))
+            rollout = self.gradient_sync.all_gather(last_steps(together, steps))
 
             def shuffle(epoch: int, count: int, learners: list[Learner] = learners) -> Tensor:
                 return torch.stack([learner.shuffle(epoch, count) for learner in learners]).to(self.device)
@@ -175,7 +175,7 @@ class LearnerGroup(Sequence[Learner]):
         return reports
 
 
-def _make_cohort(learners: Sequence[Learner], team: GradientSync) -> PopulationLearner:
+def _make_cohort(learners: Sequence[Learner], gradient_sync: GradientSync) -> PopulationLearner:
     """Attach learners to a new cohort."""
     first = learners[0]
     cohort = PopulationLearner(
@@ -184,7 +184,7 @@ def _make_cohort(learners: Sequence[Learner], team: GradientSync) -> PopulationL
         build=lambda place, spec: learners[place].build(spec),
         execution=first.execution,
         batch_size=sum(learner.batch_size for learner in learners) / len(learners),
-        team=team,
+        gradient_sync=gradient_sync,
     )
     cohort.train(first.algorithm.training)
     for row, learner in enumerate(learners):

@@ -79,7 +79,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         """Each member's last evaluation; empty before the first."""
         self.best_of_run: AlgorithmT | None = None
         """A copy of the best agent of any generation of a run, confirmed on new episodes."""
-        self.team: GradientSync = NO_SYNC
+        self.gradient_sync: GradientSync = NO_SYNC
         """The processes that share the envs of each member."""
         self.by_group = {group: LearnerGroup(self, group) for group in first.learners}
         """The learners of each group of agents, in the order of the members."""
@@ -134,9 +134,9 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
 
     # -- learners
 
-    def join(self, team: GradientSync) -> None:
+    def join(self, gradient_sync: GradientSync) -> None:
         """Share the envs of each member with other processes, which hold the same members."""
-        self.team = team
+        self.gradient_sync = gradient_sync
 
     def set_training_mode(self, training: bool) -> None:
         """Switch every member between exploration and evaluation."""

@@ -249,20 +249,25 @@ class ReplicaGroup(GradientSync):
         transport_device: torch.device,
         diagnosed: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self.part, self.parts, self._group, self._transport_device = shard.part, shard.parts, group, transport_device
+        self.rank, self.num_ranks, self._group, self._transport_device = (
+            shard.part,
+            shard.parts,
+            group,
+            transport_device,
+        )
         self._diagnosed = diagnosed
 
-    def sum_(self, x: Tensor) -> Tensor:
+    def all_reduce_(self, x: Tensor) -> Tensor:
         carried = x.to(self._transport_device)
         with self._diagnosed():
             dist.all_reduce(carried, group=self._group)
         return x if carried is x else x.copy_(carried)
 
-    def whole(self, rollout: Rollout) -> Rollout:
+    def all_gather(self, rollout: Rollout) -> Rollout:
         envs = rollout.rewards.shape[2]
         columns = {name: self._all_gather_cat(getattr(rollout, name), 2) for name in Rollout._fields[:6]}
         last = rollout.final_observations
-        theirs = last._replace(env=last.env + envs * self.part)
+        theirs = last._replace(env=last.env + envs * self.rank)
         return rollout._replace(
             **columns,
             next_observations=self._all_gather_cat(rollout.next_observations, 1),
@@ -274,7 +279,7 @@ class ReplicaGroup(GradientSync):
     def _all_gather_cat(self, x: Tensor, dim: int) -> Tensor:
         """Concatenate equally shaped tensors of all processes, in the order of their envs."""
         mine = x.contiguous().to(self._transport_device)
-        parts = [torch.empty_like(mine) for _ in range(self.parts)]
+        parts = [torch.empty_like(mine) for _ in range(self.num_ranks)]
         with self._diagnosed():
             dist.all_gather([_as_bytes(part) for part in parts], _as_bytes(mine), group=self._group)
         return torch.cat(parts, dim).to(x.device)

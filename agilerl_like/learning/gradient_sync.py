@@ -16,29 +16,29 @@ from agilerl_like.learning.rollout_buffer import Rollout
 class GradientSync:
     """This process alone."""
 
-    part: int = 0
+    rank: int = 0
     """Which of the processes this is."""
-    parts: int = 1
+    num_ranks: int = 1
     """How many there are."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GradientSync:
         """A copy of a population learns with the same processes."""
         return self
 
-    def columns(self, envs: int) -> slice:
+    def env_slice(self, envs: int) -> slice:
         """Which of a member's envs are stepped here."""
-        return slice(envs * self.part // self.parts, envs * (self.part + 1) // self.parts)
+        return slice(envs * self.rank // self.num_ranks, envs * (self.rank + 1) // self.num_ranks)
 
-    def own(self, minibatch: slice) -> slice:
+    def local_slice(self, minibatch: slice) -> slice:
         """The sequences of a minibatch that are learned from here."""
-        mine = self.columns(minibatch.stop - minibatch.start)
+        mine = self.env_slice(minibatch.stop - minibatch.start)
         return slice(minibatch.start + mine.start, minibatch.start + mine.stop)
 
-    def whole(self, rollout: Rollout) -> Rollout:
+    def all_gather(self, rollout: Rollout) -> Rollout:
         """The rollout of all envs, of the one of those that are here."""
         return rollout
 
-    def sum_(self, x: Tensor) -> Tensor:
+    def all_reduce_(self, x: Tensor) -> Tensor:
         """Add up what all have, in place; returns it."""
         return x
 

@@ -43,9 +43,9 @@ class PopulationLearner:
         build: Callable[[int, NetworkSpec], ActorCritic] | None = None,
         batch_size: float = 1.0,
         execution: Execution | None = None,
-        team: GradientSync = NO_SYNC,
+        gradient_sync: GradientSync = NO_SYNC,
     ) -> None:
-        self.execution, self.team = execution or Execution(), team
+        self.execution, self.gradient_sync = execution or Execution(), gradient_sync
         self.networks = list(networks)
         actor, specs = networks[0].actor, [network.spec for network in networks]
         members = [PlannedMember(network.stack_key(), spec) for network, spec in zip(networks, specs, strict=True)]
@@ -177,12 +177,14 @@ class PopulationLearner:
         precomputed: Precomputed | None,
     ) -> TensorDict:
         if len(rows) == len(self):
-            return PPOUpdate(self.stacked, values, self.execution, self.team).run(
+            return PPOUpdate(self.stacked, values, self.execution, self.gradient_sync).run(
                 rollout, batch_size, cut, shuffle, precomputed
             )
         index = torch.tensor(rows, device=self.stacked.flat.device)
         part = self.stacked.take(index)
-        report = PPOUpdate(part, values, self.execution, self.team).run(rollout, batch_size, cut, shuffle, precomputed)
+        report = PPOUpdate(part, values, self.execution, self.gradient_sync).run(
+            rollout, batch_size, cut, shuffle, precomputed
+        )
         self.stacked.put(index, part)
         return report
 

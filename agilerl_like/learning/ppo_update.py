@@ -72,9 +72,9 @@ class PPOUpdate:
     """One PPO iteration of an ensemble."""
 
     def __init__(
-        self, stacked: StackedNetworks, values: Hyperparams, execution: Execution, team: GradientSync = NO_SYNC
+        self, stacked: StackedNetworks, values: Hyperparams, execution: Execution, gradient_sync: GradientSync = NO_SYNC
     ) -> None:
-        self.stacked, self.values, self.execution, self.team = stacked, values, execution, team
+        self.stacked, self.values, self.execution, self.gradient_sync = stacked, values, execution, gradient_sync
         numbers = (values.clip_coef, values.clip_coef_vf, values.ent_coef, values.vf_coef)
         self.coefs = LossCoefs(
             *(number.unsqueeze(1) for number in numbers),
@@ -151,7 +151,7 @@ class PPOUpdate:
             rows = continues.nonzero().squeeze(1)
             if len(rows):
                 part = self.stacked.take(rows)
-                more, epochs = PPOUpdate(part, self.values[rows], self.execution, self.team).epochs(
+                more, epochs = PPOUpdate(part, self.values[rows], self.execution, self.gradient_sync).epochs(
                     batch[rows],
                     bounds,
                     lambda epoch, count, rows=rows: shuffle(epoch, count)[rows],
@@ -180,11 +180,11 @@ class PPOUpdate:
         for minibatch, pace in zip(
             minibatches, self.stacked.optimizer.prepare_steps(self.values.lr, len(minibatches)), strict=True
         ):
-            own = self.team.own(minibatch)
+            own = self.gradient_sync.local_slice(minibatch)
             its = [x if x is None else x[:, own] for x in samples]
             steps.append(self.step(its, targets[:, :, own].flatten(2), pace))
         losses = torch.stack([torch.stack([*metrics.values()]) for metrics, _ in steps]).mean(0)  # [metrics, P]
-        found = dict(zip(steps[0][0], self.team.sum_(losses), strict=True))
+        found = dict(zip(steps[0][0], self.gradient_sync.all_reduce_(losses), strict=True))
         found["grad_norm"] = torch.stack([norm for _, norm in steps]).mean(0)  # of the gradient of all processes
         return found
 
@@ -202,7 +202,7 @@ class PPOUpdate:
             if parameter.grad is not None:
                 place.copy_(parameter.grad)
                 parameter.grad = None
-        self.team.sum_(self.gradient)
+        self.gradient_sync.all_reduce_(self.gradient)
         norms = clip_(self.halves, self.values.max_grad_norm)
         self.stacked.optimizer.step_(self.stacked.flat, self.gradient, pace)
         return {"loss": loss.detach(), **metrics}, norms.sum(0)

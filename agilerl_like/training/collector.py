@@ -90,7 +90,7 @@ class Collector:
         """Envs of each member on this rank; its `num_envs` counts those of all replicas."""
         group_envs = self._group_envs()
         for agent in population:
-            agent.num_envs = self.envs * population.team.parts
+            agent.num_envs = self.envs * population.gradient_sync.num_ranks
             agent.check()
         self.groups = {
             name: GroupCollector(agents, group_envs[name], timer) for name, agents in population.by_group.items()
@@ -108,7 +108,7 @@ class Collector:
     def reset(self, slots: Sequence[int], *keys: int) -> None:
         """Start new episodes; seeds of a member's envs derive from the run's seed, its slot and `keys`."""
         population = self.population
-        columns = population.team.columns(population[0].num_envs)
+        columns = population.gradient_sync.env_slice(population[0].num_envs)
         seeds: list[int] | None = [
             seed
             for slot in slots
@@ -152,13 +152,13 @@ class Collector:
 
     def pop_scores(self) -> list[float]:
         """Mean return of each member's training episodes that ended since the last call; nan if none did."""
-        team, members = self.population.team, len(self.population)
+        gradient_sync, members = self.population.gradient_sync, len(self.population)
         taken = [episodes.take() for episodes in self._episodes]  # counts and summed returns, row by row
         sums = [
             np.concatenate([array.reshape(members, -1) for array in arrays], axis=1).sum(axis=1)
             for arrays in zip(*taken, strict=True)
         ]
-        counts, returns = team.sum_(torch.tensor(np.array(sums), dtype=torch.float64)).tolist()
+        counts, returns = gradient_sync.all_reduce_(torch.tensor(np.array(sums), dtype=torch.float64)).tolist()
         return [total / count if count else math.nan for total, count in zip(returns, counts, strict=True)]
 
 
@@ -175,7 +175,7 @@ class GroupCollector:
         self.population, self.env, self.timer = population, env, timer
         self.envs = env.num_envs // members
         """Rows of each member on this rank."""
-        self.columns = population.team.columns(first.num_envs)
+        self.columns = population.gradient_sync.env_slice(first.num_envs)
         env.set_num_members(members)
         self.encoding = first.encoding
         self.slots: Sequence[int] = range(members)

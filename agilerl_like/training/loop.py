@@ -258,7 +258,7 @@ class TrainingLoop:
         if self._calls_on_step:
             self.context.env_steps += self.members.first.num_envs * self.members.size
             self.callbacks.on_step(self.context)
-        return self.population.team.parts == 1 and self._stop_requested()
+        return self.population.gradient_sync.num_ranks == 1 and self._stop_requested()
 
     def _stop_requested(self) -> bool:
         """Whether a signal or a callback asked to stop; a callback's request is passed on to the other ranks."""
@@ -268,8 +268,8 @@ class TrainingLoop:
 
     def _replicas_stop(self) -> bool:
         """Whether to stop training; replicas of one member stop at the same step, because they learn together."""
-        stop, group = self._stop_requested(), self.population.team
-        return stop if group.parts == 1 else bool(group.sum_(torch.tensor([float(stop)])).item())
+        stop, group = self._stop_requested(), self.population.gradient_sync
+        return stop if group.num_ranks == 1 else bool(group.all_reduce_(torch.tensor([float(stop)])).item())
 
     def _set_progress(self) -> None:
         """Set each member's progress where the rollout began that it may be about to learn from."""
