@@ -1,8 +1,8 @@
-"""The best agent of a run: the one that `pop.best`, the summary, the picture, `best/` and every tracker name.
+"""The best agent of a run: the one that `pop.best`, the summary, the plot, `best/` and every tracker name.
 
-The fittest member of a generation was chosen because its evaluation came out high, so that evaluation overestimates it.
-It is therefore played again on fresh episodes, and replaces the best agent so far only if it is better there by more
-than the standard error of the difference.
+The fittest member of a generation was selected by its evaluation, which is therefore biased upwards. It is evaluated
+again on fresh episodes, and replaces the best agent only if it is better there by more than the standard error of the
+difference.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from agilerl_like.storage.validation import short_repr, validate_record
 from agilerl_like.training.evaluator import EvalResult
 
 CONFIRMATION_EPISODES = 20
-"""Fresh episodes that a candidate plays, or as many as an evaluation has if these are more."""
+"""Fresh episodes of a candidate, or as many as an evaluation has if these are more."""
 
 
 @dataclass(frozen=True)
 class BestAgent:
-    """The best agent of a run so far, as it was when it was evaluated."""
+    """The best agent of a run so far, as it was evaluated."""
 
     record: BestRecord
     ancestry: tuple[OffspringRecord, ...]
-    """The births that led to it, oldest first."""
+    """The offspring records that led to it, oldest first."""
     rank: int = 0
-    """The process that holds the agent."""
+    """The process that has the agent."""
     agent: EvolvableAlgorithm | None = None
     """None on all other processes."""
 
@@ -39,7 +39,7 @@ class BestAgent:
 
     @classmethod
     def from_json(cls, data: Any, agent: EvolvableAlgorithm | None, where: str = "best") -> BestAgent:
-        """Read what `to_json` wrote; the main process has the agent, and `where` is what an error calls the data.
+        """Read what `to_json` wrote; `where` names the data in errors.
 
         Raises:
             CheckpointError: a part is missing or of another type.
@@ -58,12 +58,12 @@ class BestAgent:
 
 
 def unconfirmed_record(member: MemberRecord, generation: int) -> BestRecord:
-    """Return the record of a member that was played on no fresh episodes: its fitness is that of its evaluation."""
+    """Return a member's record without fresh episodes: its fitness is that of its evaluation."""
     return BestRecord(**_fields(member), generation=generation)
 
 
 def confirmed_record(member: MemberRecord, generation: int, fresh: EvalResult) -> BestRecord:
-    """Return the record of a member whose fitness is its result on fresh episodes."""
+    """Return a member's record whose fitness is its result on fresh episodes."""
     (fitness,), (spread,), (error,) = fresh.fitness, fresh.spread, fresh.errors
     return replace(
         unconfirmed_record(member, generation),
@@ -83,10 +83,10 @@ def may_surpass(member: MemberRecord, best: BestRecord, target: float | None) ->
 
 
 def surpasses(candidate: BestRecord, best: BestRecord, target: float | None) -> bool:
-    """Whether a candidate replaces the best agent so far.
+    """Whether a candidate replaces the best agent.
 
-    It does if its mean on fresh episodes is higher by more than the standard error of the difference, or reaches a
-    target that the other one has not reached. A result on fresh episodes replaces any without.
+    It does if its mean on fresh episodes is higher by more than the standard error of the difference, or is the first
+    to reach the target. A result on fresh episodes replaces any without.
     """
     if not (candidate.is_confirmed and best.is_confirmed):
         return candidate.is_confirmed or not math.isfinite(best.fitness)

@@ -1,7 +1,4 @@
-"""Where a population acts: how its envs are made, stepped and tested, for agents by themselves and for teams.
-
-A run knows neither gymnasium nor PettingZoo; it asks the stage.
-"""
+"""How the envs of a run are made, stepped and evaluated; the training loop knows neither gymnasium nor PettingZoo."""
 
 from __future__ import annotations
 
@@ -27,21 +24,21 @@ from agilerl_like.training.training_arguments import Fitness
 
 
 class EnvSetup(ABC):
-    """A kind of env, of which one is there."""
+    """Makes envs of the kind of `env`, and what a population needs to act in them."""
 
     population: ClassVar[type[BasePopulation]]
-    """What acts here."""
+    """The class of populations that act in these envs."""
     env: Any
 
     @classmethod
     @abstractmethod
     def from_config(cls, env_config: VecEnvConfig) -> EnvSetup:
-        """The stage of an env that is made here as another one was made elsewhere."""
+        """Make an env from a config, and return its setup."""
 
     @property
     @abstractmethod
     def vec_env(self) -> gymnasium.vector.VectorEnv:
-        """The env as gymnasium sees it."""
+        """The env as a gymnasium vector env."""
 
     @property
     @abstractmethod
@@ -50,41 +47,41 @@ class EnvSetup(ABC):
 
     @abstractmethod
     def make_training_env(self, members: int, parts: int, part: int = 0) -> Any:
-        """As many copies for each of so many members as `env` has, or one part of those; it may be `env` itself."""
+        """Return a vector env with part number `part` of each member's copies of `env`; it may be `env` itself."""
 
     def num_eval_episodes(self, count: int) -> int:
-        """Return how many episodes a test of `count` has: those that give every instance of the env as many."""
+        """Round up the number of evaluation episodes to a multiple of the distinct envs."""
         return count
 
     def check(self) -> tuple[Finding, ...]:
-        """Return what a brief check (see `check_env`) finds in a fresh env of this kind, if one can be made here."""
+        """Return the findings of a brief `check_env` of a fresh env, if one can be made."""
         make = single_env_fn_of(self.vec_env)
         found = () if make is None else check_env(make, steps=BRIEF_STEPS, replayed=BRIEF_REPLAYED).findings
         return (*found, *_changed_rewards(getattr(self.vec_env, "env_config", None)))
 
     @abstractmethod
     def make_eval_env(self, num_envs: int) -> Any:
-        """A fresh env for counted episodes."""
+        """Return a new vector env of single episodes."""
 
     @abstractmethod
     def adapt(self, env: Any) -> Any:
-        """An env of this kind as a population steps it."""
+        """Return the adapter through which a population steps an env."""
 
     @abstractmethod
     def make_evaluator(self, fitness: Fitness, env: Any, max_steps: int | None) -> Evaluator:
-        """Who judges what acts in such an env of counted episodes.
+        """Return the evaluator of a kind of fitness.
 
         Raises:
-            ConfigurationError: there is no such fitness here.
+            ConfigurationError: these envs do not support it.
         """
 
     @abstractmethod
     def make_collector(self, population: Any, env: Any, timer: PhaseTimer) -> Any:
-        """What lets a population step through such an env."""
+        """Return a collector of rollouts in an adapted env."""
 
 
 class SingleAgentEnvSetup(EnvSetup):
-    """Envs of gymnasium, for agents by themselves."""
+    """Gymnasium envs, for single agents."""
 
     population: ClassVar[type[BasePopulation]] = Population
 
@@ -141,24 +138,24 @@ class SingleAgentEnvSetup(EnvSetup):
 
 
 def _changed_rewards(env_config: Any) -> Iterator[Finding]:
-    """Warn of wrappers by which members would be judged by another reward than the environment's own."""
+    """Warn of wrappers that make fitness another reward than the environment's own."""
     for wrapper in env_config.wrappers if isinstance(env_config, VecEnvConfig) else ():
         if changes_reward(wrapper):
             yield Finding(
                 "warning",
-                f"wrappers: {wrapper!r} changes the reward by which members are judged",
-                "in training_wrappers it changes that of training alone",
+                f"wrappers: {wrapper!r} changes the reward that fitness is computed from",
+                "in training_wrappers it changes the reward of training only",
             )
 
 
 def _id_of(env: Any) -> str:
-    """What gymnasium would make the env from, as one writes it."""
+    """Return the repr of the id of an env."""
     spec = getattr(env, "spec", None)
     return repr(env) if isinstance(env, str) else "id" if spec is None else repr(spec.id)
 
 
 def divide_envs(envs: int, parts: int) -> int:
-    """Envs of each member that one of so many processes steps."""
+    """Return how many envs of a member each of so many processes steps."""
     own, rest = divmod(envs, parts)
     if rest:
         raise ConfigurationError(

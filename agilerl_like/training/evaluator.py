@@ -1,7 +1,4 @@
-"""What selection goes by: how a generation is judged, and what a judge must remember of those before.
-
-All members are judged alike: on the same seeds, and without exploration.
-"""
+"""Computes the fitness that selection compares: the mean return, on the same seeds for all members, not exploring."""
 
 from __future__ import annotations
 
@@ -15,21 +12,21 @@ from agilerl_like.training.sharding import ShardedPopulation
 
 
 class EvalResult(NamedTuple):
-    """What became of P members in a test."""
+    """The evaluation of P members."""
 
     fitness: list[float]
     spread: list[float]
-    """The standard deviation of each member's returns; of a rating, its standard error."""
+    """Standard deviation of each member's returns; of a rating, its standard error."""
     errors: list[float]
-    """The standard error of each fitness; nan where fewer than two episodes count."""
+    """Standard error of each fitness; nan with fewer than two episodes."""
     episodes: int
     """Of each member."""
     steps: list[int]
-    """Env steps of each member's test."""
+    """Env steps of each member's evaluation."""
 
 
 class Opponent(NamedTuple):
-    """One who is gone, and whom others are still measured against."""
+    """An agent of an earlier generation that members are rated against."""
 
     player: Any
     rating: float
@@ -37,28 +34,25 @@ class Opponent(NamedTuple):
 
 
 class PoolUpdate(NamedTuple):
-    """What it took to crown the best of a generation."""
+    """The cost of adding an opponent to the pool."""
 
     steps: int
     """Env steps of its games."""
     signal: int
-    """What stopped them, so that nobody was crowned: SIGINT or SIGTERM, 0 if nothing did."""
+    """The signal that stopped the games, so that no opponent was added; 0 if none did."""
 
 
 EvaluateLocally = Callable[[Callable[[Callable[[], bool]], EvalResult | None]], tuple[EvalResult | None, int]]
-"""Calls a function that evaluates on this process until it is asked to stop.
-
-It returns None and the signal if a signal stopped the evaluation of any process.
-"""
+"""Calls a function that evaluates on this process; returns None and the signal if one stopped any process."""
 
 
 class Evaluator:
-    """Judges members by what they earn: fitness is the mean return."""
+    """Computes the mean return of members."""
 
     def __init__(self, env: Any, max_steps: int | None) -> None:
         self.env, self.max_steps = env, max_steps
         self.opponent_pool: list[Opponent] = []
-        """Who is remembered; every process has them all."""
+        """Agents that members are rated against; the same on all processes."""
 
     def evaluate(
         self,
@@ -68,7 +62,7 @@ class Evaluator:
         *,
         should_stop: Callable[[], bool] = never,
     ) -> EvalResult:
-        """Test members, or one; raises EvaluationStopped if it was asked to stop."""
+        """Evaluate members, or one; raises EvaluationStopped if `should_stop` returns True."""
         played = players.run_episodes(self.env, list(seeds), self.max_steps, should_stop=should_stop)
         return EvalResult(
             played.means.tolist(),
@@ -79,11 +73,10 @@ class Evaluator:
         )
 
     def init_opponent_pool(self, members: ShardedPopulation) -> None:
-        """See those who begin a run; all processes take part."""
-        return
+        """Start the opponent pool from the initial members; collective."""
 
     def update_opponent_pool(
         self, members: ShardedPopulation, slot: int, generation: int, evaluate: EvaluateLocally
     ) -> PoolUpdate:
-        """See who was the best of a generation; all processes take part. Games, if any, are played by `evaluate`."""
+        """Add the best member of a generation, in `slot`, to the opponent pool; collective. Games run by `evaluate`."""
         return PoolUpdate(0, 0)

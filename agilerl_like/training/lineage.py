@@ -1,4 +1,4 @@
-"""Who descended from whom: every birth of a run as a record, and the line that led to one member."""
+"""The ancestry of the current members: offspring as records."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from agilerl_like.training.sharding import MemberInfo
 
 
 class Lineage:
-    """The births that led to the living; those of lines that died out are on the disk alone (`lineage.jsonl`)."""
+    """The offspring that led to the current members; `lineage.jsonl` has all others, too."""
 
     def __init__(self) -> None:
         self._births: dict[int, list[OffspringRecord]] = {}
 
     @property
     def births(self) -> list[OffspringRecord]:
-        """Those that are remembered, in an order in which they can be added again."""
+        """All records, in an order in which they can be added again."""
         return [birth for its in self._births.values() for birth in its]
 
     def add(self, births: Iterable[OffspringRecord], living: Iterable[int]) -> None:
-        """Note births in the order in which they happened; `living` are the members that there are now."""
+        """Add records in their order, and drop those that do not lead to `living`, the current members."""
         for birth in births:
-            if not birth.survives or _changed(birth):  # nothing is told of uneventful survivals
+            if not birth.survives or _changed(birth):  # unchanged survivors are left out
                 self._births.setdefault(birth.uid, []).append(birth)
-        remembered: set[int] = set()
+        kept: set[int] = set()
         for member in living:
-            while member in self._births and member not in remembered:
-                remembered.add(member)
+            while member in self._births and member not in kept:
+                kept.add(member)
                 member = self._births[member][0].parent_uid
-        self._births = {uid: its for uid, its in self._births.items() if uid in remembered}
+        self._births = {uid: its for uid, its in self._births.items() if uid in kept}
 
     def parent(self, uid: int) -> int:
-        """Whose child a member is."""
+        """Return the uid of a member's parent."""
         return self._births[uid][0].parent_uid if uid in self._births else NO_PARENT
 
     def ancestry(self, uid: int) -> tuple[OffspringRecord, ...]:
-        """The births that led to a living member as it is now, oldest first, without uneventful survivals."""
+        """Return the records that led to a current member, oldest first, without unchanged survivors."""
         chain: list[OffspringRecord] = []
         horizon = math.inf
         while uid in self._births:
@@ -52,7 +52,7 @@ class Lineage:
 
 
 def initial_member(slot: int, agent: EvolvableAlgorithm) -> OffspringRecord:
-    """The record of a member that nobody begot."""
+    """Return the record of an initial member."""
     return OffspringRecord(
         generation=0,
         slot=slot,
@@ -69,7 +69,7 @@ def initial_member(slot: int, agent: EvolvableAlgorithm) -> OffspringRecord:
 
 
 def offspring_record(birth: Offspring, parent: MemberInfo, reason: str = "") -> OffspringRecord:
-    """The record of a birth that was carried out; `parent` is as it was before."""
+    """Return the record of offspring; `parent` is as it was before."""
     before = parent.genome
     return OffspringRecord(
         generation=birth.generation,

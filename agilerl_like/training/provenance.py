@@ -1,4 +1,4 @@
-"""Where a run comes from: when, by which command, and with which versions; the head of its config.yaml says it."""
+"""Date, command, versions and machine of a run, for the head of its config.yaml."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 PACKAGES = ("agilerl-like", "torch", "gymnasium", "numpy", "pettingzoo")
-"""Those on whose versions the numbers of a run depend."""
+"""Packages whose versions affect the results of a run."""
 
 
 def provenance(event: str) -> list[str]:
-    """Return lines of text: the event ("begun", "changed"), its date and the command, the versions, the machine."""
+    """Return lines with the event ("begun", "changed"), its date, the command, the versions and the machine."""
     command = shlex.join(sys.argv) if sys.argv[:1] != [""] else "an interactive session"
     versions = [f"{name} {found}" for name in PACKAGES for found in _version(name)]
     return [

@@ -1,7 +1,7 @@
-"""The members of a run, wherever they live: this process has some of them, and knows a few numbers of the others.
+"""A population sharded over processes: each trains its own members, and receives copies of others when needed.
 
-A slot is a member's place in the whole population; a process has a `Population` of its own slots' members, in the same
-order. Whoever needs a member that lives elsewhere (as a parent, or to write it to the disk) is sent a copy.
+A slot is a member's index in the whole population. A process has a population of its own slots' members, in their
+order. Parents of offspring on another process, and members to be saved, are sent as copies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class MemberInfo(NamedTuple):
-    """What evolution must know of a member; all processes know it of all."""
+    """What evolution needs to know of a member; all processes have it of all members."""
 
     uid: int
     fitness: float
@@ -39,27 +39,27 @@ class MemberInfo(NamedTuple):
 
     @classmethod
     def of(cls, agent: EvolvableAlgorithm) -> MemberInfo:
-        """The card of a member as it is now."""
+        """Return the info of a member as it is now."""
         return cls(agent.index, agent.fitness[-1] if agent.fitness else math.nan, agent.genome, agent.hp_config)
 
 
 class LocalState(NamedTuple):
-    """What members have that cannot be sent: functions, and the code of networks of the user's own."""
+    """What cannot be sent with an agent: mutation hooks, and the code of custom networks."""
 
     hooks: tuple[Callable[[Any], None], ...]
     networks: CustomSpec | None
 
     @classmethod
     def of(cls, population: BasePopulation | None) -> LocalState:
-        """What the members of a population have of it: all the same."""
+        """Return the local state of a population, which all its members share."""
         first = None if population is None else population[0]
         return cls((), None) if first is None else cls(first.mutation_hooks, first.custom_networks)
 
     def deserialize(self, serialized: SerializedAgent, device: torch.device) -> EvolvableAlgorithm:
-        """The agent that a parcel was made of, with it."""
-        kind = class_by_name(serialized.document["algorithm"], "parcel")
+        """Build an agent from its serialized form and this state."""
+        kind = class_by_name(serialized.document["algorithm"], "agent")
         agent = kind.from_documents(
-            serialized.document, serialized.tensors, device=device, where="parcel", networks=self.networks
+            serialized.document, serialized.tensors, device=device, where="agent", networks=self.networks
         )
         for hook in self.hooks:
             agent.register_mutation_hook(hook)
@@ -67,17 +67,13 @@ class LocalState(NamedTuple):
 
 
 class ShardedPopulation:
-    """All members of a run; `population` are those that this process has, in the slots of its `shard`."""
+    """All members of a run; `population` are those of this process, in the slots of its `shard`."""
 
     def __init__(
         self, process_group: ProcessGroup, shards: Sequence[Shard], population: BasePopulation, local_state: LocalState
     ) -> None:
-        self.process_group, self.shards, self.population, self._local_state = (
-            process_group,
-            tuple(shards),
-            population,
-            local_state,
-        )
+        self.process_group, self.shards = process_group, tuple(shards)
+        self.population, self._local_state = population, local_state
         self.size = 1 + max(slot for shard in self.shards for slot in shard.slots)
         population.join(process_group.gradient_sync(self.shards))
 
@@ -89,9 +85,7 @@ class ShardedPopulation:
         population: BasePopulation | None,
         local_state: LocalState,
     ) -> ShardedPopulation:
-        """Deal out the main process's population, as its agents are now.
-
-        `local_state` is what each process must have by itself.
+        """Shard the main process's population.
 
         Raises:
             ConfigurationError: the main process has no population.
@@ -99,54 +93,44 @@ class ShardedPopulation:
         if process_group.size == 1 and population is not None:
             return cls(process_group, shard_members([None] * len(population), 1), population, local_state)
         agents = [] if population is None else list(population)
-        serialized_agents = (
-            [SerializedAgent(*agent.to_documents()) for agent in agents] if process_group.is_main else []
-        )
-        kinds = process_group.broadcast([serialized.document["architecture"] for serialized in serialized_agents])
+        serialized = [SerializedAgent(*agent.to_documents()) for agent in agents] if process_group.is_main else []
+        kinds = process_group.broadcast([one.document["architecture"] for one in serialized])
         device = process_group.broadcast("" if population is None else population.device.type)
         shards = shard_members(kinds, process_group.size)
-        at_first = [Shard(tuple(range(len(kinds)))), *(Shard(()) for _ in shards[1:])]
-        arrived = process_group.send_recv(
-            plan_transfers(_needed_by_rank(shards), at_first), serialized_agents.__getitem__
-        )
-        own = [
-            arrived[slot] if slot in arrived else serialized_agents[slot] for slot in shards[process_group.rank].slots
-        ]
-        its_device = process_group.device(torch.device(device))
-        return cls(
-            process_group,
-            shards,
-            kind([local_state.deserialize(serialized, its_device) for serialized in own]),
-            local_state,
-        )
+        unsharded = [Shard(tuple(range(len(kinds)))), *(Shard(()) for _ in shards[1:])]
+        received = process_group.send_recv(plan_transfers(_needed_by_rank(shards), unsharded), serialized.__getitem__)
+        own = [received[slot] if slot in received else serialized[slot] for slot in shards[process_group.rank].slots]
+        local_device = process_group.device(torch.device(device))
+        local = kind([local_state.deserialize(one, local_device) for one in own])
+        return cls(process_group, shards, local, local_state)
 
     @property
     def shard(self) -> Shard:
-        """What this process has."""
+        """The shard of this process."""
         return self.shards[self.process_group.rank]
 
     @property
     def first(self) -> EvolvableAlgorithm:
-        """One that is here; all have the same kind, spaces and run seed."""
+        """A member of this process; all members have the same class, spaces and run seed."""
         return self.population[0]
 
     def local_members(self) -> dict[int, EvolvableAlgorithm]:
-        """The members that are here, by slot."""
+        """Return the members of this process, by slot."""
         return dict(zip(self.shard.slots, self.population, strict=True))
 
-    # -- what all know
+    # -- information of all members
 
     def all_gather_by_slot(
         self, own: Iterable[T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]
     ) -> list[T]:
-        """What is to be said of the members, slot by slot; each process says it of its own."""
+        """Return a value for each slot; `own` are those of this process's members, in their order."""
         gathered = self.process_group.all_gather_dict(
             dict(zip(self.shard.slots, own, strict=True)), encode=encode, decode=decode
         )
         return [gathered[slot] for slot in range(self.size)]
 
     def member_infos(self) -> list[MemberInfo]:
-        """What evolution must know, slot by slot."""
+        """Return the info of all members, by slot."""
         return self.all_gather_by_slot(
             map(MemberInfo.of, self.population), encode=self._info_to_json, decode=self._info_from_json
         )
@@ -158,52 +142,47 @@ class ShardedPopulation:
         uid, fitness, genome, hp_config = data
         return MemberInfo(uid, fitness, self.first.genome_from_json(genome), HyperparameterConfig.from_json(hp_config))
 
-    # -- births
+    # -- evolution
 
-    def evolve(self, births: Sequence[Offspring]) -> list[Offspring]:
-        """Carry out births, one a slot; return them with what was really done."""
-        parents = self.local_members() | self.fetch(
-            (births[slot].parent_slot, rank) for slot, rank in _needed_by_rank(self.shards)
-        )
-        done = self.population.evolve([births[slot] for slot in self.shard.slots], parents)
+    def evolve(self, planned: Sequence[Offspring]) -> list[Offspring]:
+        """Carry out evolution, one offspring a slot; return what was done."""
+        needed = [(planned[slot].parent_slot, rank) for slot, rank in _needed_by_rank(self.shards)]
+        parents = self.local_members() | self.fetch(needed)
+        done = self.population.evolve([planned[slot] for slot in self.shard.slots], parents)
 
-        def encode(birth: Offspring) -> Any:
-            mutations = [change.to_json() for change in birth.mutations]
-            return [birth.slot, mutations, self.first.genome_to_json(birth.genome)]
+        def encode(offspring: Offspring) -> Any:
+            mutations = [mutation.to_json() for mutation in offspring.mutations]
+            return [offspring.slot, mutations, self.first.genome_to_json(offspring.genome)]
 
         def decode(data: Any) -> Offspring:
             slot, mutations, genome = data
-            its_genome = self.first.genome_from_json(genome)
-            return replace(births[slot], genome=its_genome, mutations=tuple(map(Mutation.from_json, mutations)))
+            mutations = tuple(map(Mutation.from_json, mutations))
+            return replace(planned[slot], genome=self.first.genome_from_json(genome), mutations=mutations)
 
         return self.all_gather_by_slot(done, encode=encode, decode=decode)
 
     def fetch(self, wanted: Iterable[tuple[int, int]]) -> dict[int, EvolvableAlgorithm]:
-        """Let members travel; `wanted` names (slot, rank) for all processes alike. Returns those that came here."""
-        arrived = self.process_group.send_recv(plan_transfers(wanted, self.shards), self.serialize)
-        return {slot: self.deserialize(serialized) for slot, serialized in arrived.items()}
+        """Transfer members to ranks; `wanted` are (slot, rank), the same on all processes. Return those received."""
+        received = self.process_group.send_recv(plan_transfers(wanted, self.shards), self.serialize)
+        return {slot: self.deserialize(serialized) for slot, serialized in received.items()}
 
     def owner_rank(self, slot: int) -> int:
-        """The first process that has a member."""
+        """Return the first rank that has a member."""
         return next(rank for rank, shard in enumerate(self.shards) if slot in shard.slots)
 
     def broadcast_agents(self, source: int, agents: Sequence[EvolvableAlgorithm | None]) -> list[EvolvableAlgorithm]:
-        """What one process has, on every process; the others say nothing but how many these are."""
-        transfers = [
-            Transfer(i, source, rank)
-            for i in range(len(agents))
-            for rank in range(self.process_group.size)
-            if rank != source
-        ]
-        arrived = self.process_group.send_recv(
+        """Return agents of rank `source` on every process; the other processes pass as many Nones."""
+        others = [rank for rank in range(self.process_group.size) if rank != source]
+        transfers = [Transfer(i, source, rank) for i in range(len(agents)) for rank in others]
+        received = self.process_group.send_recv(
             transfers, lambda i: SerializedAgent(*_require_agent(agents[i]).to_documents())
         )
         return [
-            self.deserialize(arrived[i]) if i in arrived else _require_agent(agent) for i, agent in enumerate(agents)
+            self.deserialize(received[i]) if i in received else _require_agent(agents[i]) for i in range(len(agents))
         ]
 
     def rebalance(self) -> None:
-        """Let alike members meet; to be done where nobody has an episode to lose."""
+        """Shard anew, so that members of equal architecture are on one process; the envs must be reset afterwards."""
         kinds = self.all_gather_by_slot(
             [agent.architecture.to_config() for agent in self.population], encode=dict, decode=dict
         )
@@ -213,22 +192,21 @@ class ShardedPopulation:
         fitness = self.all_gather_by_slot(self.population.fitness, encode=float, decode=float)
         agents = self.local_members() | self.fetch(_needed_by_rank(after))
         self.shards = after
-        self.population.reset_noise()  # everybody draws anew after this, whether or not they have moved
+        self.population.reset_noise()  # of all members, so that it does not depend on which have moved
         self.population.set_members([agents[slot] for slot in self.shard.slots])
         self.population.fitness = [fitness[slot] for slot in self.shard.slots]
 
-    # -- all of them in one place
+    # -- the whole population
 
     def gather_to_main(self) -> list[SerializedAgent]:
-        """Every member, on the main process; others get nothing."""
-        arrived = self.process_group.send_recv(
-            plan_transfers(((slot, 0) for slot in range(self.size)), self.shards), self.serialize
-        )
+        """Return all members on the main process, nothing on others."""
+        transfers = plan_transfers(((slot, 0) for slot in range(self.size)), self.shards)
+        received = self.process_group.send_recv(transfers, self.serialize)
         own = {slot: self.serialize(slot) for slot in self.shard.slots} if self.process_group.is_main else {}
-        return [serialized for _, serialized in sorted((own | arrived).items())]
+        return [serialized for _, serialized in sorted((own | received).items())]
 
     def gather_all(self) -> BasePopulation:
-        """Every member, on every process."""
+        """Return all members, on every process."""
         if self.process_group.size == 1:
             return self.population
         everywhere = [(slot, rank) for slot in range(self.size) for rank in range(self.process_group.size)]
@@ -236,17 +214,17 @@ class ShardedPopulation:
         return type(self.population)([agents[slot] for slot in range(self.size)])
 
     def serialize(self, slot: int) -> SerializedAgent:
-        """A member that is here, ready to travel."""
+        """Serialize a member of this process."""
         return SerializedAgent(*self.local_members()[slot].to_documents())
 
     def deserialize(self, serialized: SerializedAgent) -> EvolvableAlgorithm:
-        """A member that has arrived."""
+        """Build a received member."""
         return self._local_state.deserialize(serialized, self.first.device)
 
 
 def _require_agent(agent: EvolvableAlgorithm | None) -> EvolvableAlgorithm:
     if agent is None:
-        raise RuntimeError("an agent is elsewhere")
+        raise RuntimeError("the agent is on another process")
     return agent
 
 

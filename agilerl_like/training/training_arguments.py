@@ -1,4 +1,4 @@
-"""What a run is asked to do and where it writes: plain, validated data."""
+"""The arguments of a run and its output paths, validated."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ Fitness = Literal["return", "rating"]
 
 @dataclass(frozen=True)
 class TrainingArguments:
-    """How long a run trains, and when it looks. Steps are env steps of one member."""
+    """How long a run trains, and how it evaluates. Steps are env steps of one member."""
 
     max_steps: int = 1_000_000
     """Env steps of each member in the whole run."""
     evo_steps: int = 10_000
-    """Env steps of each member between evaluations, and so in one generation."""
+    """Env steps of each member in one generation."""
     eval_loop: int = 5
-    """Evaluation episodes of each member at the end of a generation."""
+    """Evaluation episodes of each member after a generation."""
     eval_steps: int | None = None
-    """Longest evaluation episode; None: as long as the env lets it."""
+    """Maximum length of an evaluation episode; None: the env's own limit."""
     target: float | None = None
     """Stop when the best agent's mean return on fresh episodes reaches this."""
     fitness: Fitness = "return"
-    """What selection goes by: the mean return of a member's evaluation, or for teams whose groups play against each
-    other a "rating" from games against those who were best before; 1000 is the first of the founders."""
+    """What selection compares: the mean return, or for teams whose groups play against each other a "rating" from games
+    against the best teams of earlier generations; the first initial team has 1000."""
     checkpoint: int | None = None
-    """Env steps of each member between checkpoints; None: ten in a run, at least five generations apart. Where one is
-    due envs begin anew, and what was collected since the last update is lost."""
+    """Env steps of each member between checkpoints; None: ten in a run, at least five generations apart. At a
+    checkpoint the envs are reset, and incomplete rollouts are discarded."""
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps", "checkpoint"):
@@ -49,22 +49,22 @@ class TrainingArguments:
         return self.checkpoint or max(-(-self.max_steps // 10), 5 * self.evo_steps)
 
     def vector_steps(self, num_envs: int) -> int:
-        """Steps of each env in the whole run, of so many for each member."""
+        """Return the vector steps of the whole run."""
         return self.max_steps // num_envs
 
 
 @dataclass(frozen=True)
 class OutputPaths:
-    """Where a run writes; None: not at all. Paths are made absolute, for environments may change the working folder."""
+    """Where a run writes; None: nowhere. Paths are made absolute, because an env may change the working directory."""
 
     run_dir: Path | None = None
     """metrics.csv, lineage.jsonl, `checkpoints/`, the last population (`population/`) and the best agent (`best/`)."""
     checkpoint_path: Path | None = None
-    """Where populations are saved besides."""
+    """Where populations are saved, too."""
     overwrite_checkpoints: bool = False
     """Keep only the newest of those."""
     elite_path: Path | None = None
-    """Where the best agent of the run is saved as well."""
+    """Where the best agent of the run is saved, too."""
     overwrite: bool = False
     """Remove the files of an earlier run in `run_dir` first."""
     cwd: Path = field(default_factory=Path.cwd)
@@ -78,12 +78,12 @@ class OutputPaths:
 
     @property
     def display_path(self) -> Path | None:
-        """The one place that a person is told of."""
+        """The path to show to the user."""
         path = self.run_dir or self.checkpoint_path or self.elite_path
         return path.relative_to(self.cwd) if path and path.is_relative_to(self.cwd) else path
 
     def populations(self, steps: int, *, last: bool) -> list[Path]:
-        """Where the population is written after so many env steps of each member."""
+        """Return where to save the population after so many env steps of each member."""
         paths = [self.run_dir / "population"] if self.run_dir is not None and last else []
         if self.checkpoint_path is not None:
             suffix = "" if self.overwrite_checkpoints else f"-{steps}"
@@ -91,6 +91,6 @@ class OutputPaths:
         return paths
 
     def best_agent_paths(self) -> list[Path]:
-        """Where the best agent of the run is written."""
+        """Return where to save the best agent."""
         paths = [] if self.run_dir is None else [self.run_dir / "best"]
         return paths if self.elite_path is None else [*paths, self.elite_path]
