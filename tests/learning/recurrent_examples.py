@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from cohort_examples import DISCRETE, OBSERVATIONS
+from learner_examples import DISCRETE, OBSERVATIONS
 from torch import Tensor
 
 from agilerl_like.envs.spaces import ObservationEncoder

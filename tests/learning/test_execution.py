@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 import torch
-from cohort_examples import BOX, DISCRETE, SPEC, builder, member, rollout_of, shuffle_of, values_of
 from gymnasium.spaces import MultiBinary, MultiDiscrete
+from learner_examples import BOX, DISCRETE, SPEC, builder, member, rollout_of, shuffle_of, values_of
 
 from agilerl_like.learning import execution
 from agilerl_like.learning.execution import Execution

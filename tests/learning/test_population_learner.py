@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cohort_examples import BOX, DIFFERENT, DISCRETE, STATE, member, only, pick, rollout_of, shuffle_of, values_of
+from learner_examples import BOX, DIFFERENT, DISCRETE, STATE, member, only, pick, rollout_of, shuffle_of, values_of
 
 from agilerl_like.learning.advantages import next_values
 from agilerl_like.learning.population_learner import PopulationLearner

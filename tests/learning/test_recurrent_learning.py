@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
-from cohort_examples import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learner_examples import (
     BOX,
     DIFFERENT,
     DISCRETE,
@@ -18,9 +20,7 @@ from cohort_examples import (
     shuffle_of,
     values_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from memory_examples import judge, network_of, spec_of, walk, world_of
+from recurrent_examples import judge, network_of, spec_of, walk, world_of
 
 from agilerl_like.learning.advantages import compute_advantages
 from agilerl_like.learning.optimizer import Adam

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from cohort_examples import values_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from memory_examples import judge, network_of, spec_of, think, walk, world_of
+from learner_examples import values_of
+from recurrent_examples import judge, network_of, spec_of, think, walk, world_of
 
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.ppo_update import PPOUpdate

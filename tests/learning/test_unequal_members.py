@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
-from cohort_examples import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learner_examples import (
     BOX,
     DIFFERENT,
     DISCRETE,
@@ -17,8 +19,6 @@ from cohort_examples import (
     shuffle_of,
     values_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from agilerl_like.learning.population_learner import PopulationLearner
 from agilerl_like.learning.stack_planner import FIXED_WORK, Member, plan_stacks
