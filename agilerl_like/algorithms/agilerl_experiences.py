@@ -25,14 +25,14 @@ def as_rollout(
     encode: Callable[[Any], Tensor],
     distribution: ActionDistribution,
     *,
-    remembered: Callable[[Tensor], Tensor],
+    hidden_state_before: Callable[[Tensor], Tensor],
     action_masks: Sequence[Any] | None = None,
     acting: Sequence[Any] | None = None,
 ) -> tuple[Rollout, Precomputed]:
     """Return the rollout `[T, 1, E, …]` of one agent, and what its loop measured itself.
 
     `dones[t]` says that step t *begins* an episode, so step t - 1 ended one. One flag cannot tell a time limit from an
-    end; every end counts as a termination. `remembered` gives what the agent remembered before the first step
+    end; every end counts as a termination. `hidden_state_before` gives what the agent remembered before the first step
     `[E, M, K, H]`, and is told `dones[0]` `[E]`. `acting` is a list over time of flags `[E]`: rows where it is False
     took no action, are excluded from the update, and may hold NaN; the step before such a row ends an episode.
 
@@ -49,20 +49,20 @@ def as_rollout(
             raise ConfigurationError(f"experiences: {name} has {len(part)} steps; states has {steps}")
     if steps == 0:
         raise ConfigurationError("experiences: states has no steps; at least one is needed")
-    there = None if acting is None else _acting(acting, (steps, np.size(rewards[0])))
+    present = None if acting is None else _acting_flags(acting, (steps, np.size(rewards[0])))
     if acting is not None:
-        states = [_without_absent(state, flags) for state, flags in zip(states, acting, strict=True)]
-        actions = [_without_absent(row, flags) for row, flags in zip(actions, acting, strict=True)]
+        states = [_zero_absent_rows(state, flags) for state, flags in zip(states, acting, strict=True)]
+        actions = [_zero_absent_rows(row, flags) for row, flags in zip(actions, acting, strict=True)]
         next_state = tree_map(np.nan_to_num, next_state)
     observations = torch.stack([encode(state) for state in states]).unsqueeze(1)  # [T, 1, E, D]
     shape, device = (steps, observations.shape[2]), observations.device
 
     def numbers(name: str, part: Sequence[Any]) -> Tensor:
-        return torch.from_numpy(_numbers(name, part, shape, there)).to(device).unsqueeze(1)  # [T, 1, E]
+        return torch.from_numpy(_float_array(name, part, shape, present)).to(device).unsqueeze(1)  # [T, 1, E]
 
     raw = torch.stack([distribution.from_env(np.asarray(row)) for row in actions]).to(device).unsqueeze(1)
     ended = numbers("dones", [*dones[1:], next_done])
-    valid = torch.ones_like(ended) if there is None else torch.from_numpy(there).to(ended).unsqueeze(1)
+    valid = torch.ones_like(ended) if present is None else torch.from_numpy(present).to(ended).unsqueeze(1)
     ended[:-1] = torch.maximum(ended[:-1], valid[:-1] * (1 - valid[1:]))  # nothing is known of what a pause led to
     rollout = Rollout(
         observations=observations,
@@ -73,8 +73,10 @@ def as_rollout(
         valid=valid,
         next_observations=encode(next_state).unsqueeze(0),
         final_observations=FinalObservations.none(observations),
-        masks=None if action_masks is None else _flags(action_masks, shape).to(device).unsqueeze(1),
-        state=remembered(torch.from_numpy(_numbers("dones", dones[:1], (1, shape[1]))[0]).to(device)).unsqueeze(0),
+        masks=None if action_masks is None else _mask_tensor(action_masks, shape).to(device).unsqueeze(1),
+        state=hidden_state_before(
+            torch.from_numpy(_float_array("dones", dones[:1], (1, shape[1]))[0]).to(device)
+        ).unsqueeze(0),
     )
     precomputed = Precomputed(
         old_log_probs=numbers("log_probs", log_probs), old_values=numbers("values", values), batch_size=ended.shape
@@ -82,7 +84,7 @@ def as_rollout(
     return rollout, precomputed
 
 
-def _acting(acting: Sequence[Any], shape: tuple[int, int]) -> np.ndarray:
+def _acting_flags(acting: Sequence[Any], shape: tuple[int, int]) -> np.ndarray:
     array = np.stack([np.asarray(row, dtype=np.bool_).reshape(-1) for row in acting])
     if array.shape != shape:
         raise ConfigurationError(f"experiences: acting has shape {array.shape}; allowed is {shape}")
@@ -91,7 +93,7 @@ def _acting(acting: Sequence[Any], shape: tuple[int, int]) -> np.ndarray:
     return array
 
 
-def _without_absent(rows: Any, acting: Any) -> Any:
+def _zero_absent_rows(rows: Any, acting: Any) -> Any:
     """The same tree of arrays `[E, …]`, with 0 for NaN in the rows that did not act."""
     absent = ~np.asarray(acting, dtype=np.bool_).reshape(-1)
 
@@ -104,19 +106,21 @@ def _without_absent(rows: Any, acting: Any) -> Any:
     return tree_map(cleaned, rows)
 
 
-def _flags(masks: Sequence[Any], shape: tuple[int, int]) -> Tensor:
+def _mask_tensor(masks: Sequence[Any], shape: tuple[int, int]) -> Tensor:
     array = np.stack([np.asarray(row, dtype=np.bool_) for row in masks])
     if array.ndim != 3 or array.shape[:2] != shape:
         raise ConfigurationError(f"experiences: action_masks has shape {array.shape}; allowed is {(*shape, 'choices')}")
     return torch.from_numpy(array)
 
 
-def _numbers(name: str, part: Sequence[Any], shape: tuple[int, int], there: np.ndarray | None = None) -> np.ndarray:
+def _float_array(
+    name: str, part: Sequence[Any], shape: tuple[int, int], present: np.ndarray | None = None
+) -> np.ndarray:
     array = np.stack([np.asarray(row, dtype=np.float32).reshape(-1) for row in part])
     if array.shape != shape:
         raise ConfigurationError(f"experiences: {name} has shape {array.shape}; allowed is {shape}")
-    if there is not None:  # the flags of a step are those of the step before, which may have been taken
-        array = np.nan_to_num(array) if name == "dones" else np.where(there, array, np.float32(0))
+    if present is not None:  # the flags of a step are those of the step before, which may have been taken
+        array = np.nan_to_num(array) if name == "dones" else np.where(present, array, np.float32(0))
     if not np.isfinite(array).all():
         found = array[~np.isfinite(array)][0]
         raise ConfigurationError(f"experiences: {name} holds {found}; allowed are finite numbers")

@@ -18,7 +18,7 @@ from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.vec_adapter import check_finite_array
 from agilerl_like.errors import EnvStepError
 
-ENDLESS = 10_000
+LONG_EPISODE = 10_000
 """Steps after which episodes that go on are named by a warning, unless a number of steps cuts them."""
 
 
@@ -26,7 +26,7 @@ class EvaluationStopped(Exception):
     """An evaluation was asked to stop before its episodes had ended, so it has no result."""
 
 
-def never() -> bool:
+def never_stop() -> bool:
     """Return False: no one asks to stop."""
     return False
 
@@ -38,7 +38,7 @@ class EpisodeGuard:
     """
 
     def __init__(self, env: Any, members: int, *, is_cut: bool, should_stop: Callable[[], bool]) -> None:
-        self._env, self._members, self._is_cut, self._asked_to_stop = env, members, is_cut, should_stop
+        self._env, self._members, self._is_cut, self._should_stop = env, members, is_cut, should_stop
         self._sum: Any = 0.0
         self._steps = 0
 
@@ -46,15 +46,15 @@ class EpisodeGuard:
         """Take what a reset or a step returned, by name, as trees of arrays `[N, …]`.
 
         Raises:
-            EnvStepError: an array of numpy holds NaN or infinity; those of torch are checked by `goes_on`.
+            EnvStepError: an array of numpy holds NaN or infinity; those of torch are checked by `any_playing`.
         """
         for name, tree in arrays.items():
             if isinstance(self._env.array_backend, NumpyBackend):
-                check_finite_array(name, tree, self._called)
+                check_finite_array(name, tree, self._describe_row)
             else:
                 tree_map(self._add, tree)
 
-    def goes_on(self, playing: Any) -> bool:
+    def any_playing(self, playing: Any) -> bool:
         """Return whether any row plays on; of tensors this waits for their device, once.
 
         Raises:
@@ -76,12 +76,12 @@ class EpisodeGuard:
         Raises:
             EvaluationStopped: the evaluation was asked to stop.
         """
-        if self._asked_to_stop():
+        if self._should_stop():
             raise EvaluationStopped
         self._steps += 1
-        if self._steps == ENDLESS and not self._is_cut and (count := playing()):
+        if self._steps == LONG_EPISODE and not self._is_cut and (count := playing()):
             warnings.warn(
-                f"{env_name_of(self._env.env)}: {count} episodes of an evaluation have not ended after {ENDLESS} steps; "
+                f"{env_name_of(self._env.env)}: {count} episodes of an evaluation have not ended after {LONG_EPISODE} steps; "
                 "eval_steps (max_steps of test) cuts episodes, or the environment needs a time limit",
                 RuntimeWarning,
                 stacklevel=2,
@@ -91,7 +91,7 @@ class EpisodeGuard:
         if part.is_floating_point():
             self._sum = self._sum + part.sum(dtype=torch.float64)
 
-    def _called(self, row: int) -> str:
+    def _describe_row(self, row: int) -> str:
         member, env = divmod(row, self._env.num_envs // self._members)
         its = f"member {member}, env {env} of its own" if self._members > 1 else f"env {row}"
         return f"{env_name_of(self._env.env)}, {its}, in evaluation"

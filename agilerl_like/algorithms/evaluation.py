@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.algorithms.episode_guard import EpisodeGuard, never
+from agilerl_like.algorithms.episode_guard import EpisodeGuard, never_stop
 from agilerl_like.envs.array_backend import ArrayBackend, NumpyBackend
 from agilerl_like.envs.distinct_envs import num_distinct_envs, round_up_to_sets
 from agilerl_like.envs.spaces import ObservationEncoder
@@ -186,7 +186,7 @@ def evaluate(
     members: int,
     max_steps: int | None = None,
     with_infos: bool = False,
-    should_stop: Callable[[], bool] = never,
+    should_stop: Callable[[], bool] = never_stop,
 ) -> Episodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's rows.
 
@@ -273,7 +273,7 @@ def _play_round(
         if max_steps is not None:
             playing = playing & (lengths < max_steps)
         infos.note(before & ~playing, ended)
-        if step % check_every == 0 and not guard.goes_on(playing):
+        if step % check_every == 0 and not guard.any_playing(playing):
             break
     found = np.stack([backend.to_numpy(total) for total in returns]), *map(backend.to_numpy, (lengths, lost))
     return tuple(x.reshape(*x.shape[:-1], members, envs)[..., : len(seeds)] for x in (*found, infos.of(env.num_envs)))

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.algorithms.episode_guard import never
+from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
 from agilerl_like.errors import CheckpointError, ConfigurationError
@@ -226,7 +226,7 @@ class EvolvableAlgorithm(ABC):
         max_steps: int | None = None,
         *,
         with_infos: bool = False,
-        should_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never_stop,
     ) -> Episodes:
         """Run one episode for each seed, without exploration."""
         self.check_env(env)

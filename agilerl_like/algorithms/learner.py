@@ -607,7 +607,7 @@ class Learner:
             experiences,
             self.encode,
             self.distribution,
-            remembered=lambda starts: self._state_before_rollout(hidden_state, starts),
+            hidden_state_before=lambda starts: self._state_before_rollout(hidden_state, starts),
             action_masks=action_masks,
             acting=acting,
         )

@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from agilerl_like.algorithms.episode_guard import never
+from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import AlgorithmT, EvolvableAlgorithm, class_by_name
 from agilerl_like.algorithms.learner import custom_spec
@@ -179,7 +179,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         seeds: Sequence[int],
         max_steps: int | None = None,
         *,
-        should_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never_stop,
     ) -> Episodes:
         """Run one episode for each seed and each member, without exploration.
 

@@ -27,9 +27,9 @@ from agilerl_like.storage.safe_folder import LazyTensors
 
 MAX_COUNT = 2**128
 """What no counter reaches."""
-MAX_EXTENT = 2**23
+MAX_SPACE_BYTES = 2**23
 """Bytes of an observation, in float32, of a space that is read from a file: a frame of 1448 x 1448."""
-PART = 4000
+SUBSPACE_BYTES = 4000
 """Bytes that cost as much as one more part of a space."""
 
 
@@ -76,7 +76,7 @@ def read_flag(document: Mapping[str, Any], name: str, *, older: bool) -> bool:
 
 def read_count(document: Mapping[str, Any], name: str) -> int:
     """A counter of a saved document; ValueError if it is something else."""
-    return whole(name, document[name])
+    return check_count(name, document[name])
 
 
 class History(NamedTuple):
@@ -98,7 +98,7 @@ def read_history(document: Mapping[str, Any]) -> History:
         mut=read_text(document, "mut"),
         fitness=read_floats(document, "fitness"),  # what selection compares
         scores=read_test_entries(document, "scores"),
-        steps=[whole("steps", entry) for entry in document["steps"]] or [0],
+        steps=[check_count("steps", entry) for entry in document["steps"]] or [0],
     )
 
 
@@ -127,7 +127,7 @@ def read_floats(document: Mapping[str, Any], name: str) -> list[float]:
     return [float(entry) for entry in entries]
 
 
-def whole(name: str, value: Any) -> int:
+def check_count(name: str, value: Any) -> int:
     """A counter, which is called so; ValueError if it is something else."""
     if type(value) is not int or not 0 <= value < MAX_COUNT:
         raise ValueError(f"{name}={value!r:.100} must be a whole number of at least 0")
@@ -164,7 +164,7 @@ def read_agent(path: str | os.PathLike[str]) -> tuple[Any, Mapping[str, Tensor]]
     Raises:
         CheckpointError: as `safe_folder.read_folder`.
     """
-    folder, kind = _saved(Path(path), "agent", BEST)
+    folder, kind = _locate(Path(path), "agent", BEST)
     name = "champion" if kind == "checkpoint" else "agent"
     documents, tensors = safe_folder.read_folder(folder, kind)
     return documents.get(name), tensors.get(name, {})
@@ -178,10 +178,10 @@ def read_population(
     Raises:
         CheckpointError: as `safe_folder.read_folder`.
     """
-    return safe_folder.read_folder(*_saved(Path(path), "population", POPULATION))
+    return safe_folder.read_folder(*_locate(Path(path), "population", POPULATION))
 
 
-def _saved(path: Path, kind: str, place: str) -> tuple[Path, str]:
+def _locate(path: Path, kind: str, place: str) -> tuple[Path, str]:
     """The folder to be read, and as what: a checkpoint has everything, a run's folder has it at a place of its own."""
     if (path / safe_folder.MANIFEST).exists():
         return path, "checkpoint" if safe_folder.folder_kind(path) == "checkpoint" else kind
@@ -194,8 +194,8 @@ def _saved(path: Path, kind: str, place: str) -> tuple[Path, str]:
 
 def read_space(data: Mapping[str, Any]) -> gymnasium.Space:
     """Read a space, unless it is beyond all learning: a few characters can describe a terabyte."""
-    if _extent(data) > MAX_EXTENT:
-        raise ValueError(f"space={str(data)[:100]} is too large; allowed are {MAX_EXTENT} bytes")
+    if _space_bytes(data) > MAX_SPACE_BYTES:
+        raise ValueError(f"space={str(data)[:100]} is too large; allowed are {MAX_SPACE_BYTES} bytes")
     return space_from_json(data)
 
 
@@ -203,17 +203,17 @@ def read_spaces(described: Iterable[Mapping[str, Any]]) -> list[gymnasium.Space]
     """Read the spaces of a team: one and the same where they are alike, and together no larger than one might be."""
     told = [(json.dumps(data, sort_keys=True), data) for data in described]
     distinct = dict(told)
-    if _extent({"type": "Tuple", "spaces": [*distinct.values()]}) > MAX_EXTENT:
-        raise ValueError(f"{len(distinct)} spaces are too large together; allowed are {MAX_EXTENT} bytes")
+    if _space_bytes({"type": "Tuple", "spaces": [*distinct.values()]}) > MAX_SPACE_BYTES:
+        raise ValueError(f"{len(distinct)} spaces are too large together; allowed are {MAX_SPACE_BYTES} bytes")
     read = {text: space_from_json(data) for text, data in distinct.items()}
     return [read[text] for text, _ in told]
 
 
-def _extent(data: Mapping[str, Any]) -> int:
+def _space_bytes(data: Mapping[str, Any]) -> int:
     """About how many bytes an observation of a described space is, and what its parts take by themselves."""
     if data["type"] in ("Dict", "Tuple"):
         parts = data["spaces"] if data["type"] == "Tuple" else [part for _, part in data["spaces"]]
-        return sum(PART + _extent(part) for part in parts)
+        return sum(SUBSPACE_BYTES + _space_bytes(part) for part in parts)
     sizes = np.ravel(np.asarray(data.get("shape", data.get("nvec", data.get("n"))), dtype=object)).tolist()
     if not all(type(size) is int for size in sizes):
         raise ValueError(f"space={str(data)[:100]} must have whole numbers for sizes")
@@ -223,7 +223,7 @@ def _extent(data: Mapping[str, Any]) -> int:
 # -- teams
 
 
-class StoredTeam(NamedTuple):
+class StoredGroups(NamedTuple):
     """Who is in a team, and what each of them sees and does."""
 
     groups: dict[str, tuple[str, ...]]
@@ -231,7 +231,7 @@ class StoredTeam(NamedTuple):
     action_spaces: dict[str, gymnasium.Space]
 
 
-def read_multi_agent_spec(document: Mapping[str, Any]) -> StoredTeam:
+def read_multi_agent_spec(document: Mapping[str, Any]) -> StoredGroups:
     """The book of a saved team; ValueError if it does not add up."""
     ids, listed, spaces = document["agent_ids"], document["groups"], document["spaces"]
     check_names("agent_ids", ids)
@@ -247,4 +247,4 @@ def read_multi_agent_spec(document: Mapping[str, Any]) -> StoredTeam:
     observed, acted = ({agent: by_group[home[agent]][part] for agent in ids} for part in (0, 1))
     if [*assign_groups(ids, home, observed, acted).items()] != [*groups.items()]:
         raise ValueError("groups are not in the order of their agents")
-    return StoredTeam(groups, observed, acted)
+    return StoredGroups(groups, observed, acted)

@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 
-from agilerl_like.algorithms.episode_guard import never
+from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
@@ -62,7 +62,7 @@ class EloEvaluator(Evaluator):
         seeds: Sequence[int],
         generation: int,
         *,
-        should_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never_stop,
     ) -> EvalResult:
         home = cast(MultiAgentPopulation | IPPO, players)
         opponents = self._sample_opponents(home.seed, generation)
@@ -104,7 +104,7 @@ class EloEvaluator(Evaluator):
         home: MultiAgentPopulation | IPPO,
         visitor: IPPO,
         seeds: Sequence[int],
-        should_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never_stop,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return scores `[P, K]` of all members on each seed (1 won, 0.5 drawn, 0 lost), and their env steps `[P]`."""
         members = len(home) if isinstance(home, MultiAgentPopulation) else 1

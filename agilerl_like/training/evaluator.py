@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from agilerl_like.algorithms.episode_guard import never
+from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.training.sharding import ShardedPopulation
@@ -60,7 +60,7 @@ class Evaluator:
         seeds: Sequence[int],
         generation: int,
         *,
-        should_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never_stop,
     ) -> EvalResult:
         """Evaluate members, or one; raises EvaluationStopped if `should_stop` returns True."""
         played = players.run_episodes(self.env, list(seeds), self.max_steps, should_stop=should_stop)

@@ -170,7 +170,7 @@ def test_dones_say_which_step_begins_an_episode():
         experiences,
         agent.learner.encode,
         agent.distribution,
-        remembered=lambda begins: torch.zeros(len(begins), 2, 0, 0),
+        hidden_state_before=lambda begins: torch.zeros(len(begins), 2, 0, 0),
     )
     assert rollout.ended[:, 0, 0].tolist() == [0, 1, 0, 1]
     assert precomputed.old_values.shape == (4, 1, 1)

@@ -407,18 +407,18 @@ def loop_by_hand(agent, seed=0, steps=STEPS, hidden=None, begins=None):
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_a_loop_by_hand_thinks_what_an_update_thinks_of_it(kind, goes_on):
+def test_a_loop_by_hand_thinks_what_an_update_thinks_of_it(kind, any_playing):
     agent = agent_of(normalize_observation=False, normalize_value=False, **kind)
     experiences, hidden = loop_by_hand(agent)
-    remembered = None
-    if goes_on:  # some envs are in the midst of an episode, others begin one
-        remembered = hidden
+    hidden_state_before = None
+    if any_playing:  # some envs are in the midst of an episode, others begin one
+        hidden_state_before = hidden
         experiences = experiences_of(agent, 1, hidden=hidden, begins=np.array([0.0, 1.0, 0.0, 0.0]))
     rollout, precomputed = as_rollout(
         experiences,
         agent.learner.encode,
         agent.distribution,
-        remembered=lambda begins: agent.learner._state_before_rollout(remembered, begins),
+        hidden_state_before=lambda begins: agent.learner._state_before_rollout(hidden_state_before, begins),
     )
     network, one = ParamStack.of([agent.clone().network]).module, torch.ones(1)
     batch, _ = compute_advantages(
