@@ -1,6 +1,6 @@
 """The loop that trains and evolves a population.
 
-What is named here is loaded when it is first asked for: agents by themselves need no PettingZoo.
+Names are loaded on first access: single agents need no PettingZoo.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainingArguments", "train_multi_agent_on_policy", "train_on_policy"]
 
-_HOMES = ("training_arguments", "on_policy", "multi_agent")  # where these names live, the lightest first
+_HOMES = ("training_arguments", "on_policy", "multi_agent")  # the modules of these names, the lightest first
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, _HOMES)

@@ -206,7 +206,7 @@ class CheckpointManager:
         """Consecutive saves that failed."""
 
     def save(self, run_state: RunState, *, last: bool = False, is_complete: bool = True) -> None:
-        """Write the best agent, the population if this is the last save, and a checkpoint if the generation is complete.
+        """Write the best agent; the population if this is the last save; a checkpoint if the generation is complete.
 
         The records reach the disk first: after a power cut they must not lack generations of a checkpoint. The
         checkpoint comes last, so a run whose checkpoint says that it has ended has written everything.
@@ -235,10 +235,9 @@ class CheckpointManager:
         progress = run_state.progress
         for path in self.output_paths.populations(progress.ticks * self.members.first.num_envs, last=last):
             yield lambda path=path: safe_folder.write_folder(path, "population", documents, tensors)
+        agent = {"agent": best.document}, {"agent": best.tensors}
         for path in self.output_paths.best_agent_paths():
-            yield lambda path=path: safe_folder.write_folder(
-                path, "agent", {"agent": best.document}, {"agent": best.tensors}
-            )
+            yield lambda path=path: safe_folder.write_folder(path, "agent", *agent)
         checkpoints = self.checkpoints
         if checkpoints is not None and is_complete:
             pool = [opponent.player.to_documents() for opponent in run_state.opponent_pool]

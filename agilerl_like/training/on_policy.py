@@ -72,51 +72,52 @@ def train_on_policy(
 ) -> tuple[Any, list[float]]:
     """Train a population, and evolve it if a selection strategy is given; return it and the fitness of its members.
 
-    The names are AgileRL's. `max_steps`, `evo_steps` and `checkpoint` are env steps of each member (see `Schedule`).
-    Without `mutation` the selected are cloned as they are; without `selection_strategy` (or `tournament`, the same)
-    nobody is selected. `fitness` says what selection goes by; "rating" is for teams.
+    The names are AgileRL's. `max_steps`, `evo_steps` and `checkpoint` are env steps of each member (see
+    `TrainingArguments`). Without `mutation` offspring are clones; without `selection_strategy` (or `tournament`, the
+    same) there is no evolution. `fitness` is what selection compares; "rating" is for teams.
 
-    `env` is where members train: one that can be made again (of `make_vect_envs`, `gymnasium.make_vec`, or a plain
-    sync or async vector env) is copied to as many rows for each member; the rows of any other are divided among the
-    members, and `eval_env` must say where they are tested. That one is copied likewise, to a row for each episode of a
-    test, if it can be made again. It may be `env` itself, whose training episodes then begin anew after every test.
+    `env` is where members train: an env that can be made again (of `make_vect_envs`, `gymnasium.make_vec`, or a plain
+    sync or async vector env) is copied, with as many rows for each member; the rows of any other are divided among the
+    members, and `eval_env` must be given. That one is copied likewise, with a row for each evaluation episode, if it
+    can be made again. It may be `env` itself, whose training episodes are then reset after every evaluation. An
+    `EnvSetup` in the place of an env makes the envs itself.
 
     `pop` is a population, a list of agents of one run seed, or one agent. `swap_channels` says that the env's images
-    have their channels behind, though the agents were made for them in front. A `Stage` in the place of an env says
-    itself how its envs are made.
+    have their channels last, though the agents were made for channels first.
 
-    The population that is returned is the last generation, as it was evaluated. Its `best` is the best agent of the
-    whole run: a copy of a member, confirmed on fresh episodes, whose last `fitness` is its mean return on these (see
-    `training/best_agent.py`). The summary, the picture, the trackers and `best/` name the same agent; `fittest` is the
-    best of the last generation.
+    The returned population is the last generation, as it was evaluated. Its `best` is the best agent of the whole run:
+    a copy of a member, confirmed on fresh episodes, whose last `fitness` is its mean return on these (see
+    `training/best_agent.py`). Summary, plot, trackers and `best/` name the same agent; `fittest` is the best member of
+    the last generation.
 
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
-    it nothing is written but what `checkpoint_path` and `save_elite` ask for. A folder that holds an earlier run is
-    refused, unless `overwrite` says that the files of that run are to be removed. With `checkpoint` and neither a
-    `run_dir` nor a `checkpoint_path`, populations are saved in the working directory, in folders that are named after
-    environment, algorithm and time, as AgileRL does. The elite is saved to `elite_path`,
-    which is the env's name and "-elite" if left out; to give one is to ask for it.
+    it only what `checkpoint_path` and `save_elite` ask for is written. A folder that holds an earlier run is refused,
+    unless `overwrite` says to remove that run's files. With `checkpoint` and neither a `run_dir` nor a
+    `checkpoint_path`, populations are saved in the working directory, in folders named after env, algorithm and time,
+    as AgileRL does. The elite is saved to `elite_path`, by default the env's name and "-elite", if that or `save_elite`
+    is given.
 
     `resume` is such a folder: training continues from its newest checkpoint as if it had never stopped (`pop` is then
-    needed only for networks of your own and hooks), in as many envs for each member as before; with none it begins. If
-    the run had ended, a larger `max_steps` continues it, or, if it had reached its target, a higher one or none; else
-    its population is returned as it is.
+    needed only for custom networks and hooks), with as many envs for each member as before; without a checkpoint the
+    run starts. A run that has ended continues with a larger `max_steps` or, if it had reached its target, a higher one
+    or none; else its population is returned.
 
     `processes` divides the members among so many processes of this machine, which are started here; a script then
     needs `if __name__ == "__main__":`. With an `accelerator` they are those that `accelerate launch` started. All of
-    them return the whole population; only the main one prints, logs and saves.
+    them return the whole population; only the main one prints, logs, saves and has callbacks.
 
-    `env_name` and `algo` are labels and inferred when left out; `init_hp` and `mut_p` are AgileRL's dictionaries for
-    its logs, recorded with the run's settings; `INIT_HP` and `MUT_P` are older names of theirs. `reporters` receive
-    the run's records. `trackers` are names of Accelerate's trackers ("mlflow", "trackio", …) or of registered ones, or
-    {"name": …, its options}. `wandb_api_key` is of its older releases and has nothing to do here, but with `wb` it is
-    refused: W&B looks for a key by itself.
+    `callbacks` receive the events of the run, and may stop it (see `reporting.Callback`); `reporters` receive its
+    records only. `trackers` are names of Accelerate's trackers ("mlflow", "trackio", …) or of registered ones, or
+    {"name": …, its options}. `env_name` and `algo` are labels and inferred when left out; `init_hp` and `mut_p` are
+    AgileRL's dictionaries for its logs, recorded with the run's settings; `INIT_HP` and `MUT_P` are their older names.
+    `wandb_api_key`, of older releases, is ignored, or refused with `wb`: W&B finds a key itself.
 
     Raises:
         ConfigurationError: before anything is trained.
         EnvStepError: the env returned a number that is not finite.
-        PopulationDivergedError: no member is left whose loss, weights and fitness are finite, and the run has no checkpoint of
-            its own to go back to, or has gone back already.
+        PopulationDivergedError: all members have diverged, and the run has no checkpoint of its own to restart from, or
+            has restarted already.
+        CallbackError: a callback raised an exception; the run was saved before.
     """
     if pop is None and resume is None:
         raise ConfigurationError("pop is missing: pass PPO.population(size=…, …)")
@@ -131,53 +132,34 @@ def train_on_policy(
     )
     if env_setup is None:
         raise ConfigurationError("env is missing: pass make_vect_envs(…)")
-    agents = [pop] if isinstance(pop, EvolvableAlgorithm) else pop
-    population = agents if agents is None or isinstance(agents, BasePopulation) else env_setup.population(agents)
-    if population is not None and not isinstance(population, env_setup.population):
-        raise ConfigurationError(
-            f"pop={type(population).__name__} of {population[0].algo} cannot act in {env_name_of(env_setup.vec_env)}; "
-            f"allowed are {env_setup.population.__name__}"
-        )
+    population = _population(pop, env_setup)
     if swap_channels:
         for agent in cast(Population, population or ()):
             agent.set_image_layout(env_setup.vec_env.single_observation_space, swap_channels=True)
-    if run_dir is not None and resume is not None and Path(run_dir) != Path(resume):
-        raise ConfigurationError(
-            f"resume={str(resume)!r} and run_dir={str(run_dir)!r} are two folders; pass one of them"
-        )
-    if overwrite and resume is not None:
-        raise ConfigurationError(f"overwrite=True would remove the run of resume={str(resume)!r}; pass one of them")
-    folder = run_dir if resume is None else resume
-    run_dir = None if folder is None else Path(folder)
+    run_dir = _run_dir(run_dir, resume, overwrite=overwrite)
     name = env_name or env_name_of(env_setup.vec_env)
-    training_args = TrainingArguments(max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint)
-    chosen = selection_strategy or tournament
-    sinks: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
-    if run_dir is not None:
-        sinks += [CsvReporter(run_dir), LineageReporter(run_dir)]
-        if population is not None:
-            sinks.insert(
-                0,
-                _config_reporter(
-                    run_dir, env_setup, population, training_args, chosen, mutation or NO_MUTATION, processes
-                ),
-            )
-    if tensorboard:
-        sinks.append(TensorBoardReporter(Path(tensorboard_log_dir or (run_dir or Path("runs") / name) / "tensorboard")))
-    if wb:
-        sinks.append(WandbReporter(**(wandb_kwargs or {})))
-    sinks += [tracker_reporter(tracker, run_dir or Path("runs") / name) for tracker in trackers]
     plan = RunPlan(
-        training_args,
-        chosen,
+        TrainingArguments(max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint),
+        selection_strategy or tournament,
         mutation or NO_MUTATION,
         name=name,
         settings={"algo": algo or "", "init_hp": dict(init_hp or INIT_HP or {}), "mut_p": dict(mut_p or MUT_P or {})},
         resume="" if run_dir is None else f"train_on_policy(…, resume={str(run_dir)!r})",
     )
+    sinks: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
+    if run_dir is not None:
+        sinks += [CsvReporter(run_dir), LineageReporter(run_dir)]
+        if population is not None:
+            sinks.insert(0, _config_reporter(run_dir, env_setup, population, plan, processes))
+    log_dir = run_dir or Path("runs") / name
+    if tensorboard:
+        sinks.append(TensorBoardReporter(Path(tensorboard_log_dir or log_dir / "tensorboard")))
+    if wb:
+        sinks.append(WandbReporter(**(wandb_kwargs or {})))
+    sinks += [tracker_reporter(tracker, log_dir) for tracker in trackers]
     if checkpoint is not None and run_dir is None and checkpoint_path is None:
         label = algo or ("" if population is None else population[0].algo)
-        checkpoint_path = f"{name}-EvoHPO-{label}-{datetime.now():%Y%m%d-%H%M%S}"  # as AgileRL has it
+        checkpoint_path = f"{name}-EvoHPO-{label}-{datetime.now():%Y%m%d-%H%M%S}"  # AgileRL's name
     output_paths = OutputPaths(
         run_dir,
         None if checkpoint_path is None else Path(checkpoint_path),
@@ -186,7 +168,7 @@ def train_on_policy(
         overwrite,
     )
     try:
-        outcome = evolve_on_policy(
+        result = evolve_on_policy(
             env_setup,
             population,
             plan,
@@ -199,20 +181,42 @@ def train_on_policy(
         )
     except RunFinished as end:
         return end.population, list(end.population.fitness)
-    return outcome.population, outcome.fitness
+    return result.population, result.fitness
+
+
+def _population(
+    pop: BasePopulation | Iterable[EvolvableAlgorithm] | EvolvableAlgorithm | None, env_setup: EnvSetup
+) -> BasePopulation | None:
+    agents = [pop] if isinstance(pop, EvolvableAlgorithm) else pop
+    population = agents if agents is None or isinstance(agents, BasePopulation) else env_setup.population(agents)
+    if population is not None and not isinstance(population, env_setup.population):
+        raise ConfigurationError(
+            f"pop={type(population).__name__} of {population[0].algo} cannot act in {env_name_of(env_setup.vec_env)}; "
+            f"allowed are {env_setup.population.__name__}"
+        )
+    return population
+
+
+def _run_dir(
+    run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[str] | None, *, overwrite: bool
+) -> Path | None:
+    if run_dir is not None and resume is not None and Path(run_dir) != Path(resume):
+        raise ConfigurationError(
+            f"resume={str(resume)!r} and run_dir={str(run_dir)!r} are two folders; pass one of them"
+        )
+    if overwrite and resume is not None:
+        raise ConfigurationError(f"overwrite=True would remove the run of resume={str(resume)!r}; pass one of them")
+    folder = run_dir if resume is None else resume
+    return None if folder is None else Path(folder)
 
 
 def _config_reporter(
-    run_dir: Path,
-    env_setup: EnvSetup,
-    population: BasePopulation,
-    training_args: TrainingArguments,
-    selection: Selection | None,
-    mutations: Explorer,
-    processes: int,
+    run_dir: Path, env_setup: EnvSetup, population: BasePopulation, plan: RunPlan, processes: int
 ) -> ConfigReporter:
-    """Write what the script asks for, as far as a configuration can say it; one that is there already stays."""
-    described = describe_run(env_setup, population, training_args, selection, mutations, processes=processes)
-    again = f"train {CONFIG} does what the script has asked for, as far as a file can say it"
+    """Return a reporter that writes the run of a script as a configuration, unless one exists."""
+    described = describe_run(
+        env_setup, population, plan.training_args, plan.selection, plan.mutations, processes=processes
+    )
+    again = f"train {CONFIG} repeats this run, as far as a file can describe it"
     notes = [f"not in this file: {note}" for note in described.notes]
     return ConfigReporter(run_dir, to_yaml(described.settings), again=again, notes=notes, replaces=False)

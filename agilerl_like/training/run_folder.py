@@ -1,7 +1,7 @@
-"""The folder of one run: what a run leaves in it, and when another run may take it.
+"""The folder of a run: which files a run writes, and when another run may use the folder.
 
-A run never writes over what an earlier one has left. It begins in a folder without any trace of a run, or removes that
-run's files first, because `overwrite` asks for it; what no run has written is never removed.
+A run starts in a folder without files of a run, or removes an earlier run's files first if `overwrite` says so. Files
+that no run has written are never removed.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from agilerl_like.training.provenance import provenance
 CONFIG = "config.yaml"
 CHECKPOINTS, POPULATION, BEST, EVENTS = "checkpoints", "population", "best", "tensorboard"
 HEADER = "# agilerl-like "
-"""How the first line of every config.yaml begins that a run has written."""
+"""The beginning of every config.yaml that a run has written."""
 
 
 class RunFolderExistsError(ConfigurationError):
-    """A run was to begin in the folder of an earlier one."""
+    """The folder of a new run holds an earlier one."""
 
     def __init__(self, folder: Path, existing: Sequence[str]) -> None:
         super().__init__(
             f"run_dir={str(folder)!r} holds an earlier run ({', '.join(existing)}); allowed is another folder, "
-            "resume= to continue that run, or overwrite=True to remove its files and begin again"
+            "resume= to continue that run, or overwrite=True to remove its files and start again"
         )
         self.existing = tuple(existing)
 
 
 def check_unused(folder: Path, *, overwrite: bool = False) -> None:
-    """Raise unless a run may begin in a folder; nothing is changed.
+    """Raise unless a run may start in a folder; nothing is changed.
 
     Raises:
-        RunFolderExistsError: the folder holds traces of an earlier run, and `overwrite` is false.
-        ConfigurationError: another process has a run in it; or one of the traces was not written by a run.
+        RunFolderExistsError: the folder holds files of an earlier run, and `overwrite` is false.
+        ConfigurationError: another process has a run in it; or a file in the place of a run's is not one.
     """
     if _existing_files(folder) and (folder / LOCK).is_file():
-        with RunLock(folder):  # that a run is still going on in it is to be said first
+        with RunLock(folder):  # a run that is still active is reported first
             pass
     _check_target(folder, overwrite=overwrite)
 
 
 def prepare_folder(folder: Path, *, overwrite: bool = False) -> None:
-    """Make a folder ready for a run that begins: with `overwrite`, remove the files of an earlier run.
+    """Prepare a folder for a new run: with `overwrite`, remove the files of an earlier run, and no others.
 
-    Other files in it stay. The caller holds its lock.
+    The caller holds the folder's lock.
 
     Raises:
         ConfigurationError: as `check_unused`.
-        CheckpointError: something could not be removed.
+        CheckpointError: a file could not be removed.
     """
     _check_target(folder, overwrite=overwrite)
     try:
@@ -81,17 +81,17 @@ def _check_target(folder: Path, *, overwrite: bool) -> None:
 
 
 def check_foreign_files(folder: Path) -> None:
-    """Raise ConfigurationError if a folder has files in the places of a run's which no run has written."""
+    """Raise ConfigurationError if a folder has files in the places of a run's that no run has written."""
     foreign = [name for name in _existing_files(folder) if not RUN_FILES[name].is_written_by_run(folder / name)]
     if foreign:
         raise ConfigurationError(
-            f"run_dir={str(folder)!r} has {', '.join(foreign)}, which no run has written and none overwrites; allowed "
+            f"run_dir={str(folder)!r} has {', '.join(foreign)}, which no run has written; allowed "
             "is another folder, or to move that away"
         )
 
 
 def check_links(folder: Path) -> None:
-    """Raise ConfigurationError if a link is in the place of a file or a saved folder that a run replaces."""
+    """Raise ConfigurationError if a file or stored folder that a run replaces is a link."""
     linked = [
         name
         for name, entry in RUN_FILES.items()
@@ -99,13 +99,13 @@ def check_links(folder: Path) -> None:
     ]
     if linked:
         raise ConfigurationError(
-            f"run_dir={str(folder)!r}: {', '.join(linked)} is a link, which a run does not replace; allowed is what "
-            "the run has left there"
+            f"run_dir={str(folder)!r}: {', '.join(linked)} is a link, which a run does not replace; allowed is a "
+            "file or folder that the run has written"
         )
 
 
 def _existing_files(folder: Path) -> list[str]:
-    """The names of what a run leaves that are taken in a folder."""
+    """Return the names of a run's files that exist in a folder."""
     return [name for name in RUN_FILES if _is_occupied(folder / name)]
 
 
@@ -115,29 +115,29 @@ def _is_occupied(path: Path) -> bool:
     return path.exists() or path.is_symlink()
 
 
-# -- what a run leaves
+# -- the files of a run
 
 
 class RunFile:
-    """A file that a run leaves in its folder."""
+    """A file that a run writes to its folder."""
 
     def __init__(self, recognises: Callable[[Path], bool]) -> None:
         self._recognises = recognises
 
     def is_written_by_run(self, path: Path) -> bool:
-        """Whether a run has written it."""
+        """Whether a run has written the file."""
         try:
             return check_regular(path) and self._recognises(path)
         except (CheckpointError, ConfigurationError, OSError, ValueError):
             return False
 
     def remove(self, path: Path) -> None:
-        """Remove it."""
+        """Remove the file."""
         path.unlink()
 
 
 class StoredFolder(RunFile):
-    """A folder of one kind that `storage` has written."""
+    """A stored folder of one kind."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(lambda path: safe_folder.folder_kind(path) == kind)
@@ -153,7 +153,7 @@ class StoredFolder(RunFile):
 
 
 class SharedFolder(RunFile):
-    """A folder in which a run has entries of its own beside those of others, which stay."""
+    """A folder in which a run has entries beside those of others, which stay."""
 
     def is_written_by_run(self, path: Path) -> bool:
         return path.is_dir() and not path.is_symlink()
@@ -179,7 +179,7 @@ def _is_birth(path: Path) -> bool:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Whether it is the folder of a checkpoint, or of what is left of one."""
+    """Whether a path is the folder of a checkpoint, or the leftover of one."""
     plain = path.is_dir() and not path.is_symlink()
     if not plain or not FOLDER.fullmatch(path.name.removeprefix(".").partition(".")[0]):
         return False
@@ -200,29 +200,29 @@ RUN_FILES: Mapping[str, RunFile] = {
     EVENTS: SharedFolder(lambda path: "tfevents" in path.name),
     WANDB_ID: RunFile(lambda path: path.stat().st_size < 100),
 }
-"""What a run leaves in its folder, by name."""
+"""The files of a run, by name."""
 
 
 class ConfigReporter(Reporter):
-    """Writes `config.yaml` when a run begins: not before, for until then the folder may be another run's."""
+    """Writes `config.yaml` when a run begins; before, the folder may be another run's."""
 
     def __init__(
         self, run_dir: Path, settings: str, *, again: str, notes: Sequence[str] = (), replaces: bool = True
     ) -> None:
         """Write `settings`, which are YAML, below a head of comments.
 
-        `again` is in its first line: what does the same once more. `notes` are further lines of the head. Without
-        `replaces` a file of this run that is there stays as it is.
+        `again` is how to repeat the run, for the first line, and `notes` are further lines of the head. Without
+        `replaces` an existing file of this run stays.
         """
         self.path = run_dir.absolute() / CONFIG
         self._again, self._settings, self._notes, self._replaces = again, settings, tuple(notes), replaces
 
     def start(self, run: RunRecord) -> None:
-        """Write the file durably, unless it is there already and says the same.
+        """Write the file durably, unless it has the same content already.
 
         Raises:
-            ConfigurationError: there is one which no run has written.
-            CheckpointError: it could not be written; without it the run could not be resumed.
+            ConfigurationError: there is a file that no run has written.
+            CheckpointError: the file could not be written; without it the run could not be resumed.
         """
         text = ""
         try:
@@ -234,7 +234,7 @@ class ConfigReporter(Reporter):
                     return
                 if not text.startswith(HEADER):
                     raise ConfigurationError(
-                        f"run_dir={str(self.path.parent)!r} has a {CONFIG} which no run has written; it is not "
+                        f"run_dir={str(self.path.parent)!r} has a {CONFIG} that no run has written; it is not "
                         "overwritten: take another folder, or move it away"
                     )
             notes = [f"# {note}" for note in self._notes]
@@ -248,7 +248,7 @@ class ConfigReporter(Reporter):
 
 
 def _without_head(text: str) -> str:
-    """The text behind the comments that it begins with."""
+    """Return a text without the comments at its beginning."""
     return "".join(text.splitlines(keepends=True)[len(_head(text)) :])
 
 

@@ -1,8 +1,8 @@
-"""What a run was asked to do, as plain data of the shape of a configuration file.
+"""The settings of a run as plain data in the shape of a configuration file.
 
-A checkpoint holds the part that a run keeps for its whole life (`run_identity`), so that a run cannot be resumed with
-other settings without an error, wherever they come from: an edited config.yaml, the command line, or a script. Runs of
-a script write all of it (`describe_run`) as their config.yaml.
+A checkpoint holds those that a run keeps (`run_identity`), so that it cannot be resumed with others without an error,
+whether they come from an edited config.yaml, the command line or a script. A script's run writes all of them
+(`describe_run`) as its config.yaml.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from agilerl_like.training.training_arguments import TrainingArguments
 
 SettingPath = tuple[str, ...]
 SELECTION = "selection"
-"""Name of the class of a run's selection strategy among what it was begun with."""
+"""Key of the class name of the selection strategy."""
 MISSING = object()
-"""What is where a setting is left out."""
+"""Stands for a setting that is left out."""
 
 # -- the environment
 
 
 def environment_section(env_setup: EnvSetup) -> dict[str, Any]:
-    """The section `environment`, without what cannot be written to a file; `name` is what reports call it."""
+    """Return the section `environment`, without what cannot be written to a file; `name` is for display."""
     section: dict[str, Any] = {"name": env_name_of(env_setup.vec_env)}
     try:
         env_config = env_config_of(env_setup.vec_env)
-    except ConfigurationError:  # nothing tells how it was made
+    except ConfigurationError:  # it is unknown how it was made
         return section
     for key, describe in _environment_fields(env_config).items():
         try:
             section[key] = describe()
-        except ConfigurationError:  # a function that no import path leads to, or arguments that are no plain data
+        except ConfigurationError:  # a function without an import path, or arguments that are no plain data
             continue
     return section
 
@@ -66,7 +66,7 @@ def _environment_fields(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]
 
 
 def _member_sections(population: BasePopulation) -> dict[str, Any]:
-    """The sections that say what members are made of; a list has an entry for each member, where they differ."""
+    """Return the sections that describe the members; where these differ, a value is a list with an entry for each."""
     first: EvolvableAlgorithm = population[0]
     settings = [
         {name: _plain(value) for name, value in settings_to_json(agent.settings()).items()} for agent in population
@@ -99,11 +99,11 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float) else repr(value)
 
 
-# -- what a run keeps
+# -- the settings that a run keeps
 
 
 def selection_name(selection: Selection | None) -> str:
-    """The class of a selection strategy; "none" without one."""
+    """Return the class name of a selection strategy; "none" without one."""
     return "none" if selection is None else type(selection).__qualname__
 
 
@@ -113,14 +113,14 @@ def run_identity(
     training_args: TrainingArguments,
     selection: Selection | None,
 ) -> dict[str, Any]:
-    """What a run keeps for its whole life, and its selection, which may change; of members nothing, if none are given.
+    """Return the settings that a run keeps, and its selection, which may change; `population` may be unknown.
 
-    Members that have been trained are a result and no settings: only their number, seed and ranges are told.
+    Of members that have been trained, only number, seed and ranges are settings.
     """
     members = {} if population is None else _member_sections(population)
     if population is not None and any(agent.steps[-1] for agent in population):
         members = {name: members[name] for name in ("population", "hyperparameters", "seed")}
-    elif population is not None and population[0].custom_networks is not None:  # which no document describes
+    elif population is not None and population[0].custom_networks is not None:  # which no file can describe
         del members["network"]
     return {
         "environment": environment_section(env_setup),
@@ -131,10 +131,9 @@ def run_identity(
 
 
 def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str, *, seed_is_drawn: bool) -> None:
-    """Raise ConfigurationError, with every difference, if settings are not those that a run was begun with.
+    """Raise ConfigurationError, with every difference, if settings are not those that a run was started with.
 
-    What one of them does not tell is not compared: an environment made by a function without a name, members that are
-    not given, and with `seed_is_drawn` whatever follows from the seed.
+    What is missing on one side is not compared, and with `seed_is_drawn` neither is what follows from the seed.
     """
     old, new = ({**section, "environment": dict(section["environment"])} for section in (run, given))
     old.pop(SELECTION, None)
@@ -155,7 +154,7 @@ def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str,
     ]
     if refused:
         raise ConfigurationError(
-            f"{where}: {'; '.join(refused)}: a run keeps that from its beginning; allowed is what it was begun with, "
+            f"{where}: {'; '.join(refused)}: a run keeps these settings; allowed are those that it was started with, "
             "or a new run in another folder"
         )
 
@@ -167,7 +166,7 @@ def _drop_unshared(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def _drop_sampled(section: dict[str, Any]) -> None:
-    """Leave out in what members differ from the beginning, for it was drawn."""
+    """Drop settings in which members differ from the start, because they were sampled."""
     if isinstance(section.get("network"), list):
         del section["network"]
     if "algorithm" in section:
@@ -177,12 +176,12 @@ def _drop_sampled(section: dict[str, Any]) -> None:
 
 
 def repr_setting(settings: Mapping[SettingPath, Any], place: SettingPath) -> str:
-    """The value at a place, in words."""
+    """Return the repr of a setting, or "left out"."""
     return repr(settings[place]) if place in settings else "left out"
 
 
 def flatten_settings(section: Mapping[str, Any], above: SettingPath = ()) -> Iterator[tuple[SettingPath, Any]]:
-    """Every setting by its place; a mapping without any is one itself."""
+    """Yield every setting with its path; an empty mapping is a setting."""
     for name, value in section.items():
         if isinstance(value, Mapping) and value:
             yield from flatten_settings(value, (*above, name))
@@ -190,12 +189,12 @@ def flatten_settings(section: Mapping[str, Any], above: SettingPath = ()) -> Ite
             yield (*above, name), value
 
 
-# -- all of it
+# -- all settings
 
 
 @dataclass(frozen=True)
 class RunDescription:
-    """A run's settings in the shape of a configuration file, and what that cannot say."""
+    """A run's settings in the shape of a configuration file, and notes on what it cannot hold."""
 
     settings: dict[str, Any]
     notes: tuple[str, ...]
@@ -210,7 +209,7 @@ def describe_run(
     *,
     processes: int,
 ) -> RunDescription:
-    """Describe a run that a script asks for."""
+    """Describe the run of a script."""
     members, environment, notes = _member_sections(population), environment_section(env_setup), []
     vector = env_setup.vec_env
     name = environment.pop("name")

@@ -266,7 +266,7 @@ def test_if_everybody_is_sick_the_run_goes_back_once_and_on_with_other_noise(tmp
     population = plagued((2,), run_dir=tmp_path / "whole", reporters=[memory])  # what follows generation 2
     (warning,) = memory.warnings
     assert warning.startswith("every member's loss or weights are not finite: ")
-    assert "The run goes back, once, to its checkpoint of generation 2" in warning
+    assert "The run restarts, once, from its checkpoint of generation 2" in warning
     assert [record.generation for record in memory.generations] == [1, 2, 3, 4]
     assert all(is_finite(agent) for agent in population)
     assert [int(row["generation"]) for row in metrics(tmp_path / "whole")] == sorted([1, 2, 3, 4] * MEMBERS)

@@ -297,7 +297,7 @@ def test_it_is_said_if_there_is_nothing_yet_to_go_on_from(tmp_path):
     run(max_steps=100_000, run_dir=tmp_path / "run", reporters=[first, Presses(signal.SIGINT)])
     assert first.warnings == []
     run(max_steps=400, resume=tmp_path / "run", reporters=[again])
-    assert again.warnings == [f"{tmp_path / 'run'} has no checkpoint yet: the run begins again"]
+    assert again.warnings == [f"{tmp_path / 'run'} has no checkpoint yet: the run starts again"]
     assert again.generations[0].generation == 1
 
 

@@ -89,7 +89,7 @@ def test_the_same_script_resumes_its_run(run):
 )
 def test_what_a_script_has_changed_is_refused_with_both_values(run, change, said):
     before = (run / "metrics.csv").read_bytes()
-    with pytest.raises(ConfigurationError, match=f"mine: .*{said}.*allowed is what it was begun with"):
+    with pytest.raises(ConfigurationError, match=f"mine: .*{said}.*allowed are those that it was started with"):
         again(run, **change)
     assert (run / "metrics.csv").read_bytes() == before
 
@@ -292,7 +292,7 @@ def test_another_selection_than_the_one_of_before_is_warned_of(tmp_path, capsys)
     again(tmp_path / "mine", options=own)
     assert "selection=" not in capsys.readouterr().out
     assert main(["resume", str(tmp_path / "mine"), "--training.max-steps", "128"]) == 0
-    assert "selection=TournamentSelection: this run was begun with OwnTournament; it" in capsys.readouterr().out
+    assert "selection=TournamentSelection: this run was started with OwnTournament; it" in capsys.readouterr().out
 
 
 def test_checkpoint_without_a_place_saves_where_agilerl_does(tmp_path, monkeypatch):
