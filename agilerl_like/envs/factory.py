@@ -301,7 +301,7 @@ def env_config_of(env: VectorEnv) -> VecEnvConfig:
     env_config = _find_env_config(env)
     if env_config is None:
         raise ConfigurationError(
-            f"env={env} cannot be made by other processes, because nothing tells how it was made; allowed are envs of "
+            f"env={env} cannot be made by other processes, because it is unknown how it was made; allowed are envs of "
             "make_vect_envs(…) and gymnasium.make_vec(…)"
         )
     return env_config
@@ -330,7 +330,7 @@ def with_num_envs(
         set_num_distinct_envs(wide, num_distinct_envs(env))
         return wide
     raise ConfigurationError(
-        f"env={env} with num_envs={env.num_envs} cannot be made again with num_envs={num_envs}, because nothing tells "
+        f"env={env} with num_envs={env.num_envs} cannot be made again with num_envs={num_envs}, because it is unknown "
         "how it was made; allowed are envs of make_vect_envs(id or factory, …, wrappers=[…]); for a VectorEnv of your "
         "own: make_vect_envs(lambda num_envs: MyVectorEnv(num_envs), backend='vector')"
     )
@@ -422,7 +422,7 @@ def _make_single(
             made = env(**kwargs)
     if not isinstance(made, gym.Env) or hasattr(made, "single_observation_space"):
         raise ConfigurationError(
-            f"env_name={env!r} returned {made!r}; allowed is a gymnasium.Env (for a VectorEnv say backend='vector')"
+            f"env_name={env!r} returned {made!r}; allowed is a gymnasium.Env (for a VectorEnv use backend='vector')"
         )
     for wrapper in wrappers:
         made = apply_wrapper(made, wrapper)

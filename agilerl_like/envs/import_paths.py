@@ -1,8 +1,8 @@
 """Import paths "package.module:name" in configurations and files, and plain data for files.
 
 Importing a module runs its code. An import path from a file of unknown origin may therefore only name an environment
-or a wrapper of a known package (`is_trusted_path`); every other path needs the user's permission, which `config.trust`
-asks for.
+or a wrapper of a known package (`is_trusted_path`); every other path needs the user's permission
+(`config.trust`).
 """
 
 from __future__ import annotations

@@ -160,10 +160,12 @@ def _reward_by_table(table: tuple[tuple[float, ...], ...], index: int, _position
 
 
 def reward_by_row(rewards: tuple[float, ...], index: int, _position: int, _action: Any) -> float:
+    """Return a reward by the index of the sequence."""
     return rewards[index]
 
 
 def reward_by_place(rewards: tuple[float, ...], _index: int, position: int, _action: Any) -> float:
+    """Return a reward by the position in the sequence."""
     return rewards[position]
 
 
@@ -444,7 +446,7 @@ _ALL = (
             Discrete(2),
             partial(_reward_at_end, partial(_reward_by_table, ((1.0, 0.0), (0.0, 1.0)))),
         ),
-        "does the policy remember the first observation?",
+        "does the policy store the first observation in its hidden state?",
         gamma=0.9,
         actions=tuple(
             ExpectedAction((0.0,), action, history=_cue_sequence(cue)[:_WAIT], name=f"{cue:+g}{_AFTER_BLANKS}")
@@ -463,7 +465,7 @@ _ALL = (
             partial(_reward_at_end, partial(_reward_by_table, ((1.0, 0.0), (0.0, 1.0)))),
             space=Box(0, 255, _BLACK.shape, dtype=np.uint8),
         ),
-        "does the policy remember an image?",
+        "does the policy store an image in its hidden state?",
         gamma=0.9,
         actions=tuple(
             ExpectedAction(_BLACK, action, history=(image, *(_BLACK,) * (_WAIT - 1)), name=f"{side}{_AFTER_BLANKS}")
@@ -482,7 +484,7 @@ _ALL = (
             _NO_CHOICE,
             partial(_reward_at_end, partial(reward_by_row, (-1.0, 0.0, 1.0))),
         ),
-        "does the critic remember the first observation, and nothing from earlier episodes?",
+        "does the critic's hidden state keep the first observation, and nothing of earlier episodes?",
         gamma=0.9,
         values=tuple(known for cue in (-1.0, 0.0, 1.0) for known in _values_of_cue(cue, cue * 0.9**_WAIT, cue)),
         steps=20_000,

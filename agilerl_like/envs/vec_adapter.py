@@ -112,7 +112,7 @@ class VecEnvAdapter:
     """Steps any `gymnasium.vector.VectorEnv` and returns Transitions.
 
     With SAME_STEP autoreset but no `info["final_obs"]`, as in some third-party simulators, the true last observation is
-    unknown: `next_obs` is then the observation before the last step, and one warning says so.
+    unknown: `next_obs` is then the observation before the last step, and there is one warning.
 
     An env of tensors is recognised by its first observations. It may be one of Isaac Lab's, which is not derived from
     VectorEnv and observes {"policy": …} or {"policy": …, "critic": …}; only the policy's entry is used. In numpy such
@@ -275,7 +275,7 @@ class VecEnvAdapter:
         if len(each) != self.num_envs:
             raise ConfigurationError(f"seeds has {len(each)} entries; allowed is one for each of {self.num_envs} envs")
         if isinstance(self._core, _SEEDED_PER_ENV) or _has_env_groups(self.env):
-            return self.env.reset(seed=each)  # pyright: ignore[reportArgumentType]  # wider than the base class says
+            return self.env.reset(seed=each)  # pyright: ignore[reportArgumentType]  # wider than the base class declares
         return self.env.reset(seed=int(np.random.SeedSequence(each).generate_state(1)[0]))
 
     def _guess_mode(self) -> AutoresetMode:
@@ -284,7 +284,7 @@ class VecEnvAdapter:
         else:
             mode, meaning = AutoresetMode.SAME_STEP, "the step that ends an episode"
         self._warn_once(
-            f"{self.env} does not say metadata['autoreset_mode']; {mode.name} is assumed: {meaning} returns the first "
+            f"{self.env} has no metadata['autoreset_mode']; {mode.name} is assumed: {meaning} returns the first "
             "observation of the next episode"
         )
         return mode

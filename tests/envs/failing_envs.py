@@ -1,4 +1,4 @@
-"""Worlds for the tests of worker processes; workers import this file, so it loads nothing else."""
+"""Envs that fail, for the tests of worker processes. Workers import this file, so it imports little."""
 
 import ctypes
 import os
@@ -12,13 +12,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-GOES_ON, RAISES, EXITS, IS_KILLED, CRASHES, HANGS, CHANGES_SHAPE, CHANGES_DTYPE, ENDS = range(9)
+CONTINUES, RAISES, EXITS, IS_KILLED, CRASHES, HANGS, CHANGES_SHAPE, CHANGES_DTYPE, ENDS = range(9)
 LOSES_SERVER, PAYS_AN_ARRAY, PAYS_A_COMPLEX, PAYS_NOTHING, FORGETS_INFO, LEAVES = range(9, 15)
 PAYS = {PAYS_AN_ARRAY: np.ones(2), PAYS_A_COMPLEX: 1j, PAYS_NOTHING: None}
 
 
-class Frail(gym.Env):
-    """Counts its steps; breaks in the way that the action names."""
+class FailingEnv(gym.Env):
+    """Counts its steps; the action selects a failure."""
 
     observation_space = Box(-1e9, 1e9, (2,), np.float32)
     action_space = Discrete(15)
@@ -30,7 +30,7 @@ class Frail(gym.Env):
 
     def step(self, action):
         if action == RAISES:
-            raise ZeroDivisionError("one more than this world bears")
+            raise ZeroDivisionError("one step too many")
         if action == EXITS:
             os._exit(3)
         if action == IS_KILLED:
@@ -57,13 +57,13 @@ class Frail(gym.Env):
         return sorted(sys.modules), {name: value for name, value in os.environ.items() if name.endswith("_THREADS")}
 
 
-class BrokenAtReset(Frail):
+class BrokenAtReset(FailingEnv):
     def reset(self, *, seed=None, options=None):
-        raise ZeroDivisionError("no episode of this world begins")
+        raise ZeroDivisionError("no episode can start")
 
 
-class DiesAtReset(Frail):
-    """Once, if a file is there."""
+class ExitsAtReset(FailingEnv):
+    """Fails once, if a file exists."""
 
     def reset(self, *, seed=None, options=None):
         if options is not None and os.path.exists(options["file"]):
@@ -72,27 +72,27 @@ class DiesAtReset(Frail):
         return super().reset(seed=seed)[0], {"begun": True}
 
 
-class OfOtherWidth(Frail):
+class OfOtherWidth(FailingEnv):
     observation_space = Box(-1e9, 1e9, (3,), np.float32)
 
 
-class NeverClosed(Frail):
-    """Once it has begun an episode."""
+class NeverClosed(FailingEnv):
+    """Fails after its first reset."""
 
     def close(self):
         if hasattr(self, "state"):
             threading.Event().wait()
 
 
-class Quick(Frail):
-    """Goes on, whatever the action."""
+class Quick(FailingEnv):
+    """Continues, whatever the action."""
 
     def step(self, action):
-        return super().step(GOES_ON)
+        return super().step(CONTINUES)
 
 
-class Buffered(gym.Env):
-    """Writes whatever it tells into the same two arrays: its episode's number and its step."""
+class SharedBufferEnv(gym.Env):
+    """Writes observations and infos into the same two arrays: the episode's number and the step."""
 
     observation_space = Dict({"here": Box(-np.inf, np.inf, (2,), np.float64)})
     action_space = Discrete(2)
@@ -112,18 +112,18 @@ class Buffered(gym.Env):
         return {"here": self.place}, 1.0, bool(self.place[1] == self.length), False, {"heard": self.heard}
 
 
-class Slow(Frail):
-    """Goes on, and works for a millisecond a step."""
+class Slow(FailingEnv):
+    """Continues, with a millisecond of work per step."""
 
     def step(self, action):
         end = time.perf_counter() + 1e-3
         while time.perf_counter() < end:
             pass
-        return super().step(GOES_ON)
+        return super().step(CONTINUES)
 
 
-class Manifold(gym.Env):
-    """All kinds of spaces, infos of all kinds that come and go, and episodes that end in both ways."""
+class AllSpaces(gym.Env):
+    """All kinds of spaces, infos of all types in some of the steps, and episodes with both kinds of end."""
 
     observation_space = Dict(
         {

@@ -1,4 +1,4 @@
-"""numpy and torch mean the same, and tensors are not looked into."""
+"""The numpy and the torch backend are equivalent, and tensors are not read."""
 
 import gymnasium as gym
 import numpy as np
@@ -22,7 +22,7 @@ SPACES = [
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
-def test_tensors_are_encoded_as_numpy_is(space):
+def test_torch_and_numpy_encode_equally(space):
     space.seed(0)
     encoding = ObservationEncoder(space)
     seen = np.stack([space.sample() for _ in range(20)])
@@ -33,13 +33,13 @@ def test_tensors_are_encoded_as_numpy_is(space):
 
 
 @pytest.mark.parametrize("outside", [1, 6])
-def test_a_category_outside_the_space_is_no_number(outside):
+def test_a_category_outside_the_space_is_nan_in_torch(outside):
     rows = DEVICE.make_encode_fn(ObservationEncoder(Discrete(4, start=2)))(torch.tensor([2, outside, 5]))
     assert rows.isnan().all(1).tolist() == [False, True, False]
     assert rows[[0, 2]].tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]
 
 
-def test_rows_are_picked_by_flags_in_every_array_of_a_tree():
+def test_where_selects_rows_in_every_array_of_a_tree():
     flags = np.array([True, False, True])
     yes, no = ({"a": sign * np.arange(3.0), "b": (sign * np.ones((3, 2)),)} for sign in (1, -1))
     tensors = ({"a": torch.tensor(tree["a"]), "b": (torch.tensor(tree["b"][0]),)} for tree in (yes, no))
@@ -48,19 +48,19 @@ def test_rows_are_picked_by_flags_in_every_array_of_a_tree():
         assert picked["b"][0].tolist() == [[1, 1], [-1, -1], [1, 1]]
 
 
-def test_only_numpy_is_looked_into():
+def test_maybe_any_reads_numpy_and_not_torch():
     assert HOST.maybe_any(np.array([False, True]))
     assert not HOST.maybe_any(np.array([False, False]))
     assert DEVICE.maybe_any(torch.tensor([False, False]))
 
 
-def test_actions_come_to_numpy_and_to_tensors():
+def test_actions_are_converted_to_the_backends_type():
     for given in (np.array([1, 0]), torch.tensor([1, 0])):
         assert isinstance(HOST.to_env_actions(given), np.ndarray)
         assert HOST.to_env_actions(given).tolist() == DEVICE.to_env_actions(given).tolist() == [1, 0]
 
 
-def test_other_arrays_are_refused_with_what_to_do():
+def test_other_array_types_are_refused_with_advice():
     assert isinstance(array_backend_of({"a": (np.zeros(2),)}), NumpyBackend)
     assert isinstance(array_backend_of({"policy": torch.zeros(2)}), TorchBackend)
     with pytest.raises(ConfigurationError, match=r"builtins\.list.*JaxToTorch"):
@@ -68,7 +68,7 @@ def test_other_arrays_are_refused_with_what_to_do():
 
 
 class Photographer(gym.Env):
-    """Sees where it is as a picture, a number and a category; cut off after some steps, or over by an action."""
+    """Observes its position as an image, a number and a category; truncated after some steps, or ended by an action."""
 
     observation_space = Dict(
         {
@@ -96,7 +96,7 @@ class Photographer(gym.Env):
 
 
 def alone(seeds, actions):
-    """Step single envs by hand: rows of what is seen first, and of what each step led to and went on from."""
+    """Step single envs in a loop: the first observations, and next_obs and obs of each step."""
     encoding = ObservationEncoder(Photographer.observation_space, swap_channels=True)
 
     def row(observation):
@@ -116,7 +116,7 @@ def alone(seeds, actions):
 
 
 @pytest.mark.parametrize("backend", ["sync", "async", "workers"])
-def test_rows_of_a_tree_with_images_come_through_every_backend_bit_by_bit(backend):
+def test_observations_with_images_are_bit_identical_with_every_backend(backend):
     seeds = [3, 1, 4, 1]
     actions = np.random.default_rng(0).integers(4, size=(15, 4))
     encoding, first, steps = alone(seeds, actions)

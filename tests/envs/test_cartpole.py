@@ -1,4 +1,4 @@
-"""CartPole in numpy, of which each row lives by a seed of its own."""
+"""gymnasium's vectorised CartPole with one generator per row."""
 
 import gymnasium as gym
 import numpy as np
@@ -20,7 +20,7 @@ def seeded_cartpole(num_envs, limit=500):
 
 
 def played(env, seeds, *, rows=slice(None), steps=STEPS):
-    """Everything that some rows of a wide env of 9 would be told after random actions, step by step."""
+    """Observations and results of some rows of an env of 9 under random actions."""
     actions = np.random.default_rng(5).integers(0, 2, (steps, 9))[:, rows]
     observations = [env.reset(seed=seeds)[0]]
     outcomes = []
@@ -31,7 +31,7 @@ def played(env, seeds, *, rows=slice(None), steps=STEPS):
     return np.array(observations), np.array(outcomes)
 
 
-def test_a_row_does_not_know_who_steps_beside_it():
+def test_a_row_does_not_depend_on_the_other_rows():
     seeds, limit = list(range(100, 109)), 13  # some fall, some do not
     whole = played(seeded_cartpole(9, limit), seeds)
     ends = whole[1][:, 1:].sum(axis=(0, 1))
@@ -44,7 +44,7 @@ def test_a_row_does_not_know_who_steps_beside_it():
 
 
 @pytest.mark.parametrize("limit", [500, 12])
-def test_a_row_is_gymnasiums_single_cartpole_with_its_seed(limit):
+def test_a_row_equals_gymnasiums_single_cartpole_with_its_seed(limit):
     def single():
         return gym.make("CartPole-v1", max_episode_steps=limit)
 
@@ -56,7 +56,7 @@ def test_a_row_is_gymnasiums_single_cartpole_with_its_seed(limit):
             np.testing.assert_array_equal(ours, expected)
 
 
-def test_without_a_seed_a_row_goes_on_in_its_stream():
+def test_without_a_seed_a_row_continues_its_generator():
     first, again = seeded_cartpole(3), seeded_cartpole(3)
     begun = [[env.reset(seed=[1, 2, 3])[0], env.reset()[0], env.reset()[0]] for env in (first, again)]
     np.testing.assert_array_equal(*begun)
@@ -69,7 +69,7 @@ def test_without_a_seed_a_row_goes_on_in_its_stream():
 
 
 def tilted(num_envs):
-    """A native CartPole of the user's own."""
+    """A user's native CartPole."""
     env = CartPoleVectorEnv(num_envs, max_episode_steps=30)
     env.gravity = 12.0
     return env
@@ -85,7 +85,7 @@ def tilted(num_envs):
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*CartPole-v0 is out of date")
-def test_a_native_cartpole_is_seeded_and_stays_what_it_is(make, limit, told):
+def test_seeding_a_native_cartpole_keeps_its_settings(make, limit, told):
     env = make()
     assert is_native_cartpole(env)
     seeded = with_per_env_seeds(env, 3)
@@ -98,14 +98,14 @@ def test_a_native_cartpole_is_seeded_and_stays_what_it_is(make, limit, told):
         )
         assert describe_backend(one) == told
         assert one.env_config.env_kwargs == seeded.env_config.env_kwargs
-        speaker = VecEnvAdapter(one)
+        adapter = VecEnvAdapter(one)
         alone = seeded_cartpole(1, limit)
-        np.testing.assert_array_equal(speaker.reset([8, 9, 7])[1], alone.reset(seed=[9])[0][0])
+        np.testing.assert_array_equal(adapter.reset([8, 9, 7])[1], alone.reset(seed=[9])[0][0])
     wide = with_num_envs(seeded, 5)
     assert (type(wide), wide.num_envs, wide.max_episode_steps) == (CartPoleVectorEnv, 5, limit)
 
 
-def test_other_envs_are_made_again_as_they_are():
+def test_other_envs_are_made_again_unchanged():
     env = make_vect_envs("CartPole-v1", 2, backend="sync")
     assert not is_native_cartpole(env)
     wide = with_per_env_seeds(env, 3)

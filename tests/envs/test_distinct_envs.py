@@ -1,4 +1,4 @@
-"""Which rows of a vector env are unlike: what an env is made of decides, not which function made it."""
+"""Counting distinct envs in a vector env: by their attributes, not by the functions that made them."""
 
 from functools import partial
 
@@ -53,18 +53,18 @@ def scaled(by):
         ([partial(gym.make, "Pendulum-v1", g=g) for g in (9.0, 10.0)], 2),
     ],
 )
-def test_rows_are_instances_if_their_envs_differ(functions, instances):
+def test_rows_are_distinct_if_their_envs_differ(functions, instances):
     env = SyncVectorEnv(functions)
     assert num_distinct_envs(env) == instances
     assert num_distinct_envs(with_num_envs(env, 2 * instances)) == instances
 
 
-def test_copies_by_a_recipe_are_alike_and_an_env_that_was_stepped_is_compared_afresh():
+def test_copies_from_a_config_are_equal_and_new_envs_are_compared():
     assert num_distinct_envs(make_vect_envs("Pendulum-v1", 3, backend="sync")) == 1
     env = SyncVectorEnv([lambda: gym.make("CartPole-v1") for _ in range(2)])
     env.reset(seed=[1, 2])
     assert num_distinct_envs(env) == 1
 
 
-def test_whole_sets_round_up():
+def test_round_up_to_sets():
     assert [round_up_to_sets(count, 3) for count in (1, 3, 4, 7)] == [3, 3, 6, 9]

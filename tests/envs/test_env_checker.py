@@ -1,4 +1,4 @@
-"""The check of environments: seeded defects are found and named, and sound environments are left in peace."""
+"""The env checker finds and names injected defects, and has no findings for correct environments."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from agilerl_like.envs.probe_envs import PROBES
 
 
 class Sound(gym.Env):
-    """Six steps of a drawn start; what is wrong with an env below is what it overrides."""
+    """Six steps from a random start; the envs below override the part that is wrong."""
 
     observation_space, action_space = Box(-1, 10, (2,)), Discrete(3)
 
@@ -43,7 +43,7 @@ class Sound(gym.Env):
 
 
 def sound_but(**overrides):
-    """A class of envs that differ from the sound one in these attributes."""
+    """A class of envs that differ from the correct one in these attributes."""
     return type("Wrong", (Sound,), overrides)
 
 
@@ -76,7 +76,7 @@ class Seedless(Sound):
 
 
 class Forgetful(Sound):
-    """Its steps are counted on over episodes."""
+    """Does not reset its step count."""
 
     total = 0
 
@@ -151,7 +151,7 @@ DEFECTS = {
         sound_but(observation_space=Graph(Discrete(2), None)),
         "error: observation_space=.* is a Graph; allowed",
     ),
-    "channels nobody can tell": (
+    "ambiguous channels": (
         sound_but(observation_space=Box(0, 255, (5, 5, 5), np.uint8), see=lambda self: np.zeros((5, 5, 5), np.uint8)),
         r"warning: the image .* shape \(5, 5, 5\).* set algorithm.swap_channels",
     ),
@@ -227,25 +227,25 @@ STOCK = (
 
 
 @pytest.mark.parametrize("env_id", STOCK)
-def test_stock_environments_are_left_in_peace(env_id):
+def test_stock_environments_have_no_findings(env_id):
     inspection = check_env(partial(gym.make, env_id, disable_env_checker=True), steps=150, replayed=50)
     assert inspection.findings == ()
     assert inspection.masked == (env_id == "Taxi-v4")
 
 
 @pytest.mark.parametrize("name", ["mpe2.simple_spread_v3", "mpe2.simple_speaker_listener_v4", "classic/rps-v2"])
-def test_stock_environments_of_teams_are_left_in_peace(name):
+def test_stock_multi_agent_environments_have_no_findings(name):
     pytest.importorskip("mpe2")
     assert check_env(partial(make_packed_env, name), steps=60, replayed=30).findings == ()
 
 
 @pytest.mark.parametrize("probe", [*PROBES.values(), *MULTI_AGENT_PROBES.values()], ids=lambda probe: probe.name)
-def test_probes_are_left_in_peace(probe):
+def test_probes_have_no_findings(probe):
     make = probe.make if probe in PROBES.values() else partial(make_packed_env, probe.make)
     assert check_env(make, steps=40, replayed=20).findings == ()
 
 
-def test_the_brief_check_takes_few_steps_and_says_nothing_of_ends():
+def test_the_brief_check_takes_few_steps_and_does_not_report_endless_episodes():
     inspection = check_env(sound_but(over=lambda self: False), steps=9, replayed=9)
     assert inspection.findings == ()
     assert BRIEF_STEPS + BRIEF_REPLAYED <= 100

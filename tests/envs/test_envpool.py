@@ -1,4 +1,4 @@
-"""EnvPool (an extra) keeps the contract too."""
+"""EnvPool (an extra) obeys the step contract."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from agilerl_like.errors import ConfigurationError
 pytest.importorskip("envpool", reason="the extra 'envpool' is not installed")
 
 
-def test_episodes_equal_gymnasiums_physics_row_by_row():
+def test_episodes_equal_gymnasiums_physics():
     # EnvPool's CartPole has its own random starts; set into gymnasium's, every step must follow from the one before
     env = VecEnvAdapter(make_vect_envs("CartPole-v1", 3, backend="envpool", max_episode_steps=12))
     assert env.autoreset_mode is AutoresetMode.NEXT_STEP
@@ -41,7 +41,7 @@ def test_episodes_equal_gymnasiums_physics_row_by_row():
     assert seen == {(False, False), (True, False), (False, True)}
 
 
-def test_each_env_follows_its_own_seed_and_a_second_reset_goes_on():
+def test_each_env_follows_its_own_seed_and_an_unseeded_reset_continues():
     env = VecEnvAdapter(make_vect_envs("Acrobot-v1", 3, backend="envpool"))
     first = env.reset([5, 6, 7])
     np.testing.assert_array_equal(env.reset([7, 6, 5]), first[::-1])
@@ -57,14 +57,14 @@ def test_spaces_are_gymnasiums():
     assert env.single_action_space == single.action_space
 
 
-def test_an_id_that_only_envpool_has_is_made_with_open_bounds_opened():
+def test_an_id_of_envpool_alone_has_infinite_bounds():
     # EnvPool's LunarLander names no bounds, and C++ filled in the limits of its floats, the lower one wrongly
     env = make_vect_envs("LunarLander-v2", 2, backend="envpool")
     assert env.single_observation_space == Box(-np.inf, np.inf, (8,))
     assert evaluation_env(env, 3).num_envs == 3
 
 
-def test_it_is_widened_and_evaluated_with_a_seed_for_each_env():
+def test_with_num_envs_and_evaluation_seed_each_env():
     env = make_vect_envs("Acrobot-v1", 2, backend="envpool")
     wide = with_num_envs(env, 5)
     assert (type(wide), wide.num_envs) == (type(env), 5)
@@ -83,17 +83,17 @@ def test_it_is_widened_and_evaluated_with_a_seed_for_each_env():
         ("Taxi-v4", "EnvPool has none of this version"),
     ],
 )
-def test_auto_leaves_envpool_alone_where_it_is_another_env(env_id, reason):
+def test_auto_avoids_envpool_where_it_has_another_env(env_id, reason):
     assert make_vect_envs(env_id, 2).env_config.backend == "sync", reason  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_auto_leaves_envpool_alone_where_the_time_limit_is_another(monkeypatch):
+def test_auto_avoids_envpool_with_another_time_limit(monkeypatch):
     shorter = dataclasses.replace(gym.spec("Acrobot-v1"), max_episode_steps=7)
     monkeypatch.setitem(gym.registry, "Acrobot-v1", shorter)
     assert make_vect_envs("Acrobot-v1", 2).env_config.backend == "sync"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_mistakes_are_named():
+def test_errors_name_the_wrong_argument():
     with pytest.raises(ConfigurationError, match=r"Taxi-v4.*Taxi-v3"):
         make_vect_envs("Taxi-v4", backend="envpool")
     with pytest.raises(ConfigurationError, match=r"gravitation.*CartPole-v1"):
@@ -104,9 +104,9 @@ def test_mistakes_are_named():
         make_vect_envs("CartPole-v1", backend="envpool").step(np.array([0]))
 
 
-# the warning is gymnasium's, about the bounds in EnvPool's spaces; whoever makes a pool by hand gets it
+# the warning is gymnasium's, about the bounds in EnvPool's spaces; a user's pool emits it
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning")
-def test_a_pool_made_by_hand_is_accepted_but_cannot_be_seeded():
+def test_a_users_pool_is_accepted_but_cannot_be_seeded():
     envpool = pytest.importorskip("envpool", reason="the extra 'envpool' is not installed")
     env = VecEnvAdapter(envpool.make_gymnasium("Acrobot-v1", num_envs=2, seed=3))
     with pytest.warns(UserWarning, match="cannot be seeded"):

@@ -1,4 +1,4 @@
-"""Envs for counted episodes: the same episodes, and no step beyond their ends."""
+"""Evaluation envs: the same episodes, and no step after their ends."""
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +14,7 @@ SEEDS = [11, 5, 11, 400]
 
 
 def balance(obs, row):
-    """Row 0 holds the pole to the end, row 1 for a while; the others push one way and let it fall."""
+    """Row 0 balances the pole to the end, row 1 for a while; the others push one way and let it fall."""
     if row > 1:
         return row % 2
     return int(obs[2] + 0.5 * obs[3] + (0.1 * obs[1] + 0.05 * obs[0] if row == 0 else 0.04) > 0)
@@ -36,20 +36,20 @@ def single_cartpoles(make):
 
 @pytest.mark.parametrize("backend", ["vector", "sync", "workers"])
 @pytest.mark.parametrize("limit", [500, 60])
-def test_cartpoles_episodes_are_gymnasiums_to_the_last_bit(backend, limit):
+def test_cartpole_episodes_are_bit_identical_to_gymnasiums(backend, limit):
     env = make_vect_envs("CartPole-v1", 2, backend=backend, max_episode_steps=limit)
     expected = single_cartpoles(lambda: gym.make("CartPole-v1", max_episode_steps=limit))
     trial = make_eval_env(env, len(SEEDS))
     assert isinstance(trial, SeededCartPole) == (backend == "vector")
-    speaker = VecEnvAdapter(trial)
+    adapter = VecEnvAdapter(trial)
     for _ in range(2):  # the same seeds again
-        obs = speaker.reset(SEEDS)
+        obs = adapter.reset(SEEDS)
         lengths = [len(rewards) for _, rewards, _ in expected]
         for t in range(max(lengths)):
             for row, (observations, _, _) in enumerate(expected):
                 if t < lengths[row]:
                     np.testing.assert_array_equal(obs[row], observations[t])
-            step = speaker.step(np.array([balance(one, row) for row, one in enumerate(obs)]))
+            step = adapter.step(np.array([balance(one, row) for row, one in enumerate(obs)]))
             obs = step.obs
             for row, (observations, rewards, over) in enumerate(expected):
                 if t < lengths[row]:
@@ -62,7 +62,7 @@ def test_cartpoles_episodes_are_gymnasiums_to_the_last_bit(backend, limit):
 
 
 class Counted(gym.Env):
-    """Lasts as long as its seed says, and counts what is asked of it."""
+    """Its seed is the length of its episodes; counts its calls."""
 
     observation_space = Box(0, 100, (1,))
     action_space = Discrete(2)
@@ -81,20 +81,20 @@ class Counted(gym.Env):
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def test_no_step_and_no_reset_comes_after_an_episodes_end(mode):
+def test_no_step_and_no_reset_after_an_episodes_end(mode):
     singles = [Counted() for _ in range(3)]
     env = gym.vector.SyncVectorEnv([lambda one=one: SingleEpisode(one) for one in singles], autoreset_mode=mode)
-    speaker = VecEnvAdapter(env)
+    adapter = VecEnvAdapter(env)
     for seeds in ([2, 9, 1], [4, 1, 6]):
         before = [(one.resets, one.steps) for one in singles]
-        speaker.reset(seeds)
-        rewards = sum(speaker.step(np.zeros(3, int)).reward for _ in range(10))
+        adapter.reset(seeds)
+        rewards = sum(adapter.step(np.zeros(3, int)).reward for _ in range(10))
         np.testing.assert_array_equal(rewards, seeds)  # nothing is paid for standing still
         done = [(one.resets - r, one.steps - s) for one, (r, s) in zip(singles, before, strict=True)]
         assert done == [(1, seed) for seed in seeds]
 
 
-def test_it_stands_where_its_episode_ended():
+def test_the_last_observation_is_repeated_after_the_end():
     env = SingleEpisode(Counted())
     env.reset(seed=1)
     last, _, terminated, _, info = env.step(0)

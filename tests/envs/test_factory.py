@@ -1,4 +1,4 @@
-"""Making vector envs: which backend runs what, how one is made again, and what a user's mistake is answered with."""
+"""Making vector envs: the choice of the backend, making an env again, and errors for wrong arguments."""
 
 import importlib.util
 from functools import partial
@@ -35,13 +35,13 @@ def test_auto_prefers_the_native_vector_env():
     assert env_config_of(env).backend == "vector"
 
 
-def test_auto_is_sync_where_wrappers_arguments_or_a_factory_ask_for_single_envs():
+def test_auto_is_sync_where_wrappers_arguments_or_a_factory_need_single_envs():
     assert env_config_of(make_vect_envs("CartPole-v1", wrappers=["FlattenObservation"])).backend == "sync"
     assert env_config_of(make_vect_envs(CartPoleEnv, 2)).backend == "sync"
     assert env_config_of(make_vect_envs(CARTPOLE, 2)).backend == "sync"
     # CartPoleVectorEnv does not know `disable_env_checker`, so gymnasium.make gets it
     assert env_config_of(make_vect_envs("CartPole-v1", 2, disable_env_checker=True)).backend == "sync"
-    # g is an argument of Pendulum, which has no native vector env, and EnvPool is not asked to know it
+    # g is an argument of Pendulum, which has no native vector env, and EnvPool is not queried for it
     assert env_config_of(make_vect_envs("Pendulum-v1", 2, g=5.0)).backend == "sync"
 
 
@@ -84,7 +84,7 @@ def test_arguments_reach_the_env():
     assert native.max_episode_steps == 7
 
 
-def test_only_the_first_copy_is_watched_by_the_checker():
+def test_only_the_first_copy_has_gymnasiums_checker():
     env = make_vect_envs("CartPole-v1", 3, backend="sync")
     assert isinstance(env, SyncVectorEnv)
     assert ["PassiveEnvChecker" in str(single) for single in env.envs] == [True, False, False]
@@ -119,9 +119,9 @@ class Twice(gym.RewardWrapper):
     ],
 )
 def test_wrappers_by_name_pair_mapping_path_and_callable(wrappers, reward):
-    speaker = VecEnvAdapter(make_vect_envs("CartPole-v1", 2, wrappers=wrappers))
-    speaker.reset(0)
-    np.testing.assert_array_equal(speaker.step(np.array([0, 1])).reward, [reward, reward])
+    adapter = VecEnvAdapter(make_vect_envs("CartPole-v1", 2, wrappers=wrappers))
+    adapter.reset(0)
+    np.testing.assert_array_equal(adapter.step(np.array([0, 1])).reward, [reward, reward])
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_wrappers_by_name_pair_mapping_path_and_callable(wrappers, reward):
         Twice,
     ],
 )
-def test_one_wrapper_may_stand_alone(wrapper):
+def test_a_single_wrapper_needs_no_list(wrapper):
     env = make_vect_envs("CartPole-v1", 2, wrappers=wrapper)
     assert env_config_of(env).wrappers == (wrapper,)
 
@@ -146,37 +146,37 @@ def parts(env: VectorEnv) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("backend", ["vector", "sync", "async"])
-def test_an_env_is_widened_as_it_was_made(backend):
+def test_with_num_envs_keeps_the_arguments(backend):
     narrow = make_vect_envs("CartPole-v1", 2, backend=backend, max_episode_steps=4)
     wide = with_num_envs(narrow, 6)
     assert parts(wide) == (type(narrow), 6, *parts(narrow)[2:])
     assert env_config_of(wide) == VecEnvConfig("CartPole-v1", 6, backend, env_kwargs={"max_episode_steps": 4})
-    speaker = VecEnvAdapter(wide)
-    speaker.reset(0)
-    truncated = [bool(speaker.step(np.arange(6) % 2).truncated.all()) for _ in range(4)]
+    adapter = VecEnvAdapter(wide)
+    adapter.reset(0)
+    truncated = [bool(adapter.step(np.arange(6) % 2).truncated.all()) for _ in range(4)]
     assert truncated == [False, False, False, True]
     for env in (narrow, wide):
         env.close()
 
 
-def test_wrappers_and_factories_are_kept_when_widened():
+def test_with_num_envs_keeps_wrappers_and_factories():
     env = with_num_envs(make_vect_envs(partial(gym.make, "Pendulum-v1"), 1, wrappers=[Twice], env_kwargs={"g": 3.0}), 3)
     assert gravity(env) == {3.0}
     assert isinstance(env, SyncVectorEnv)
     assert [isinstance(single, Twice) for single in env.envs] == [True] * 3
 
 
-def test_an_env_of_gymnasiums_make_vec_is_widened():
+def test_with_num_envs_accepts_envs_of_make_vec():
     for mode in ("vector_entry_point", "sync"):
         env = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode=mode, sutton_barto_reward=True)
         wide = with_num_envs(env, 4)
         assert isinstance(wide, type(env))
-        speaker = VecEnvAdapter(wide)
-        speaker.reset(0)
-        np.testing.assert_array_equal(speaker.step(np.zeros(4, dtype=int)).reward, np.zeros(4))
+        adapter = VecEnvAdapter(wide)
+        adapter.reset(0)
+        np.testing.assert_array_equal(adapter.step(np.zeros(4, dtype=int)).reward, np.zeros(4))
 
 
-def test_functions_of_a_sync_env_built_by_hand_take_turns():
+def test_functions_of_a_users_sync_env_are_repeated_in_order():
     env = SyncVectorEnv([partial(gym.make, "Pendulum-v1", g=1.0), partial(gym.make, "Pendulum-v1", g=2.0)])
     wide = with_num_envs(with_num_envs(env, 4), 5)
     assert isinstance(wide, SyncVectorEnv)
@@ -188,25 +188,25 @@ def test_functions_of_a_sync_env_built_by_hand_take_turns():
 
 
 class OwnVector(CartPoleVectorEnv):
-    """A vector env of a user's own."""
+    """A user's vector env."""
 
 
-def test_a_users_vector_env_needs_a_factory_to_be_widened():
-    with pytest.raises(ConfigurationError, match=r"nothing tells how it was made.*backend='vector'"):
+def test_with_num_envs_needs_a_factory_for_a_users_vector_env():
+    with pytest.raises(ConfigurationError, match=r"it is unknown how it was made.*backend='vector'"):
         with_num_envs(OwnVector(2), 4)
     env = with_num_envs(make_vect_envs(OwnVector, 2, backend="vector"), 4)
     assert isinstance(env, OwnVector)
     assert env.num_envs == 4
 
 
-def test_a_vector_wrapper_is_never_left_out_silently():
+def test_a_vector_wrapper_is_never_dropped_silently():
     env = gym.wrappers.vector.ClipReward(make_vect_envs("CartPole-v1", 2), max_reward=0.5)
-    with pytest.raises(ConfigurationError, match="nothing tells how it was made"):
+    with pytest.raises(ConfigurationError, match="it is unknown how it was made"):
         with_num_envs(env, 4)
 
 
 @pytest.mark.parametrize("backend", ["vector", "sync"])
-def test_evaluation_envs_are_seeded_one_by_one(backend):
+def test_evaluation_envs_are_seeded_separately(backend):
     env = evaluation_env(make_vect_envs("CartPole-v1", 2, backend=backend), 4)
     assert isinstance(env, SyncVectorEnv)
     first = VecEnvAdapter(env).reset([9, 8, 7, 9])
@@ -214,12 +214,12 @@ def test_evaluation_envs_are_seeded_one_by_one(backend):
     np.testing.assert_array_equal(first[1], gym.make("CartPole-v1").reset(seed=8)[0])
 
 
-def test_evaluation_keeps_processes_and_what_exists_as_a_vector_only():
+def test_evaluation_keeps_async_and_vector_only_envs():
     env = evaluation_env(make_vect_envs("CartPole-v1", 1, backend="async"), 2)
     assert isinstance(env, AsyncVectorEnv)
     env.close()
     assert isinstance(evaluation_env(make_vect_envs(OwnVector, 2, backend="vector"), 3), OwnVector)
-    with pytest.raises(ConfigurationError, match="nothing tells how it was made"):
+    with pytest.raises(ConfigurationError, match="it is unknown how it was made"):
         evaluation_env(OwnVector(2), 4)
     by_hand = gym.make_vec("CartPole-v1", num_envs=2)
     assert isinstance(evaluation_env(by_hand, 3), SyncVectorEnv)
@@ -317,7 +317,7 @@ def picky(level: int) -> gym.Env:
         (lambda: make_vect_envs(CartPoleEnv, backend="envpool"), "is a factory|pip install"),
     ],
 )
-def test_a_mistake_is_named_with_its_value_and_what_is_allowed(call, message):
+def test_errors_name_field_value_and_what_is_allowed(call, message):
     with pytest.raises(ConfigurationError, match=message):
         call()
 
@@ -333,12 +333,12 @@ def test_a_mistake_is_named_with_its_value_and_what_is_allowed(call, message):
         lambda one: VecEnvAdapter(gym.wrappers.vector.ClipReward(SyncVectorEnv([lambda: one] * 2), max_reward=0.5)),
     ],
 )
-def test_a_factory_that_returns_one_env_twice_is_found_out(make):
+def test_a_factory_that_returns_one_env_twice_is_refused(make):
     with pytest.raises(ConfigurationError, match="returned one and the same env twice; it must make new ones"):
         make(CartPoleEnv())
 
 
-def test_a_missing_package_is_named_with_the_extra_that_brings_it():
+def test_a_missing_package_is_named_with_its_extra():
     if importlib.util.find_spec("mujoco") is None:
         with pytest.raises(ConfigurationError, match=r"Hopper-v5.*needs a package.*mujoco"):
             make_vect_envs("Hopper-v5", backend="sync")
@@ -372,9 +372,9 @@ def test_a_time_limit_is_a_whole_number_from_1(backend, limit):
 
 def cut_after(env: VectorEnv) -> int | None:
     """Steps until an episode is cut off, among 300."""
-    speaker = VecEnvAdapter(env)
-    speaker.reset(0)
-    return next((step for step in range(1, 301) if speaker.step(np.arange(2) + step & 1).truncated.any()), None)
+    adapter = VecEnvAdapter(env)
+    adapter.reset(0)
+    return next((step for step in range(1, 301) if adapter.step(np.arange(2) + step & 1).truncated.any()), None)
 
 
 def test_a_time_limit_may_be_left_to_the_env_or_out():
@@ -392,7 +392,7 @@ def test_a_time_limit_may_be_left_to_the_env_or_out():
         make_vect_envs("CartPole-v1", 2, max_episode_steps=-1, backend="vector")
 
 
-def test_a_fault_inside_a_users_factory_is_blamed_on_it_and_stays_the_cause():
+def test_an_exception_in_a_users_factory_names_it_and_is_the_cause():
     def broken():
         return len(3)  # pyright: ignore[reportArgumentType]
 

@@ -1,8 +1,8 @@
-"""The last observation of an episode stays what it was, even if the env writes the next one into the same array."""
+"""Last observations are kept, even if the env writes the next one into the same array."""
 
 import sys
 
-import failing_envs as worlds
+import failing_envs
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
@@ -14,10 +14,10 @@ SEEDS = [3, 1, 4]
 
 
 def by_hand(steps):
-    """What one episode after the other shows first and last, and tells at last, of each env that is stepped alone."""
+    """Per step: first and last observation and the last info of each env, stepped separately."""
     rows = []
     for seed in SEEDS:
-        env = worlds.Buffered()
+        env = failing_envs.SharedBufferEnv()
         seen, told = np.array(env.reset(seed=seed)[0]["here"]), 0.0
         for _ in range(steps):
             obs, _, ended, _, info = env.step(0)
@@ -28,14 +28,14 @@ def by_hand(steps):
 
 
 def widened(kind):
-    return with_num_envs(kind([worlds.Buffered], autoreset_mode=SAME_STEP), 3)
+    return with_num_envs(kind([failing_envs.SharedBufferEnv], autoreset_mode=SAME_STEP), 3)
 
 
 WAYS = {
-    "sync": lambda: make_vect_envs(worlds.Buffered, 3, backend="sync"),
-    "async": lambda: make_vect_envs(worlds.Buffered, 3, backend="async"),
-    "workers": lambda: make_vect_envs(worlds.Buffered, 3, backend="workers", num_workers=2),
-    "sync by hand": lambda: SyncVectorEnv([worlds.Buffered] * 3, autoreset_mode=SAME_STEP),
+    "sync": lambda: make_vect_envs(failing_envs.SharedBufferEnv, 3, backend="sync"),
+    "async": lambda: make_vect_envs(failing_envs.SharedBufferEnv, 3, backend="async"),
+    "workers": lambda: make_vect_envs(failing_envs.SharedBufferEnv, 3, backend="workers", num_workers=2),
+    "sync by hand": lambda: SyncVectorEnv([failing_envs.SharedBufferEnv] * 3, autoreset_mode=SAME_STEP),
     "sync, widened": lambda: widened(SyncVectorEnv),
     "async, widened": lambda: widened(AsyncVectorEnv),
     "workers, widened": lambda: widened(SubprocVectorEnv),
@@ -47,11 +47,11 @@ def test_a_last_observation_is_not_the_first_of_the_next_episode(way):
     if "workers" in way and sys.platform == "win32":
         pytest.skip("workers need Linux or macOS")
     env = WAYS[way]()
-    speaker = VecEnvAdapter(env)
-    speaker.reset(SEEDS)
+    adapter = VecEnvAdapter(env)
+    adapter.reset(SEEDS)
     ends = 0
     for rows in by_hand(8):
-        step = speaker.step(np.zeros(3, int))
+        step = adapter.step(np.zeros(3, int))
         np.testing.assert_array_equal(step.obs["here"], [seen for seen, *_ in rows])
         np.testing.assert_array_equal(step.next_obs["here"], [last for _, last, *_ in rows])
         ends += sum(ended for *_, ended, _ in rows)
@@ -60,8 +60,8 @@ def test_a_last_observation_is_not_the_first_of_the_next_episode(way):
 
 
 @pytest.mark.parametrize("backend", ["sync", "async", "workers"])
-def test_nor_is_what_was_told_at_the_end(backend):
-    env = make_vect_envs(worlds.Buffered, 3, backend=backend)
+def test_final_info_is_not_of_the_next_episode(backend):
+    env = make_vect_envs(failing_envs.SharedBufferEnv, 3, backend=backend)
     env.reset(seed=SEEDS)  # pyright: ignore[reportArgumentType]
     for rows in by_hand(8):
         *_, info = env.step(np.zeros(3, int))

@@ -1,4 +1,4 @@
-"""Views of an env's observations: what is left of them, under every backend and in evaluation."""
+"""Observation wrappers with every backend and in evaluation."""
 
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ DRAWN = "agilerl_like.envs.views:DrawnPole"  # the former path and name
 
 
 @pytest.mark.parametrize("backend", ["sync", "workers"])
-def test_cartpole_without_velocities_is_cartpole_but_for_what_is_seen(backend):
+def test_selecting_entries_changes_observations_only(backend):
     whole = make_vect_envs("CartPole-v1", 3, backend="sync")
     partial = make_vect_envs("CartPole-v1", 3, backend=backend, wrappers=[POSITIONS])
     space, seen = whole.single_observation_space, partial.single_observation_space
@@ -59,7 +59,7 @@ def test_cartpole_without_velocities_is_cartpole_but_for_what_is_seen(backend):
         ),
     ],
 )
-def test_a_native_vector_env_is_seen_through_views_as_single_envs_are(wrappers, see):
+def test_wrappers_of_a_native_vector_env_equal_those_of_single_envs(wrappers, see):
     whole = make_vect_envs("CartPole-v1", 3, backend="vector")
     seen = make_vect_envs("CartPole-v1", 3, wrappers=wrappers)
     assert describe_backend(seen) == "vector, because gymnasium has one for this env"
@@ -76,16 +76,16 @@ def test_a_native_vector_env_is_seen_through_views_as_single_envs_are(wrappers, 
         np.testing.assert_array_equal(outcome, same)
 
 
-def test_what_is_seen_through_a_view_is_still_a_cartpole_with_seeds_for_its_rows():
+def test_a_wrapped_native_cartpole_has_per_row_seeds():
     env = make_vect_envs("CartPole-v1", 2, wrappers=[POSITIONS, {**KEEP, "entries": [1]}])
     assert is_native_cartpole(env)
     expected = SeededCartPole(CartPoleVectorEnv(3)).reset(seed=[7, 5, 7])[0][:, [2]]
     for made in (with_per_env_seeds(env, 3), make_eval_env(env, 3), make_eval_env(with_per_env_seeds(env, 2), 3)):
         assert isinstance(innermost_env(made), SeededCartPole)
         assert describe_backend(made) == describe_backend(env)
-        speaker = VecEnvAdapter(made)
-        np.testing.assert_array_equal(speaker.reset([7, 5, 7]), expected)
-        assert not np.shares_memory(speaker.step(np.array([0, 1, 0])).obs, speaker.step(np.array([0, 1, 0])).obs)
+        adapter = VecEnvAdapter(made)
+        np.testing.assert_array_equal(adapter.reset([7, 5, 7]), expected)
+        assert not np.shares_memory(adapter.step(np.array([0, 1, 0])).obs, adapter.step(np.array([0, 1, 0])).obs)
     wide = with_num_envs(with_per_env_seeds(env, 3), 4)
     assert type(innermost_env(wide)) is CartPoleVectorEnv
     assert wide.reset(seed=0)[0].shape == (4, 1)
@@ -95,19 +95,19 @@ def test_what_is_seen_through_a_view_is_still_a_cartpole_with_seeds_for_its_rows
 
 
 @pytest.mark.skipif(not envpool.is_installed(), reason="the extra envpool is not installed")
-def test_envpool_is_seen_through_views():
+def test_wrappers_of_envpool():
     plain, seen = (make_vect_envs("Acrobot-v1", 2, wrappers=wrappers) for wrappers in ([], [POSITIONS]))
     assert isinstance(innermost_env(seen), EnvPoolVectorEnv)
     speakers = [VecEnvAdapter(env) for env in (plain, seen)]
     np.testing.assert_array_equal(speakers[0].reset([3, 4])[:, [0, 2]], speakers[1].reset([3, 4]))
-    whole, some = (speaker.step(np.array([0, 1])) for speaker in speakers)
+    whole, some = (adapter.step(np.array([0, 1])) for adapter in speakers)
     np.testing.assert_array_equal(whole.obs[:, [0, 2]], some.obs)
     for env in (plain, seen):
         env.close()
 
 
 class Upside(gym.ObservationWrapper):
-    """Does not say that it reads rows."""
+    """Does not support batches."""
 
     def observation(self, observation):
         return -observation
@@ -117,7 +117,7 @@ class SameStep(CartPoleVectorEnv):
     metadata: ClassVar = {**CartPoleVectorEnv.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
 
 
-def test_what_does_not_read_rows_goes_around_single_envs():
+def test_wrappers_without_batch_support_wrap_single_envs():
     env = make_vect_envs("CartPole-v1", 2, wrappers=[POSITIONS, Upside])
     assert isinstance(env, SyncVectorEnv)
     with pytest.raises(ConfigurationError, match=r"Upside.* wraps single envs; allowed with backend='sync'"):
@@ -135,7 +135,7 @@ def test_pendulum_without_velocity():
     np.testing.assert_array_equal(whole.reset(seed=1)[0][:, 1], sine)
 
 
-def test_a_view_holds_in_evaluation_and_in_files(tmp_path):
+def test_wrappers_apply_in_evaluation_and_from_yaml(tmp_path):
     (tmp_path / "run.yaml").write_text(
         "environment:\n  id: CartPole-v1\n"
         "  wrappers: [{name: 'agilerl_like.envs.observation_wrappers:SelectEntries', entries: [0, 2]}]\n"
@@ -147,7 +147,7 @@ def test_a_view_holds_in_evaluation_and_in_files(tmp_path):
     )
 
 
-def test_a_view_can_be_made_again_from_its_spec():
+def test_a_wrapped_env_can_be_made_from_its_spec():
     env = SelectEntries(RenderedPole(gym.make("CartPole-v1"), size=8), ["pole"])
     spec = env.spec
     assert spec is not None
@@ -179,35 +179,35 @@ class TestDrawnPole:
             obs, _, over, _, _ = env.step(1)
         assert env.observation_space.contains(obs)
 
-    def test_tells_of_the_cart_alone(self):
+    def test_cart_has_no_pole_state(self):
         np.testing.assert_array_equal(drawn(0.1)["cart"], np.array([0.1, 0.2], np.float32))
 
-    def test_an_upright_pole_stands_between_the_two_middle_columns(self):
+    def test_an_upright_pole_is_between_the_two_middle_columns(self):
         picture = drawn(0.0)["pole"]
         expected = np.zeros((1, 16, 16), np.uint8)
         expected[..., 7:9] = 128  # half of 255, rounded to even
         np.testing.assert_array_equal(picture, expected)
 
-    def test_the_tip_is_at_the_border_at_the_edge_and_the_foot_stays(self):
+    def test_at_the_edge_angle_the_tip_is_at_the_border(self):
         for angle, column in ((RenderedPole.EDGE, 15), (-RenderedPole.EDGE, 0)):
             picture = drawn(angle)["pole"][0]
             assert picture[0].argmax() == column
             assert picture[0, column] == 255
             np.testing.assert_array_equal(picture[-1], drawn(0.0)["pole"][0, -1])
 
-    def test_every_row_has_the_light_of_one_pixel_and_the_pole_is_straight(self):
+    def test_every_image_row_has_the_brightness_of_one_pixel(self):
         size, angle = 16, 0.13
         picture = drawn(angle)["pole"][0].astype(float)
         np.testing.assert_allclose(picture.sum(axis=1), 255, atol=1)
         centres = (picture * np.arange(size)).sum(axis=1) / picture.sum(axis=1)
         np.testing.assert_allclose(centres, np.linspace(7.5 + 7.5 * angle / 0.25, 7.5, size), atol=0.01)
 
-    def test_the_angle_can_be_read_from_the_picture_to_a_thousandth(self):
+    def test_the_angle_can_be_read_from_the_image_to_a_thousandth(self):
         for angle in (-0.2, -0.01, 0.0, 0.003, 0.21):
             tip = drawn(angle)["pole"][0, 0].astype(float)
             assert ((tip * np.arange(16)).sum() / tip.sum() - 7.5) * 0.25 / 7.5 == pytest.approx(angle, abs=1e-3)
 
-    def test_either_part_can_be_left_out(self):
+    def test_either_entry_can_be_dropped(self):
         whole = make_vect_envs("CartPole-v1", 2, wrappers=[DRAWN], backend="sync")
         for part in ("cart", "pole"):
             env = make_vect_envs("CartPole-v1", 2, wrappers=[DRAWN, {**KEEP, "entries": [part]}], backend="sync")

@@ -1,4 +1,4 @@
-"""Packages that register their envs the way of gymnasium before 1.0 are found by the namespace of an id."""
+"""Packages that register envs through gymnasium's entry points are found by the namespace of an id."""
 
 import importlib.util
 import sys
@@ -22,7 +22,7 @@ def register_envs():
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Install a package, as far as Python can tell, that registers envs in the namespace Toys."""
+    """Simulate an installed package that registers envs in the namespace Toys."""
 
     def write(source, target="toys_of_a_test:register_envs"):
         (tmp_path / "toys_of_a_test.py").write_text(source)
@@ -39,7 +39,7 @@ def install(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("env_id", "limit"), [("Toys/Cart-v0", 3), ("Toys/Pole-v1", 5), ("Toys/Pole", 5)])
-def test_an_id_of_an_installed_package_is_enough(install, env_id, limit):
+def test_an_id_of_an_installed_package_needs_no_import(install, env_id, limit):
     install(PLUGIN)
     for _ in range(2):  # the second time nothing is registered again, which gymnasium would warn of
         env = make_vect_envs(env_id, 2, backend="sync")
@@ -49,13 +49,13 @@ def test_an_id_of_an_installed_package_is_enough(install, env_id, limit):
         env.close()
 
 
-def test_near_names_are_those_of_the_package(install):
+def test_similar_names_are_suggested_from_the_package(install):
     install(PLUGIN)
     with pytest.raises(ConfigurationError, match="'Toys/Pol-v1' is unknown; did you mean 'Toys/Pole-v1'"):
         make_vect_envs("Toys/Pol-v1")
 
 
-def test_a_package_that_lacks_another_says_which(install):
+def test_a_package_with_a_missing_dependency_names_it(install):
     install("import no_such_module_of_anybody")
     with pytest.raises(ConfigurationError, match=r"envs of 'Toys' cannot be registered .*no_such_module_of_anybody"):
         make_vect_envs("Toys/Pole-v1")

@@ -1,4 +1,4 @@
-"""The probe worlds' known answers are true: checked by solving each world, not by training on it."""
+"""The probes' expected answers are correct: checked by value iteration, not by training."""
 
 import itertools
 from collections import defaultdict
@@ -26,11 +26,11 @@ from agilerl_like.envs.probe_envs import ExpectedAction, ExpectedValue, as_obser
 from agilerl_like.errors import EnvStepError
 
 Situation = tuple[Hashable, ...]
-"""What an agent can tell apart: the last observation or, with memory, all of the episode so far."""
+"""The information an agent has: the last observation or, with memory, the episode so far."""
 
 
 def key(obs: Any) -> Hashable:
-    """One observation, so that equal ones are equal."""
+    """A hashable key of an observation."""
     if isinstance(obs, Mapping):
         return tuple((name, key(part)) for name, part in obs.items())
     if isinstance(obs, tuple):
@@ -44,7 +44,7 @@ def asked(known: ExpectedValue | ExpectedAction) -> Situation:
 
 
 def candidates(space: gym.Space) -> list[Any]:
-    """All actions, or a grid of them that holds the bounds."""
+    """All actions, or a grid of them that includes the bounds."""
     if isinstance(space, Discrete):
         return list(range(int(space.start), int(space.start + space.n)))
     if isinstance(space, MultiDiscrete):
@@ -57,7 +57,7 @@ def candidates(space: gym.Space) -> list[Any]:
 
 
 def explore(probe: Probe) -> dict[Situation, dict[Any, tuple[float, Situation | None]]]:
-    """Try every action in every situation: situation -> action -> (reward, what follows; None at an end).
+    """Try every action in every situation: situation -> action -> (reward, next situation; None at an end).
 
     A truncation is no end: what follows it is what is seen last.
     """
@@ -75,10 +75,10 @@ def explore(probe: Probe) -> dict[Situation, dict[Any, tuple[float, Situation | 
 
 
 def solve(probe: Probe) -> dict[Situation, dict[Any, float]]:
-    """Value iteration: situation -> action -> its worth, with the best afterwards; masked actions left out.
+    """Value iteration: situation -> action -> value of it and the best actions after it; without masked actions.
 
-    The last observation before a time limit of a world with memory is never acted upon, and worth what it was before:
-    such worlds pay the same for ever.
+    With memory, no action follows the last observation before a time limit; its value is that of the one before,
+    because the reward is constant.
     """
     masks = {asked(known): known.mask for known in probe.actions if known.mask}
     moves = {
@@ -101,7 +101,7 @@ def solve(probe: Probe) -> dict[Situation, dict[Any, float]]:
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_the_known_answers_solve_the_world(name):
+def test_known_answers_equal_value_iteration(name):
     probe = PROBES[name]
     worth = solve(probe)
     assert probe.expectations
@@ -117,19 +117,19 @@ def test_the_known_answers_solve_the_world(name):
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_whatever_matters_is_asked_for(name):
+def test_every_decisive_observation_has_an_expectation(name):
     probe = PROBES[name]
     ignored = solve(probe)
     for known in probe.expectations:
         ignored.pop(asked(known), None)
-    if probe.needs == "memory":  # while nothing happens any action will do, and values say nothing new
+    if probe.needs == "memory":  # without a reward any action is as good, and values are discounted only
         assert all(len(set(there.values())) == 1 for there in ignored.values())
     else:
         assert not ignored
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_every_question_has_a_name_of_its_own(name):
+def test_expectations_have_unique_names(name):
     names = [describe(known) for known in PROBES[name].expectations]
     assert len(set(names)) == len(names)
 
@@ -150,7 +150,7 @@ def test_probes_are_proper_gymnasium_envs_that_agents_accept(name):
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_every_observation_turns_up_in_a_vector_env(name):
+def test_every_observation_occurs_in_a_vector_env(name):
     probe = PROBES[name]
     env = VecEnvAdapter(make_vect_envs(probe.make, 4))
     seen = set()
@@ -169,14 +169,14 @@ def test_every_observation_turns_up_in_a_vector_env(name):
 
 
 def best_of(probe: Probe, view: Callable[[Any], Any]) -> float:
-    """The best mean reward in a world of one step for an agent that sees no more than a view of each observation."""
+    """The best mean reward of one-step episodes for an agent that sees only `view(observation)`."""
     moves, rewards = explore(probe), defaultdict(list)
     for known in probe.actions:
         rewards[key(view(as_observation(known.obs)))].append([moves[asked(known)][action][0] for action in (0, 1)])
     return sum(np.sum(there, axis=0).max() for there in rewards.values()) / len(probe.actions)
 
 
-def test_only_the_whole_picture_tells_what_to_do():
+def test_the_best_action_needs_the_whole_image():
     for name in ("ImagePosition", "ImageOfBits"):
         assert best_of(PROBES[name], lambda image: image) == 1
         rows, columns = (1, 2) if name == "ImagePosition" else (0, 1)
@@ -184,13 +184,13 @@ def test_only_the_whole_picture_tells_what_to_do():
             assert best_of(PROBES[name], view) == 0.5
 
 
-def test_only_both_parts_tell_what_to_do():
+def test_the_best_action_needs_both_parts():
     assert best_of(PROBES["SightAndTouch"], lambda obs: obs) == 1
     for part in ("sight", "touch"):
         assert best_of(PROBES["SightAndTouch"], lambda obs, part=part: obs[part]) == 0.5
 
 
-def test_either_part_of_a_tuple_is_worth_nothing_by_itself():
+def test_one_part_of_a_tuple_has_zero_mean_value():
     known = {(obs[0], obs[1]["number"][0]): value for obs, value, *_ in PROBES["TupleProduct"].values}
     assert sorted(known) == [(5, -1), (5, 1), (6, -1), (6, 1), (7, -1), (7, 1)]
     for part in (0, 1):
@@ -198,7 +198,7 @@ def test_either_part_of_a_tuple_is_worth_nothing_by_itself():
             assert sum(value for obs, value in known.items() if obs[part] == seen) == 0
 
 
-def test_without_memory_no_policy_gets_more_than_half_of_the_cue():
+def test_without_memory_no_policy_earns_more_than_half():
     env = PROBES["MemoryCue"].make()
     for answers in itertools.product((0, 1), repeat=3):  # to the cues -1 and 1 and to a blank
         policy, total = dict(zip((-1.0, 0.0, 1.0), answers, strict=True)), {}
@@ -212,7 +212,7 @@ def test_without_memory_no_policy_gets_more_than_half_of_the_cue():
         assert sum(total.values()) / len(total) == 0.5
 
 
-def test_the_wrong_answers_that_a_bug_gives_lie_far_from_the_known_ones():
+def test_answers_of_known_bugs_differ_clearly():
     # EndlessTruncation, limit taken for an end: the mean of (1 - .9^k) / .1 over k = 1 … 8
     wrong = np.mean([(1 - 0.9**k) / 0.1 for k in range(1, 9)])
     assert wrong == pytest.approx(3.6, abs=0.1)
@@ -227,7 +227,7 @@ def test_the_wrong_answers_that_a_bug_gives_lie_far_from_the_known_ones():
     assert right["+0"] == right["+0, then 5 blanks"] == 0
 
 
-def test_actions_outside_the_space_are_faults():
+def test_actions_outside_the_space_are_errors():
     for name, action in (("ContinuousBounds", [1.5]), ("ActionSign", 2), ("Counter", -1)):
         env = PROBES[name].make()
         env.reset(seed=0)
@@ -235,7 +235,7 @@ def test_actions_outside_the_space_are_faults():
             env.step(action)
 
 
-def test_the_forbidden_action_would_pay_most():
+def test_the_masked_action_has_the_highest_reward():
     probe = PROBES["ActionMask"]
     moves = explore(probe)
     for known in probe.actions:

@@ -1,4 +1,4 @@
-"""Random actions that an env allows: by the mask of its info, and for every agent of a team."""
+"""Random legal actions: by the mask in the info, and for every agent of a multi-agent env."""
 
 import gymnasium as gym
 import numpy as np
@@ -18,14 +18,14 @@ from agilerl_like.envs.random_actions import sample_masked
         (Discrete(2), None, {0, 1}),
     ],
 )
-def test_samples_are_those_that_a_mask_allows(space, mask, allowed):
+def test_samples_obey_the_mask(space, mask, allowed):
     space.seed(0)
     samples = [np.asarray(sample_masked(space, mask)).tolist() for _ in range(40)]
     assert {tuple(sample) if isinstance(sample, list) else sample for sample in samples} == allowed
 
 
 class Strict(gym.Env):
-    """Allows one of fifty actions, another one in every step, and raises on the others."""
+    """Allows one of fifty actions, a different one in every step, and raises on the others."""
 
     observation_space, action_space = Box(0, 1, (1,)), Discrete(50)
     allowed = 0
@@ -43,6 +43,6 @@ class Strict(gym.Env):
         return np.zeros(1, np.float32), 0.0, False, False, self.tell()
 
 
-def test_auto_times_an_env_that_refuses_illegal_actions():
+def test_timing_uses_legal_actions():
     _, why = prefer_workers(Strict, num_envs=4, num_workers=2)
     assert why.startswith("a step of 4 envs takes ")

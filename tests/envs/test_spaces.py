@@ -1,4 +1,4 @@
-"""Spaces: what is accepted, how wide it is, what a network sees, and that a file brings back the same space."""
+"""Spaces: validation, encoding as rows, what networks read, and the JSON round trip."""
 
 import json
 import re
@@ -73,7 +73,7 @@ spaces = st.recursive(
 
 @settings(max_examples=80, deadline=None)
 @given(space=spaces)
-def test_a_space_survives_a_strict_json_file(space):
+def test_a_space_round_trips_through_strict_json(space):
     text = json.dumps(space_to_json(space), allow_nan=False)
     again = space_from_json(json.loads(text))
     assert again == space
@@ -83,7 +83,7 @@ def test_a_space_survives_a_strict_json_file(space):
         assert list(again.spaces) == list(space.spaces)  # the order of keys is part of a space
 
 
-def test_two_dimensional_multi_discrete_survives_too():
+def test_two_dimensional_multi_discrete_round_trips():
     space = MultiDiscrete(np.array([[2, 3], [4, 5]]))
     assert space_from_json(space_to_json(space)) == space
 
@@ -105,7 +105,7 @@ def test_a_space_that_cannot_be_written_is_named(space):
         {"type": "Tuple", "spaces": 3},
     ],
 )
-def test_data_that_is_no_space_is_refused(data):
+def test_invalid_space_data_is_refused(data):
     with pytest.raises(ConfigurationError, match="not a description of a space"):
         space_from_json(data)
 
@@ -130,7 +130,7 @@ def test_data_that_is_no_space_is_refused(data):
         (MultiBinary([2, 2]), np.array([[[1, 0], [0, 1]]], dtype=np.int8), [[1, 0, 0, 1]]),
     ],
 )
-def test_rows_of_numbers(space, observations, rows):
+def test_encoded_rows(space, observations, rows):
     encoded = encode(space, observations)
     np.testing.assert_array_equal(encoded, rows)
     assert encoded.dtype == np.float32
@@ -176,7 +176,7 @@ def test_categories_that_are_no_whole_numbers_are_refused(space, given):
 
 
 @pytest.mark.parametrize("given", [["a", "b"], [object(), 1.0]])
-def test_what_is_no_number_is_refused(given):
+def test_values_that_are_no_numbers_are_refused(given):
     with pytest.raises(EnvStepError, match=r"observation has dtype .*; allowed are numbers"):
         encode(Box(-1, 1, (2,)), np.array(given))
 
@@ -189,7 +189,7 @@ IMAGE = Box(0, 255, (1, 2, 2), np.uint8)
         st.sampled_from(["uint8", "bool", "int8", "int64", "uint64", "float16", "float32", "float64"]), (3, 1, 2, 2)
     )
 )
-def test_an_image_of_bytes_takes_whole_numbers_from_0_to_255_of_any_kind(given):
+def test_a_uint8_image_accepts_whole_numbers_of_any_dtype(given):
     wrong = [number for number in given.ravel().tolist() if not (0 <= number <= 255 and number == int(number))]
     if wrong:
         with pytest.raises(EnvStepError, match=rf"observation has {re.escape(str(wrong[0]))} among"):
@@ -199,17 +199,17 @@ def test_an_image_of_bytes_takes_whole_numbers_from_0_to_255_of_any_kind(given):
 
 
 @given(hnp.arrays(st.sampled_from(["int16", "float32"]), (1, 2, 2), elements=st.integers(0, 255)))
-def test_bytes_of_another_dtype_are_the_same_row(given):
+def test_a_uint8_image_of_another_dtype_gives_the_same_row(given):
     assert encode(IMAGE, given).tolist() == given.ravel().tolist()
 
 
 @pytest.mark.parametrize("given", [np.full((1, 2, 2), "a"), np.full((1, 2, 2), None)])
-def test_an_image_without_numbers_is_refused(given):
+def test_an_empty_image_is_refused(given):
     with pytest.raises(EnvStepError, match=r"observation has dtype .*; allowed are whole numbers from 0 to 255"):
         encode(IMAGE, given)
 
 
-def test_a_tree_is_one_row_of_numbers_in_its_own_order():
+def test_a_tree_is_one_row_in_its_own_order():
     space = Dict([("z", Discrete(2)), ("a", Tuple([Box(-1, 1, (2,), np.float64), MultiBinary(2)]))])
     encoding = ObservationEncoder(space)
     rows = encoding.encode({"z": np.array([1, 0]), "a": (np.array([[0.5, 1], [-1, 0]]), np.array([[1, 0], [1, 1]]))})
@@ -221,7 +221,7 @@ def test_a_tree_is_one_row_of_numbers_in_its_own_order():
     assert encoding.float_columns(torch.from_numpy(rows)).tolist() == rows.tolist()
 
 
-def test_beside_an_image_of_bytes_numbers_are_four_bytes_each():
+def test_floats_in_byte_rows_are_four_bytes_each():
     # 5 bytes of image, 2 numbers: the numbers come first, and 3 bytes fill the row up to a multiple of 4
     space = Dict({"eye": Box(0, 255, (1, 1, 5), np.uint8), "speed": Box(-1, 1, (2,))})
     encoding = ObservationEncoder(space)
@@ -240,7 +240,7 @@ def test_beside_an_image_of_bytes_numbers_are_four_bytes_each():
 
 
 @pytest.mark.parametrize("xp", [np, torch])
-def test_numbers_beside_an_image_may_come_from_a_transposed_array(xp):
+def test_floats_in_byte_rows_may_be_transposed(xp):
     space = Dict({"eye": Box(0, 255, (1, 2, 2), np.uint8), "speed": Box(-1, 1, (2,))})
     image, speed = np.zeros((3, 1, 2, 2), np.uint8), np.arange(6, dtype=np.float32).reshape(2, 3).T
     expected = ObservationEncoder(space).encode({"eye": image, "speed": speed.copy()})
@@ -275,7 +275,7 @@ def test_images_are_scaled_by_their_bounds(space, given, seen):
 
 
 @pytest.mark.parametrize(("shape", "seen"), [((2, 5, 3), (3, 2, 5)), ((2, 5, 3, 4), (4, 2, 5, 3))])
-def test_channels_that_come_last_are_seen_first(shape, seen):
+def test_networks_read_channels_first(shape, seen):
     space = Box(0, 255, shape, np.uint8)
     image = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
     (leaf,) = ObservationEncoder(space, swap_channels=True, normalize_images=False).leaves
@@ -287,7 +287,7 @@ def test_channels_that_come_last_are_seen_first(shape, seen):
     assert as_it_is.shape == shape
 
 
-def test_one_image_that_fills_its_row_is_not_copied():
+def test_a_single_image_is_not_copied():
     images = np.zeros((3, 2, 2, 1), dtype=np.uint8)
     assert np.shares_memory(encode(Box(0, 255, (2, 2, 1), np.uint8), images), images)
     flags = np.zeros((3, 2, 2, 1), dtype=np.bool_)
@@ -323,7 +323,7 @@ def arrays_in(space, observation, path=()):
 
 
 def expected(space, array, *, swapped):
-    """What a network is to see of one array `[P, B, …]`, written down without rows."""
+    """What a network should read of one array `[P, B, …]`, computed without rows."""
     leading = array.shape[: array.ndim - len(space.shape)]
     if isinstance(space, Box) and len(space.shape) > 2:
         image = array.astype(np.float32)
@@ -340,7 +340,7 @@ def expected(space, array, *, swapped):
 
 @settings(max_examples=150, deadline=None)
 @given(space=spaces_of_agents(), seed=st.integers(0, 9), swapped=st.booleans())
-def test_every_array_is_read_back_from_a_row_exactly(space, seed, swapped):
+def test_leaves_read_every_array_back_exactly(space, seed, swapped):
     members, samples = 2, 3
     space.seed(seed)
     given = [
@@ -391,7 +391,7 @@ def observed(*batch, a=(2,), b1=(2, 2, 1)):
         ({"a": observed(5)["a"], "b": observed(4)["b"]}, r"unequal leading axes: \[\(4,\), \(5,\)\]"),
     ],
 )
-def test_an_observation_outside_its_spaces_shape_is_named(observation, message):
+def test_an_observation_of_another_shape_is_named(observation, message):
     encoding = ObservationEncoder(TREE)
     with pytest.raises(EnvStepError, match=message):
         encoding.encode(observation)
@@ -399,12 +399,12 @@ def test_an_observation_outside_its_spaces_shape_is_named(observation, message):
         TorchBackend(torch.device("cpu")).make_encode_fn(encoding)(tree_map(torch.from_numpy, observation))
 
 
-def test_a_lone_observation_of_another_shape_is_named_too():
+def test_a_single_leaf_of_another_shape_is_named():
     with pytest.raises(EnvStepError, match=r"observation has shape \(4, 3\); allowed is \(2,\)"):
         encode(Box(-1, 1, (2,)), np.zeros((4, 3), np.float32))
 
 
-def test_imagined_rows_are_normal_numbers_and_bytes_within_their_bounds():
+def test_random_rows_are_standard_normal_floats_and_bytes_within_bounds():
     space = Dict({"a": Box(-1, 1, (20,)), "b": Box(3, 9, (5, 5, 5), np.uint8), "c": Box(0, 1, (5, 5, 1), np.bool_)})
     encoding = ObservationEncoder(space, normalize_images=False)
     rows = encoding.random_rows(500, torch.Generator().manual_seed(1))
@@ -420,7 +420,7 @@ def test_imagined_rows_are_normal_numbers_and_bytes_within_their_bounds():
 # ---- one observation or many
 
 
-def test_one_observation_becomes_a_batch_of_one():
+def test_a_single_observation_becomes_a_batch_of_one():
     encoding = ObservationEncoder(TREE)
     one = {"b": (2, np.full((2, 2, 1), 7).tolist()), "a": [0.5, 1.0], "unknown": "left out"}
     tree, single = encoding.as_batch(one)
@@ -447,7 +447,7 @@ def test_one_observation_becomes_a_batch_of_one():
         ({"a": [[0.0], [1.0, 2.0]], "b": observed()["b"]}, "not the form of Dict"),
     ],
 )
-def test_observations_that_fit_neither_are_refused(observation, message):
+def test_as_batch_refuses_other_shapes(observation, message):
     with pytest.raises(ConfigurationError, match=message):
         ObservationEncoder(TREE).as_batch(observation)
 
@@ -480,7 +480,7 @@ def nested(space, levels):
         nested(Discrete(2), 3),
     ],
 )
-def test_observations_that_are_accepted(space):
+def test_supported_observation_spaces(space):
     check_observation_space(space)
     assert ObservationEncoder(space).size == gym.spaces.utils.flatdim(space)  # 8 * 8 * 3 is a multiple of 4
 
@@ -504,20 +504,20 @@ def test_observations_that_are_accepted(space):
         (nested(Discrete(2), 4), ".0.in.0", "nested too deep"),
     ],
 )
-def test_observations_that_are_refused(space, where, why):
+def test_unsupported_observation_spaces(space, where, why):
     with pytest.raises(ConfigurationError, match=rf"observation_space{re.escape(where)}=.*{why}.*allowed are"):
         ObservationEncoder(space)
 
 
 @pytest.mark.parametrize("space", [Box(-1, 1, (3,)), Discrete(3, start=1), MultiDiscrete([2, 2]), MultiBinary(4)])
-def test_actions_that_are_accepted(space):
+def test_supported_action_spaces(space):
     check_action_space(space)
 
 
 @pytest.mark.parametrize(
     "space", [Box(0, 3, (2,), np.int64), Box(-1, 1, (0,)), MultiDiscrete([[2, 2]]), Tuple([Discrete(2)]), Text(3)]
 )
-def test_actions_that_are_refused(space):
+def test_unsupported_action_spaces(space):
     with pytest.raises(ConfigurationError, match=r"action_space=.*allowed are Discrete"):
         check_action_space(space)
 
@@ -529,7 +529,7 @@ def test_masks_have_one_entry_for_each_choice():
     assert mask_size(Box(-1, 1, (3,))) == 0
 
 
-def test_tree_map_joins_what_stands_at_the_same_place():
+def test_tree_map_applies_to_arrays_at_the_same_position():
     one = {"a": np.array([1]), "b": (np.array([2]), np.array([3]))}
     other = {"a": np.array([10]), "b": (np.array([20]), np.array([30]))}
     assert tree_map(lambda x, y: int(x[0] + y[0]), one, other) == {"a": 11, "b": (22, 33)}
@@ -557,17 +557,17 @@ def test_tree_map_joins_what_stands_at_the_same_place():
         ((4, 3, 64, 64), "ambiguous"),
     ],
 )
-def test_the_place_of_channels_is_found_from_the_shape(shape, layout):
+def test_channel_layout_is_inferred_from_the_shape(shape, layout):
     assert channel_layout(shape) == layout
     space = Dict({"eye": Box(0, 255, shape, np.uint8), "speed": Box(-1, 1, (2,))})
     assert ambiguous_images(space) == ([("eye", shape)] if layout == "ambiguous" else [])
     eye = ObservationEncoder(space).leaves[0]
     assert eye.channels_last == (layout == "last")
-    for said in (True, False):  # what is said wins
-        assert ObservationEncoder(space, swap_channels=said).leaves[0].channels_last is said
+    for given_layout in (True, False):  # the argument wins
+        assert ObservationEncoder(space, swap_channels=given_layout).leaves[0].channels_last is given_layout
 
 
-def test_images_of_one_observation_may_have_their_channels_in_different_places():
+def test_images_of_one_observation_may_have_different_layouts():
     space = Dict({"left": Box(0, 255, (9, 9, 3), np.uint8), "right": Box(0, 255, (3, 9, 9), np.uint8)})
     encoding = ObservationEncoder(space)
     assert [leaf.shape for leaf in encoding.leaves] == [(3, 9, 9)] * 2

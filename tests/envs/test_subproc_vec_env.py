@@ -1,4 +1,4 @@
-"""Envs in worker processes: the same bits as in one process, and every way in which a process can fail."""
+"""Envs in worker processes: the same bits as in one process, and every failure of a process."""
 
 import gc
 import os
@@ -12,7 +12,7 @@ import time
 import warnings
 from pathlib import Path
 
-import failing_envs as worlds
+import failing_envs
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -79,21 +79,21 @@ def layouts(draw):
 
 @settings(max_examples=9)
 @given(layouts(), st.integers(0, 99))
-def test_results_are_those_of_sync(layout, seed):
+def test_results_equal_sync(layout, seed):
     num_members, num_envs, num_workers, mode = layout
-    sync = SyncVectorEnv([worlds.Manifold] * num_envs, autoreset_mode=mode)
+    sync = SyncVectorEnv([failing_envs.AllSpaces] * num_envs, autoreset_mode=mode)
     env = SubprocVectorEnv(
-        [worlds.Manifold] * num_envs, num_workers=num_workers, num_members=num_members, autoreset_mode=mode
+        [failing_envs.AllSpaces] * num_envs, num_workers=num_workers, num_members=num_members, autoreset_mode=mode
     )
     assert (env.observation_space, env.action_space) == (sync.observation_space, sync.action_space)
     assert env.metadata == sync.metadata
     sync.action_space.seed(seed)
     for seeds, options in ((seed, None), ([seed + 3 * row for row in range(num_envs)], {"level": 2}), (None, None)):
         same(env.reset(seed=seeds, options=options), sync.reset(seed=seeds, options=options))
-        for tick in range(10):
+        for step in range(10):
             actions = sync.action_space.sample()
             expected = sync.step(actions)
-            if tick % 3 == 2:
+            if step % 3 == 2:
                 in_parts(env, actions, expected)
             else:
                 same(env.step(actions), expected)
@@ -110,21 +110,21 @@ def in_parts(env, actions, expected):
         same(env.step_wait(part)[:4], at(rows, expected[:4]))
 
 
-def test_each_part_is_what_sync_makes_of_its_rows_while_the_other_part_steps():
-    env = SubprocVectorEnv([worlds.Manifold] * 10, num_workers=2, num_members=2)
+def test_each_group_equals_sync_while_the_other_group_steps():
+    env = SubprocVectorEnv([failing_envs.AllSpaces] * 10, num_workers=2, num_members=2)
     same(env.env_groups, (np.array([0, 1, 2, 5, 6, 7]), np.array([3, 4, 8, 9])))
-    alone = [SyncVectorEnv([worlds.Manifold] * len(rows), autoreset_mode=SAME_STEP) for rows in env.env_groups]
+    alone = [SyncVectorEnv([failing_envs.AllSpaces] * len(rows), autoreset_mode=SAME_STEP) for rows in env.env_groups]
     env.reset(seed=list(range(10)))
     for rows, sync in zip(env.env_groups, alone, strict=True):
         sync.reset(seed=rows.tolist())
     actions = [[sync.action_space.sample() for _ in range(12)] for sync in alone]
     env.step_async(0, actions[0][0])
-    for tick in range(12):
-        env.step_async(1, actions[1][tick])
-        same(env.step_wait(0), alone[0].step(actions[0][tick]))
-        if tick < 11:
-            env.step_async(0, actions[0][tick + 1])
-        same(env.step_wait(1), alone[1].step(actions[1][tick]))
+    for step in range(12):
+        env.step_async(1, actions[1][step])
+        same(env.step_wait(0), alone[0].step(actions[0][step]))
+        if step < 11:
+            env.step_async(0, actions[0][step + 1])
+        same(env.step_wait(1), alone[1].step(actions[1][step]))
     env.close()
 
 
@@ -139,13 +139,13 @@ def test_each_part_is_what_sync_makes_of_its_rows_while_the_other_part_steps():
         (1, 8, 1, [[0]]),  # which is one worker, too
     ],
 )
-def test_parts_split_the_envs_of_every_member(num_envs, num_workers, num_members, env_groups):
-    env = SubprocVectorEnv([worlds.Frail] * num_envs, num_workers=num_workers)
+def test_groups_split_the_envs_of_every_member(num_envs, num_workers, num_members, env_groups):
+    env = SubprocVectorEnv([failing_envs.FailingEnv] * num_envs, num_workers=num_workers)
     env.set_num_members(num_members)
     assert [rows.tolist() for rows in env.env_groups] == env_groups
 
 
-def test_actions_of_another_dtype_arrive_as_they_are():
+def test_actions_of_another_dtype_are_passed_unchanged():
     actions = np.random.default_rng(0).uniform(-2, 2, (20, 3, 1))  # float64, for a space of float32
     sync = make_vect_envs("Pendulum-v1", 3, backend="sync")
     env = make_vect_envs("Pendulum-v1", 3, backend="workers", num_workers=2)
@@ -172,8 +172,8 @@ def env_of():
         env.close()
 
 
-def test_workers_load_no_torch_and_use_one_thread_each(env_of):
-    env = env_of([worlds.Frail] * 2, num_workers=2)
+def test_workers_do_not_import_torch_and_use_one_thread(env_of):
+    env = env_of([failing_envs.FailingEnv] * 2, num_workers=2)
     for modules, threads in env.call("modules"):
         assert "gymnasium" in modules
         assert not {"torch", "agilerl_like.algorithms", "agilerl_like.envs.vec_adapter"} & set(modules)
@@ -185,8 +185,8 @@ def test_a_vector_env_can_be_imported_without_torch():
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
 
 
-def test_attributes_and_methods_of_the_envs_are_reached(env_of):
-    env = env_of([worlds.Frail] * 3, num_workers=2)
+def test_call_get_attr_and_set_attr_reach_the_envs(env_of):
+    env = env_of([failing_envs.FailingEnv] * 3, num_workers=2)
     env.set_attr("mark", [1, 2, 3])
     assert env.get_attr("mark") == (1, 2, 3)
     env.set_attr("mark", 4)
@@ -196,11 +196,11 @@ def test_attributes_and_methods_of_the_envs_are_reached(env_of):
     assert env.get_attr("mark") == (4, 4, 4)
 
 
-def test_what_a_script_and_a_function_define_travels():
-    class Local(worlds.Frail):
+def test_env_functions_of_scripts_and_closures_are_sent_by_value():
+    class Local(failing_envs.FailingEnv):
         pass
 
-    with worlds.registered("OnlyHere-v0", Local):
+    with failing_envs.registered("OnlyHere-v0", Local):
         for source in ("OnlyHere-v0", Local, lambda: Local()):
             one, other = (make_vect_envs(source, 2, backend=backend) for backend in ("sync", "workers"))
             same(one.reset(seed=3), other.reset(seed=3))
@@ -215,17 +215,17 @@ def test_wrappers_and_arguments_reach_the_workers():
     env.close()
 
 
-def test_workers_are_widened_as_workers():
-    narrow = make_vect_envs(worlds.Frail, 2, backend="workers", num_workers=2, step_timeout=7.0)
+def test_with_num_envs_keeps_workers():
+    narrow = make_vect_envs(failing_envs.FailingEnv, 2, backend="workers", num_workers=2, step_timeout=7.0)
     for env in (with_num_envs(narrow, 6), evaluation_env(narrow, 6)):
         assert isinstance(env, SubprocVectorEnv)
         assert (env.num_envs, env.num_workers, env.timeout) == (6, 2, 7.0)
-    by_hand = with_num_envs(SubprocVectorEnv([worlds.Frail, worlds.Slow]), 3)
+    by_hand = with_num_envs(SubprocVectorEnv([failing_envs.FailingEnv, failing_envs.Slow]), 3)
     assert isinstance(by_hand, SubprocVectorEnv)
-    assert by_hand.env_fns == (worlds.Frail, worlds.Slow, worlds.Frail)
+    assert by_hand.env_fns == (failing_envs.FailingEnv, failing_envs.Slow, failing_envs.FailingEnv)
     assert (by_hand.num_workers, by_hand.timeout) == (resolve_num_workers(None, 3), STEP_TIMEOUT)
     for num_workers, num_envs, expected in ((1, 6, 1), (3, 6, 3), (3, 2, 2), (None, 6, resolve_num_workers(None, 6))):
-        told = SubprocVectorEnv([worlds.Frail] * 3, num_workers=num_workers, timeout=7.0)
+        told = SubprocVectorEnv([failing_envs.FailingEnv] * 3, num_workers=num_workers, timeout=7.0)
         again = with_num_envs(with_num_envs(told, 1), num_envs)  # through one env, for which one worker does
         assert isinstance(again, SubprocVectorEnv)
         assert (again.num_workers, again.timeout) == (expected, 7.0)
@@ -234,23 +234,25 @@ def test_workers_are_widened_as_workers():
 # ---- choosing
 
 
-def test_auto_takes_workers_for_slow_envs_and_sync_for_quick_ones():
-    slow = make_vect_envs(worlds.Slow, 8, num_workers=2)  # 8 ms, or 4 ms and the exchange
+def test_auto_takes_workers_for_slow_envs_and_sync_for_fast_ones():
+    slow = make_vect_envs(failing_envs.Slow, 8, num_workers=2)  # 8 ms, or 4 ms and the exchange
     assert isinstance(slow, SubprocVectorEnv)
     assert describe_backend(slow).startswith("workers, because a step of 8 envs takes")
-    quick = make_vect_envs(worlds.Quick, 8, num_workers=2)
+    quick = make_vect_envs(failing_envs.Quick, 8, num_workers=2)
     assert isinstance(quick, SyncVectorEnv)
     assert describe_backend(quick).startswith("sync, because a step of 8 envs takes")
 
 
 def test_auto_chooses_again_for_another_number_of_envs():
-    one = make_vect_envs(worlds.Slow, 1, num_workers=2)
+    one = make_vect_envs(failing_envs.Slow, 1, num_workers=2)
     assert describe_backend(one) == "sync, because there is no second env or core for a second process"
     assert isinstance(with_num_envs(one, 8), SubprocVectorEnv)
-    assert isinstance(with_num_envs(make_vect_envs(worlds.Slow, 1, backend="sync", num_workers=2), 8), SyncVectorEnv)
+    assert isinstance(
+        with_num_envs(make_vect_envs(failing_envs.Slow, 1, backend="sync", num_workers=2), 8), SyncVectorEnv
+    )
 
 
-class Speaking(worlds.Slow):
+class Speaking(failing_envs.Slow):
     observation_space = gym.spaces.Text(5)
 
 
@@ -259,7 +261,7 @@ class OnlyHere:
         self.lock = lock
 
     def __call__(self):
-        return worlds.Slow()
+        return failing_envs.Slow()
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ class OnlyHere:
         (OnlyHere(threading.Lock()), "cannot be sent to a worker process"),
     ],
 )
-def test_what_workers_cannot_run_is_said_and_left_to_sync(source, why):
+def test_unsupported_envs_are_named_and_auto_takes_sync(source, why):
     with pytest.raises(ConfigurationError, match=f"backend='workers': .*{why}"):
         make_vect_envs(source, 8, backend="workers", num_workers=2)
     env = make_vect_envs(source, 8, num_workers=2)
@@ -290,8 +292,8 @@ def test_settings_of_workers_are_checked(setting, message):
         make_vect_envs("CartPole-v1", 2, **setting)
 
 
-def test_misuse_is_named(env_of):
-    env = env_of([worlds.Frail] * 4, num_workers=2)
+def test_wrong_calls_are_errors(env_of):
+    env = env_of([failing_envs.FailingEnv] * 4, num_workers=2)
     with pytest.raises(gym.error.ResetNeeded):
         env.step(np.zeros(4, int))
     with pytest.raises(ConfigurationError, match="num_members=3; allowed are the divisors of num_envs=4"):
@@ -321,36 +323,38 @@ def test_misuse_is_named(env_of):
 
 
 def derived(seed, restarts):
-    """The seed that the documentation promises for the episode after a failure."""
+    """The documented seed of the episode after a failure."""
     return int(np.random.SeedSequence(seed, spawn_key=(restarts,)).generate_state(1)[0] >> 1)
 
 
 def first_observation(seed):
-    return worlds.Frail().reset(seed=seed)[0]
+    return failing_envs.FailingEnv().reset(seed=seed)[0]
 
 
 FAILURES = [
-    (worlds.RAISES, r"ended with exit code 1 \(ZeroDivisionError: one more than this world bears"),
-    (worlds.EXITS, r"ended with exit code 3 \(no traceback"),
-    (worlds.IS_KILLED, "was killed by SIGKILL"),
-    (worlds.CRASHES, r"was killed by SIGSEGV \(File .*in string_at"),
-    (worlds.HANGS, r"gave no answer for [\d.]+ s \(File .*in wait"),
-    (worlds.CHANGES_SHAPE, r".*an observation has shape \(1,\) and dtype float32; its space has shape \(2,\)"),
+    (failing_envs.RAISES, r"ended with exit code 1 \(ZeroDivisionError: one step too many"),
+    (failing_envs.EXITS, r"ended with exit code 3 \(no traceback"),
+    (failing_envs.IS_KILLED, "was killed by SIGKILL"),
+    (failing_envs.CRASHES, r"was killed by SIGSEGV \(File .*in string_at"),
+    (failing_envs.HANGS, r"gave no answer for [\d.]+ s \(File .*in wait"),
+    (failing_envs.CHANGES_SHAPE, r".*an observation has shape \(1,\) and dtype float32; its space has shape \(2,\)"),
     (
-        worlds.LOSES_SERVER,
+        failing_envs.LOSES_SERVER,
         r"ended with exit code 1 \(ConnectionResetError: the simulator does not answer \(File .*in step",
     ),
-    (worlds.LOSES_SERVER, r"ended with exit code 1 \(ConnectionResetError"),
+    (failing_envs.LOSES_SERVER, r"ended with exit code 1 \(ConnectionResetError"),
 ]
 
 
-def test_a_failure_is_a_truncation_and_everything_goes_on(env_of):
+def test_a_failure_truncates_its_episodes_and_stepping_continues(env_of):
     env = env_of(
-        [worlds.Frail] * 4, num_workers=2, num_members=2, timeout=2.0 * slowness()
+        [failing_envs.FailingEnv] * 4, num_workers=2, num_members=2, timeout=2.0 * slowness()
     )  # rows 1 and 2 are worker 1's
     before, _ = env.reset(seed=[10, 20, 30, 40])
     for restarts, (failure, message) in enumerate(FAILURES, 1):  # more than three, but never in a row
-        with pytest.warns(RuntimeWarning, match=rf"Frail, member 0, env 1 .*\(seeded with 20\): worker 1 {message}"):
+        with pytest.warns(
+            RuntimeWarning, match=rf"FailingEnv, member 0, env 1 .*\(seeded with 20\): worker 1 {message}"
+        ):
             after, reward, terminated, truncated, info = env.step(np.array([0, failure, 0, 0]))
         same(reward, np.array([1.0, 0.0, 0.0, 1.0]))
         assert not terminated.any()
@@ -366,11 +370,13 @@ def test_a_failure_is_a_truncation_and_everything_goes_on(env_of):
 
 
 @pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP, DISABLED])
-def test_nobody_learns_from_a_step_that_was_lost(env_of, mode):
-    env = VecEnvAdapter(env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=mode))  # worker 0 has rows 0 and 3
+def test_lost_steps_are_not_valid(env_of, mode):
+    env = VecEnvAdapter(
+        env_of([failing_envs.FailingEnv] * 4, num_workers=2, autoreset_mode=mode)
+    )  # worker 0 has rows 0 and 3
     before = env.reset([10, 20, 30, 40])
     with pytest.warns(RuntimeWarning, match="SIGKILL"):
-        step = env.step(np.array([worlds.IS_KILLED, 0, 0, 0]))
+        step = env.step(np.array([failing_envs.IS_KILLED, 0, 0, 0]))
     lost = np.array([True, False, False, True])
     same(step.valid, ~lost)
     same(step.truncated, lost)
@@ -378,7 +384,7 @@ def test_nobody_learns_from_a_step_that_was_lost(env_of, mode):
     same(step.reward, np.array([0, 1, 1, 0], np.float32))
 
 
-class NothingLeft(worlds.Frail):
+class NothingLeft(failing_envs.FailingEnv):
     """Allows nothing from its second step on, if it was seeded with 13."""
 
     def reset(self, *, seed=None, options=None):
@@ -391,7 +397,7 @@ class NothingLeft(worlds.Frail):
 
 
 @pytest.mark.parametrize("stuck", range(4))
-def test_an_env_without_a_choice_is_named_though_it_steps_in_a_part(env_of, stuck):
+def test_an_env_whose_mask_allows_nothing_is_named_by_its_row(env_of, stuck):
     env = VecEnvAdapter(env_of([NothingLeft] * 4, num_workers=2))
     env.set_num_members(2)
     assert env.columns == (slice(0, 1), slice(1, 2))  # rows 0 and 2, 1 and 3
@@ -401,16 +407,18 @@ def test_an_env_without_a_choice_is_named_though_it_steps_in_a_part(env_of, stuc
         env.step(np.zeros(4, int))
 
 
-def test_a_lost_episode_ends_once_whether_its_step_was_asked_for_or_not(env_of):
-    env = env_of([worlds.Frail] * 4, num_workers=2)
+def test_a_lost_episode_ends_once_whether_or_not_its_step_was_sent(env_of):
+    env = env_of([failing_envs.FailingEnv] * 4, num_workers=2)
     assert [rows.tolist() for rows in env.env_groups] == [[0, 1], [2, 3]]
     seen, _ = env.reset(seed=[10, 20, 30, 40])
-    env.step_async(0, np.array([worlds.IS_KILLED, worlds.GOES_ON]))  # worker 0 has rows 0 and 3
+    env.step_async(0, np.array([failing_envs.IS_KILLED, failing_envs.CONTINUES]))  # worker 0 has rows 0 and 3
     with pytest.warns(RuntimeWarning, match=r"env 0 \(seeded with 10\): worker 0 was killed by SIGKILL"):
         _, _, _, truncated, info = env.step_wait(0)
     assert truncated.tolist() == [True, False]
     same(info["final_obs"].tolist()[0], seen[0])
-    env.step_async(1, np.array([worlds.GOES_ON, worlds.ENDS]))  # the new env of row 3 must not see this action
+    env.step_async(
+        1, np.array([failing_envs.CONTINUES, failing_envs.ENDS])
+    )  # the new env of row 3 must not see this action
     after, reward, terminated, truncated, info = env.step_wait(1)
     assert (reward.tolist(), terminated.tolist(), truncated.tolist()) == ([1.0, 0.0], [False] * 2, [False, True])
     same(info["final_obs"].tolist()[1], seen[3])
@@ -422,10 +430,10 @@ def test_a_lost_episode_ends_once_whether_its_step_was_asked_for_or_not(env_of):
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
 def test_in_the_other_autoreset_modes_a_lost_episode_waits_for_its_reset(env_of, mode):
-    env = env_of([worlds.Frail] * 2, num_workers=1, autoreset_mode=mode)
+    env = env_of([failing_envs.FailingEnv] * 2, num_workers=1, autoreset_mode=mode)
     seen, _ = env.reset(seed=[10, 20])
     with pytest.warns(RuntimeWarning, match="SIGKILL"):
-        after, reward, _, truncated, info = env.step(np.array([worlds.IS_KILLED, 0]))
+        after, reward, _, truncated, info = env.step(np.array([failing_envs.IS_KILLED, 0]))
     same(after, seen)
     assert (reward.tolist(), truncated.tolist(), info["worker_lost"].tolist()) == ([0.0] * 2, [True] * 2, [True] * 2)
     if mode is NEXT_STEP:
@@ -439,8 +447,8 @@ def test_in_the_other_autoreset_modes_a_lost_episode_waits_for_its_reset(env_of,
 
 
 @pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP, DISABLED])
-def test_an_env_that_is_reset_by_a_mask_while_its_worker_dies_goes_on_from_there(env_of, tmp_path, mode):
-    env = env_of([worlds.DiesAtReset] * 4, num_workers=2, autoreset_mode=mode)  # worker 0 has rows 0 and 3
+def test_an_env_reset_by_a_mask_while_its_worker_exits_continues(env_of, tmp_path, mode):
+    env = env_of([failing_envs.ExitsAtReset] * 4, num_workers=2, autoreset_mode=mode)  # worker 0 has rows 0 and 3
     seen, _ = env.reset(seed=[10, 20, 30, 40])
     file = tmp_path / "dies"
     file.touch()
@@ -453,7 +461,7 @@ def test_an_env_that_is_reset_by_a_mask_while_its_worker_dies_goes_on_from_there
     same(after[:3], begun[:3] + np.float32([[0, 0], [0, 1], [0, 1]]))
     same(reward, np.array([0.0, 1.0, 1.0, 0.0]))
     assert not terminated.any()
-    same(truncated, np.array([False, False, False, True]))  # row 0 had begun anew already
+    same(truncated, np.array([False, False, False, True]))  # row 0 was already reset
     same(info["worker_lost"], np.array([True, False, False, True]))
     assert bool(info["begun"][0])
     if mode is DISABLED:
@@ -464,10 +472,10 @@ def test_an_env_that_is_reset_by_a_mask_while_its_worker_dies_goes_on_from_there
 
 
 @pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP, DISABLED])
-def test_so_does_one_that_is_reset_before_its_loss_was_reported(env_of, mode):
-    env = env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=mode)  # worker 0 has rows 0 and 3
+def test_an_env_reset_before_its_loss_is_reported_continues(env_of, mode):
+    env = env_of([failing_envs.FailingEnv] * 4, num_workers=2, autoreset_mode=mode)  # worker 0 has rows 0 and 3
     env.reset(seed=[10, 20, 30, 40])
-    env.step_async(0, np.array([worlds.IS_KILLED, 0]))
+    env.step_async(0, np.array([failing_envs.IS_KILLED, 0]))
     with pytest.warns(RuntimeWarning, match="SIGKILL"):
         assert env.step_wait(0)[3].tolist() == [True, False]
     begun, _ = env.reset(options={"reset_mask": np.array([False, False, False, True])})
@@ -480,9 +488,9 @@ def test_so_does_one_that_is_reset_before_its_loss_was_reported(env_of, mode):
 
 
 def test_without_autoreset_an_env_whose_episode_has_ended_is_not_stepped(env_of):
-    env = env_of([worlds.Frail] * 4, num_workers=2, autoreset_mode=DISABLED)
+    env = env_of([failing_envs.FailingEnv] * 4, num_workers=2, autoreset_mode=DISABLED)
     first, _ = env.reset(seed=[1, 2, 3, 4])
-    seen, *_ = env.step(np.array([worlds.ENDS, 0, 0, worlds.ENDS]))
+    seen, *_ = env.step(np.array([failing_envs.ENDS, 0, 0, failing_envs.ENDS]))
     for step in (lambda: env.step(np.zeros(4, int)), lambda: env.step_async(1, np.zeros(2, int))):
         with pytest.raises(gym.error.ResetNeeded, match=r"envs \[(0, )?3\] have ended; reset\(.*reset_mask"):
             step()
@@ -491,17 +499,17 @@ def test_without_autoreset_an_env_whose_episode_has_ended_is_not_stepped(env_of)
     with pytest.raises(gym.error.ResetNeeded, match=r"envs \[3\] have ended"):
         env.step(np.zeros(4, int))
     env.step_async(0, np.zeros(2, int))  # rows 0 and 1, whose episodes run
-    same(env.step_wait(0)[0], after[:2] + np.float32([0, 1]))  # a refused step has moved nobody
+    same(env.step_wait(0)[0], after[:2] + np.float32([0, 1]))  # a refused step has no effect
     with pytest.raises(gym.error.ResetNeeded, match=r"envs \[3\] have ended"):
         env.step_async(1, np.zeros(2, int))
     same(env.reset(seed=[1, 2, 3, 4])[0], first)
     same(env.step(np.zeros(4, int))[0], first + np.float32([0, 1]))
 
 
-def test_four_deaths_in_a_row_are_one_error_that_names_everything(env_of):
-    env = env_of([worlds.Frail] * 8, num_workers=2, num_members=2)
+def test_four_failures_in_a_row_are_one_error(env_of):
+    env = env_of([failing_envs.FailingEnv] * 8, num_workers=2, num_members=2)
     env.reset(seed=1)
-    fails = np.array([0, 0, 0, 0, 0, 0, 0, worlds.LOSES_SERVER])  # row 7 is in the second part
+    fails = np.array([0, 0, 0, 0, 0, 0, 0, failing_envs.LOSES_SERVER])  # row 7 is in the second part
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -511,7 +519,7 @@ def test_four_deaths_in_a_row_are_one_error_that_names_everything(env_of):
     assert [str(warning.message).partition("(restart ")[2] for warning in caught] == [
         f"{count}, allowed are 3 in a row)" for count in (1, 2, 3)
     ]
-    named = "Frail, member 1, env 3 of its own (seeded with 8): worker 0 failed 4 times in a row, the last time"
+    named = "FailingEnv, member 1, env 3 of its own (seeded with 8): worker 0 failed 4 times in a row, the last time"
     assert named in str(error)
     assert "exit code 1. Its last traceback:" in str(error.value)
     assert str(error.value).endswith("ConnectionResetError: the simulator does not answer\n")
@@ -520,84 +528,92 @@ def test_four_deaths_in_a_row_are_one_error_that_names_everything(env_of):
 
 DEFECTS = [
     (
-        worlds.RAISES,
-        r"ZeroDivisionError: one more than this world bears \(File \S+failing_envs.py\", line \d+, in step\)",
+        failing_envs.RAISES,
+        r"ZeroDivisionError: one step too many \(File \S+failing_envs.py\", line \d+, in step\)",
     ),
-    (worlds.CHANGES_SHAPE, r"an observation has shape \(1,\) and dtype float32; its space has shape \(2,\) and dtype"),
     (
-        worlds.CHANGES_DTYPE,
+        failing_envs.CHANGES_SHAPE,
+        r"an observation has shape \(1,\) and dtype float32; its space has shape \(2,\) and dtype",
+    ),
+    (
+        failing_envs.CHANGES_DTYPE,
         r"an observation has shape \(2,\) and dtype complex128; its space has shape \(2,\) and dtype",
     ),
-    (worlds.PAYS_AN_ARRAY, r"reward=array\(\[1., 1.\]\) of shape \(2,\); allowed is one real number"),
-    (worlds.PAYS_A_COMPLEX, r"reward=1j; allowed is one real number"),
-    (worlds.PAYS_NOTHING, r"reward=None; allowed is one real number"),
-    (worlds.FORGETS_INFO, r"step returned \(.*\); allowed is \(observation, reward, terminated, truncated, info\)"),
-    (worlds.LEAVES, r"SystemExit: 0 \(File .*in step\)"),
+    (failing_envs.PAYS_AN_ARRAY, r"reward=array\(\[1., 1.\]\) of shape \(2,\); allowed is one real number"),
+    (failing_envs.PAYS_A_COMPLEX, r"reward=1j; allowed is one real number"),
+    (failing_envs.PAYS_NOTHING, r"reward=None; allowed is one real number"),
+    (
+        failing_envs.FORGETS_INFO,
+        r"step returned \(.*\); allowed is \(observation, reward, terminated, truncated, info\)",
+    ),
+    (failing_envs.LEAVES, r"SystemExit: 0 \(File .*in step\)"),
 ]
 
 
 @pytest.mark.parametrize(("defect", "message"), DEFECTS)
-def test_what_fails_in_the_same_way_after_a_restart_is_a_defect_of_the_environment(env_of, defect, message):
-    env = env_of([worlds.Frail] * 4, num_workers=2, num_members=2)
+def test_a_failure_that_repeats_after_a_restart_is_a_defect_of_the_environment(env_of, defect, message):
+    env = env_of([failing_envs.FailingEnv] * 4, num_workers=2, num_members=2)
     env.reset(seed=[10, 20, 30, 40])
-    with pytest.warns(RuntimeWarning, match=rf"Frail, member 0, env 1 .*worker 1 ended with exit code 1 \({message}"):
+    with pytest.warns(
+        RuntimeWarning, match=rf"FailingEnv, member 0, env 1 .*worker 1 ended with exit code 1 \({message}"
+    ):
         env.step(np.array([0, defect, 0, 0]))
     for _ in range(5):  # it works in between, and elsewhere
         assert env.step(np.zeros(4, int))[1].tolist() == [1.0] * 4
-    place = r"Frail, member 1, env 1 of its own \(seeded with 40\): worker 0 failed again, as before a restart"
+    place = r"FailingEnv, member 1, env 1 of its own \(seeded with 40\): worker 0 failed again, as before a restart"
     with pytest.raises(EnvStepError, match=f"(?s){place}: {message}.*backend='sync' with the same seed.*Traceback"):
         env.step(np.array([0, 0, 0, defect]))
     assert env.closed
 
 
-class Unmade(worlds.Frail):
+class Unmade(failing_envs.FailingEnv):
     def __init__(self):
-        raise ZeroDivisionError("this world cannot be")
+        raise ZeroDivisionError("this env cannot be made")
 
 
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (lambda: Unmade(), "env 1: worker 0 failed: it ended with exit code 1.*this world cannot be"),
-        (worlds.OfOtherWidth, r"env 1: .*the env has Box\(.*\(3,\).*the first one has Box\(.*\(2,\)"),
-        (worlds.BrokenAtReset, r"env 1 \(seeded with 6\): .*no episode of this world begins"),
+        (lambda: Unmade(), "env 1: worker 0 failed: it ended with exit code 1.*this env cannot be made"),
+        (failing_envs.OfOtherWidth, r"env 1: .*the env has Box\(.*\(3,\).*the first one has Box\(.*\(2,\)"),
+        (failing_envs.BrokenAtReset, r"env 1 \(seeded with 6\): .*no episode can start"),
     ],
 )
-def test_what_fails_before_it_has_ever_worked_is_not_tried_again(env_of, second, message):
-    env = env_of([worlds.Frail, second], num_workers=1)
+def test_a_failure_before_the_first_reset_is_not_retried(env_of, second, message):
+    env = env_of([failing_envs.FailingEnv, second], num_workers=1)
     with pytest.raises(EnvStepError, match=f"(?s){message}"):
         env.reset(seed=5)
 
 
-def test_one_env_returned_twice_is_found_out(env_of):
-    one = worlds.Frail()
+def test_one_env_returned_twice_is_refused(env_of):
+    one = failing_envs.FailingEnv()
     with pytest.raises(EnvStepError, match="one and the same env twice"):
         env_of([lambda: one] * 2, num_workers=1).reset()
 
 
 @pytest.mark.parametrize("lost", ["killed", "divided"])
-def test_attributes_that_were_set_hold_for_the_envs_that_take_the_place_of_others(env_of, lost):
-    env = env_of([worlds.Frail] * 4, num_workers=2)
+def test_set_attributes_are_restored_after_a_restart(env_of, lost):
+    env = env_of([failing_envs.FailingEnv] * 4, num_workers=2)
     env.reset(seed=7)
     env.set_attr("mark", [1, 2, 3, 4])
     env.set_attr("pace", 5)
     env.set_attr("mark", [4, 3, 2, 1])
     if lost == "killed":
         with pytest.warns(RuntimeWarning, match="SIGKILL"):
-            env.step(np.array([worlds.IS_KILLED, 0, 0, 0]))
+            env.step(np.array([failing_envs.IS_KILLED, 0, 0, 0]))
     else:
         env.set_num_members(2)  # which ends all workers
     assert env.get_attr("mark") == (4, 3, 2, 1)
     assert env.get_attr("pace") == (5, 5, 5, 5)
 
 
-def test_a_worker_that_dies_idle_is_replaced_at_the_next_reset(env_of):
-    env = env_of([worlds.Frail] * 2, num_workers=2)
+def test_a_worker_that_exits_idle_is_replaced_at_the_next_reset(env_of):
+    env = env_of([failing_envs.FailingEnv] * 2, num_workers=2)
     first = env.reset(seed=7)
     env._workers[1].process.kill()
     with pytest.warns(RuntimeWarning, match="envs 1 to 1: worker 1 was killed by SIGKILL"):
         again = env.reset(seed=7)
-    same(again, first)  # these seeds were asked for
+    same(again, first)  # the requested seeds
 
 
 # ---- closing
@@ -608,7 +624,7 @@ def processes(env):
 
 
 def closes(env):
-    """Close soon, and return how each process ended."""
+    """Close within a short time, and return each process's exit code."""
     ends = processes(env)
     start = time.monotonic()
     env.close()
@@ -623,39 +639,39 @@ def named_memory():
 
 @pytest.fixture
 def two_workers(env_of):
-    env = env_of([worlds.Frail] * 4, num_workers=2)
+    env = env_of([failing_envs.FailingEnv] * 4, num_workers=2)
     env.reset(seed=1)
     return env
 
 
-def test_closing_ends_workers_that_have_nothing_to_do_at_once(two_workers):
+def test_closing_ends_idle_workers_at_once(two_workers):
     before = named_memory()
     two_workers.step(np.zeros(4, int))
     assert named_memory() == before
-    assert closes(two_workers) == [0, 0]  # nobody had to be killed
+    assert closes(two_workers) == [0, 0]  # no process had to be killed
 
 
 def test_closing_ends_workers_that_hang_are_stopped_or_dead(two_workers):
     stopped, _ = processes(two_workers)
-    two_workers.step_async(0, np.array([0, worlds.HANGS]))
+    two_workers.step_async(0, np.array([0, failing_envs.HANGS]))
     stopped.send_signal(signal.SIGSTOP)
     assert closes(two_workers) == [-signal.SIGKILL] * 2
 
 
-def test_closing_waits_for_no_env_that_does_not_close(env_of):
-    env = env_of([worlds.NeverClosed] * 2, num_workers=2)
+def test_closing_does_not_wait_for_an_env_that_does_not_close(env_of):
+    env = env_of([failing_envs.NeverClosed] * 2, num_workers=2)
     env.reset(seed=1)
     assert closes(env) == [-signal.SIGKILL] * 2
 
 
-def test_closing_before_anything_was_started_is_nothing(env_of):
-    env = env_of([worlds.Frail] * 4)
+def test_closing_before_the_first_start(env_of):
+    env = env_of([failing_envs.FailingEnv] * 4)
     env.close()
     env.close()
 
 
-def test_an_env_that_nobody_holds_any_more_is_closed():
-    env = SubprocVectorEnv([worlds.Frail] * 2, num_workers=2)
+def test_a_garbage_collected_env_is_closed():
+    env = SubprocVectorEnv([failing_envs.FailingEnv] * 2, num_workers=2)
     env.reset()
     ends = processes(env)
     del env
@@ -717,7 +733,7 @@ def ends(descriptor):
 needs_pidfd = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="watches processes as Linux can")
 
 
-def test_a_script_without_a_main_guard_that_closes_nothing_ends_in_silence():
+def test_a_script_without_main_guard_and_close_ends_silently():
     script = run_script(
         """
         if (child := os.fork()) == 0:
@@ -734,7 +750,7 @@ def test_a_script_without_a_main_guard_that_closes_nothing_ends_in_silence():
 
 
 @needs_pidfd
-def test_workers_end_by_themselves_when_their_parent_is_killed_even_if_they_hang():
+def test_hanging_workers_end_when_their_parent_is_killed():
     script = run_script("env.step_async(0, np.ones(1, int)); env.step_wait(0)")  # worker 0 hangs, worker 1 waits
     watched = workers_of(script)
     script.kill()
@@ -744,7 +760,7 @@ def test_workers_end_by_themselves_when_their_parent_is_killed_even_if_they_hang
 
 @needs_pidfd
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal that a parent's end sends is Linux's")
-def test_workers_that_are_stopped_or_hold_the_interpreter_end_when_their_parent_is_killed():
+def test_stopped_workers_and_those_holding_the_gil_end_when_their_parent_is_killed():
     script = run_script(
         """
         env.step(np.full(2, 2))  # both will hold the interpreter's lock in their next step
@@ -762,7 +778,7 @@ def test_workers_that_are_stopped_or_hold_the_interpreter_end_when_their_parent_
 
 
 @needs_pidfd
-def test_ctrl_c_is_the_parents_alone():
+def test_ctrl_c_reaches_the_parent_only():
     script = run_script("print('ready', flush=True); env.step_async(0, np.ones(1, int)); env.step_wait(0)")
     watched = workers_of(script)
     assert script.stdout.readline() == "ready\n"

@@ -1,10 +1,10 @@
-"""Whatever the autoreset mode and the backend, a Transition says what the single worlds did."""
+"""For every autoreset mode and backend, Transitions hold what the single envs did."""
 
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import failing_envs as worlds
+import failing_envs
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -31,10 +31,10 @@ Script = Sequence[tuple[int, bool, bool]]  # episodes: length, terminates, trunc
 
 
 class Scripted(gym.Env):
-    """Observes (world, episode, step), pays the action, ends as the script says; keeps a journal of what happened."""
+    """Observes (env, episode, step), rewards the action's value, ends by a script; records every step in a journal."""
 
-    def __init__(self, world: int, script: Script, *, space: str = "vector") -> None:
-        self.world = world
+    def __init__(self, index: int, script: Script, *, space: str = "vector") -> None:
+        self.index = index
         self.episodes = itertools.cycle(script)
         self.episode = 0
         self.journal: list[tuple[Any, ...]] = []
@@ -44,7 +44,7 @@ class Scripted(gym.Env):
         self.action_space = Discrete(5)
 
     def look(self) -> Any:
-        seen = np.array([self.world, self.episode, self.time], dtype=np.float64)
+        seen = np.array([self.index, self.episode, self.time], dtype=np.float64)
         return {"a": seen, "b": np.int64(self.time)} if self.space == "dict" else seen
 
     def reset(self, *, seed=None, options=None):
@@ -64,15 +64,15 @@ class Scripted(gym.Env):
 
 
 class OwnVector(VectorEnv):
-    """A user's vector env that writes every answer into the same arrays, and gives final observations its own way."""
+    """A user's vector env that writes all results into the same arrays; `final` is the form of final observations."""
 
-    def __init__(self, worlds: Sequence[Scripted], mode: AutoresetMode, *, final: str = "stacked") -> None:
-        self.worlds = worlds
-        self.num_envs = len(worlds)
+    def __init__(self, single_envs: Sequence[Scripted], mode: AutoresetMode, *, final: str = "stacked") -> None:
+        self.single_envs = single_envs
+        self.num_envs = len(single_envs)
         self.metadata = {"autoreset_mode": mode}
         self.mode, self.final = mode, final
-        self.single_observation_space = worlds[0].observation_space
-        self.single_action_space = worlds[0].action_space
+        self.single_observation_space = single_envs[0].observation_space
+        self.single_action_space = single_envs[0].action_space
         self.obs = np.zeros((self.num_envs, 3))
         self.reward = np.zeros(self.num_envs)
         self.terminated, self.truncated = np.zeros((2, self.num_envs), dtype=bool)
@@ -80,54 +80,56 @@ class OwnVector(VectorEnv):
 
     def reset(self, *, seed=None, options=None):
         for row in np.flatnonzero((options or {}).get("reset_mask", np.ones(self.num_envs, dtype=bool))):
-            self.obs[row] = self.worlds[row].reset()[0]
+            self.obs[row] = self.single_envs[row].reset()[0]
             self.over[row] = False
         return self.obs, {}
 
     def step(self, actions):
         final = np.zeros_like(self.obs)
-        for row, world in enumerate(self.worlds):
+        for row, single_env in enumerate(self.single_envs):
             if self.mode is AutoresetMode.NEXT_STEP and self.over[row]:
-                self.obs[row] = world.reset()[0]
+                self.obs[row] = single_env.reset()[0]
                 # what such rows bring is not to be trusted
                 self.reward[row], self.terminated[row], self.truncated[row] = 9.0, True, True
                 self.over[row] = False
                 continue
-            self.obs[row], self.reward[row], self.terminated[row], self.truncated[row], _ = world.step(actions[row])
+            self.obs[row], self.reward[row], self.terminated[row], self.truncated[row], _ = single_env.step(
+                actions[row]
+            )
             self.over[row] = self.terminated[row] or self.truncated[row]
             if self.mode is AutoresetMode.SAME_STEP and self.over[row]:
                 final[row] = self.obs[row]
-                self.obs[row] = world.reset()[0]
+                self.obs[row] = single_env.reset()[0]
         info = {"final_obs": final} if self.final == "stacked" and self.over.any() else {}
         return self.obs, self.reward, self.terminated, self.truncated, info
 
 
-def scripts(worlds: int) -> list[Script]:
-    """Different worlds: ends of every kind, one right after another, and one that never ends."""
+def scripts(count: int) -> list[Script]:
+    """Different envs: ends of every kind, in consecutive steps, and one that never ends."""
     kinds: list[Script] = [
         [(3, True, False), (1, False, True)],
         [(1, True, False)],
         [(2, False, True), (2, True, True)],
         [(1000, True, False)],
     ]
-    return [kinds[world % len(kinds)] for world in range(worlds)]
+    return [kinds[index % len(kinds)] for index in range(count)]
 
 
 def run(env: VectorEnv, steps: int) -> tuple[list[Any], list[np.ndarray], list[Transition]]:
     """Return the observations that were acted on, the actions, and the transitions."""
-    speaker = VecEnvAdapter(env)
-    acted_on, actions, transitions = [speaker.reset(7)], [], []
+    adapter = VecEnvAdapter(env)
+    acted_on, actions, transitions = [adapter.reset(7)], [], []
     rng = np.random.default_rng(0)
     for _ in range(steps):
-        actions.append(rng.integers(5, size=speaker.num_envs))
-        transitions.append(speaker.step(actions[-1]))
+        actions.append(rng.integers(5, size=adapter.num_envs))
+        transitions.append(adapter.step(actions[-1]))
         acted_on.append(transitions[-1].obs)
     return acted_on[:-1], actions, transitions
 
 
-def as_journals(acted_on, actions, transitions, worlds: int) -> list[list[tuple[Any, ...]]]:
-    """Read each world's journal back out of the valid rows."""
-    journals: list[list[tuple[Any, ...]]] = [[] for _ in range(worlds)]
+def as_journals(acted_on, actions, transitions, count: int) -> list[list[tuple[Any, ...]]]:
+    """Reconstruct each env's journal from the valid rows."""
+    journals: list[list[tuple[Any, ...]]] = [[] for _ in range(count)]
     for obs, action, step in zip(acted_on, actions, transitions, strict=True):
         for row in np.flatnonzero(step.valid):
             before, after = (tree_map(lambda leaf, row=row: leaf[row], tree) for tree in (obs, step.next_obs))
@@ -144,19 +146,19 @@ def assert_same(journal, expected) -> None:
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("kind", ["sync", "sync without copies", "sync of dicts", "own"])
-def test_valid_rows_are_exactly_what_the_worlds_did(mode, kind):
-    worlds = [
-        Scripted(world, script, space="dict" if kind == "sync of dicts" else "vector")
-        for world, script in enumerate(scripts(4))
+def test_valid_rows_equal_the_envs_own_records(mode, kind):
+    single_envs = [
+        Scripted(index, script, space="dict" if kind == "sync of dicts" else "vector")
+        for index, script in enumerate(scripts(4))
     ]
     if kind == "own":
-        env = OwnVector(worlds, mode)
+        env = OwnVector(single_envs, mode)
     else:
-        functions = [lambda world=world: world for world in worlds]
+        functions = [lambda single_env=single_env: single_env for single_env in single_envs]
         env = SyncVectorEnv(functions, autoreset_mode=mode, copy=kind != "sync without copies")
-    journals = as_journals(*run(env, 12), worlds=4)
-    for journal, world in zip(journals, worlds, strict=True):
-        assert_same(journal, world.journal)
+    journals = as_journals(*run(env, 12), count=4)
+    for journal, single_env in zip(journals, single_envs, strict=True):
+        assert_same(journal, single_env.journal)
 
 
 @settings(max_examples=30, deadline=None)
@@ -172,12 +174,12 @@ def test_valid_rows_are_exactly_what_the_worlds_did(mode, kind):
     ),
     mode=st.sampled_from(AutoresetMode),
 )
-def test_valid_rows_are_what_the_worlds_did_for_any_pattern_of_ends(scripts, mode):
-    worlds = [Scripted(world, script) for world, script in enumerate(scripts)]
-    env = SyncVectorEnv([lambda world=world: world for world in worlds], autoreset_mode=mode)
-    journals = as_journals(*run(env, 15), worlds=len(worlds))
-    for journal, world in zip(journals, worlds, strict=True):
-        assert_same(journal, world.journal)
+def test_valid_rows_equal_the_envs_own_records_for_any_pattern_of_ends(scripts, mode):
+    single_envs = [Scripted(index, script) for index, script in enumerate(scripts)]
+    env = SyncVectorEnv([lambda single_env=single_env: single_env for single_env in single_envs], autoreset_mode=mode)
+    journals = as_journals(*run(env, 15), count=len(single_envs))
+    for journal, single_env in zip(journals, single_envs, strict=True):
+        assert_same(journal, single_env.journal)
 
 
 def reference(mode: AutoresetMode, seeds: list[int], actions: np.ndarray) -> list[Transition]:
@@ -235,10 +237,10 @@ def test_next_obs_is_the_same_object_unless_a_row_differs(mode):
     assert same == ([True] * 4 if mode is AutoresetMode.NEXT_STEP else [True, False, True, False])
 
 
-def test_next_step_rows_say_that_nothing_was_done():
-    worlds = [Scripted(0, [(1, True, False)]), Scripted(1, [(3, True, False)])]
-    _, _, transitions = run(OwnVector(worlds, AutoresetMode.NEXT_STEP), 5)
-    # world 0 ends in every second step, world 1 in the third; OwnVector fills the rows between with nonsense
+def test_rows_inserted_by_next_step_autoreset_are_not_valid():
+    single_envs = [Scripted(0, [(1, True, False)]), Scripted(1, [(3, True, False)])]
+    _, _, transitions = run(OwnVector(single_envs, AutoresetMode.NEXT_STEP), 5)
+    # env 0 ends in every second step, env 1 in the third; OwnVector fills inserted rows with arbitrary values
     np.testing.assert_array_equal([step.valid[0] for step in transitions], [True, False, True, False, True])
     np.testing.assert_array_equal([step.valid[1] for step in transitions], [True, True, True, False, True])
     for step in transitions:
@@ -246,47 +248,47 @@ def test_next_step_rows_say_that_nothing_was_done():
         assert not step.ended[~step.valid].any()
 
 
-def test_a_reset_right_after_an_end_is_no_step_to_skip():
-    speaker = VecEnvAdapter(OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.NEXT_STEP))
-    speaker.reset()
-    assert speaker.step([1]).terminated.all()
-    speaker.reset()
-    step = speaker.step([1])
+def test_after_a_reset_the_first_step_is_valid():
+    adapter = VecEnvAdapter(OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.NEXT_STEP))
+    adapter.reset()
+    assert adapter.step([1]).terminated.all()
+    adapter.reset()
+    step = adapter.step([1])
     assert step.valid.all()
     assert step.terminated.all()
 
 
-def test_nothing_that_was_returned_is_overwritten_by_later_steps():
-    worlds = [Scripted(world, script) for world, script in enumerate(scripts(4))]
+def test_returned_arrays_are_not_overwritten_by_later_steps():
+    single_envs = [Scripted(index, script) for index, script in enumerate(scripts(4))]
     for mode in AutoresetMode:
-        speaker = VecEnvAdapter(OwnVector(worlds, mode))
-        speaker.reset()
-        kept = [speaker.step(np.arange(4)) for _ in range(1)]
+        adapter = VecEnvAdapter(OwnVector(single_envs, mode))
+        adapter.reset()
+        kept = [adapter.step(np.arange(4)) for _ in range(1)]
         copies = [Transition(*(None if part is None else np.array(part) for part in step)) for step in kept]
         for _ in range(5):
-            speaker.step(np.zeros(4, dtype=int))
+            adapter.step(np.zeros(4, dtype=int))
         for step, copy in zip(kept, copies, strict=True):
             tree_map(np.testing.assert_array_equal, tuple(step)[:-1], tuple(copy)[:-1])
 
 
-def test_same_step_without_final_obs_falls_back_on_the_last_known_and_warns_once():
-    speaker = VecEnvAdapter(OwnVector([Scripted(0, [(2, False, True)])], AutoresetMode.SAME_STEP, final="missing"))
-    speaker.reset()
-    before_last = speaker.step([0]).obs
+def test_same_step_without_final_obs_uses_the_last_known_and_warns_once():
+    adapter = VecEnvAdapter(OwnVector([Scripted(0, [(2, False, True)])], AutoresetMode.SAME_STEP, final="missing"))
+    adapter.reset()
+    before_last = adapter.step([0]).obs
     with pytest.warns(UserWarning, match="final_obs"):
-        step = speaker.step([0])
+        step = adapter.step([0])
     np.testing.assert_array_equal(step.next_obs, before_last)
     np.testing.assert_array_equal(step.obs, [[0, 2, 0]])  # the second episode's first
-    speaker.step([0])
-    assert speaker.step([0]).truncated.all()  # no second warning, which would be an error here
+    adapter.step([0])
+    assert adapter.step([0]).truncated.all()  # no second warning, which would be an error here
 
 
 class Named(gym.Wrapper):
-    """Shows what a world shows under the name "policy"."""
+    """Puts the observation under the key "policy"."""
 
-    def __init__(self, world: Scripted) -> None:
-        super().__init__(world)
-        self.observation_space = Dict({"policy": world.observation_space})
+    def __init__(self, single_env: Scripted) -> None:
+        super().__init__(single_env)
+        self.observation_space = Dict({"policy": single_env.observation_space})
 
     def reset(self, **given):
         obs, info = self.env.reset(**given)
@@ -299,16 +301,16 @@ class Named(gym.Wrapper):
 
 @pytest.mark.parametrize("space", ["vector", "dict"])
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv, SubprocVectorEnv])
-def test_policy_is_a_key_as_any_other_where_single_envs_are_put_together(space, kind):
+def test_policy_is_an_ordinary_key_in_vector_envs_of_single_envs(space, kind):
     script = [(2, False, True), (1, True, False)]
     env = kind([lambda: Named(Scripted(0, script, space=space))] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-    speaker, world = VecEnvAdapter(env), Scripted(0, script, space=space)
-    assert speaker.single_observation_space == Dict({"policy": world.observation_space})
-    tree_map(np.testing.assert_array_equal, speaker.reset(), {"policy": twice(world.reset()[0])})
+    adapter, single_env = VecEnvAdapter(env), Scripted(0, script, space=space)
+    assert adapter.single_observation_space == Dict({"policy": single_env.observation_space})
+    tree_map(np.testing.assert_array_equal, adapter.reset(), {"policy": twice(single_env.reset()[0])})
     for _ in range(5):
-        step = speaker.step([1, 1])
-        last, _, terminated, truncated, _ = world.step(1)
-        first = world.reset()[0] if terminated or truncated else last
+        step = adapter.step([1, 1])
+        last, _, terminated, truncated, _ = single_env.step(1)
+        first = single_env.reset()[0] if terminated or truncated else last
         tree_map(np.testing.assert_array_equal, step.next_obs, {"policy": twice(last)})
         tree_map(np.testing.assert_array_equal, step.obs, {"policy": twice(first)})
     env.close()
@@ -319,11 +321,11 @@ def twice(tree):
 
 
 class Bare:
-    """No vector env of gymnasium by birth, as Isaac Lab's are none; last observations come stacked, or one by one."""
+    """Not derived from VectorEnv, like Isaac Lab's envs; last observations are stacked, or an object array."""
 
-    def __init__(self, worlds: Sequence[gym.Env], *, stacked: bool = True, tensors: bool = False) -> None:
-        self.inner = SyncVectorEnv([lambda one=one: one for one in worlds], autoreset_mode=AutoresetMode.SAME_STEP)
-        self.num_envs, self.metadata = len(worlds), self.inner.metadata
+    def __init__(self, single_envs: Sequence[gym.Env], *, stacked: bool = True, tensors: bool = False) -> None:
+        self.inner = SyncVectorEnv([lambda one=one: one for one in single_envs], autoreset_mode=AutoresetMode.SAME_STEP)
+        self.num_envs, self.metadata = len(single_envs), self.inner.metadata
         self.stacked, self.of = stacked, torch.from_numpy if tensors else np.asarray
         self.single_observation_space = self.inner.single_observation_space
         self.single_action_space = self.inner.single_action_space
@@ -344,22 +346,22 @@ class Bare:
 
 
 @pytest.mark.parametrize("space", ["vector", "dict"])
-def test_of_a_simulators_dictionary_of_tensors_the_policys_part_is_seen(space):
+def test_tensor_dicts_of_simulators_are_reduced_to_the_policys_entry(space):
     singles = [Scripted(row, script, space=space) for row, script in enumerate(scripts(3))]
     env: Any = Bare([Named(single) for single in singles], tensors=True)
     assert VecEnvAdapter(env).single_observation_space == singles[0].observation_space
-    journals = as_journals(*run(env, 9), worlds=3)
+    journals = as_journals(*run(env, 9), count=3)
     for journal, single in zip(journals, singles, strict=True):
         assert_same(journal, single.journal)
 
 
 @pytest.mark.parametrize("space", ["vector", "dict"])
 @pytest.mark.parametrize("stacked", [True, False])
-def test_policy_is_a_key_as_any_other_in_numpy(space, stacked):
+def test_policy_is_an_ordinary_key_in_numpy(space, stacked):
     singles = [Scripted(row, script, space=space) for row, script in enumerate(scripts(3))]
     env: Any = Bare([Named(single) for single in singles], stacked=stacked)
     assert VecEnvAdapter(env).single_observation_space == Dict({"policy": singles[0].observation_space})
-    journals = as_journals(*run(env, 9), worlds=3)
+    journals = as_journals(*run(env, 9), count=3)
     for journal, single in zip(journals, singles, strict=True):
         assert_same(
             journal,
@@ -367,16 +369,16 @@ def test_policy_is_a_key_as_any_other_in_numpy(space, stacked):
         )
 
 
-def test_a_missing_autoreset_mode_is_taken_for_next_step_with_a_warning():
+def test_a_missing_autoreset_mode_is_next_step_with_a_warning():
     env = OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.NEXT_STEP)
     env.metadata = {}
-    speaker = VecEnvAdapter(env)
+    adapter = VecEnvAdapter(env)
     with pytest.warns(UserWarning, match="autoreset_mode.*NEXT_STEP"):
-        speaker.reset()
-    assert [bool(speaker.step([1]).valid[0]) for _ in range(3)] == [True, False, True]
+        adapter.reset()
+    assert [bool(adapter.step([1]).valid[0]) for _ in range(3)] == [True, False, True]
 
 
-def test_a_mode_may_be_written_as_text_and_an_unknown_one_is_refused():
+def test_a_mode_may_be_a_string_and_an_unknown_one_is_refused():
     env = OwnVector([Scripted(0, [(1, True, False)])], AutoresetMode.SAME_STEP)
     env.metadata = {"autoreset_mode": "SameStep"}
     assert VecEnvAdapter(env).autoreset_mode is AutoresetMode.SAME_STEP
@@ -385,7 +387,7 @@ def test_a_mode_may_be_written_as_text_and_an_unknown_one_is_refused():
         VecEnvAdapter(env)
 
 
-def test_a_single_env_is_refused_with_the_way_to_make_a_vector_of_it():
+def test_a_single_env_is_refused_with_advice():
     with pytest.raises(ConfigurationError, match="make_vect_envs"):
         VecEnvAdapter(gym.make("CartPole-v1"))  # pyright: ignore[reportArgumentType]
 
@@ -397,14 +399,14 @@ def first_observations(env: VectorEnv, seeds) -> np.ndarray:
     return VecEnvAdapter(env).reset(seeds)
 
 
-def test_each_row_follows_its_own_seed_where_rows_have_their_own_generator():
+def test_rows_with_their_own_generator_follow_their_own_seed():
     env = make_vect_envs("CartPole-v1", 3, backend="sync")
     there = first_observations(env, [5, 6, 7])
     np.testing.assert_array_equal(first_observations(env, np.array([7, 6, 5])), there[::-1])
     np.testing.assert_array_equal(first_observations(env, 5), there)  # one seed counts up
 
 
-def test_every_entry_of_a_list_matters_where_rows_share_a_generator():
+def test_with_a_shared_generator_every_seed_of_the_list_matters():
     env = make_vect_envs("CartPole-v1", 3, backend="vector")
     base = first_observations(env, [5, 6, 7])
     np.testing.assert_array_equal(first_observations(env, [5, 6, 7]), base)
@@ -413,16 +415,16 @@ def test_every_entry_of_a_list_matters_where_rows_share_a_generator():
 
 
 def test_a_list_of_seeds_of_another_length_is_refused():
-    speaker = VecEnvAdapter(make_vect_envs("CartPole-v1", 3, backend="sync"))
+    adapter = VecEnvAdapter(make_vect_envs("CartPole-v1", 3, backend="sync"))
     with pytest.raises(ConfigurationError, match=r"seeds has 2 entries.*3 envs"):
-        speaker.reset([1, 2])
+        adapter.reset([1, 2])
 
 
 # ---- action masks
 
 
 class Masked(gym.Env):
-    """Allows only action `time % 3`; a finished world allows nothing; may forget to say so at even times."""
+    """Allows only action `time % 3`, nothing after the episode's end; may leave the mask out at even times."""
 
     def __init__(self, *, forgets: bool = False, as_list: bool = False, action_space: gym.Space | None = None) -> None:
         self.observation_space = Box(0, 9, (1,))
@@ -449,37 +451,37 @@ class Masked(gym.Env):
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("as_list", [False, True])
-def test_the_mask_goes_with_the_observation_to_act_on(mode, as_list):
+def test_the_mask_belongs_to_the_observation_to_act_on(mode, as_list):
     env = SyncVectorEnv([lambda: Masked(as_list=as_list)] * 2, autoreset_mode=mode)
-    speaker = VecEnvAdapter(env)
-    obs = speaker.reset()
+    adapter = VecEnvAdapter(env)
+    obs = adapter.reset()
     for _ in range(12):
-        assert speaker.action_mask is not None
+        assert adapter.action_mask is not None
         time = int(obs[0, 0])
-        # after the last step of an episode NEXT_STEP asks for an action that it ignores: all are allowed
+        # after the last step of an episode NEXT_STEP ignores the next action: all are allowed
         expected = np.ones(3, dtype=bool) if time == 4 else np.arange(3) == time % 3
-        np.testing.assert_array_equal(speaker.action_mask, [expected] * 2)
-        step = speaker.step([0, 0])
-        assert step.action_mask is speaker.action_mask
+        np.testing.assert_array_equal(adapter.action_mask, [expected] * 2)
+        step = adapter.step([0, 0])
+        assert step.action_mask is adapter.action_mask
         obs = step.obs
 
 
 def test_rows_and_steps_without_a_mask_allow_everything():
-    speaker = VecEnvAdapter(
+    adapter = VecEnvAdapter(
         SyncVectorEnv([Masked, lambda: Masked(forgets=True)], autoreset_mode=AutoresetMode.SAME_STEP)
     )
-    speaker.reset()
-    np.testing.assert_array_equal(speaker.action_mask, [[1, 0, 0], [1, 1, 1]])
-    np.testing.assert_array_equal(speaker.step([0, 0]).action_mask, [[0, 1, 0], [0, 1, 0]])
+    adapter.reset()
+    np.testing.assert_array_equal(adapter.action_mask, [[1, 0, 0], [1, 1, 1]])
+    np.testing.assert_array_equal(adapter.step([0, 0]).action_mask, [[0, 1, 0], [0, 1, 0]])
     lone = VecEnvAdapter(SyncVectorEnv([lambda: Masked(forgets=True)], autoreset_mode=AutoresetMode.SAME_STEP))
     lone.reset()
-    assert lone.action_mask is None  # nothing was said yet
+    assert lone.action_mask is None  # no mask yet
     np.testing.assert_array_equal(lone.step([0]).action_mask, [[0, 1, 0]])
     np.testing.assert_array_equal(lone.step([0]).action_mask, [[1, 1, 1]])  # it has masks, and was silent
 
 
 class MaskedLater(Masked):
-    """Says what it allows when its second episode and all after it begin, and is silent else."""
+    """Returns masks at the start of its second and all later episodes only."""
 
     episodes = 0
 
@@ -494,11 +496,11 @@ class MaskedLater(Masked):
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_the_first_mask_may_come_with_a_later_episode(mode):
-    speaker = VecEnvAdapter(SyncVectorEnv([MaskedLater] * 2, autoreset_mode=mode))
-    speaker.reset()
+    adapter = VecEnvAdapter(SyncVectorEnv([MaskedLater] * 2, autoreset_mode=mode))
+    adapter.reset()
     told, masks = [], []
     for _ in range(9):
-        step = speaker.step([0, 0])
+        step = adapter.step([0, 0])
         if step.obs[0, 0] == 0:  # an episode begins, the second or a later one
             told.append(step.action_mask)
         elif told:
@@ -513,7 +515,7 @@ def test_the_first_mask_may_come_with_a_later_episode(mode):
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 @pytest.mark.parametrize("present", [np.array([True, False]), torch.tensor([True, False]), None])
 @pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
-def test_masks_of_an_env_of_tensors_may_lie_on_the_host(mode, present, kind):
+def test_masks_of_a_tensor_env_may_be_numpy(mode, present, kind):
     class OnDevice(OwnVector):
         def reset(self, *, seed=None, options=None):
             return torch.from_numpy(super().reset()[0]), self.masks
@@ -527,19 +529,19 @@ def test_masks_of_an_env_of_tensors_may_lie_on_the_host(mode, present, kind):
             rows = [[True, False, True, False, False], [False, True, False, False, False]]
             return {"action_mask": kind(rows), **({} if present is None else {"_action_mask": present})}
 
-    speaker = VecEnvAdapter(OnDevice([Scripted(row, [(9, True, False)]) for row in range(2)], mode))
-    speaker.reset()
-    for mask in (speaker.action_mask, speaker.step([1, 1]).action_mask):
+    adapter = VecEnvAdapter(OnDevice([Scripted(row, [(9, True, False)]) for row in range(2)], mode))
+    adapter.reset()
+    for mask in (adapter.action_mask, adapter.step([1, 1]).action_mask):
         assert isinstance(mask, torch.Tensor)
         second = [False, True, False, False, False] if present is None else [True] * 5
         assert mask.tolist() == [[True, False, True, False, False], second]
 
 
-def test_gymnasiums_taxi_brings_masks():
-    speaker = VecEnvAdapter(make_vect_envs("Taxi-v4", 2, backend="sync"))
-    speaker.reset([0, 1])
+def test_gymnasiums_taxi_has_masks():
+    adapter = VecEnvAdapter(make_vect_envs("Taxi-v4", 2, backend="sync"))
+    adapter.reset([0, 1])
     singles = [gym.make("Taxi-v4").reset(seed=seed)[1]["action_mask"] for seed in (0, 1)]
-    np.testing.assert_array_equal(speaker.action_mask, singles)
+    np.testing.assert_array_equal(adapter.action_mask, singles)
 
 
 @pytest.mark.parametrize(
@@ -547,20 +549,20 @@ def test_gymnasiums_taxi_brings_masks():
     [(Discrete(4), r"\(1, 4\)"), (MultiDiscrete([2, 2]), r"\(1, 4\)"), (MultiBinary(5), r"\(1, 5\)")],
 )
 def test_a_mask_of_the_wrong_shape_is_refused(space, allowed):
-    speaker = VecEnvAdapter(SyncVectorEnv([lambda: Masked(action_space=space)]))
+    adapter = VecEnvAdapter(SyncVectorEnv([lambda: Masked(action_space=space)]))
     with pytest.raises(ConfigurationError, match=rf"action_mask.*\(1, 3\).*{allowed}"):
-        speaker.reset()
+        adapter.reset()
 
 
-def test_a_mask_that_leaves_no_choice_names_the_env():
+def test_a_mask_that_allows_nothing_names_the_env():
     class Stuck(Masked):
         def say(self):
             return super().say()[0], {"action_mask": np.array([True, True, False, False])}
 
     # MultiDiscrete([2, 2]): the first pair is free, the second has no choice at all
-    speaker = VecEnvAdapter(SyncVectorEnv([lambda: Stuck(action_space=MultiDiscrete([2, 2]))] * 2))
+    adapter = VecEnvAdapter(SyncVectorEnv([lambda: Stuck(action_space=MultiDiscrete([2, 2]))] * 2))
     with pytest.raises(EnvStepError, match=r"env 0: action_mask=\[1, 1, 0, 0\]"):
-        speaker.reset()
+        adapter.reset()
 
 
 # ---- episodes, faults
@@ -568,24 +570,26 @@ def test_a_mask_that_leaves_no_choice_names_the_env():
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_the_tracker_sums_each_episode_once_and_skips_inserted_rows(mode):
-    worlds = [Scripted(world, script) for world, script in enumerate(scripts(4))]
-    _, _, transitions = run(SyncVectorEnv([lambda world=world: world for world in worlds], autoreset_mode=mode), 14)
+    single_envs = [Scripted(index, script) for index, script in enumerate(scripts(4))]
+    _, _, transitions = run(
+        SyncVectorEnv([lambda single_env=single_env: single_env for single_env in single_envs], autoreset_mode=mode), 14
+    )
     tracker = EpisodeTracker(4, NumpyBackend())
     halves = []
     for start in (0, 7):
         for step in transitions[start : start + 7]:
             tracker.update(step.reward, step.ended)
         halves.append(tracker.take())
-    for world in worlds:
+    for single_env in single_envs:
         returns, total = [], 0.0
-        for _, action, terminated, truncated, _ in world.journal:
+        for _, action, terminated, truncated, _ in single_env.journal:
             total += action / 4
             if terminated or truncated:
                 returns.append(total)
                 total = 0.0
-        assert sum(int(half.counts[world.world]) for half in halves) == len(returns)
-        assert sum(float(half.returns[world.world]) for half in halves) == sum(returns)
-        assert tracker.running[world.world] == total  # of the episode that still runs
+        assert sum(int(half.counts[single_env.index]) for half in halves) == len(returns)
+        assert sum(float(half.returns[single_env.index]) for half in halves) == sum(returns)
+        assert tracker.running[single_env.index] == total  # of the episode that still runs
     assert not tracker.take().counts.any()
 
 
@@ -595,7 +599,7 @@ def transition(obs: Any, reward: Sequence[float], next_obs: Any = None) -> Trans
     return Transition(obs, np.array(reward, np.float32), flags, flags, successor, ~flags, None)
 
 
-def test_numbers_that_are_not_finite_are_named_with_env_place_and_value():
+def test_non_finite_values_are_named_with_env_index_and_value():
     fine = np.zeros((2, 3), dtype=np.float32)
     broken = fine.copy()
     broken[1, 2] = np.nan
@@ -615,35 +619,38 @@ def test_numbers_that_are_not_finite_are_named_with_env_place_and_value():
 
 
 IN_SYNC = [
-    (worlds.RAISES, r"step failed with ZeroDivisionError: one .* \(File \S+failing_envs.py\", line \d+, in step"),
-    (worlds.LOSES_SERVER, r"step failed with ConnectionResetError: the simulator does not answer \(File .*in step"),
-    (worlds.LEAVES, r"step failed with SystemExit: 0 \(File .*failing_envs.py"),
-    (worlds.FORGETS_INFO, "step failed with ValueError: not enough values to unpack"),
-    (worlds.PAYS_AN_ARRAY, "step failed with ValueError: setting an array element with a sequence"),
-    (worlds.PAYS_A_COMPLEX, "step failed with TypeError"),
-    (worlds.CHANGES_SHAPE, r"an observation has shape \(1,\) and dtype float32; its space has shape \(2,\)"),
-    (worlds.CHANGES_DTYPE, "an observation has shape .* and dtype complex128; its space has .* dtype float32"),
+    (failing_envs.RAISES, r"step failed with ZeroDivisionError: one .* \(File \S+failing_envs.py\", line \d+, in step"),
+    (
+        failing_envs.LOSES_SERVER,
+        r"step failed with ConnectionResetError: the simulator does not answer \(File .*in step",
+    ),
+    (failing_envs.LEAVES, r"step failed with SystemExit: 0 \(File .*failing_envs.py"),
+    (failing_envs.FORGETS_INFO, "step failed with ValueError: not enough values to unpack"),
+    (failing_envs.PAYS_AN_ARRAY, "step failed with ValueError: setting an array element with a sequence"),
+    (failing_envs.PAYS_A_COMPLEX, "step failed with TypeError"),
+    (failing_envs.CHANGES_SHAPE, r"an observation has shape \(1,\) and dtype float32; its space has shape \(2,\)"),
+    (failing_envs.CHANGES_DTYPE, "an observation has shape .* and dtype complex128; its space has .* dtype float32"),
 ]
 
 
 @pytest.mark.parametrize(("defect", "message"), IN_SYNC)
 def test_an_exception_of_an_env_in_this_process_names_env_row_and_line(defect, message):
-    env = VecEnvAdapter(SyncVectorEnv([worlds.Frail] * 3, autoreset_mode=AutoresetMode.SAME_STEP))
+    env = VecEnvAdapter(SyncVectorEnv([failing_envs.FailingEnv] * 3, autoreset_mode=AutoresetMode.SAME_STEP))
     env.reset([1, 2, 3])
-    with pytest.raises(EnvStepError, match=f"^Frail: env 1: {message}") as error:
+    with pytest.raises(EnvStepError, match=f"^FailingEnv: env 1: {message}") as error:
         env.step(np.array([0, defect, 0]))
     assert error.value.__cause__ is not None
 
 
-def test_so_does_one_that_is_raised_at_a_reset():
-    env = VecEnvAdapter(SyncVectorEnv([worlds.Frail, worlds.BrokenAtReset]))
-    with pytest.raises(EnvStepError, match=r"^Frail: env 1: reset failed with ZeroDivisionError: no episode of"):
+def test_an_exception_at_a_reset_names_env_row_and_line():
+    env = VecEnvAdapter(SyncVectorEnv([failing_envs.FailingEnv, failing_envs.BrokenAtReset]))
+    with pytest.raises(EnvStepError, match=r"^FailingEnv: env 1: reset failed with ZeroDivisionError: no episode can"):
         env.reset([1, 2])
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, Terminated])
-def test_a_wish_to_end_the_process_at_once_is_no_fault_of_the_env(stop):
-    class Stopped(worlds.Frail):
+def test_signals_that_end_the_process_are_not_env_errors(stop):
+    class Stopped(failing_envs.FailingEnv):
         def step(self, action):
             raise stop
 

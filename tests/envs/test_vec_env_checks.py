@@ -1,4 +1,4 @@
-"""A vector env of the user's own: each way of misbehaving is one error that names what is wrong."""
+"""A user's vector env: each defect is one error that names it."""
 
 import warnings
 
@@ -17,7 +17,7 @@ ROWS = 3
 
 
 class Own(VectorEnv):
-    """Three rows of two numbers, for ever; what is wrong with an env below is what it overrides."""
+    """Three rows of two numbers, endless; the envs below override the part that is wrong."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
     num_envs = ROWS
@@ -49,11 +49,11 @@ def raising(self):
 
 
 def later(wrong, right):
-    """Right in the first step, wrong from the second on."""
+    """Correct in the first step, wrong from the second on."""
     return lambda self: right if self.taken < 2 else wrong
 
 
-MISBEHAVIOURS = {
+DEFECTS = {
     "observations of one env": (
         {"see": lambda self: np.zeros(2, np.float32)},
         r"shape \(2,\).* space has shape \(3, 2\)",
@@ -97,8 +97,8 @@ MISBEHAVIOURS = {
 }
 
 
-@pytest.mark.parametrize(("wrong", "message"), MISBEHAVIOURS.values(), ids=MISBEHAVIOURS)
-def test_a_misbehaviour_is_one_error_that_names_it(wrong, message):
+@pytest.mark.parametrize(("wrong", "message"), DEFECTS.values(), ids=DEFECTS)
+def test_a_defect_is_one_error_that_names_it(wrong, message):
     env = type("Wrong", (Own,), wrong)()
     spaces = env.single_observation_space, env.single_action_space
     agent = PPO(*spaces, num_envs=ROWS, learn_step=12, batch_size=6, seed=0)
@@ -108,10 +108,10 @@ def test_a_misbehaviour_is_one_error_that_names_it(wrong, message):
         )
 
 
-def test_a_sound_one_is_stepped():
-    speaker = VecEnvAdapter(Own())
-    speaker.reset(0)
-    assert speaker.step(np.zeros(ROWS, np.int64)).reward.tolist() == [1.0] * ROWS
+def test_a_correct_env_is_stepped():
+    adapter = VecEnvAdapter(Own())
+    adapter.reset(0)
+    assert adapter.step(np.zeros(ROWS, np.int64)).reward.tolist() == [1.0] * ROWS
 
 
 class Duck:
@@ -139,7 +139,7 @@ class Duck:
         ),
     ],
 )
-def test_an_env_by_duck_type_is_told_what_it_lacks(user, attributes, message):
+def test_missing_attributes_of_a_duck_typed_env_are_named(user, attributes, message):
     with pytest.raises(ConfigurationError, match=message):
         user(type("LameDuck", (Duck,), attributes)())
 
@@ -154,12 +154,12 @@ def test_an_env_by_duck_type_is_told_what_it_lacks(user, attributes, message):
         ([[0.0]] * 2, Box(-1, 1, (1,)), r"shape \(2, 1\)"),
     ],
 )
-def test_actions_that_a_pool_would_step_with_silently_are_refused(actions, space, message):
+def test_envpool_actions_are_validated(actions, space, message):
     with pytest.raises(ConfigurationError, match=message):
         validate_actions(actions, space, 3)
 
 
-def test_a_list_of_actions_becomes_an_array_for_a_pool():
+def test_envpool_actions_may_be_a_list():
     assert validate_actions([0, 1, 1], Discrete(2), 3).tolist() == [0, 1, 1]
     assert validate_actions([[0.5], [1.0], [0.0]], Box(-1, 1, (1,)), 3).shape == (3, 1)
 
@@ -169,7 +169,7 @@ def failing(size=1):
         raise AssertionError("a board needs more than eight fields")
 
 
-def test_an_exception_in_a_factory_says_what_and_where():
+def test_an_exception_in_a_factory_is_reported_with_its_place():
     where = r'AssertionError: a board needs more than eight fields \(File ".*_checks.py", line \d+, in failing\)'
     with pytest.raises(ConfigurationError, match=f"cannot be made: {where}"):
         make_multi_agent_vect_envs(failing, 2, backend="sync")
@@ -177,7 +177,7 @@ def test_an_exception_in_a_factory_says_what_and_where():
         make_vect_envs(failing, 2, backend="sync", size=3)
 
 
-def test_a_factory_of_vector_envs_that_is_named_by_its_path_trains():
+def test_training_with_a_vector_env_factory_named_by_its_path():
     env = make_vect_envs(f"{__name__}:own_vector", ROWS, backend="vector")
     agent = PPO(env.single_observation_space, env.single_action_space, num_envs=ROWS, learn_step=12, batch_size=6)
     with warnings.catch_warnings():

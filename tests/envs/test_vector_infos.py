@@ -1,4 +1,4 @@
-"""Infos of megabytes a step are named once, with their size and the largest key."""
+"""Infos of megabytes per step: one warning, with their size and the largest key."""
 
 import warnings
 
@@ -25,7 +25,7 @@ class Talkative(gym.Env):
 
 
 @pytest.mark.parametrize("backend", ["sync", "workers"])
-def test_large_infos_are_named_once(backend):
+def test_large_infos_are_warned_of_once(backend):
     vector = make_vect_envs(make_env=lambda: Talkative(LARGE // 2), num_envs=2, backend=backend, num_workers=1)
     env = VecEnvAdapter(vector)
     env.reset([1, 2])
@@ -36,7 +36,7 @@ def test_large_infos_are_named_once(backend):
     env.close()
 
 
-def test_small_infos_are_not():
+def test_small_infos_are_not_warned_of():
     env = VecEnvAdapter(make_vect_envs(make_env=lambda: Talkative(1000), num_envs=2, backend="sync"))
     env.reset([1, 2])
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Worlds that break at random; workers import this file, so it loads nothing else."""
+"""Envs that fail at random. Workers import this file, so it imports little."""
 
 import os
 import signal
@@ -35,11 +35,11 @@ def changes_shape(observation):
 BREAKS = (raises, exits, is_killed)
 DEFECTS = (divides_by_zero, changes_shape)
 ENDS = r"(exit code 1 \(ConnectionResetError|exit code 3|killed by SIGKILL)"
-"""How a worker ends by them, as the warning says it."""
+"""The warning's text for the end of a worker by each of them."""
 
 
 class Flaky(CartPoleEnv):
-    """CartPole that breaks with some probability at every step, in ways of which each is as likely."""
+    """CartPole that fails with some probability at every step, by one of several equally likely failures."""
 
     def __init__(self, probability, ways=BREAKS):
         super().__init__()

@@ -4,7 +4,7 @@ Results are the same bits as `SyncVectorEnv`'s, for any number of workers. The e
 (`step_async`, `step_wait`), so that one group steps while the caller computes the actions of the other. Every worker
 has envs of both groups: when it has stepped one, its actions for the other are already there, and no core is idle.
 
-A worker that dies or hangs is restarted. Its episodes are lost, so each is reported as truncated after its last known
+A worker that exits or hangs is restarted. Its episodes are lost, so each is reported as truncated after its last known
 observation: reward 0, that observation once more as the final one, and `info["worker_lost"]` True. The pending action
 has no reported effect, and no member learns from it. Envs that are reset by a mask between such a loss and its report
 lose that step only; their episode continues after it. An exception that an environment raises again in the same way is
@@ -308,7 +308,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         return [info for worker in self._workers if worker.rows_by_group[group] for info in worker.replies.pop(group)]
 
     def _wait_for(self, key: str | int, resend: Callable[[WorkerHandle], None] = lambda _: None) -> None:
-        """Wait for the reply `key` of every worker concerned; replace workers that die or hang meanwhile.
+        """Wait for the reply `key` of every worker concerned; replace workers that exit or hang meanwhile.
 
         The reply to a lost step comes from `_report_lost_episodes`; any other request is sent again by `resend`.
         """
@@ -331,7 +331,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
                     resend(worker)
 
     def _replace(self, worker: WorkerHandle) -> None:
-        """Start a new process in place of one that died or hangs."""
+        """Start a new process in place of one that exited or hangs."""
         exit_, place = worker.kill_and_report(), self._describe_place(worker)
         worker.failures += 1
         is_defect = bool(exit_.kind) and (exit_.is_fatal or exit_.kind in self._seen_exceptions)

@@ -73,7 +73,7 @@ class WorkerSpec:
 class SharedBuffers:
     """The arrays that the parent and all workers share; axis 0 is the row of the vector env.
 
-    Observations have two slots that are written alternately, so a worker that dies while writing one leaves the
+    Observations have two slots that are written alternately, so a worker that exits while writing one leaves the
     previous observations intact in the other.
     """
 
