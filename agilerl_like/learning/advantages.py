@@ -1,7 +1,7 @@
-"""From a rollout to samples: advantages, value targets, and what the policy that acted thought of its actions.
+"""Advantages and value targets of a rollout, and the log-probabilities of the policy that acted.
 
-Values and log-probabilities are computed here, in one pass over the rollout, by the weights that acted. Normalisers
-learn here too, and nowhere else.
+Values and log-probabilities are computed here in one pass over the rollout, with the weights that acted. Normalisers
+are updated here and nowhere else.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo, resize_hidden
 
 CACHED_ROWS = 8192
-"""Rows that go through a network at once on a CPU when nothing is differentiated."""
+"""Rows per forward pass on a CPU without gradients, so that activations fit the cache."""
 
 
 class TrainingBatch(TensorClass):
-    """A rollout as samples, `[P, S]`: S sequences of L steps of each member; without memory each step is a sequence."""
+    """A rollout as samples, `[P, S]`: S sequences of L steps per member; without recurrence each step is a sequence."""
 
     observations: Tensor  # [P, S, L, D], normalised
     actions: Tensor  # [P, S, L, A], raw
@@ -35,12 +35,12 @@ class TrainingBatch(TensorClass):
     old_values: Tensor  # [P, S, L], in the same units
     weight: Tensor  # [P, S, L], 0 for steps that do not count
     masks: Tensor | None  # [P, S, L, choices]
-    starts: Tensor | None  # [P, S, L], 1 where an episode begins; None without memory
-    state: Tensor | None  # [P, S, M, K, H], before each sequence; None without memory
+    starts: Tensor | None  # [P, S, L], 1 where an episode begins; None without recurrence
+    state: Tensor | None  # [P, S, M, K, H], hidden state before each sequence; None without recurrence
 
 
 class Precomputed(TensorClass):
-    """What a hand-written loop measured itself, `[T, P, E]`: used instead of computing it again."""
+    """Log-probabilities and values from a hand-written loop, `[T, P, E]`, used instead of computing them again."""
 
     old_log_probs: Tensor
     old_values: Tensor
@@ -55,13 +55,11 @@ def compute_advantages(
     gae_lambda: Tensor,
     precomputed: Precomputed | None = None,
 ) -> tuple[TrainingBatch, Tensor]:
-    """Turn a rollout of a stack's members into samples; `gamma` and `gae_lambda` are `[P]`.
+    """Return the rollout of a stack's members as samples, and the explained variance `[P]` of the critic that acted.
 
-    Returns the samples and the explained variance `[P]` of the critic that acted.
-
-    `cut` counts for networks with memory; to all others each step is a sequence.
-    The observation statistics move after the update that learned from them, for the policy acted under the old
-    ones; only the very first batch, taken before there were any, is learned from under its own.
+    `gamma` and `gae_lambda` are `[P]`. `cut` applies to recurrent networks; for others each step is a sequence.
+    Observation statistics are updated after the samples are normalised, because the policy acted with the old ones;
+    only the first rollout, collected without statistics, is normalised by its own.
     """
     steps, members, envs, _ = rollout.observations.shape
     cut = cut if network.is_recurrent else SINGLE_STEP
@@ -118,57 +116,57 @@ def compute_advantages(
 
 
 class PastPolicy(NamedTuple):
-    """What the policy that acted thought of its steps."""
+    """Outputs of the policy that acted, for every step of a rollout."""
 
     log_probs: Tensor  # [P, N]
     values: Tensor  # [P, N], normalised
-    states: Tensor  # [P, T + 1, E, M, K, H], remembered before each step and after the last; nothing without memory
+    states: Tensor  # [P, T + 1, E, M, K, H], hidden states before each step and after the last; empty if not recurrent
 
 
 def recompute_policy(
     network: ActorCritic, x: Tensor, rollout: Rollout, actions: Tensor, masks: Tensor | None
 ) -> PastPolicy:
-    """Think everything that was thought `[P, N, …]` once more, in pieces that fit a cache."""
+    """Compute log-probabilities, values and hidden states of a rollout `[P, N, …]` again, in pieces that fit a cache."""
     samples = x.shape[1]
     piece = samples if x.is_cuda else max(1, CACHED_ROWS // x.shape[0])
     pieces = [slice(start, start + piece) for start in range(0, samples, piece)]
     if network.is_recurrent:
-        outputs, values, states = _remembered(network, x, rollout, pieces)
-        judged = [(outputs[:, here], values[:, here]) for here in pieces]
+        outputs, values, states = _unrolled(network, x, rollout, pieces)
+        evaluated = [(outputs[:, here], values[:, here]) for here in pieces]
     else:
-        judged, states = (network.evaluate(x[:, here], NO_SEQUENCE) for here in pieces), rollout.state
-    log_probs, found = [], []
-    for here, (outputs, values) in zip(pieces, judged, strict=True):
+        evaluated, states = (network.evaluate(x[:, here], NO_SEQUENCE) for here in pieces), rollout.state
+    log_probs, all_values = [], []
+    for here, (outputs, values) in zip(pieces, evaluated, strict=True):
         its_masks = None if masks is None else masks[:, here]
         log_probs.append(network.actor.distribution.evaluate(outputs, actions[:, here], its_masks)[0])
-        found.append(values)
-    return PastPolicy(torch.cat(log_probs, 1), torch.cat(found, 1), states)
+        all_values.append(values)
+    return PastPolicy(torch.cat(log_probs, 1), torch.cat(all_values, 1), states)
 
 
-def _remembered(
+def _unrolled(
     network: ActorCritic, x: Tensor, rollout: Rollout, pieces: Sequence[slice]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs, normalised values and states along a rollout: what is seen at once, what is remembered step by step."""
+    """Return outputs, normalised values and hidden states: encoders run on all steps, recurrent layers step by step."""
     steps, members, envs = rollout.rewards.shape
     starts = rollout.starts.permute(1, 2, 0)  # [P, E, T]
     beginning = resize_hidden(rollout.state, network.state_shape)
-    said, states = [], []
+    recurrent_outputs, states = [], []
     for which, branch in enumerate([network.actor] if network.share_encoders else [network.actor, network.critic]):
         latent = torch.cat([branch.encoder(x[:, here]) for here in pieces], 1)
         by_env = latent.view(members, steps, envs, -1).transpose(1, 2)
         begins = beginning[..., which, :, :]
-        its_said, its_states = cast(EvolvableLSTM, branch.memory).unroll(by_env, starts, begins)
-        said.append(its_said.transpose(1, 2).flatten(1, 2))
+        unrolled, its_states = cast(EvolvableLSTM, branch.memory).unroll(by_env, starts, begins)
+        recurrent_outputs.append(unrolled.transpose(1, 2).flatten(1, 2))
         states.append(torch.cat([begins.unsqueeze(2), its_states.to(begins.dtype)], 2).transpose(1, 2))
-    outputs, values = network.actor.head(said[0]), network.critic.head(said[-1])
+    outputs, values = network.actor.head(recurrent_outputs[0]), network.critic.head(recurrent_outputs[-1])
     return outputs.to(network.dtype), values.to(network.dtype).squeeze(-1), torch.stack(states, -3)
 
 
 def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: Tensor) -> Tensor:
-    """The value of the state that each step truly led to, `[T, P, E]`; `states` as in `Past`.
+    """Return the value of the true next state of each step, `[T, P, E]`; `states` as in `PastPolicy`.
 
-    Of the next episode's first state nobody asks: a step that terminated has no successor, and one that was truncated
-    either has a last observation of its own, or led to what is seen in the next row.
+    The first state of the next episode is never used: a terminated step has no successor, and a truncated step has
+    either a final observation of its own or its successor in the next row.
     """
     norm, recurrent = network.observation_norm, network.is_recurrent
     sequence_info = (
@@ -193,12 +191,12 @@ def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: 
 
 
 def _by_member(x: Tensor) -> Tensor:
-    """`[T, P, E, …]` -> `[P, T E, …]`."""
+    """Reshape `[T, P, E, …]` to `[P, T E, …]`."""
     return x.transpose(0, 1).flatten(1, 2)
 
 
 def _standardised(x: Tensor, weight: Tensor) -> Tensor:
-    """Mean 0 and standard deviation 1 over the samples that count; 0 where they differ by no more than roundings."""
+    """Return x with mean 0 and standard deviation 1 over samples of weight 1; 0 if they differ by rounding alone."""
     share = weight / weight.sum(-1, keepdim=True).clamp(min=1.0)
     mean = (x * share).sum(-1, keepdim=True)
     centred = x - mean
@@ -207,7 +205,7 @@ def _standardised(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _explained_variance(values: Tensor, returns: Tensor, weight: Tensor) -> Tensor:
-    """1 - Var(returns - values) / Var(returns); nan where the returns do not vary."""
+    """Return 1 - Var(returns - values) / Var(returns); nan where the returns do not vary."""
     share = weight / weight.sum(-1, keepdim=True).clamp(min=1.0)
 
     def variance(x: Tensor) -> Tensor:

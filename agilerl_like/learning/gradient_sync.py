@@ -1,7 +1,7 @@
-"""Who learns as one member: mostly a process alone, else several that share the member's envs.
+"""Gradient synchronisation between processes that hold replicas of one member and step parts of its envs.
 
-All of them see the whole rollout and think the same of it; then each takes its part of every minibatch, and the
-gradients are added up. So a member learns what it would learn in one process, but for rounding.
+Every replica has the whole rollout and computes the same advantages; each then takes its slice of every minibatch, and
+gradients are summed. The member is updated as in one process, up to rounding.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from agilerl_like.learning.rollout_buffer import Rollout
 
 
 class GradientSync:
-    """This process alone."""
+    """A single process; `ReplicaGroup` overrides the methods for several."""
 
     rank: int = 0
-    """Which of the processes this is."""
+    """Rank of this process among the replicas."""
     num_ranks: int = 1
-    """How many there are."""
+    """Number of replicas."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GradientSync:
-        """A copy of a population learns with the same processes."""
+        """Return itself: a copied population synchronises with the same processes."""
         return self
 
     def env_slice(self, envs: int) -> slice:
-        """Which of a member's envs are stepped here."""
+        """Return which of a member's envs this process steps."""
         return slice(envs * self.rank // self.num_ranks, envs * (self.rank + 1) // self.num_ranks)
 
     def local_slice(self, minibatch: slice) -> slice:
-        """The sequences of a minibatch that are learned from here."""
+        """Return the sequences of a minibatch that this process computes gradients of."""
         mine = self.env_slice(minibatch.stop - minibatch.start)
         return slice(minibatch.start + mine.start, minibatch.start + mine.stop)
 
     def all_gather(self, rollout: Rollout) -> Rollout:
-        """The rollout of all envs, of the one of those that are here."""
+        """Return the rollout of all envs, given that of the envs of this process."""
         return rollout
 
     def all_reduce_(self, x: Tensor) -> Tensor:
-        """Add up what all have, in place; returns it."""
+        """Sum a tensor over all replicas in place, and return it."""
         return x
 
 
 NO_SYNC = GradientSync()
-"""Nobody else."""
+"""No other replicas."""

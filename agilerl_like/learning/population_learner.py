@@ -1,8 +1,8 @@
-"""Members that are computed together: one loss, one clip, one Adam for all of them, and as few forwards as pay.
+"""Members that are computed together: one loss, one clip and one Adam for all, and as few forward passes as pay.
 
-A cohort owns the stacked weights and moments; the members it was made of hold views of their rows, so they are live
-at any time. Some of them can learn while the others wait: their rows are copied out, trained and written back. How
-members that differ are computed together is known here and below, nowhere above.
+A cohort owns the stacked weights and moments; its members hold views of their rows, so their weights are always
+current. If only some members are due to learn, their rows are copied, trained and written back. How unequal members
+are computed together is decided here and below; code above sees one population.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from agilerl_like.networks.recurrent_state import resize_hidden
 
 
 class PopulationLearner:
-    """P members that are computed together, in whatever order and in as many stacks as is fastest.
+    """P members that are computed together, in the order and number of stacks that is fastest.
 
-    Members of unequal shape share a stack where that pays (see `grouping`), for which `build` makes networks that have
-    room for them, given one of them and a spec; without it only equal ones do.
+    Members of unequal shape share a stack where that pays (see `stack_planner`); `build(place, spec)` makes the padded
+    network. Without it only equal members share a stack.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class PopulationLearner:
 
     @property
     def learners(self) -> list[PopulationLearner]:
-        """The cohort that each member lives in: this one."""
+        """The learner of each member: this one."""
         return [self] * len(self)
 
     def train(self, training: bool) -> None:
-        """Switch between exploring and acting as well as they can."""
+        """Set all networks to training or evaluation mode."""
         self.stacked.train(training)
 
     def _places(self, place: int) -> Tensor:
-        """Where in its row `[N]` of weights or moments a member's own numbers lie."""
+        """Return the columns of a member's own values in its row of weights or moments."""
         row = self._row[place]
         for here, stack in self.stacked.parts:
             if row < here.stop:
@@ -92,7 +92,7 @@ class PopulationLearner:
         raise IndexError(place)
 
     def moments(self, place: int) -> Adam:
-        """One member's own part of the moments, `[1, N]` as it would be alone: to be read, for they may be views."""
+        """Return one member's moments, `[1, N]` as it would have alone; read-only, because they may be views."""
         adam, row, its = self.stacked.optimizer, self._row[place], self._places(place)
         here, fills_it = slice(row, row + 1), len(its) == adam.exp_avg.shape[1]
         first, second = (
@@ -107,16 +107,16 @@ class PopulationLearner:
         adam.steps[row] = optimizer.steps[0]
 
     def snapshot(self, place: int) -> StackedNetworks:
-        """A copy of everything that is one member's, for `restore`."""
+        """Return a copy of one member's weights, buffers and moments, for `restore`."""
         return self.stacked.take(torch.tensor([self._row[place]], device=self.stacked.flat.device))
 
-    def restore(self, place: int, kept: StackedNetworks) -> None:
-        """Make a member what it was when it was kept."""
-        self.stacked.put(torch.tensor([self._row[place]], device=self.stacked.flat.device), kept)
+    def restore(self, place: int, snapshot: StackedNetworks) -> None:
+        """Restore a member from its `snapshot`."""
+        self.stacked.put(torch.tensor([self._row[place]], device=self.stacked.flat.device), snapshot)
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """Shape `(M, K, H)` in which there is room for what any member remembers."""
+        """Shape `(M, K, H)` that holds the hidden state of any member."""
         memories, vectors, units = map(max, zip(*(network.state_shape for network in self.networks), strict=True))
         return memories, vectors, units
 
@@ -124,10 +124,9 @@ class PopulationLearner:
     def act(
         self, observations: Tensor, state: Tensor, noise: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Raw actions `[P, E, A]` for encoded observations `[P, E, D]`, and what is remembered then.
+        """Return raw actions `[P, E, A]` for encoded observations `[P, E, D]`, and the next hidden state.
 
-        `state` `[P, E, M, K, H]` is what is remembered of the episode so far; without noise the actions are the most
-        likely ones.
+        `state` `[P, E, M, K, H]` is the current hidden state. Without noise the actions are the modes.
         """
         observations, state = _arranged(observations, self._order), _arranged(state, self._order)
         noise, mask = (x if x is None else _arranged(x, self._order) for x in (noise, mask))
@@ -140,14 +139,14 @@ class PopulationLearner:
         self,
         places: Sequence[int],
         rollout: Rollout,
-        values: Hyperparams,
+        hyperparams: Hyperparams,
         *,
         batch_size: int,
         shuffle: Shuffle,
         cut: SequenceSplit = SINGLE_STEP,
         precomputed: Precomputed | None = None,
     ) -> TensorDict:
-        """Let some members learn from a rollout of theirs, in the same order; `cut` counts for those with a memory.
+        """Update some members from their rollout, in the same order; `cut` applies to recurrent networks.
 
         Raises:
             ConfigurationError: `requires_grad` was changed in one of their networks.
@@ -158,39 +157,39 @@ class PopulationLearner:
         order = sorted(range(len(rows)), key=rows.__getitem__)
         if order != list(range(len(rows))):
             at = torch.tensor(order, device=rollout.rewards.device)
-            rollout, values = rollout.of_members(at), values[at]
+            rollout, hyperparams = rollout.of_members(at), hyperparams[at]
             precomputed = None if precomputed is None else precomputed[:, at]
-            report = self._learn(
-                sorted(rows), rollout, values, batch_size, cut, lambda *key: shuffle(*key)[at], precomputed
+            metrics = self._learn(
+                sorted(rows), rollout, hyperparams, batch_size, cut, lambda *key: shuffle(*key)[at], precomputed
             )
-            return report[torch.argsort(at)]
-        return self._learn(rows, rollout, values, batch_size, cut, shuffle, precomputed)
+            return metrics[torch.argsort(at)]
+        return self._learn(rows, rollout, hyperparams, batch_size, cut, shuffle, precomputed)
 
     def _learn(
         self,
         rows: list[int],
         rollout: Rollout,
-        values: Hyperparams,
+        hyperparams: Hyperparams,
         batch_size: int,
         cut: SequenceSplit,
         shuffle: Shuffle,
         precomputed: Precomputed | None,
     ) -> TensorDict:
         if len(rows) == len(self):
-            return PPOUpdate(self.stacked, values, self.execution, self.gradient_sync).run(
+            return PPOUpdate(self.stacked, hyperparams, self.execution, self.gradient_sync).run(
                 rollout, batch_size, cut, shuffle, precomputed
             )
         index = torch.tensor(rows, device=self.stacked.flat.device)
         part = self.stacked.take(index)
-        report = PPOUpdate(part, values, self.execution, self.gradient_sync).run(
+        metrics = PPOUpdate(part, hyperparams, self.execution, self.gradient_sync).run(
             rollout, batch_size, cut, shuffle, precomputed
         )
         self.stacked.put(index, part)
-        return report
+        return metrics
 
 
 def _arranged(x: Tensor, order: Tensor | None) -> Tensor:
-    """Members' rows in another order, if there is one and anything in them."""
+    """Return the members' rows in another order, if one is given and the tensor is not empty."""
     return x.index_select(0, order) if order is not None and x.numel() else x
 
 

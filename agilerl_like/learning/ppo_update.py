@@ -72,13 +72,22 @@ class PPOUpdate:
     """One PPO iteration of an ensemble."""
 
     def __init__(
-        self, stacked: StackedNetworks, values: Hyperparams, execution: Execution, gradient_sync: GradientSync = NO_SYNC
+        self,
+        stacked: StackedNetworks,
+        hyperparams: Hyperparams,
+        execution: Execution,
+        gradient_sync: GradientSync = NO_SYNC,
     ) -> None:
-        self.stacked, self.values, self.execution, self.gradient_sync = stacked, values, execution, gradient_sync
-        numbers = (values.clip_coef, values.clip_coef_vf, values.ent_coef, values.vf_coef)
+        self.stacked, self.hyperparams, self.execution, self.gradient_sync = (
+            stacked,
+            hyperparams,
+            execution,
+            gradient_sync,
+        )
+        numbers = (hyperparams.clip_coef, hyperparams.clip_coef_vf, hyperparams.ent_coef, hyperparams.vf_coef)
         self.coefs = LossCoefs(
             *(number.unsqueeze(1) for number in numbers),
-            clips_values=bool(torch.isfinite(values.clip_coef_vf).any()),
+            clips_values=bool(torch.isfinite(hyperparams.clip_coef_vf).any()),
         )
         self.gradient = torch.zeros_like(stacked.flat)
         self.halves = self.gradient.tensor_split((stacked.critic_at,), 1)  # the policy's, and the value's
@@ -118,8 +127,8 @@ class PPOUpdate:
                     stack.module,
                     rollout if everyone else rollout.of_members(its_rows),
                     cut=cut,
-                    gamma=self.values.gamma[rows],
-                    gae_lambda=self.values.gae_lambda[rows],
+                    gamma=self.hyperparams.gamma[rows],
+                    gae_lambda=self.hyperparams.gae_lambda[rows],
                     precomputed=None if precomputed is None else precomputed[:, rows],
                 )
             batches.append(batch)
@@ -135,7 +144,7 @@ class PPOUpdate:
         Members end at different times, by their number of epochs or by their KL. Those that continue are copied into an
         ensemble of their own.
         """
-        planned, limits = self.values.update_epochs, self.values.target_kl
+        planned, limits = self.hyperparams.update_epochs, self.hyperparams.target_kl
         end_together = len(set(planned.tolist())) == 1 and not bool(torch.isfinite(limits).any())
         total: dict[str, Tensor] = {}
         count = torch.zeros_like(planned)
@@ -151,7 +160,7 @@ class PPOUpdate:
             rows = continues.nonzero().squeeze(1)
             if len(rows):
                 part = self.stacked.take(rows)
-                more, epochs = PPOUpdate(part, self.values[rows], self.execution, self.gradient_sync).epochs(
+                more, epochs = PPOUpdate(part, self.hyperparams[rows], self.execution, self.gradient_sync).epochs(
                     batch[rows],
                     bounds,
                     lambda epoch, count, rows=rows: shuffle(epoch, count)[rows],
@@ -178,7 +187,7 @@ class PPOUpdate:
         targets = _with_shares(cast(Tensor, targets), minibatches)
         steps = []
         for minibatch, pace in zip(
-            minibatches, self.stacked.optimizer.prepare_steps(self.values.lr, len(minibatches)), strict=True
+            minibatches, self.stacked.optimizer.prepare_steps(self.hyperparams.lr, len(minibatches)), strict=True
         ):
             own = self.gradient_sync.local_slice(minibatch)
             its = [x if x is None else x[:, own] for x in samples]
@@ -203,7 +212,7 @@ class PPOUpdate:
                 place.copy_(parameter.grad)
                 parameter.grad = None
         self.gradient_sync.all_reduce_(self.gradient)
-        norms = clip_(self.halves, self.values.max_grad_norm)
+        norms = clip_(self.halves, self.hyperparams.max_grad_norm)
         self.stacked.optimizer.step_(self.stacked.flat, self.gradient, pace)
         return {"loss": loss.detach(), **metrics}, norms.sum(0)
 

@@ -1,7 +1,7 @@
-"""Stacks behind each other in one storage: what must be done stack by stack, and what all members share.
+"""Stacks of networks whose parameters share one flat tensor.
 
-Networks of unequal shape cannot be multiplied in one product; but their parameters can lie in rows of one tensor, so
-that clipping, Adam, and the check for numbers that are not finite are done once for everybody.
+Networks of different structure cannot be computed in one batched product. Their parameters are rows of one tensor all
+the same, so clipping, Adam and the check for non-finite values run once for all members.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from agilerl_like.networks.actor_critic import ActorCritic
 
 
 class StackRows(NamedTuple):
-    """Neighbouring rows of an ensemble that are one stack."""
+    """Contiguous rows of the flat tensor that form one stack."""
 
     rows: slice
     stack: ParamStack[ActorCritic]
 
 
 class StackedNetworks:
-    """Stacks behind each other: their rows `[P, N]` are one storage, and so are Adam's moments.
+    """Stacks one after another: their parameters are rows of `flat` `[P, N]`, with Adam's moments alike.
 
-    The actors' parameters lie before column `critic_at`, the critics' from there on.
+    Actor parameters are stored before column `critic_at`, critic parameters from there on.
     """
 
     def __init__(self, flat: Tensor, optimizer: Adam, parts: Sequence[StackRows], critic_at: int) -> None:
@@ -36,10 +36,10 @@ class StackedNetworks:
 
     @classmethod
     def of(cls, stacked: Sequence[tuple[Sequence[ActorCritic], ActorCritic]], epsilon: float) -> StackedNetworks:
-        """Lay networks out in rows, stack by stack, each with its cover; the moments are still 0."""
+        """Lay out networks in rows, stack by stack, each stack with its padded network; moments start at 0."""
         critic_at = max(
             slot.stop for _, padded in stacked for slot in layout(padded) if slot.name.startswith("actor.")
-        )  # a shared encoder is the actor's
+        )  # a shared encoder belongs to the actor
         layouts = [layout(padded, {"critic": critic_at}) for _, padded in stacked]
         count = sum(len(networks) for networks, _ in stacked)
         like = next(stacked[0][0][0].parameters())
@@ -51,7 +51,7 @@ class StackedNetworks:
         return cls(flat, Adam.fresh(flat, epsilon=epsilon), parts, critic_at)
 
     def over(self, compute: Callable[..., tuple[Tensor, ...]], *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        """Compute stack by stack, on a stack's network and its rows of the tensors; results stand behind each other."""
+        """Call `compute(network, *rows of the tensors)` for each stack; return the results concatenated over members."""
         if len(self.parts) == 1:
             return compute(self.parts[0].stack.module, *tensors)
         found = [
@@ -61,7 +61,7 @@ class StackedNetworks:
         return tuple(torch.cat(column) for column in zip(*found, strict=True))
 
     def with_gradients(self, flat: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
-        """Return every stacked parameter, and its place in a flat gradient `[P, N]` as a view."""
+        """Return every stacked parameter with the view of a flat gradient `[P, N]` that belongs to it."""
         return [
             (parameter, place)
             for rows, stack in self.parts
@@ -70,7 +70,7 @@ class StackedNetworks:
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all of a member's weights are, and the scales of its observations and values, `[P]`."""
+        """Whether each member's weights and normaliser variances are finite, `[P]`."""
         scales = [
             sum((norm.var.sum(1) for norm in _norms(stack.module)), self.flat.new_zeros(len(self.flat[rows])))
             for rows, stack in self.parts
@@ -78,13 +78,13 @@ class StackedNetworks:
         return torch.isfinite(self.flat).all(1) & torch.isfinite(torch.cat(scales))
 
     def train(self, training: bool) -> None:
-        """Switch between exploring and acting as well as they can."""
+        """Set all networks to training or evaluation mode."""
         for _, stack in self.parts:
-            if stack.module.training != training:  # to tell every submodule takes as long as a small forward
+            if stack.module.training != training:  # visiting every submodule takes as long as a small forward pass
                 stack.module.train(training)
 
     def take(self, rows: Tensor) -> StackedNetworks:
-        """Copy some rows, given in ascending order."""
+        """Return a copy of some rows, given in ascending order."""
         flat, parts, start = self.flat.index_select(0, rows), [], 0
         for part, its_rows in self._by_part(rows):
             here = slice(start, start + len(its_rows))
@@ -93,7 +93,7 @@ class StackedNetworks:
         return StackedNetworks(flat, self.optimizer.take(rows), parts, self.critic_at)
 
     def put(self, rows: Tensor, copy: StackedNetworks) -> None:
-        """Write rows that were taken back."""
+        """Write a copy from `take` back into its rows."""
         self.optimizer.put(rows, copy.optimizer)
         for (part, its_rows), (_, stack) in zip(self._by_part(rows), copy.parts, strict=True):
             part.stack.put(its_rows, stack)
