@@ -1,6 +1,6 @@
-"""What a user holds: agents and populations of them.
+"""Algorithms, and populations of agents.
 
-PPO is loaded at once, for a checkpoint may name it; teams when they are first asked for, since they need PettingZoo.
+PPO is imported at once, because a checkpoint may name it; IPPO on first use, because it needs PettingZoo.
 """
 
 from __future__ import annotations

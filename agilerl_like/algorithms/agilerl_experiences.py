@@ -1,4 +1,4 @@
-"""What a loop by hand collected, in AgileRL's tuple, as the rollout that a cohort learns from."""
+"""Converts the experiences of a hand-written loop, in AgileRL's tuple, to a rollout."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def as_rollout(
     action_masks: Sequence[Any] | None = None,
     acting: Sequence[Any] | None = None,
 ) -> tuple[Rollout, Precomputed]:
-    """Return the rollout `[T, 1, E, …]` of one agent, and what its loop measured itself.
+    """Return the rollout `[T, 1, E, …]` of one agent, and the log-probabilities and values that its loop computed.
 
-    `dones[t]` says that step t *begins* an episode, so step t - 1 ended one. One flag cannot tell a time limit from an
-    end; every end counts as a termination. `hidden_state_before` gives what the agent remembered before the first step
-    `[E, M, K, H]`, and is told `dones[0]` `[E]`. `acting` is a list over time of flags `[E]`: rows where it is False
-    took no action, are excluded from the update, and may hold NaN; the step before such a row ends an episode.
+    `dones[t]` is 1 if step t *starts* an episode, so step t - 1 ended one. One flag cannot tell a time limit from an
+    end; every end counts as a termination. `hidden_state_before` returns the hidden state `[E, M, K, H]` before the
+    first step, given `dones[0]` `[E]`. `acting` is a list over time of flags `[E]`: rows where it is False took no
+    action, are excluded from the update, and may hold NaN; the step before such a row ends an episode.
 
     Raises:
         ConfigurationError: a part is missing, is not as long or as wide as the others, or holds NaN or infinity.
@@ -63,7 +63,7 @@ def as_rollout(
     raw = torch.stack([distribution.from_env(np.asarray(row)) for row in actions]).to(device).unsqueeze(1)
     ended = numbers("dones", [*dones[1:], next_done])
     valid = torch.ones_like(ended) if present is None else torch.from_numpy(present).to(ended).unsqueeze(1)
-    ended[:-1] = torch.maximum(ended[:-1], valid[:-1] * (1 - valid[1:]))  # nothing is known of what a pause led to
+    ended[:-1] = torch.maximum(ended[:-1], valid[:-1] * (1 - valid[1:]))  # a pause has no next observation
     rollout = Rollout(
         observations=observations,
         actions=raw,
@@ -94,7 +94,7 @@ def _acting_flags(acting: Sequence[Any], shape: tuple[int, int]) -> np.ndarray:
 
 
 def _zero_absent_rows(rows: Any, acting: Any) -> Any:
-    """The same tree of arrays `[E, …]`, with 0 for NaN in the rows that did not act."""
+    """Return a tree of arrays `[E, …]` with 0 for NaN in the rows that did not act."""
     absent = ~np.asarray(acting, dtype=np.bool_).reshape(-1)
 
     def cleaned(part: Any) -> np.ndarray:
@@ -119,7 +119,7 @@ def _float_array(
     array = np.stack([np.asarray(row, dtype=np.float32).reshape(-1) for row in part])
     if array.shape != shape:
         raise ConfigurationError(f"experiences: {name} has shape {array.shape}; allowed is {shape}")
-    if present is not None:  # the flags of a step are those of the step before, which may have been taken
+    if present is not None:  # a step's done flag belongs to the step before, in which the agent may have acted
         array = np.nan_to_num(array) if name == "dones" else np.where(present, array, np.float32(0))
     if not np.isfinite(array).all():
         found = array[~np.isfinite(array)][0]

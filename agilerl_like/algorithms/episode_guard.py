@@ -1,7 +1,7 @@
-"""Guards a round of counted episodes: against numbers that are not finite, and against episodes that never end.
+"""Checks a round of evaluation episodes: for numbers that are not finite, and for episodes that do not end.
 
-The rule for numbers is the collector's: NaN or infinity in an observation or a reward is a fault of the environment.
-Numpy is checked at every step. A check of tensors waits for their device, so their sum is checked now and then.
+As in the collector, NaN or infinity in an observation or a reward is an error of the environment. Numpy arrays are
+checked at every step. A check of tensors waits for the device, so their sum is checked from time to time.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from agilerl_like.envs.vec_adapter import check_finite_array
 from agilerl_like.errors import EnvStepError
 
 LONG_EPISODE = 10_000
-"""Steps after which episodes that go on are named by a warning, unless a number of steps cuts them."""
+"""Steps after which a warning counts the episodes still running, unless `max_steps` truncates them."""
 
 
 class EvaluationStopped(Exception):
-    """An evaluation was asked to stop before its episodes had ended, so it has no result."""
+    """An evaluation was stopped before its episodes had ended, so it has no result."""
 
 
 def never_stop() -> bool:
-    """Return False: no one asks to stop."""
+    """Return False: the default of `should_stop`."""
     return False
 
 
 class EpisodeGuard:
-    """Guards one round, in which `members` share the rows of `env` in equal blocks.
+    """Checks one round, in which `members` share the rows of `env` in equal blocks.
 
-    `is_cut` says whether episodes are cut after a number of steps; `should_stop` is asked at every step.
+    `is_cut`: long episodes are truncated. `should_stop` is called at every step.
     """
 
     def __init__(self, env: Any, members: int, *, is_cut: bool, should_stop: Callable[[], bool]) -> None:
@@ -43,10 +43,10 @@ class EpisodeGuard:
         self._steps = 0
 
     def check(self, **arrays: Tree) -> None:
-        """Take what a reset or a step returned, by name, as trees of arrays `[N, …]`.
+        """Check what a reset or a step returned, by name, as trees of arrays `[N, …]`.
 
         Raises:
-            EnvStepError: an array of numpy holds NaN or infinity; those of torch are checked by `any_playing`.
+            EnvStepError: a numpy array holds NaN or infinity; tensors are checked by `any_playing`.
         """
         for name, tree in arrays.items():
             if isinstance(self._env.array_backend, NumpyBackend):
@@ -55,34 +55,34 @@ class EpisodeGuard:
                 tree_map(self._add, tree)
 
     def any_playing(self, playing: Any) -> bool:
-        """Return whether any row plays on; of tensors this waits for their device, once.
+        """Return whether any row's episode is still running; tensors wait for their device once.
 
         Raises:
-            EnvStepError: a tensor since the beginning held NaN or infinity.
+            EnvStepError: a tensor of any step so far held NaN or infinity.
         """
         if not isinstance(self._sum, torch.Tensor):
             return bool(playing.any())
         state = int(playing.any().to(torch.int64) + 2 * (~torch.isfinite(self._sum)).to(torch.int64))
         if state >= 2:
             raise EnvStepError(
-                f"{env_name_of(self._env.env)}, in evaluation: an observation or a reward of the first {self._steps} steps "
-                "is not finite"
+                f"{env_name_of(self._env.env)}, in evaluation: an observation or a reward of the first "
+                f"{self._steps} steps is not finite"
             )
         return state == 1
 
     def step(self, playing: Callable[[], int]) -> None:
-        """Count a step, before it is taken; `playing` returns how many episodes go on.
+        """Count a step before it is taken; `playing` returns the number of running episodes.
 
         Raises:
-            EvaluationStopped: the evaluation was asked to stop.
+            EvaluationStopped: `should_stop` returned True.
         """
         if self._should_stop():
             raise EvaluationStopped
         self._steps += 1
         if self._steps == LONG_EPISODE and not self._is_cut and (count := playing()):
             warnings.warn(
-                f"{env_name_of(self._env.env)}: {count} episodes of an evaluation have not ended after {LONG_EPISODE} steps; "
-                "eval_steps (max_steps of test) cuts episodes, or the environment needs a time limit",
+                f"{env_name_of(self._env.env)}: {count} episodes of an evaluation have not ended after {LONG_EPISODE} "
+                "steps; eval_steps (max_steps of test) cuts episodes, or the environment needs a time limit",
                 RuntimeWarning,
                 stacklevel=2,
             )

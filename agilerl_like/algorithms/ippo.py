@@ -62,21 +62,21 @@ class IPPO(OnPolicyAlgorithm):
         action_spaces: likewise.
         agent_ids: every agent that may appear; left out, the keys of the spaces.
         index: identity of the team in its population.
-        hp_config: which numbers evolution may change, and in which range; they are common to the team.
+        hp_config: which settings may evolve, and in which ranges; all groups share them.
         net_config: of `PPO`, for all groups, or by group.
-        groups: the group of each agent; left out, what `group_of` says. Agents of a group need equal spaces and share
-            a policy.
-        rewards: what each agent learns from: what it earned itself ("individual"), or what all agents earned together
-            ("sum") or on average ("mean").
-        agent_id_one_hot: whether agents of a group observe who they are, so that one policy can tell them apart.
+        groups: the group of each agent; left out, `group_of` infers it from the name. Agents of a group need equal
+            spaces and share a policy.
+        rewards: the reward that each agent learns from: its own ("individual"), or the sum ("sum") or mean ("mean") of
+            all agents' rewards.
+        agent_id_one_hot: append a one-hot agent id to the observations of a group with several agents.
         num_envs: envs that this team acts in at once.
         device: where its tensors live.
         seed: names all its random streams; drawn from the operating system if left out.
-        settings: those of `PPO`. `learn_step` counts env steps, in each of which every agent acts.
+        settings: those of `PPO`. `learn_step` counts env steps, in which every agent acts once.
 
     Raises:
-        ConfigurationError: a value is out of range, a key unknown, an agent without a space, or spaces that differ
-            inside a group.
+        ConfigurationError: a value is out of range, a key unknown, an agent has no space, or spaces differ inside a
+            group.
     """
 
     algo: ClassVar[str] = "IPPO"
@@ -415,12 +415,12 @@ class IPPO(OnPolicyAlgorithm):
 
     @property
     def possible_observation_spaces(self) -> dict[str, gymnasium.Space]:
-        """What each agent may observe."""
+        """The observation space of each agent."""
         return dict(self.observation_space.spaces)
 
     @property
     def possible_action_spaces(self) -> dict[str, gymnasium.Space]:
-        """What each agent may do."""
+        """The action space of each agent."""
         return dict(self.action_space.spaces)
 
     @property

@@ -306,7 +306,7 @@ class Learner:
         self.set_network(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
 
     def _unfilled(self, architecture: NetworkSpec) -> ActorCritic:
-        """Build a network whose weights will be overwritten; a user's module is initialized as its code says."""
+        """Build a network whose weights will be overwritten; a user's module is initialized by its own code."""
         with nullcontext() if self.custom_networks else skip_init():
             network = self.build(architecture)
         return network if self.device.type == "cpu" else network.to(self.device)
@@ -382,7 +382,7 @@ class Learner:
         return self.distribution.noise(shape, stream)
 
     def correlate(self, noise: Tensor, before: Tensor | None) -> Tensor:
-        """Correlate the noise of neighbouring steps `[T, …]` as `action_noise_correlation` says."""
+        """Correlate the noise of neighbouring steps `[T, …]` by `action_noise_correlation`."""
         return self.distribution.correlated(noise, before, self.algorithm.action_noise_correlation)
 
     def next_noise(self, envs: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""The one definition of PPO's settings: names, defaults, ranges and what each means.
+"""The definition of PPO's settings: names, defaults, ranges and meanings.
 
-Python, YAML files, the command line and the documentation all read it. Numbers marked *value* may differ between
-members that are computed together; *structural* ones decide shapes or counts.
+Python, YAML files, the command line and the documentation all read it. Settings marked *value* may differ between
+members that are computed together; *structural* ones determine shapes or counts.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from agilerl_like.learning.sequences import BPTTSequenceType
 from agilerl_like.networks.distributions import LOG_STD_RANGE
 
 LARGEST = 1e38
-"""Of a float setting: float32, in which it is computed, ends at 3.4e38."""
+"""Upper bound of float settings: the largest float32 is 3.4e38."""
 Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 LogStd = Annotated[float, Field(ge=LOG_STD_RANGE[0], le=LOG_STD_RANGE[1])]
 Epochs = Annotated[int, Field(ge=1, le=10_000)]
-"""An update takes time in proportion: with more it would not end."""
+"""An update's time is proportional to it."""
 Count = Annotated[int, Field(ge=1, le=2**40)]
-"""A number of things that are made or done: if each took a byte, no machine could hold more."""
+"""Bounded by the bytes of a large machine's memory."""
 
 Schedules = Annotated[
     Mapping[str, Schedule], PlainValidator(check_schedules), PlainSerializer(schedules_to_json, when_used="json")
@@ -56,25 +56,25 @@ class PPOConfig:
     gae_lambda: Share = 0.95
     """Decay of generalised advantage estimation: 0 trusts the critic, 1 the returns (value)."""
     action_std_init: LogStd = 0.0
-    """Initial log of the standard deviation of continuous actions, in half-widths of the action space; where evolution
-    changes it, the learned one of the child changes by as much (value)."""
+    """Initial log of the standard deviation of continuous actions, in half-widths of the action space; if evolution
+    changes it, the child's learned one changes by as much (value)."""
     action_std_min: LogStd = LOG_STD_RANGE[0]
-    """Smallest log of the standard deviation of continuous actions: what learning leaves below it is raised (value)."""
+    """Smallest log of the standard deviation of continuous actions; it is clamped after each update (value)."""
     action_std_max: LogStd = LOG_STD_RANGE[1]
     """Largest log of the standard deviation of continuous actions (value)."""
     action_noise_correlation: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Correlation between the exploration noise of one step and of the next, of continuous actions in training: at 0.9
-    noise lasts about ten steps, so that it moves what has inertia. The update treats actions as independent (value)."""
+    """Correlation of the exploration noise of neighbouring steps, for continuous actions in training: at 0.9 noise lasts
+    about ten steps, which moves systems with inertia. The update treats actions as independent (value)."""
     clip_coef: Positive = 0.2
-    """How far the probability ratio may go before its gain is cut (value)."""
+    """Clip range of the probability ratio (value)."""
     clip_coef_vf: Positive | None = None
-    """The same for the value in its normalised units; None: not clipped (value)."""
+    """Clip range of the value in its normalized units; None: not clipped (value)."""
     ent_coef: NonNegative = 0.01
     """Weight of the entropy bonus (value)."""
     vf_coef: NonNegative = 0.5
     """Weight of the value loss, which is half the squared error (value)."""
     max_grad_norm: Positive = 0.5
-    """Largest gradient norm, for actor and critic apart (value)."""
+    """Largest gradient norm, of actor and critic separately (value)."""
     target_kl: Positive | None = None
     """Mean KL after an epoch beyond which the remaining epochs are skipped; None: never (value)."""
     update_epochs: Epochs = 4
@@ -84,19 +84,18 @@ class PPOConfig:
     normalize_observation: bool = True
     """Centre and scale vector observations by running statistics, frozen in evaluation."""
     normalize_value: bool = True
-    """Learn values in units of their running mean and standard deviation, so that the scale of rewards does not
-    matter."""
+    """Learn values in units of their running standard deviation and mean, so the scale of rewards does not matter."""
     normalize_images: bool = True
-    """Scale images from their bounds, mostly 0..255, to 0..1; they are stored as the bytes they are."""
+    """Scale images from their bounds, mostly 0..255, to 0..1; they are stored as bytes."""
     swap_channels: bool | None = None
-    """Whether the env's images have their channels last, [H, W, C]; None: found from their shapes, images with a small
-    last axis have. Networks read channels first."""
+    """Whether the env's images have their channels last, [H, W, C]; None: inferred from their shapes, True for a small
+    last axis. Networks read channels first."""
     recurrent: bool = False
-    """Put a memory behind the encoder, for worlds in which one observation does not tell everything."""
+    """Put a recurrent network behind the encoder, for partially observable environments."""
     max_seq_len: Count | None = None
-    """Steps through which gradients flow back in time; None: the whole rollout, as far as episodes go."""
+    """Steps of truncated backpropagation through time; None: the whole rollout, within episodes."""
     bptt_sequence_type: BPTTSequenceType = BPTTSequenceType.CHUNKED
-    """How the sequences of a rollout follow each other."""
+    """How a rollout is split into sequences."""
     squash_output: bool = False
     """Send continuous actions through tanh instead of clipping them at the border."""
     compile: bool = False
@@ -109,8 +108,8 @@ class PPOConfig:
     or points [[progress, factor], ...] joined by lines; in Python any function of progress, too. The value itself stays
     the member's own and evolves."""
     per_member: bool = False
-    """Compute every member by itself, so that its bits do not depend on who shares its process, as long as all have as
-    many threads; slower; one for all members."""
+    """Compute every member separately, so its bits do not depend on the other members of its process, given equal
+    numbers of threads; slower; one for all members."""
 
 
 SETTINGS = tuple(PPOConfig.__dataclass_fields__)
@@ -175,10 +174,10 @@ def _adapter(model: type[SettingsT]) -> TypeAdapter[SettingsT]:
 
 
 def validated(model: type[SettingsT], settings: dict[str, Any], *, named: str = "") -> SettingsT:
-    """Build a settings object; `named` is what the one field is called that can be wrong, if not by its name.
+    """Build a settings object; `named` replaces the field's name in messages.
 
     Raises:
-        ConfigurationError: with every wrong field in one message: its name, its value, and what is allowed.
+        ConfigurationError: one message with every wrong field: its name, its value, and what is allowed.
     """
     try:
         return _adapter(model).validate_python(settings)
@@ -187,7 +186,7 @@ def validated(model: type[SettingsT], settings: dict[str, Any], *, named: str = 
 
 
 def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), named: str = "") -> ConfigurationError:
-    """Say what pydantic found in this project's words."""
+    """Return pydantic's findings as one error of this package."""
     problems = []
     for found in error.errors(include_url=False):
         field = named or ".".join(str(part) for part in found["loc"] if not str(part).startswith("function-"))

@@ -1,7 +1,7 @@
-"""What a saved document must hold: read strictly, for a stranger may have written it.
+"""Strict readers for the documents of saved agents and populations, which may come from an untrusted source.
 
-A file is small and may describe something huge. Within an `MetaBuild` a network is built without memory, so that its
-shapes can be compared with those that are stored before anything is made of them.
+A small file can describe a huge network. Within `MetaBuild` a network is built without memory, so its shapes are
+compared with the stored ones before anything is allocated.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from agilerl_like.storage import safe_folder
 from agilerl_like.storage.safe_folder import LazyTensors
 
 MAX_COUNT = 2**128
-"""What no counter reaches."""
+"""Upper bound of counters."""
 MAX_SPACE_BYTES = 2**23
-"""Bytes of an observation, in float32, of a space that is read from a file: a frame of 1448 x 1448."""
+"""Upper bound of an observation's bytes in float32, of a space in a file: a frame of 1448 x 1448."""
 SUBSPACE_BYTES = 4000
-"""Bytes that cost as much as one more part of a space."""
+"""Bytes that count for each part of a composite space."""
 
 
 def to_builtin(value: Any) -> Any:
-    """The same data in Python's own types: scalars of numpy and torch become numbers, arrays and tuples lists."""
+    """Return data with scalars of numpy and torch as numbers, and arrays and tuples as lists."""
     if isinstance(value, Mapping):
         return {key: to_builtin(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -45,7 +45,7 @@ def to_builtin(value: Any) -> Any:
 
 
 class MetaBuild(TorchFunctionMode):
-    """Within it, tensors that modules are built of have a shape and no memory; ValueError if there are far too many."""
+    """Context in which modules are built of tensors without memory; ValueError if they are far more than expected."""
 
     def __init__(self, expected: int) -> None:
         super().__init__()
@@ -60,14 +60,14 @@ class MetaBuild(TorchFunctionMode):
 
 
 def read_text(document: Mapping[str, Any], name: str) -> str:
-    """A text of a saved document; ValueError if it is something else."""
+    """Return a text; ValueError if it is something else."""
     if not isinstance(document[name], str):
         raise ValueError(f"{name}={document[name]!r:.100} must be a text")
     return document[name]
 
 
 def read_flag(document: Mapping[str, Any], name: str, *, older: bool) -> bool:
-    """A flag of a saved document, `older` where the file is from before it existed; ValueError if it is no flag."""
+    """Return a flag, or `older` if the file is from before the flag existed; ValueError if it is something else."""
     flag = document.get(name, older)
     if not isinstance(flag, bool):
         raise ValueError(f"{name}={flag!r:.100} must be true or false")
@@ -75,7 +75,7 @@ def read_flag(document: Mapping[str, Any], name: str, *, older: bool) -> bool:
 
 
 def read_count(document: Mapping[str, Any], name: str) -> int:
-    """A counter of a saved document; ValueError if it is something else."""
+    """Return a counter; ValueError if it is something else."""
     return check_count(name, document[name])
 
 
@@ -89,7 +89,7 @@ class History(NamedTuple):
 
 
 def read_history(document: Mapping[str, Any]) -> History:
-    """Read an agent's past; the same function checks a document before it is written.
+    """Read an agent's history; the same function checks a document before it is written.
 
     Raises:
         ValueError: an entry is of another type; the message names the field and the value.
@@ -103,11 +103,7 @@ def read_history(document: Mapping[str, Any]) -> History:
 
 
 def read_test_entries(document: Mapping[str, Any], name: str) -> list[Any]:
-    """A list with a number for each test, or a list of numbers where each group of agents has its own.
-
-    Raises:
-        ValueError: an entry is of another type.
-    """
+    """Return a list with a number for each test, or a list of numbers, one for each group; ValueError for others."""
     entries = document[name]
     if not isinstance(entries, list):
         raise ValueError(f"{name}={entries!r:.100} must be a list of numbers")
@@ -118,7 +114,7 @@ def read_test_entries(document: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def read_floats(document: Mapping[str, Any], name: str) -> list[float]:
-    """A list of numbers of a saved document; ValueError if it is something else."""
+    """Return a list of numbers; ValueError if it is something else."""
     entries = document[name]
     if not isinstance(entries, list) or not all(type(entry) in (int, float) for entry in entries):
         raise ValueError(f"{name}={entries!r:.100} must be a list of numbers")
@@ -128,7 +124,7 @@ def read_floats(document: Mapping[str, Any], name: str) -> list[float]:
 
 
 def check_count(name: str, value: Any) -> int:
-    """A counter, which is called so; ValueError if it is something else."""
+    """Return a counter that messages call `name`; ValueError if it is something else."""
     if type(value) is not int or not 0 <= value < MAX_COUNT:
         raise ValueError(f"{name}={value!r:.100} must be a whole number of at least 0")
     return value
@@ -137,8 +133,7 @@ def check_count(name: str, value: Any) -> int:
 def check_finite(tensors: Mapping[str, Tensor]) -> None:
     """Raise ValueError, with the name, if a stored tensor holds a number that is not finite.
 
-    Tensors in memory are not checked: between processes a member may travel that has diverged and is about to be
-    replaced.
+    Tensors in memory are not checked, because a diverged member may be sent between processes before it is replaced.
     """
     if not isinstance(tensors, LazyTensors):
         return
@@ -155,7 +150,7 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
 # -- folders
 
 BEST, POPULATION = "best", "population"
-"""Where a run's folder has its best agent and its last population."""
+"""Subfolders of a run's folder with its best agent and its last population."""
 
 
 def read_agent(path: str | os.PathLike[str]) -> tuple[Any, Mapping[str, Tensor]]:
@@ -182,7 +177,7 @@ def read_population(
 
 
 def _locate(path: Path, kind: str, place: str) -> tuple[Path, str]:
-    """The folder to be read, and as what: a checkpoint has everything, a run's folder has it at a place of its own."""
+    """Return the folder to read and its kind; a run's folder has agents and populations in the subfolder `place`."""
     if (path / safe_folder.MANIFEST).exists():
         return path, "checkpoint" if safe_folder.folder_kind(path) == "checkpoint" else kind
     is_run = (path / place).is_dir() or any(path.glob(f".{place}.old-*"))  # which a crash has left
@@ -193,24 +188,24 @@ def _locate(path: Path, kind: str, place: str) -> tuple[Path, str]:
 
 
 def read_space(data: Mapping[str, Any]) -> gymnasium.Space:
-    """Read a space, unless it is beyond all learning: a few characters can describe a terabyte."""
+    """Return a space; ValueError if its observations are too large, since a few characters can describe a terabyte."""
     if _space_bytes(data) > MAX_SPACE_BYTES:
         raise ValueError(f"space={str(data)[:100]} is too large; allowed are {MAX_SPACE_BYTES} bytes")
     return space_from_json(data)
 
 
 def read_spaces(described: Iterable[Mapping[str, Any]]) -> list[gymnasium.Space]:
-    """Read the spaces of a team: one and the same where they are alike, and together no larger than one might be."""
-    told = [(json.dumps(data, sort_keys=True), data) for data in described]
-    distinct = dict(told)
+    """Return the spaces of a team, equal ones as one object; ValueError if they are too large together."""
+    texts = [(json.dumps(data, sort_keys=True), data) for data in described]
+    distinct = dict(texts)
     if _space_bytes({"type": "Tuple", "spaces": [*distinct.values()]}) > MAX_SPACE_BYTES:
         raise ValueError(f"{len(distinct)} spaces are too large together; allowed are {MAX_SPACE_BYTES} bytes")
     read = {text: space_from_json(data) for text, data in distinct.items()}
-    return [read[text] for text, _ in told]
+    return [read[text] for text, _ in texts]
 
 
 def _space_bytes(data: Mapping[str, Any]) -> int:
-    """About how many bytes an observation of a described space is, and what its parts take by themselves."""
+    """Estimate the bytes of an observation of a described space, plus a constant for each part."""
     if data["type"] in ("Dict", "Tuple"):
         parts = data["spaces"] if data["type"] == "Tuple" else [part for _, part in data["spaces"]]
         return sum(SUBSPACE_BYTES + _space_bytes(part) for part in parts)
@@ -224,7 +219,7 @@ def _space_bytes(data: Mapping[str, Any]) -> int:
 
 
 class StoredGroups(NamedTuple):
-    """Who is in a team, and what each of them sees and does."""
+    """The groups of a team, and each agent's spaces."""
 
     groups: dict[str, tuple[str, ...]]
     observation_spaces: dict[str, gymnasium.Space]
@@ -232,7 +227,7 @@ class StoredGroups(NamedTuple):
 
 
 def read_multi_agent_spec(document: Mapping[str, Any]) -> StoredGroups:
-    """The book of a saved team; ValueError if it does not add up."""
+    """Return the groups of a saved team; ValueError if they are inconsistent."""
     ids, listed, spaces = document["agent_ids"], document["groups"], document["spaces"]
     check_names("agent_ids", ids)
     home = {agent: group for group, members in listed for agent in members}
@@ -241,7 +236,7 @@ def read_multi_agent_spec(document: Mapping[str, Any]) -> StoredGroups:
     groups = {group: tuple(members) for group, members in listed}
     if not groups.keys() == spaces.keys() == document["learners"].keys():
         raise ValueError("groups are not those that spaces and learners are of")
-    pairs = [(sees, does) for sees, does in map(spaces.get, groups)]
+    pairs = [(observed, acted) for observed, acted in map(spaces.get, groups)]
     read = iter(read_spaces(chain.from_iterable(pairs)))
     by_group = {group: (next(read), next(read)) for group in groups}
     observed, acted = ({agent: by_group[home[agent]][part] for agent in ids} for part in (0, 1))
