@@ -126,7 +126,7 @@ class PastPolicy(NamedTuple):
 def recompute_policy(
     network: ActorCritic, x: Tensor, rollout: Rollout, actions: Tensor, masks: Tensor | None
 ) -> PastPolicy:
-    """Compute log-probabilities, values and hidden states of a rollout `[P, N, …]` again, in pieces that fit a cache."""
+    """Recompute log-probabilities, values and hidden states of a rollout `[P, N, …]`, in pieces that fit a cache."""
     samples = x.shape[1]
     piece = samples if x.is_cuda else max(1, CACHED_ROWS // x.shape[0])
     pieces = [slice(start, start + piece) for start in range(0, samples, piece)]

@@ -1,4 +1,4 @@
-"""One PPO iteration of all members of an ensemble: a digest of their rollouts, then epochs of minibatch steps."""
+"""One PPO update of all members at once: advantages of their rollouts, then epochs of minibatch steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FADE_UPDATES = 4
 """Updates over which a mutation fades in: about one generation."""
 
 Shuffle = Callable[[int, int], Tensor]
-"""(epoch, count) -> for each member a permutation of its sequences `[P, count]`."""
+"""(epoch, count) -> a permutation of each member's sequences, `[P, count]`."""
 
 
 Samples = Sequence[Tensor | None]
@@ -34,24 +34,24 @@ Samples = Sequence[Tensor | None]
 
 
 class Hyperparams(TensorClass):
-    """The hyperparameters that enter the maths, all `[P]`."""
+    """Hyperparameters of the update, one value per member, all `[P]`."""
 
     lr: Tensor
     gamma: Tensor
     gae_lambda: Tensor
     clip_coef: Tensor
     clip_coef_vf: Tensor
-    """Infinite: not clipped."""
+    """Infinite where the value is not clipped."""
     ent_coef: Tensor
     vf_coef: Tensor
     max_grad_norm: Tensor
     target_kl: Tensor
-    """Infinite: no early stop."""
+    """Infinite where epochs are not stopped early."""
     update_epochs: Tensor
 
 
 HYPERPARAM_NAMES = tuple(field.name for field in fields(cast(Any, Hyperparams)))
-"""Names of the fields of `Values`."""
+"""Names of the fields of `Hyperparams`."""
 
 METRICS = (
     "loss",
@@ -69,7 +69,7 @@ METRICS = (
 
 
 class PPOUpdate:
-    """One PPO iteration of an ensemble."""
+    """One PPO update of stacked networks."""
 
     def __init__(
         self,
@@ -84,19 +84,19 @@ class PPOUpdate:
             execution,
             gradient_sync,
         )
-        numbers = (hyperparams.clip_coef, hyperparams.clip_coef_vf, hyperparams.ent_coef, hyperparams.vf_coef)
+        coefs = (hyperparams.clip_coef, hyperparams.clip_coef_vf, hyperparams.ent_coef, hyperparams.vf_coef)
         self.coefs = LossCoefs(
-            *(number.unsqueeze(1) for number in numbers),
+            *(coef.unsqueeze(1) for coef in coefs),
             clips_values=bool(torch.isfinite(hyperparams.clip_coef_vf).any()),
         )
         self.gradient = torch.zeros_like(stacked.flat)
-        self.halves = self.gradient.tensor_split((stacked.critic_at,), 1)  # the policy's, and the value's
+        self.halves = self.gradient.tensor_split((stacked.critic_at,), 1)  # of the policy, and of the value function
         self.gradients = stacked.with_gradients(self.gradient)
 
     def run(
         self, rollout: Rollout, batch_size: int, cut: SequenceSplit, shuffle: Shuffle, precomputed: Precomputed | None
     ) -> TensorDict:
-        """Estimate advantages, then take epochs of minibatch steps; return `METRICS`. The normalisers learn too."""
+        """Estimate advantages, take epochs of minibatch steps, and return `METRICS`. Normalisers are updated too."""
         batch, explained_variance = self.compute_advantages(rollout, cut, precomputed)
         _, sequences, length, _ = batch.observations.shape
         minibatches = min(sequences, max(1, round(sequences * length / batch_size)))
@@ -117,15 +117,15 @@ class PPOUpdate:
     def compute_advantages(
         self, rollout: Rollout, cut: SequenceSplit, precomputed: Precomputed | None
     ) -> tuple[TrainingBatch, Tensor]:
-        """Turn a rollout into samples, stack by stack; also return the explained variance `[P]` of the critics."""
+        """Return the rollout as samples, computed stack by stack, and the explained variance `[P]` of the critics."""
         batches, explained = [], []
         for rows, stack in self.stacked.parts:
-            everyone = len(self.stacked.parts) == 1
+            is_only = len(self.stacked.parts) == 1
             its_rows = torch.arange(rows.start, rows.stop, device=rollout.rewards.device)
             with self.execution.autocast(its_rows.device):
                 batch, explained_variance = compute_advantages(
                     stack.module,
-                    rollout if everyone else rollout.of_members(its_rows),
+                    rollout if is_only else rollout.of_members(its_rows),
                     cut=cut,
                     gamma=self.hyperparams.gamma[rows],
                     gae_lambda=self.hyperparams.gae_lambda[rows],
@@ -139,10 +139,10 @@ class PPOUpdate:
     def epochs(
         self, batch: TrainingBatch, bounds: Sequence[int], shuffle: Shuffle, *, first: int
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Go through the sequences from epoch `first` on; return sums of metrics over epochs, and their number `[P]`.
+        """Run the epochs from `first` on; return the sums of their metrics, and the number of epochs `[P]`.
 
-        Members end at different times, by their number of epochs or by their KL. Those that continue are copied into an
-        ensemble of their own.
+        Members stop at different epochs, by `update_epochs` or by `target_kl`. The rows of those that continue are
+        copied, trained and written back.
         """
         planned, limits = self.hyperparams.update_epochs, self.hyperparams.target_kl
         end_together = len(set(planned.tolist())) == 1 and not bool(torch.isfinite(limits).any())
@@ -174,9 +174,9 @@ class PPOUpdate:
         return total, count
 
     def epoch(self, batch: TrainingBatch, bounds: Sequence[int], order: Tensor) -> dict[str, Tensor]:
-        """Take a step on every minibatch of the sequences in an order `[P, S]`; return the means of their metrics.
+        """Take a step on every minibatch of the sequences in an order `[P, S]`; return the mean of each metric.
 
-        From here on there are plain tensors: tensorclasses would take 5 % of the time of small networks.
+        Minibatches are plain tensors, since TensorClasses would take 5 % of the time with small networks.
         """
         targets = torch.stack(
             [batch.old_log_probs, batch.advantages, batch.returns, batch.old_values, batch.weight], -1
@@ -186,18 +186,18 @@ class PPOUpdate:
         minibatches = [slice(*ends) for ends in pairwise(bounds)]
         targets = _with_shares(cast(Tensor, targets), minibatches)
         steps = []
-        for minibatch, pace in zip(
+        for minibatch, adam_step in zip(
             minibatches, self.stacked.optimizer.prepare_steps(self.hyperparams.lr, len(minibatches)), strict=True
         ):
             own = self.gradient_sync.local_slice(minibatch)
             its = [x if x is None else x[:, own] for x in samples]
-            steps.append(self.step(its, targets[:, :, own].flatten(2), pace))
+            steps.append(self.step(its, targets[:, :, own].flatten(2), adam_step))
         losses = torch.stack([torch.stack([*metrics.values()]) for metrics, _ in steps]).mean(0)  # [metrics, P]
         found = dict(zip(steps[0][0], self.gradient_sync.all_reduce_(losses), strict=True))
         found["grad_norm"] = torch.stack([norm for _, norm in steps]).mean(0)  # of the gradient of all processes
         return found
 
-    def step(self, samples: Samples, targets: Tensor, pace: AdamStep) -> tuple[dict[str, Tensor], Tensor]:
+    def step(self, samples: Samples, targets: Tensor, adam_step: AdamStep) -> tuple[dict[str, Tensor], Tensor]:
         """Take one gradient step on a minibatch with `Targets` `[5, P, S L]`.
 
         Returns the metrics of the loss and the norm of the gradient, all `[P]`.
@@ -207,13 +207,13 @@ class PPOUpdate:
             loss, metrics = compute(self.stacked, samples, targets, self.coefs, self.execution)
             total = loss.sum()
         total.backward()
-        for parameter, place in self.gradients:  # a parameter that plays no part has none, and its place holds zeros
+        for parameter, place in self.gradients:  # an unused parameter has no gradient, and its place holds zeros
             if parameter.grad is not None:
                 place.copy_(parameter.grad)
                 parameter.grad = None
         self.gradient_sync.all_reduce_(self.gradient)
         norms = clip_(self.halves, self.hyperparams.max_grad_norm)
-        self.stacked.optimizer.step_(self.stacked.flat, self.gradient, pace)
+        self.stacked.optimizer.step_(self.stacked.flat, self.gradient, adam_step)
         return {"loss": loss.detach(), **metrics}, norms.sum(0)
 
 

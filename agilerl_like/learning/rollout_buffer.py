@@ -1,8 +1,8 @@
-"""What a population saw and did, kept until its members learn from it.
+"""The population's observations, actions and rewards, stored until its members learn.
 
-The buffer is a ring over time that all members share, for their envs step together; a member whose rollout is shorter
-than another's reads a shorter stretch of it. Values and log-probabilities are not stored: they are computed in one
-batch when a member learns, by the very weights that acted, which makes a step cheaper and needs no memory for them.
+The buffer is a ring over time, shared by all members because their envs step together; a member with a shorter rollout
+reads fewer steps of it. Values and log-probabilities are not stored: they are computed in one batch before an update,
+with the weights that acted, which makes each env step cheaper.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agilerl_like.resources import check_memory
 
 
 class FinalObservations(NamedTuple):
-    """True last observations of truncated episodes, where the next observation in the rollout is another episode's."""
+    """Final observations of truncated episodes, where the next row of the rollout belongs to another episode."""
 
     time: Tensor  # [K]
     member: Tensor  # [K]
@@ -32,9 +32,9 @@ class FinalObservations(NamedTuple):
 
     @classmethod
     def none(cls, like: Tensor) -> FinalObservations:
-        """No such episode; `like` `[…, D]` says where and how wide."""
-        nowhere = torch.zeros(0, dtype=torch.int64, device=like.device)
-        return cls(nowhere, nowhere, nowhere, like.new_zeros(0, like.shape[-1]))
+        """Return no final observations, of the width, dtype and device of `like` `[…, D]`."""
+        empty = torch.zeros(0, dtype=torch.int64, device=like.device)
+        return cls(empty, empty, empty, like.new_zeros(0, like.shape[-1]))
 
 
 class Rollout(NamedTuple):
@@ -45,28 +45,28 @@ class Rollout(NamedTuple):
     rewards: Tensor  # [T, P, E]
     terminated: Tensor  # [T, P, E]
     ended: Tensor  # [T, P, E], terminated or truncated
-    valid: Tensor  # [T, P, E], 0 for rows in which nobody acted
+    valid: Tensor  # [T, P, E], 0 for rows without an action (next-step autoreset, absent agents)
     next_observations: Tensor  # [P, E, D], after the last step
     final_observations: FinalObservations
     masks: Tensor | None  # [T, P, E, choices], True where an action was legal
-    state: Tensor  # [P, E, M, K, H], what was remembered before the first step
+    state: Tensor  # [P, E, M, K, H], hidden state before the first step
 
     @property
     def continues(self) -> Tensor:
-        """1 where the step after a step belongs to the same episode, `[T, P, E]`."""
+        """1 where the next step belongs to the same episode, `[T, P, E]`."""
         return (1 - self.ended) * self.valid
 
     @property
     def starts(self) -> Tensor:
-        """1 where nothing may be remembered from the step before, `[T, P, E]`; `state` knows about the first.
+        """1 where the hidden state resets, `[T, P, E]`; for the first step `state` already accounts for it.
 
-        A row in which nobody acted begins no episode: it shows what the one before it led to, and what this was worth
-        is to be judged with what was remembered.
+        A row without an action begins no episode: it holds the next observation of the row before, whose value is
+        computed with that episode's hidden state.
         """
         return torch.cat([torch.zeros_like(self.ended[:1]), (1 - self.continues[:-1]) * self.valid[1:]])
 
     def of_members(self, rows: Tensor) -> Rollout:
-        """The part of some members, in this order."""
+        """Return the rollout of some members, in this order."""
         last = self.final_observations
         position = torch.full((self.rewards.shape[1],), -1, device=rows.device)
         position[rows] = torch.arange(len(rows), device=rows.device)
@@ -83,15 +83,15 @@ class Rollout(NamedTuple):
 
 
 def row_bytes(encoding: ObservationEncoder) -> int:
-    """What a step of one env takes in a buffer, at least: what was seen, one number that was done, and the outcome."""
+    """Return the bytes of one env step in a buffer, at least: observation, one action number, reward and flags."""
     return encoding.size * encoding.dtype.itemsize + 4 + 4 * 4
 
 
 class RolloutBuffer:
     """A ring of `length` steps of P members with E envs each.
 
-    Observations and actions lie on the device. Rewards and flags stay where the env's arrays are until somebody learns:
-    for numpy that makes four cheap copies a step and one transfer a rollout.
+    Observations and actions are stored on the device. Rewards and flags stay with the env's arrays until an update,
+    which for numpy takes four cheap copies per step and one transfer per rollout.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class RolloutBuffer:
             "steps of all envs",
         )
         self.describe_row = describe_row
-        """What a member's row is called when something is wrong with what its env returned."""
+        """Describes a member's env in error messages."""
         self.length, self.members, self.envs, self.mask_size, self.device = length, members, envs, mask_size, device
         self.encoding = encoding
         self.observations = torch.zeros(length, members, envs, encoding.size, dtype=encoding.dtype, device=device)
@@ -127,19 +127,20 @@ class RolloutBuffer:
         self.cursor = 0
 
     def begin(self) -> int:
-        """Make room for a step of all envs and return its place; the oldest step is given up."""
+        """Return the place for the next step of all envs; the oldest step is discarded."""
         place, self.cursor = self.cursor, (self.cursor + 1) % self.length
         self.successors.forget(place)
         return place
 
     def part(self, columns: slice) -> BufferPart:
-        """The share of some envs of every member."""
+        """Return views of some envs of every member."""
         return BufferPart(self, columns)
 
     def last_steps(self, members: list[int], length: int, next_observations: Tensor, state: Tensor) -> Rollout:
-        """The last `length` steps of some members.
+        """Return the last `length` steps of some members.
 
-        `next_observations` `[P, E, D]` are what all see now, `state` `[P, E, M, K, H]` what they remembered before.
+        `next_observations` `[P, E, D]` are those after the last step, `state` `[P, E, M, K, H]` is the hidden state
+        before the first.
 
         Raises:
             EnvStepError: an observation or a reward is not finite.
@@ -181,7 +182,7 @@ class BufferPart:
         self._outcomes = buffer.outcomes[..., columns]  # [length, P, 4, e]
 
     def put_actions(self, place: int, observations: Tensor, actions: Tensor, mask: Tensor | None) -> None:
-        """Store what was seen `[P, e, D]`, what was allowed `[P, e, M]` and the raw actions `[P, e, A]`."""
+        """Store observations `[P, e, D]`, raw actions `[P, e, A]` and action masks `[P, e, M]`."""
         self._observations[place] = observations
         self._actions[place] = actions
         buffer = self._buffer
@@ -192,7 +193,7 @@ class BufferPart:
             buffer.masks[place, :, self._columns] = True if mask is None else mask
 
     def put_outcome(self, place: int, transition: Transition) -> None:
-        """Store what came of it."""
+        """Store rewards and flags, and the next observations where they are needed."""
         outcome = self._outcomes[place]
         shape = outcome[:, 0].shape
         outcome[:, 0] = transition.reward.reshape(shape)
@@ -204,30 +205,30 @@ class BufferPart:
 
 
 class SparseFinalObs:
-    """True successors of the steps that a time limit cut, and of no others: numpy tells which ones they are."""
+    """Final observations of truncated steps alone: with numpy flags their indices are known without a device sync."""
 
     def __init__(self, observations: Tensor, encode: Callable[[Tree], Tensor]) -> None:
         length, self._members, _, size = observations.shape
-        self._nothing, self._encode = observations.new_zeros(0, size), encode
+        self._empty, self._encode = observations.new_zeros(0, size), encode
         self._at: list[list[tuple[np.ndarray, Tensor]]] = [[] for _ in range(length)]  # member and env [2, K], [K, D]
 
     def forget(self, place: int) -> None:
-        """Give a step up."""
+        """Discard a step."""
         self._at[place] = []
 
     def put(self, place: int, columns: slice, transition: Transition) -> None:
-        """Store what a step of some envs of every member led to."""
+        """Store the next observations of a step of some envs of every member."""
         rows = np.flatnonzero(transition.truncated & ~transition.terminated)
         if len(rows):
             member, env = np.divmod(rows, columns.stop - columns.start)
             successors = self._encode(tree_map(lambda leaf: leaf[rows], transition.next_obs))
             self._at[place].append((np.stack([member, env + columns.start]), successors))
 
-    def after(self, places: np.ndarray, members: list[int], cut: Tensor) -> FinalObservations:
-        """Those of some members at some places; `cut` `[T, P, E]` says where a time limit ended an episode."""
+    def after(self, places: np.ndarray, members: list[int], truncated: Tensor) -> FinalObservations:
+        """Return those of some members at some places; `truncated` `[T, P, E]` is 1 where a time limit ended an episode."""
         found = [(time, *entry) for time, place in enumerate(places) for entry in self._at[place]]
         if not found:
-            return FinalObservations.none(self._nothing)
+            return FinalObservations.none(self._empty)
         index = np.concatenate([np.insert(where, 0, time, axis=0) for time, where, _ in found], axis=1)  # [3, K]
         position = np.full(self._members, -1)
         position[members] = np.arange(len(members))
@@ -235,38 +236,38 @@ class SparseFinalObs:
         order = np.lexsort(index[::-1])
         order = order[index[1, order] >= 0]
         observations = torch.cat([successors for *_, successors in found])[torch.from_numpy(order)]
-        time, member, env = torch.from_numpy(index[:, order]).to(cut.device)
-        return FinalObservations(time, member, env, observations.to(cut.device))
+        time, member, env = torch.from_numpy(index[:, order]).to(truncated.device)
+        return FinalObservations(time, member, env, observations.to(truncated.device))
 
 
 class DenseFinalObs:
-    """True successors of all steps: memory for them costs less than to wait for a device that says which ones count."""
+    """Next observations of all steps: storing them costs less than a device sync for the indices of truncated steps."""
 
     def __init__(self, observations: Tensor, encode: Callable[[Tree], Tensor]) -> None:
         self._observations, self._encode = observations, encode
         self._ring: Tensor | None = None
 
     def forget(self, place: int) -> None:
-        """Nothing is needed: every step is overwritten."""
+        """Do nothing: every step is overwritten."""
 
     def put(self, place: int, columns: slice, transition: Transition) -> None:
-        """Store what a step of some envs of every member led to."""
+        """Store the next observations of a step of some envs of every member."""
         if self._ring is None:
             self._ring = torch.zeros_like(self._observations)
         here = self._ring[place, :, columns]
         here.copy_(self._encode(transition.next_obs).view(here.shape))
 
-    def after(self, places: np.ndarray, members: list[int], cut: Tensor) -> FinalObservations:
-        """Those of some members at some places; `cut` `[T, P, E]` says where a time limit ended an episode."""
+    def after(self, places: np.ndarray, members: list[int], truncated: Tensor) -> FinalObservations:
+        """Return those of some members at some places; `truncated` `[T, P, E]` is 1 where a time limit ended an episode."""
         if self._ring is None:
             return FinalObservations.none(self._observations)
-        time, member, env = cut.nonzero().unbind(1)
-        place, who = torch.from_numpy(places).to(cut.device), torch.tensor(members, device=cut.device)
-        return FinalObservations(time, member, env, self._ring[place[time], who[member], env])
+        time, member, env = truncated.nonzero().unbind(1)
+        place, row = torch.from_numpy(places).to(truncated.device), torch.tensor(members, device=truncated.device)
+        return FinalObservations(time, member, env, self._ring[place[time], row[member], env])
 
 
 def _check_finite(rollout: Rollout, encoding: ObservationEncoder, describe_row: Callable[[int, int], str]) -> None:
-    """One sum tells whether anything is wrong; only then is it looked for."""
+    """Raise EnvStepError unless everything is finite; one sum per field decides, and only then is the place searched."""
     last = rollout.final_observations
     fields = {
         "observation": encoding.float_columns(rollout.observations),
@@ -283,5 +284,6 @@ def _check_finite(rollout: Rollout, encoding: ObservationEncoder, describe_row: 
             at = [last.time, last.member, last.env] if name == "last observation" else []
             step, member, env = (int(index[place[0]]) for index in at) if at else place[:3]
             raise EnvStepError(
-                f"{name.strip()}={float(field[place])} is not finite: {describe_row(member, env)}, step {step} of the rollout"
+                f"{name.strip()}={float(field[place])} is not finite: {describe_row(member, env)}, "
+                f"step {step} of the rollout"
             )

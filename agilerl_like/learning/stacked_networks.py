@@ -51,7 +51,7 @@ class StackedNetworks:
         return cls(flat, Adam.fresh(flat, epsilon=epsilon), parts, critic_at)
 
     def over(self, compute: Callable[..., tuple[Tensor, ...]], *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        """Call `compute(network, *rows of the tensors)` for each stack; return the results concatenated over members."""
+        """Call `compute(network, *rows of the tensors)` for each stack; concatenate the results over members."""
         if len(self.parts) == 1:
             return compute(self.parts[0].stack.module, *tensors)
         found = [

@@ -207,7 +207,7 @@ def spec_of(*hidden, head=(64,), latent=64, **encoder):
 
 
 def places_of(*specs):
-    return plan_stacks([Member(spec.stack_key(), spec) for spec in specs], 8, 4, batch_size=128, device="cpu")
+    return plan_stacks([PlannedMember(spec.stack_key(), spec) for spec in specs], 8, 4, batch_size=128, device="cpu")
 
 
 def test_near_ones_share_a_stack_and_a_giant_has_its_own():
