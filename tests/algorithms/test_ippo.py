@@ -1,4 +1,4 @@
-"""Teams: the book that says whose rows are whose, and what each of their agents must learn."""
+"""IPPO: groups of agents, their rows, and the probes that each agent must solve."""
 
 import numpy as np
 import pytest
@@ -31,14 +31,14 @@ def a_team(index=0, **more):
 
 
 @pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
-def test_every_agent_learns_what_it_must(name):
+def test_every_agent_solves_its_probe(name):
     record = solve(MULTI_AGENT_PROBES[name])
     assert {answer.agent for answer in record.answers} == set(MULTI_AGENT_PROBES[name].roles)
     for answer in record.answers:
         assert answer.is_correct, answer
 
 
-def test_agents_of_a_group_share_a_learner_that_counts_the_rows_of_all():
+def test_agents_of_a_group_share_a_learner_with_all_their_rows():
     team = a_team()
     assert dict(team.groups) == {"speaker": ("speaker_0",), "listener": ("listener_0", "listener_1")}
     assert team.learner_of("listener_0") is team.learner_of("listener_1") is team.learners["listener"]
@@ -55,17 +55,17 @@ def test_agents_of_a_group_share_a_learner_that_counts_the_rows_of_all():
 
 
 @pytest.mark.parametrize(("name", "group"), [("speaker_0", "speaker"), ("adversary_12", "adversary"), ("red", "red")])
-def test_a_name_without_its_number_is_its_group(name, group):
+def test_the_default_group_is_the_name_without_its_number(name, group):
     assert group_of(name) == group
 
 
-def test_groups_may_be_named_otherwise():
+def test_groups_can_be_set():
     team = IPPO(OBSERVED, ACTED, groups={"listener_1": "rear"}, net_config={"rear": {"latent_dim": 24}, **SMALL})
     assert dict(team.groups) == {"speaker": ("speaker_0",), "listener": ("listener_0",), "rear": ("listener_1",)}
     assert [learner.architecture.latent_dim for learner in team.learners.values()] == [16, 16, 24]
 
 
-def test_a_mutation_changes_one_group_and_is_named_after_it():
+def test_an_architecture_mutation_changes_one_group_and_names_it():
     team = a_team()
     before = team.architecture
     operators = before.operators("node")
@@ -86,7 +86,7 @@ def test_a_mutation_changes_one_group_and_is_named_after_it():
     assert arguments
 
 
-def test_a_child_has_the_hyperparameters_that_its_birth_names():
+def test_offspring_have_the_recorded_hyperparameters():
     team = a_team()
     genome = team.genome.replace(hyperparameters={**team.genome.hyperparameters, "learn_step": 100, "lr": 3e-3})
     child, _ = team.make_offspring(Offspring(1, 0, 9, 0, 0, genome))
@@ -100,8 +100,8 @@ TRIO = ["agent_0", "agent_1", "agent_2"]
 
 
 @pytest.mark.parametrize("more", [{}, {"batch_size": RLParameter(32, 384)}])
-def test_a_minibatch_may_hold_what_all_agents_of_a_group_saw(more):
-    """128 steps of three agents are 384 rows, of which a minibatch of 256 stays as it is when another number moves."""
+def test_a_minibatch_may_be_as_large_as_the_rollout_of_a_group(more):
+    """128 steps of three agents are 384 rows, so batch_size 256 is kept when another hyperparameter changes."""
     settings = {
         "learn_step": 128,
         "batch_size": 256,
@@ -117,7 +117,7 @@ def test_a_minibatch_may_hold_what_all_agents_of_a_group_saw(more):
     assert teams[0].lr != teams[1].lr
 
 
-def test_a_team_is_saved_and_goes_on_to_the_same_bits(tmp_path):
+def test_a_saved_and_loaded_team_continues_bit_identically(tmp_path):
     probe = MULTI_AGENT_PROBES["OwnObservation"]
 
     def lived(teams):
@@ -166,7 +166,7 @@ def test_a_team_is_saved_and_goes_on_to_the_same_bits(tmp_path):
         ({"lr": -1.0}, "lr=-1.0"),
     ],
 )
-def test_what_is_wrong_is_named(arguments, message):
+def test_invalid_arguments_are_named(arguments, message):
     given = {"observation_spaces": OBSERVED, "action_spaces": ACTED, **arguments}
     with pytest.raises(ConfigurationError, match=message):
         IPPO(given.pop("observation_spaces"), given.pop("action_spaces"), **given)

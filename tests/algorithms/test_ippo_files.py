@@ -1,4 +1,4 @@
-"""Teams that are saved and loaded, and what is wrong with teams, their worlds and populations: one clear error each."""
+"""Saving and loading teams; invalid teams, envs and populations give one clear error each."""
 
 import json
 from functools import partial
@@ -37,7 +37,7 @@ def a_team(**more):
 # -- files
 
 
-def test_a_loaded_team_has_its_agents_where_they_were(tmp_path):
+def test_a_loaded_team_keeps_the_order_of_its_agents(tmp_path):
     team = a_team(rewards="mean", agent_id_one_hot=True)
     loaded = IPPO.load(team.save_checkpoint(tmp_path / "team"))
     assert [*loaded.groups.items()] == [("blue", ("blue_1", "blue_0")), ("red", ("red_0",))]
@@ -52,7 +52,7 @@ def test_a_loaded_team_has_its_agents_where_they_were(tmp_path):
             np.testing.assert_array_equal(mine[agent], theirs[agent])
 
 
-def test_who_loads_a_team_must_be_of_the_same_agents(tmp_path):
+def test_load_checkpoint_needs_a_team_of_the_same_agents(tmp_path):
     team, path = a_team(), a_team(rewards="sum").save_checkpoint(tmp_path / "team")
     team.load_checkpoint(path)
     assert team.rewards == "sum"
@@ -61,7 +61,7 @@ def test_who_loads_a_team_must_be_of_the_same_agents(tmp_path):
         other.load_checkpoint(path)
 
 
-def test_a_team_that_loads_stays_who_it_is_in_its_population(tmp_path):
+def test_load_checkpoint_keeps_index_and_learners_in_the_population(tmp_path):
     saved = a_team(index=5, lr=0.01)
     path = saved.save_checkpoint(tmp_path / "team")
     teams = MultiAgentPopulation([a_team(index=0, seed=6), a_team(index=1, seed=6)])
@@ -75,7 +75,7 @@ def test_a_team_that_loads_stays_who_it_is_in_its_population(tmp_path):
         assert all(map(torch.equal, its, theirs))
 
 
-def test_a_section_of_stored_tensors_is_known_before_it_is_read(tmp_path):
+def test_tensors_with_a_prefix_are_listed_without_reading_them(tmp_path):
     path = safe_folder.write_folder(
         tmp_path / "x", "agent", {}, {"agent": {"a/x": torch.ones(2), "ab/x": torch.zeros(3), "a/b/x": torch.ones(4)}}
     )
@@ -90,7 +90,7 @@ def test_a_section_of_stored_tensors_is_known_before_it_is_read(tmp_path):
     assert {name: tensor.tolist() for name, tensor in in_memory.items()} == {"x": [1.0, 1.0]}
 
 
-def test_the_sections_of_a_file_are_read_from_it_once(tmp_path):
+def test_tensors_of_several_prefixes_are_read_once(tmp_path):
     path = safe_folder.write_folder(
         tmp_path / "x", "agent", {}, {"agent": {"a/x": torch.ones(2), "b/x": torch.zeros(3)}}
     )
@@ -101,7 +101,7 @@ def test_the_sections_of_a_file_are_read_from_it_once(tmp_path):
     assert other["x"].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_ranges_of_powers_of_two_suit_groups_of_any_size(tmp_path):
+def test_power_of_two_ranges_suit_groups_of_any_size(tmp_path):
     ranges = HyperparameterConfig(learn_step=RLParameter(32, 128, dtype=int, scale="power_of_two"))
     names = [f"agent_{number}" for number in range(3)]
     team = IPPO(
@@ -135,12 +135,12 @@ def test_ranges_of_powers_of_two_suit_groups_of_any_size(tmp_path):
         (SEES, DOES, {"learn_step": 10**11}, r"learn_step=\d+ needs at least .* memory; this machine has .*allowed"),
     ],
 )
-def test_a_team_that_cannot_be_is_refused(observation_spaces, action_spaces, more, message):
+def test_invalid_teams_are_refused(observation_spaces, action_spaces, more, message):
     with pytest.raises(ConfigurationError, match=message):
         IPPO(observation_spaces, action_spaces, **more)
 
 
-def test_masks_that_allow_nothing_are_named_in_a_loop_by_hand():
+def test_empty_masks_are_named_in_custom_loops():
     team, seen = a_team(), {agent: np.zeros((2, *space.shape)) for agent, space in SEES.items()}
     half = np.array([[True, True, False, False, True], [True, True, False, False, False]])
     with pytest.raises(ConfigurationError, match=r"action_mask=\[1, 1, 0, 0, 0\] allows no action"):
@@ -151,7 +151,7 @@ def test_masks_that_allow_nothing_are_named_in_a_loop_by_hand():
         team.get_action(seen, {"blue_0": {"action_mask": np.zeros((2, 3))}})
 
 
-# -- what is wrong with its world, and with those beside it
+# -- invalid envs and populations
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_a_world_of_other_agents_is_refused_before_anything_is_trained(env, what):
+def test_an_env_of_other_agents_is_refused_before_training(env, what):
     change, message = OTHERS[what]
     spaces = (changed(its, **change) for its in (env.single_observation_spaces, env.single_action_spaces))
     teams = IPPO.population(2, *spaces, num_envs=2, learn_step=64, net_config=SMALL, seed=1)
@@ -185,7 +185,7 @@ def test_a_world_of_other_agents_is_refused_before_anything_is_trained(env, what
     assert [team.steps for team in teams] == [[0], [0]]
 
 
-def test_a_world_to_test_in_is_one_of_the_same_agents(env):
+def test_eval_env_must_have_the_same_agents(env):
     spaces = env.single_observation_spaces, env.single_action_spaces
     teams = IPPO.population(2, *spaces, num_envs=2, learn_step=64, net_config=SMALL, seed=1)
     trials = make_multi_agent_vect_envs(MULTI_AGENT_PROBES["OwnObservation"].make, 2, backend="sync")
@@ -193,7 +193,7 @@ def test_a_world_to_test_in_is_one_of_the_same_agents(env):
         train_multi_agent_on_policy(env, pop=teams, eval_env=trials, max_steps=64, evo_steps=64, verbose=False)
 
 
-def test_who_cannot_act_in_a_world_is_refused(env):
+def test_populations_of_the_other_kind_are_refused(env):
     agents = PPO.population(2, Box(-1, 1, (2,)), Discrete(2), net_config=SMALL)
     for pop in (agents, list(agents)):
         with pytest.raises(ConfigurationError, match=r"cannot .*; allowed are (MultiAgentPopulation|IPPO)"):
@@ -205,15 +205,15 @@ def test_who_cannot_act_in_a_world_is_refused(env):
 
 
 @pytest.mark.parametrize("raw", [WORLD, partial(lambda: parallel_to_aec(WORLD()))], ids=["parallel", "AEC"])
-def test_a_world_that_was_not_vectorised_is_refused(raw):
+def test_an_env_that_is_not_vectorised_is_refused(raw):
     with pytest.raises(ConfigurationError, match="is not multi-agent; make_multi_agent_vect_envs makes one"):
         train_multi_agent_on_policy(
             raw(), pop=MultiAgentPopulation([a_team()]), max_steps=64, evo_steps=64, verbose=False
         )
 
 
-def test_a_saved_document_says_nothing_twice_that_could_differ(tmp_path):
-    """What a learner's document says of its team's envs, rollouts, ranges and spaces is compared; here is the list."""
+def test_duplicated_facts_in_a_saved_document_are_compared(tmp_path):
+    """A learner's document repeats envs, rollouts, ranges and spaces of its team; all of them are compared."""
     path = a_team().save_checkpoint(tmp_path / "team")
     document = json.loads((path / "agent.json").read_text())
     both = document.keys() & document["learners"]["blue"].keys()

@@ -14,7 +14,7 @@ from agilerl_like.envs.probe_envs import ExpectedAction, ExpectedValue, as_obser
 from agilerl_like.envs.spaces import check_action_space, check_observation_space, tree_map
 from agilerl_like.envs.vec_adapter import check_finite
 
-with warnings.catch_warnings():  # it imports worlds in a way that PettingZoo itself calls old
+with warnings.catch_warnings():  # its own imports of envs are deprecated
     warnings.simplefilter("ignore", DeprecationWarning)
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 

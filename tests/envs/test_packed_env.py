@@ -297,7 +297,7 @@ def test_invalid_actions_are_named(change, message):
         env.step({"a": np.zeros(2, int)})
 
 
-# ---- worlds that break their promises
+# ---- envs that violate the contract
 
 
 class Broken(Scripted):

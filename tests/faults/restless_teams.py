@@ -1,4 +1,4 @@
-"""A world for whole runs of teams: what is good differs from step to step, agents die, sit out and come back."""
+"""A multi-agent env for whole runs: the best actions change every step; agents end, leave and return."""
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -8,7 +8,7 @@ LONGEST = 12
 
 
 class Restless(ParallelEnv):
-    """The speaker is to name what it sees and the listeners to point at it; nobody knows for how long."""
+    """The speaker must name its observation and the listeners point at theirs, for a random number of steps."""
 
     def __init__(self):
         self.metadata = {"name": "restless", "render_modes": []}

@@ -1,7 +1,7 @@
-"""R5 of teams: their files hold a book, of who is in which group and sees what, that may contradict itself.
+"""R5 of teams: a saved team's groups and spaces may be inconsistent.
 
-Every case forges a team that was well saved once, in a way that the manifest admits, and loads it alone, in a
-population and from a checkpoint.
+Every case forges a valid saved team without breaking the manifest, and loads it alone, in a population and from a
+checkpoint.
 """
 
 import json
@@ -76,7 +76,7 @@ def told(change):
 
 
 def without(*path):
-    """Take something out of the team's document."""
+    """Remove something from the team's document."""
 
     def change(document):
         *above, name = path
@@ -108,7 +108,7 @@ def settings(of=("speaker", "listener"), **changes):
 
 
 def spaces(sees=None, does=None):
-    """Change what the listeners see and do, wherever it is written."""
+    """Change the listeners' spaces everywhere."""
 
     def change(document):
         learner, pair = document["learners"]["listener"], document["spaces"]["listener"]
@@ -121,7 +121,7 @@ def spaces(sees=None, does=None):
 
 
 def renamed(name):
-    """Give the listeners another group's name, wherever it is written."""
+    """Rename the listeners' group everywhere."""
 
     def forge(c):
         document = json.loads(c.document.read_text())
@@ -137,7 +137,7 @@ def renamed(name):
 
 
 def many(agents, groups=None, change=lambda number, pair: None):
-    """A team of so many agents, in so many groups (or each in its own) that are all like the speaker's."""
+    """A team of so many agents, in so many groups (or one each), all with the speaker's spaces."""
 
     def make(document):
         names = [f"agent_{number}" for number in range(agents)]
@@ -309,7 +309,7 @@ def swap_groups(found):
 
 
 def huge(name, shape):
-    """Let the header claim that a tensor is huge; the file is as large, and holds nothing but zeros there."""
+    """Make the header claim a huge tensor; the file is as large, with a hole of zeros."""
 
     def forge(c):
         size = 4 * math.prod(shape)
@@ -363,7 +363,7 @@ def a_learner():
     return PPO(Box(-1, 1, (5,)), Box(-1, 1, (2,)), net_config=SMALL, seed=1).to_documents()[1]
 
 
-def test_what_was_not_forged_is_loaded(carrier):
+def test_an_unchanged_team_loads(carrier):
     carrier.load(carrier.folder)
     told(lambda document: None)(carrier)
     tensors(lambda found: None)(carrier)
@@ -372,7 +372,7 @@ def test_what_was_not_forged_is_loaded(carrier):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_refused_and_nothing_is_executed(name, carrier, tmp_path, monkeypatch):
+def test_a_forged_team_is_refused_and_nothing_is_executed(name, carrier, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     CASES[name](carrier)
     assert_refused(carrier)
@@ -383,7 +383,7 @@ def test_it_is_refused_and_nothing_is_executed(name, carrier, tmp_path, monkeypa
 @pytest.mark.parametrize(
     "other", [{"groups": {"listener_1": "rear"}}, {"groups": {"speaker_0": "chief"}}, {"rewards": "sum"}]
 )
-def test_teams_of_other_kinds_are_no_population(originals, tmp_path, member, other):
+def test_unequal_teams_are_refused_as_a_population(originals, tmp_path, member, other):
     carrier = forged(originals["population"], tmp_path)._replace(member=member)
     team = make_teams(2, **other)[int(member[-1])].save_checkpoint(tmp_path / "other")
     carrier.put(carrier.document, (team / "agent.json").read_bytes())
@@ -392,13 +392,13 @@ def test_teams_of_other_kinds_are_no_population(originals, tmp_path, member, oth
 
 
 @pytest.mark.parametrize("facts", [None, [], {"algorithm": "PPO", "size": 2, "fitness": []}, {"algorithm": "IPPO"}])
-def test_a_population_that_is_none_is_refused(originals, tmp_path, facts):
+def test_an_inconsistent_population_is_refused(originals, tmp_path, facts):
     carrier = forged(originals["population"], tmp_path)
     carrier.put(carrier.folder / "population.json", json.dumps(facts).encode())
     assert_refused(carrier)
 
 
-def test_teams_are_no_agents_and_agents_no_teams(originals, tmp_path):
+def test_teams_and_single_agents_do_not_load_as_each_other(originals, tmp_path):
     agents = PPO.population(2, SEES["speaker_0"], DOES["speaker_0"], net_config=SMALL, seed=1)
     alone, together = agents[0].save_checkpoint(tmp_path / "agent"), agents.save_checkpoint(tmp_path / "agents")
     for load, folder in [

@@ -1,4 +1,4 @@
-"""R1 and R10 of teams: killed, interrupted or divided among processes, a run of teams is the run that was not."""
+"""R1 and R10 of multi-agent runs: killed, interrupted or sharded, a run is bit-identical to one that was not."""
 
 import random
 
@@ -26,12 +26,12 @@ PLACES = {
 
 
 def a_plan(rng):
-    """Two or three kills of one run; rather early ones, for the later lives of a run are short."""
+    """Two or three kills of one run, mostly early, because the processes after a resume are short."""
     places = [rng.choice([*PLACES]) for _ in range(rng.randint(2, 3))]
     return [f"{place}:{round(PLACES[place] ** rng.random())}:kill" for place in places]
 
 
-def test_teams_that_were_killed_anywhere_and_resumed_are_those_that_were_not(tmp_path):
+def test_killed_and_resumed_runs_are_bit_identical(tmp_path):
     rng = random.Random(None if NIGHTLY else 1)
     kills = 0
     while kills < KILLS:
@@ -43,12 +43,12 @@ def test_teams_that_were_killed_anywhere_and_resumed_are_those_that_were_not(tmp
     assert len(kinds - {"none"}) >= 3  # or the run was too still to prove anything
 
 
-def test_teams_on_two_processes_of_which_one_or_both_are_killed_are_those_on_one(tmp_path):
+def test_runs_on_two_killed_processes_are_bit_identical_to_one_process(tmp_path):
     plans = [["tick:90:kill-all", "1/bear-team:1:kill"]]
     assert survivors(tmp_path, plans, *TWO, whom="teams") == (2, [])
 
 
-def test_signals_end_a_run_of_teams_cleanly_and_it_goes_on_as_if_nothing_was(tmp_path):
+def test_signals_end_a_run_cleanly_and_the_resumed_run_is_bit_identical(tmp_path):
     for fault in ("tick:40:interrupt", "play-teams:1:terminate", "write:5:interrupt"):
         ended = go_on(tmp_path, whom="teams", faults=fault)
         assert is_clean(ended, tmp_path, CODES[fault.split(":")[2]]), (fault, ended)

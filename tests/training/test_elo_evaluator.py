@@ -201,7 +201,7 @@ class EndlessWhenRerated(Duel):
     is_endless = True
 
 
-@pytest.mark.parametrize("ended", [False, True], ids=["between generations", "as a run that had ended goes on"])
+@pytest.mark.parametrize("ended", [False, True], ids=["between generations", "in a run that is resumed after its end"])
 def test_an_interrupt_stops_rerating_games_and_the_resumed_run_is_bit_identical(tmp_path, monkeypatch, ended):
     folder = tmp_path / "run"
     monkeypatch.setattr(EndlessWhenRerated, "is_endless", False)

@@ -73,9 +73,9 @@ def assert_same(some, others):
 def test_teams_are_trained_tested_and_evolved():
     teams, fitness = trained()
     assert isinstance(teams, MultiAgentPopulation)
-    assert any(team.index > 3 for team in teams)  # somebody was born
+    assert any(team.index > 3 for team in teams)  # there were offspring
     assert len({team.learners["speaker"].updates for team in teams} | {0}) > 1
-    # what a team earns in this world: the speaker 1 in its only step, one listener 1, the other 0.2 twice
+    # the team return in this env: the speaker 1 in its only step, one listener 1, the other 0.2 twice
     assert np.allclose(fitness, 2.4)
 
 

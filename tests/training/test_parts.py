@@ -1,4 +1,4 @@
-"""Envs that step in parts: the same results, and one part steps while the other is thought about."""
+"""Envs with two env groups: equal results, and one group steps while the other's actions are computed."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def collector_of(env):
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS.keys())
-def test_a_rollout_in_parts_is_the_rollout_of_the_whole(world):
+def test_env_groups_give_the_rollout_of_a_single_group(world):
     rows = MEMBERS * ENVS
     parted, whole = (collector_of(env) for env in (InHalves(rows, **world), Beads(rows, np, **world)))
     assert [part.columns for part in parted.groups[""].env_groups] == [slice(0, 2), slice(2, 5)]
@@ -56,7 +56,7 @@ def test_a_rollout_in_parts_is_the_rollout_of_the_whole(world):
         assert parted.pop_scores() == whole.pop_scores()
 
 
-def test_one_part_steps_while_the_other_is_thought_about():
+def test_one_group_steps_while_the_others_actions_are_computed():
     env = InHalves(MEMBERS * ENVS)
     collector = collector_of(env)
     collector.collect(3)
@@ -64,7 +64,7 @@ def test_one_part_steps_while_the_other_is_thought_about():
     assert env.journal == [*first, *["receive 0", "send 0", "receive 1", "send 1"] * 2, "receive 0", "receive 1"]
 
 
-def test_a_wish_to_stop_is_heard_after_any_step_and_leaves_nothing_under_way():
+def test_should_stop_ends_collection_after_any_step_without_pending_steps():
     env = InHalves(MEMBERS * ENVS)
     collector = collector_of(env)
     asked = iter([False, False, True])
@@ -75,7 +75,7 @@ def test_a_wish_to_stop_is_heard_after_any_step_and_leaves_nothing_under_way():
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS.keys())
-def test_a_step_of_all_parts_is_the_step_of_the_whole(world):
+def test_step_merges_the_env_groups(world):
     parted, whole = (VecEnvAdapter(kind) for kind in (InHalves(6, **world), Beads(6, np, **world)))
     parted.set_num_members(3)
     assert parted.columns == (slice(0, 1), slice(1, 2))
@@ -89,7 +89,7 @@ def test_a_step_of_all_parts_is_the_step_of_the_whole(world):
         assert (ours.next_obs is ours.obs) == (theirs.next_obs is theirs.obs)
 
 
-def test_parts_that_cut_members_unlike_step_together():
+def test_env_groups_that_split_members_unequally_step_as_one():
     class Unlike(InHalves):
         def set_num_members(self, num_members):
             super().set_num_members(1)  # the first half of all rows: of three members one and a half
@@ -102,7 +102,7 @@ def test_parts_that_cut_members_unlike_step_together():
     assert torch.equal(*(each.groups[""]._last_steps([0, 1, 2], STEPS).observations for each in (collector, whole)))
 
 
-def test_a_whole_run_in_parts_is_the_run_of_the_whole():
+def test_a_run_with_env_groups_equals_a_run_without():
     weights = []
     for env in (InHalves(MEMBERS * ENVS), Beads(MEMBERS * ENVS, np)):
         population, _ = train_on_policy(

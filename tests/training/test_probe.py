@@ -1,4 +1,4 @@
-"""Law 10: every probe world is solved in seconds by every kind of agent that it is meant for."""
+"""Law 10: every probe env is solved in seconds by every kind of agent that it is meant for."""
 
 from dataclasses import replace
 
@@ -26,9 +26,9 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_is_solved(name, kind):
+def test_probe_is_solved(name, kind):
     record = solve(PROBES[name], seed=1, **kind)
-    for answer in record.answers:  # near enough is said here once more, apart from what the record thinks of itself
+    for answer in record.answers:  # the tolerance is checked independently of `is_correct`
         np.testing.assert_allclose(answer.found, answer.expected, rtol=0, atol=answer.tolerance, err_msg=answer.what)
     assert record.solved
     assert [answer.question for answer in record.answers] == [describe(known) for known in PROBES[name].expectations]
@@ -36,16 +36,16 @@ def test_is_solved(name, kind):
 
 
 @pytest.mark.parametrize("name", ["ObservationReward", "ActionByObservation", "ContinuousByObservation"])
-def test_who_does_not_learn_is_found_out(name):
+def test_an_agent_that_does_not_learn_fails(name):
     assert not solve(replace(PROBES[name], steps=2_000), seed=1, lr=1e-12).solved
 
 
 @pytest.mark.parametrize("name", [name for name in PROBES if PROBES[name].needs == "memory"])
-def test_without_memory_a_probe_that_needs_it_is_not_solved(name):
+def test_a_feedforward_agent_fails_probes_that_need_memory(name):
     assert not solve(replace(PROBES[name], needs="", steps=10_000), seed=1).solved
 
 
-def test_without_memory_a_blank_is_worth_what_it_is_on_average():
+def test_a_feedforward_agent_values_a_blank_at_its_average():
     # of the cues -1, 0 and 1, so 0; with memory the last ones are worth -1, 0 and 1
     answers = solve(replace(PROBES["MemoryValue"], needs=""), seed=1).answers
     blanks = {answer.question: answer.found[0] for answer in answers if answer.question not in ("-1", "+1")}
@@ -54,15 +54,15 @@ def test_without_memory_a_blank_is_worth_what_it_is_on_average():
     assert len(set(blanks.values())) == 1
 
 
-def test_values_must_be_nearer_than_the_answers_of_known_bugs():
+def test_the_tolerance_is_smaller_than_the_error_of_known_bugs():
     # a limit taken for an end gives 3.6 and not 10 (EndlessTruncation), a leak gives 9 and not 0 (AutoresetLeak), an
     # end that is one step late gives 1 + 0.5 * 0.5 and not 1 (DiscountedReward), a limit behind which nothing is
-    # remembered gives 1 and not 2 (MemoryTruncation)
+    # stored gives 1 and not 2 (MemoryTruncation)
     for right, wrong in ((10.0, 3.6), (0.0, 9.0), (1.0, 1.25), (2.0, 1.0)):
         assert abs(right - wrong) > 2 * VALUE_TOLERANCE * max(1.0, abs(right))
 
 
-def test_every_number_of_an_answer_has_to_be_right():
+def test_every_component_of_an_answer_must_be_correct():
     assert Answer("action", "0", (0.5, -0.5), (0.4, -0.6), tolerance=0.11).is_correct
     assert not Answer("action", "0", (0.5, -0.5), (0.4, -0.65), tolerance=0.11).is_correct
     assert not Answer("value", "0", (1.0,), (float("nan"),), tolerance=0.1).is_correct

@@ -52,7 +52,7 @@ def test_a_custom_loop_learns():
     assert before[1] == 0.0  # what one side wins the other loses
     assert before[0].sum() == 0
     assert before[0].any()
-    assert team.test(env, loop=20, sum_scores=False).tolist() == [0.0, 0.0]  # now nobody is right alone
+    assert team.test(env, loop=20, sum_scores=False).tolist() == [0.0, 0.0]  # both sides are right
     assert team.fitness == [0.0, 0.0]
 
 
