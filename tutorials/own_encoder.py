@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from agilerl_like import PPO, Mutations, TournamentSelection, make_vect_envs, register, train_on_policy
-from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
-from agilerl_like.networks.architecture import EncoderKind
+from agilerl_like.modules import EvolvableMLP, MLPSpec
+from agilerl_like.networks import EncoderKind
 
 
 @dataclass(frozen=True)

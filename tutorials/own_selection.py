@@ -13,7 +13,6 @@ from agilerl_like.hpo.selection import ranking
 
 CONFIG = """
 environment: {id: CartPole-v1, num_envs: 16}
-population: {size: 4}
 hyperparameters: {lr: {min: 1e-4, max: 1e-2}}
 selection: {name: rank, decay: 0.3}  # the strategy's fields are settings
 training: {max_steps: 6_144, evo_steps: 2_048}
