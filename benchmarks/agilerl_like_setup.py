@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
-from agilerl_like.envs import VecEnvAdapter, VecEnvConfig, flat_size
+from agilerl_like.envs import VecEnvAdapter, VecEnvConfig
 from agilerl_like.hpo import PopulationView, next_generation
 from agilerl_like.reporting import GenerationRecord, Reporter
 from agilerl_like.training import train_on_policy
@@ -173,7 +174,7 @@ def evolve(
 def linear_layers(agent: RLAlgorithm) -> list[tuple[int, int]]:
     """Return inputs and outputs of every linear layer: encoder, actor's head, critic's head."""
     spec = agent.architecture
-    encoder = (flat_size(agent.observation_space), *spec.encoder.hidden_size, spec.latent_dim)
+    encoder = (gymnasium.spaces.flatdim(agent.observation_space), *spec.encoder.hidden_size, spec.latent_dim)
     heads = [(spec.latent_dim, *spec.head.hidden_size, outputs) for outputs in (agent.distribution.num_outputs, 1)]
     encoders = [encoder] if agent.share_encoders else [encoder, encoder]
     return [layer for sizes in (*encoders, *heads) for layer in pairwise(sizes)]
