@@ -19,7 +19,7 @@ BETAS = (0.9, 0.999)
 EPSILON = 1e-5
 """Larger than Adam's own 1e-8, as in PPO's first code: tiny gradients do not become full steps (Huang et al. 2022)."""
 
-FORGOTTEN = 1e-30
+MIN_MOMENT = 1e-30
 """Moments nearer to 0 are 0. Where no gradient comes any more they would fade to subnormal numbers and, rounded, rest
 there for ever: steps on those take some processors three times as long, and none moves a weight."""
 
@@ -35,7 +35,7 @@ class AdamStep(NamedTuple):
     """How many steps each row will have taken."""
 
 
-class _Kept(NamedTuple):
+class _RowViews(NamedTuple):
     """Rows that were taken from tensors once, and which tensors these were: it takes longer than a small product."""
 
     flat: Tensor
@@ -53,7 +53,7 @@ class Adam:
 
     def __init__(self, exp_avg: Tensor, exp_avg_sq: Tensor, steps: Tensor, *, epsilon: float = EPSILON) -> None:
         self.exp_avg, self.exp_avg_sq, self.steps, self.epsilon = exp_avg, exp_avg_sq, steps, epsilon
-        self._kept: _Kept | None = None
+        self._kept: _RowViews | None = None
 
     @classmethod
     def fresh(cls, flat: Tensor, *, epsilon: float = EPSILON) -> Adam:
@@ -65,7 +65,7 @@ class Adam:
     def prepare_steps(self, lr: Tensor, count: int) -> list[AdamStep]:
         """Of the next `count` steps at rates `lr` `[P]`, which are counted as done."""
         for moments in (self.exp_avg, self.exp_avg_sq):
-            moments.copy_(hardshrink(moments, FORGOTTEN))
+            moments.copy_(hardshrink(moments, MIN_MOMENT))
         beta1, beta2 = BETAS
         steps = self.steps + torch.arange(1, count + 1, device=lr.device).unsqueeze(1)  # [count, P]
         self.steps += count
@@ -95,7 +95,7 @@ class Adam:
         if kept is None or kept.flat is not flat or kept.gradient is not gradient or kept.groups is not pace.groups:
             everything = [numbers.unbind() for numbers in (flat, gradient, self.exp_avg, self.exp_avg_sq)]
             rows = [[[numbers[row] for row in rows] for numbers in everything] for _, rows in pace.groups]
-            self._kept = kept = _Kept(flat, gradient, pace.groups, rows)
+            self._kept = kept = _RowViews(flat, gradient, pace.groups, rows)
         for (lr, rows), (weights, slopes, first, second) in zip(kept.groups, kept.rows, strict=True):
             torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]  # what torch.optim's fused Adam calls
                 weights,

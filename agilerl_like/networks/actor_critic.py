@@ -25,7 +25,7 @@ from agilerl_like.modules.spec import Arguments
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
-from agilerl_like.networks.passage import EmptySpec, IdentityModule
+from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
 from agilerl_like.networks.recurrent_state import (
     NO_SEQUENCE,
     RecurrentModule,

@@ -24,7 +24,7 @@ from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_mapping, check_range
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
-from agilerl_like.networks.passage import EmptySpec
+from agilerl_like.networks.identity_module import EmptySpec
 from agilerl_like.registry import Registry, registered
 
 PARTS = ("encoder", "memory", "head")

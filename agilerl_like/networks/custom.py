@@ -22,7 +22,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.composite import CompositeModule, CompositeSpec
 from agilerl_like.modules.evolvable_module import EvolvableModule
 from agilerl_like.modules.spec import Spec, check_mapping
-from agilerl_like.networks.passage import EmptySpec
+from agilerl_like.networks.identity_module import EmptySpec
 
 Branch = Literal["actor", "critic"]
 BRANCHES: tuple[Branch, Branch] = ("actor", "critic")

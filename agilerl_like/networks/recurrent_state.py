@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agilerl_like.modules.recurrent import EvolvableLSTM, LSTMSpec
-from agilerl_like.networks.passage import EmptySpec, IdentityModule
+from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
 
 
 class SequenceInfo(NamedTuple):
