@@ -209,7 +209,7 @@ class CheckpointManager:
         """Write the best agent; the population if this is the last save; a checkpoint if the generation is complete.
 
         The records reach the disk first: after a power cut they must not lack generations of a checkpoint. The
-        checkpoint comes last, so a run whose checkpoint says that it has ended has written everything.
+        checkpoint comes last, so a run whose checkpoint marks it as ended has written everything.
         """
         process_group = self.members.process_group
         serialized_agents, best = self.members.gather_to_main(), self._gather_best(run_state.best)

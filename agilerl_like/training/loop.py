@@ -261,7 +261,7 @@ class TrainingLoop:
         return self.population.gradient_sync.num_ranks == 1 and self._stop_requested()
 
     def _stop_requested(self) -> bool:
-        """Whether a signal or a callback asked to stop; a callback's request is passed on to the other ranks."""
+        """Whether a signal or a callback requests a stop; a callback's request is passed on to the other ranks."""
         if self.context.stop_reason is not None or self.callbacks.failure is not None:
             self.stop_requests.request()
         return self.stop_requests.asked

@@ -82,7 +82,7 @@ def train_on_policy(
     can be made again. It may be `env` itself, whose training episodes are then reset after every evaluation. An
     `EnvSetup` in the place of an env makes the envs itself.
 
-    `pop` is a population, a list of agents of one run seed, or one agent. `swap_channels` says that the env's images
+    `pop` is a population, a list of agents of one run seed, or one agent. `swap_channels` means that the env's images
     have their channels last, though the agents were made for channels first.
 
     The returned population is the last generation, as it was evaluated. Its `best` is the best agent of the whole run:
@@ -92,7 +92,7 @@ def train_on_policy(
 
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
     it only what `checkpoint_path` and `save_elite` ask for is written. A folder that holds an earlier run is refused,
-    unless `overwrite` says to remove that run's files. With `checkpoint` and neither a `run_dir` nor a
+    unless `overwrite` is true: then that run's files are removed. With `checkpoint` and neither a `run_dir` nor a
     `checkpoint_path`, populations are saved in the working directory, in folders named after env, algorithm and time,
     as AgileRL does. The elite is saved to `elite_path`, by default the env's name and "-elite", if that or `save_elite`
     is given.

@@ -1,6 +1,6 @@
 """The folder of a run: which files a run writes, and when another run may use the folder.
 
-A run starts in a folder without files of a run, or removes an earlier run's files first if `overwrite` says so. Files
+A run starts in a folder without files of a run, or removes an earlier run's files first if `overwrite` is true. Files
 that no run has written are never removed.
 """
 

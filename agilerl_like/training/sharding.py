@@ -182,7 +182,7 @@ class ShardedPopulation:
         ]
 
     def rebalance(self) -> None:
-        """Shard anew, so that members of equal architecture are on one process; the envs must be reset afterwards."""
+        """Shard again, so that members of equal architecture are on one process; the envs must be reset afterwards."""
         kinds = self.all_gather_by_slot(
             [agent.architecture.to_config() for agent in self.population], encode=dict, decode=dict
         )

@@ -24,7 +24,7 @@ PLACES = {
     "join": "agilerl_like.training.session:init_process_group",
     "begin": "agilerl_like.training.collector:GroupCollector.start",
     "tick": "agilerl_like.training.collector:GroupCollector.step",
-    "epoch": "agilerl_like.learning.ppo_update:Update.epoch",
+    "epoch": "agilerl_like.learning.ppo_update:PPOUpdate.epoch",
     "minibatch": "agilerl_like.learning.optimizer:Adam.step_",
     "play": "agilerl_like.algorithms.population:Population.run_episodes",
     "play-teams": "agilerl_like.algorithms.ippo:MultiAgentPopulation.run_episodes",

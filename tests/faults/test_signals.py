@@ -54,6 +54,14 @@ def test_a_signal_to_one_of_two_processes_ends_both(tmp_path):
     assert state(tmp_path) == undisturbed(*APART)
 
 
+def test_a_signal_ends_processes_that_have_replicas_of_one_member(tmp_path):
+    """They stop at the same step: one that had stopped before the other's update would be waited for in its all-reduce."""
+    options = ("--population.size", "1", "--selection.tournament_size", "1", "--run.processes", "2")
+    ended = train(tmp_path, *options, "--training.checkpoint", "384", faults="1/tick:150:terminate")
+    assert is_clean(ended, tmp_path, CODES["terminate"]), ended
+    assert saved(tmp_path) == [1]
+
+
 @pytest.mark.parametrize(("action", "options"), [("interrupt", ()), ("terminate", TWO)], ids=["one process", "two"])
 def test_a_second_signal_ends_a_run_at_once(tmp_path, action, options):
     ended = train(tmp_path, *options, faults=f"tick:150:{action};play:2:{action}")
