@@ -24,6 +24,7 @@ from agilerl_like.envs import envpool
 from agilerl_like.envs.action_masks import ActionMasks
 from agilerl_like.envs.array_backend import Array, ArrayBackend, NumpyBackend, TorchBackend, array_backend_of
 from agilerl_like.envs.cartpole import SeededCartPole
+from agilerl_like.envs.distinct_envs import BUILT_FROM_ENV_FNS
 from agilerl_like.envs.env_errors import env_errors
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.final_obs_fix import copy_final_obs_in
@@ -144,7 +145,7 @@ class VecEnvAdapter:
             refuse_shared_envs(inner.envs, f"a function of env={env}")
             copy_final_obs_in(inner)
         self._by_workers = isinstance(inner, SubprocVectorEnv)
-        self._unchecked = not isinstance(inner, _BUILT_FROM_SINGLE_ENVS)
+        self._unchecked = not isinstance(inner, BUILT_FROM_ENV_FNS)
         """True for other envs until their first step, whose result is checked completely."""
         resets_itself = self.autoreset_mode is not AutoresetMode.DISABLED
         self._grouped = cast(_GroupedVectorEnv, env) if _has_env_groups(env) and resets_itself else None
@@ -406,7 +407,7 @@ def check_finite_array(name: str, values: Tree, describe_row: Callable[[int], st
 def _policy_space(env: VectorEnv) -> gym.Space:
     """Return the policy's observation space: a part of the env's if it is an env of tensors like Isaac Lab's."""
     space = env.single_observation_space
-    if isinstance(getattr(env, "unwrapped", env), _BUILT_FROM_SINGLE_ENVS) or not isinstance(space, gym.spaces.Dict):
+    if isinstance(getattr(env, "unwrapped", env), BUILT_FROM_ENV_FNS) or not isinstance(space, gym.spaces.Dict):
         return space
     looks_like_it = "policy" in space.spaces and space.keys() <= {"policy", "critic"}
     return space["policy"] if looks_like_it and isinstance(array_backend_of(env.reset()[0]), TorchBackend) else space
@@ -423,7 +424,6 @@ def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:
         raise ConfigurationError(f"metadata['autoreset_mode']={mode!r} of {env}; allowed are {allowed}") from fault
 
 
-_BUILT_FROM_SINGLE_ENVS = (SyncVectorEnv, AsyncVectorEnv, SubprocVectorEnv)
 _SEEDED_PER_ENV = (SyncVectorEnv, AsyncVectorEnv, EnvPoolVectorEnv, SeededCartPole)
 
 
