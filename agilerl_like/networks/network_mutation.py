@@ -233,7 +233,7 @@ def _policy_functions(network: ActorCritic, observations: Tensor) -> tuple[Calla
         return x.reshape(-1, x.shape[-1]), network.sequence_info_of(x)
 
     if network.share_encoders:  # only the head is perturbed
-        head_inputs = actor.remembered(*inputs(observations), ACTOR)
+        head_inputs = actor.recurrent_output(*inputs(observations), ACTOR)
         some_inputs = _subsample(head_inputs, observations)
         return lambda: actor.head(head_inputs), lambda: actor.head(some_inputs)
     everything, some = inputs(observations), inputs(observations[::SUBSAMPLE])
