@@ -1,4 +1,4 @@
-"""The part that is not there: what stands in the place of a memory, or of a head, where a network has none."""
+"""The module in place of a recurrent module or a head that a network does not have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agilerl_like.modules.spec import Arguments, Spec
 
 @dataclass(frozen=True)
 class EmptySpec(Spec):
-    """The architecture of a part that is not there."""
+    """The architecture of an absent part."""
 
     def choices(self, operator: str) -> tuple[Arguments, ...]:
         return ()
@@ -35,7 +35,7 @@ class EmptySpec(Spec):
 
 
 class IdentityModule(EvolvableModule[EmptySpec]):
-    """Passes everything on, and remembers nothing."""
+    """Returns its input; its hidden state is empty."""
 
     state_shape = (0, 0)
 
@@ -44,13 +44,13 @@ class IdentityModule(EvolvableModule[EmptySpec]):
         self.spec, self.inputs, self.num_outputs = spec, inputs, inputs
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
-        """There is nothing to draw."""
+        """Do nothing: there are no weights."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of a memory."""
+        """Return input and hidden state unchanged, as a recurrent module's step."""
         return x, state
 
     def unit_axes(self) -> UnitAxes:

@@ -1,12 +1,11 @@
-"""What a network remembers of an episode, and how rows follow each other in time.
+"""Hidden states of recurrent networks, and how rows are arranged in sequences.
 
-A network without memory is the case of sequences of length one: it is given a `SequenceInfo` like any other and looks at
-none.
+A network without recurrence treats each row as a sequence of length one: it accepts a `SequenceInfo` and ignores it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,17 +17,18 @@ from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
 
 
 class SequenceInfo(NamedTuple):
-    """How rows `[…, S L, …]` follow each other: S sequences of L steps.
+    """Arrangement of rows `[…, S L, …]` in S sequences of L steps.
 
-    A state `[…, M, K, H]` is what M memories (an actor's and its critic's) remember: K vectors of H units each.
+    A hidden state `[…, M, K, H]` belongs to M recurrent modules (the actor's and the critic's), with K vectors of H
+    units each.
     """
 
-    starts: Tensor  # […, S, L], 1 where an episode begins: nothing is remembered from before
-    state: Tensor  # […, S, M, K, H], before the first step
+    starts: Tensor  # […, S, L], 1 where an episode begins and the hidden state resets
+    state: Tensor  # […, S, M, K, H], hidden state before the first step
 
     @classmethod
     def beginning(cls, sequences: Tensor, shape: tuple[int, int, int], dtype: torch.dtype) -> SequenceInfo:
-        """Sequences `[…, S, L, D]` of which each begins an episode."""
+        """Return the arrangement of sequences `[…, S, L, D]` that each begin an episode."""
         *batch, length, _ = sequences.shape
         starts = torch.zeros(*batch, length, dtype=dtype, device=sequences.device)
         starts[..., 0] = 1.0
@@ -36,20 +36,16 @@ class SequenceInfo(NamedTuple):
 
     @property
     def is_set(self) -> bool:
-        """Whether anybody asks: networks without memory do not."""
+        """Whether rows are arranged in sequences; they are not for networks without recurrence."""
         return self.starts.dim() > 1
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> SequenceInfo:
-        """The course with both tensors changed alike."""
-        return SequenceInfo(change(self.starts), change(self.state)) if self.is_set else self
 
 
 NO_SEQUENCE = SequenceInfo(torch.zeros(0), torch.zeros(0))
-"""For networks that do not ask."""
+"""Rows that are not arranged in sequences."""
 
 
 def resize_hidden(state: Tensor, shape: Sequence[int]) -> Tensor:
-    """A state `[…, M, K, H]` where there is more room, or less: units that are not there remember 0."""
+    """Return a hidden state `[…, M, K, H]` cut or padded with zeros to another shape `(M, K, H)`."""
     if state.shape[-3:] == tuple(shape):
         return state
     memories, vectors, units = shape
@@ -61,15 +57,15 @@ RecurrentModule = IdentityModule | EvolvableLSTM
 
 
 def make_recurrent(spec: EmptySpec | LSTMSpec, inputs: int) -> RecurrentModule:
-    """Build the memory of a spec; it reads `inputs` numbers and gives `num_outputs`."""
+    """Build the recurrent module of a spec for `inputs` features."""
     return IdentityModule(spec, inputs) if isinstance(spec, EmptySpec) else EvolvableLSTM(spec, inputs)
 
 
 def apply_recurrent(memory: RecurrentModule, rows: Tensor, sequence_info: SequenceInfo, which: int) -> Tensor:
-    """What a memory says of rows `[…, S L, D]` along their course: `[…, S L, H]`; `which` of the states is its own."""
+    """Return a recurrent module's outputs `[…, S L, H]` for rows `[…, S L, D]`; `which` selects its hidden state."""
     if isinstance(memory, IdentityModule):
         return rows
-    if not sequence_info.is_set:  # every row begins an episode of its own
+    if not sequence_info.is_set:  # every row begins an episode
         return memory.step(rows, rows.new_zeros(*rows.shape[:-1], *memory.state_shape))[0]
     sequences = rows.unflatten(-2, sequence_info.starts.shape[-2:])
     return memory.unroll(sequences, sequence_info.starts, sequence_info.state[..., which, :, :])[0].flatten(-3, -2)
