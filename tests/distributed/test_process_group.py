@@ -65,7 +65,7 @@ def lived(processes, *, size=4, generations=4, run_dir=None, resume=None, hook=N
     return population.to_documents(), fitness, births.found
 
 
-def test_members_are_dealt_evenly_and_like_to_like():
+def test_members_are_sharded_evenly_by_architecture():
     wide, deep = {"hidden_size": [64]}, {"hidden_size": [8, 8]}
     shards = shard_members([wide, deep, wide, deep, wide], 2)
     assert [len(shard.slots) for shard in shards] == [2, 3]
@@ -74,7 +74,7 @@ def test_members_are_dealt_evenly_and_like_to_like():
     assert all(shard.parts == 1 for shard in shards)
 
 
-def test_more_processes_than_members_share_the_envs_of_some():
+def test_more_processes_than_members_make_replicas():
     assert shard_members([None] * 2, 5) == (
         Shard((0,), 0, 3),
         Shard((0,), 1, 3),
@@ -84,12 +84,12 @@ def test_more_processes_than_members_share_the_envs_of_some():
     )
 
 
-def test_only_what_is_not_there_travels_and_each_once():
+def test_members_are_transferred_once_and_only_where_missing():
     shards = (Shard((0, 1)), Shard((2, 3)))
     assert plan_transfers([(0, 0), (0, 1), (0, 1), (3, 1), (2, 0)], shards) == [Transfer(0, 0, 1), Transfer(2, 1, 0)]
 
 
-def test_two_processes_live_the_same_run_as_one_to_the_bit():
+def test_two_processes_give_the_same_bits_as_one():
     (documents, tensors), fitness, births = lived(1, per_member=True)
     (others, their_tensors), their_fitness, their_births = lived(2, per_member=True)
     assert any(not birth["survives"] for birth in births[4:])  # there were offspring, so members may have moved
@@ -101,7 +101,7 @@ def test_two_processes_live_the_same_run_as_one_to_the_bit():
             assert torch.equal(their_tensors[name][key], tensor), (name, key)
 
 
-def test_two_processes_that_share_one_member_learn_what_one_would():
+def test_two_replicas_learn_what_one_process_would():
     (documents, tensors), fitness, _ = lived(1, size=1, generations=2)
     (others, their_tensors), their_fitness, _ = lived(2, size=1, generations=2)
     assert their_fitness == fitness
@@ -115,7 +115,7 @@ def test_two_processes_that_share_one_member_learn_what_one_would():
 
 
 @pytest.mark.parametrize("processes", [0, 1.5, "two"])
-def test_a_number_of_processes_that_is_none_is_refused(processes):
+def test_an_invalid_number_of_processes_is_refused(processes):
     with pytest.raises(ConfigurationError, match="processes="):
         lived(processes)
 
@@ -138,7 +138,7 @@ def test_finished_run_continues_with_a_larger_budget(tmp_path):
         assert all(torch.equal(resumed[0][1][name][key], tensor) for key, tensor in named.items())
 
 
-def test_a_run_that_has_ended_is_returned_as_it_is(tmp_path):
+def test_a_finished_run_is_returned(tmp_path):
     first = lived(1, per_member=True, generations=2, run_dir=tmp_path / "run")
     again = lived(1, per_member=True, generations=2, resume=tmp_path / "run")
     assert again[0][0] == first[0][0]
@@ -166,12 +166,12 @@ def test_a_hook_that_cannot_be_sent_is_named_before_anything_starts():
 
 
 @pytest.mark.parametrize("rank", range(4))
-def test_each_process_of_a_machine_computes_on_a_gpu_of_its_own(rank):
+def test_each_local_rank_has_its_own_gpu(rank):
     assert device_of_rank(torch.device("cuda"), rank, gpus=4) == torch.device("cuda", rank)
     assert device_of_rank(torch.device("cpu"), rank, gpus=4) == torch.device("cpu")
 
 
-def test_processes_without_a_gpu_of_their_own_are_refused():
+def test_more_processes_than_gpus_are_refused():
     with pytest.raises(ConfigurationError, match="process 2 of this machine, which has 2 GPUs; allowed are"):
         device_of_rank(torch.device("cuda"), 2, gpus=2)
     with pytest.raises(ConfigurationError, match="'cuda:1' is a single GPU"):

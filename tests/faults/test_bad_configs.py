@@ -256,13 +256,13 @@ ONE_EACH = st.lists(st.one_of(*FIELDS, *UNKNOWN), min_size=1, max_size=5, unique
 
 @SOME
 @given(defects=st.tuples(ONE_EACH, st.lists(st.one_of(*RANGES), max_size=1)).map(lambda both: both[0] + both[1]))
-def test_every_mistake_is_named_in_one_go(defects, tmp_path, made):
+def test_all_errors_are_reported_together(defects, tmp_path, made):
     refused(defects, tmp_path, made)
 
 
 @SOME
 @given(selection=st.lists(st.one_of(*SELECTION), max_size=1), agent=st.lists(st.one_of(*AGENT), max_size=1))
-def test_contradictions_are_found_together(selection, agent, tmp_path, made):
+def test_all_contradictions_are_reported_together(selection, agent, tmp_path, made):
     if defects := selection + agent:
         refused(defects, tmp_path, made)
 
@@ -297,7 +297,7 @@ for file in sys.argv[1:]:
 
 
 @pytest.mark.parametrize("flags", [(), ("-O",)], ids=["python", "python -O"])
-def test_a_process_of_its_own_says_the_same_even_without_asserts(flags, tmp_path):
+def test_errors_are_the_same_under_python_O(flags, tmp_path):
     for number, (text, _) in enumerate(BY_HAND.values()):
         (tmp_path / f"{number}.yaml").write_text("environment: {id: NoSuchEnv-v0}\n" + text)
     done = subprocess.run(

@@ -168,7 +168,7 @@ def some(pr, nightly):
 
 @some(60, 10_000)
 @given(seed=SEEDS, story=STORIES)
-def test_the_records_are_what_an_update_would_read_whatever_happens(seed, story):
+def test_recorded_hyperparameters_are_those_of_the_next_update(seed, story):
     population, rng = motley(seed), np.random.default_rng(seed)
     for event, place in story:
         population = event(population, place, rng)
@@ -184,7 +184,7 @@ def test_the_records_are_what_an_update_would_read_whatever_happens(seed, story)
     learners=st.tuples(LEARNERS, LEARNERS),
     per_member=st.booleans(),
 )
-def test_every_update_is_the_one_that_the_records_tell_of(seed, ranges, story, learners, per_member):
+def test_updates_use_the_recorded_hyperparameters(seed, ranges, story, learners, per_member):
     population, rng = motley(seed, hp_config=ranges, per_member=per_member), np.random.default_rng(seed)
     assert_learns_as_recorded(population, learners[0])
     for event, place in story:
@@ -194,7 +194,7 @@ def test_every_update_is_the_one_that_the_records_tell_of(seed, ranges, story, l
     assert_learns_as_recorded(population, learners[1])
 
 
-def test_long_lives_never_leave_their_bounds():
+def test_mutations_never_leave_their_bounds():
     """Thousands of mutations one after the other, of numbers that depend on each other."""
     population, rng = population_of(0), np.random.default_rng(1)
     for life in range(tier(1000, 5000)):
@@ -216,7 +216,7 @@ COUPLED = [
 
 @pytest.mark.parametrize("ranges", COUPLED)
 @pytest.mark.parametrize("num_envs", [1, 3])
-def test_from_every_legal_pair_evolution_can_reach_every_other(ranges, num_envs):
+def test_every_legal_pair_is_reachable_from_every_other(ranges, num_envs):
     """A minibatch and its rollout, of which a mutation moves one or both before they are mended."""
     agent = PPO(
         SEEN,
@@ -281,7 +281,7 @@ def ranges_of_counts(draw, most):
 
 @given(coupled(), st.integers(0, 2**32 - 1))
 @settings(max_examples=tier(pr=60, nightly=2000), deadline=None)
-def test_however_it_is_mended_every_bound_holds_and_the_minibatch_fits(individual, seed):
+def test_repaired_hyperparameters_are_within_bounds_and_fit(individual, seed):
     rng = np.random.default_rng(seed)
     for _ in range(3):
         drawn = individual.hp_config.sample(rng)

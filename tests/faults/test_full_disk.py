@@ -22,7 +22,7 @@ def newest(folder: Path) -> int:
     return checkpoint.generation if checkpoint else 0
 
 
-def test_a_save_that_fails_costs_a_warning_and_nothing_that_was_saved_before(tmp_path):
+def test_a_failed_save_costs_a_warning_only(tmp_path):
     def equals(faults):
         folder = tmp_path / faults.replace(":", "-")
         ended = train(folder, faults=faults)
@@ -36,7 +36,7 @@ def test_a_save_that_fails_costs_a_warning_and_nothing_that_was_saved_before(tmp
 
 
 @pytest.mark.parametrize("fault", ["write:20+:full", f"byte:{BYTES}:full"], ids=["ENOSPC", "a real limit"])
-def test_three_saves_in_a_row_that_fail_end_a_run_which_goes_on_when_there_is_room(tmp_path, fault):
+def test_three_failed_saves_end_a_run_that_can_be_resumed(tmp_path, fault):
     before = 1 if fault.startswith("write") else 0
     ended = train(tmp_path, faults=fault)
     assert ended.code == ExitCode.IOERR, ended
@@ -48,7 +48,7 @@ def test_three_saves_in_a_row_that_fail_end_a_run_which_goes_on_when_there_is_ro
     assert state(tmp_path) == undisturbed()
 
 
-def test_records_that_the_disk_does_not_take_for_a_moment_cost_a_warning_and_are_written_later(tmp_path):
+def test_records_are_written_when_the_disk_has_space_again(tmp_path):
     ended = train(tmp_path, faults="record:3:full;record:4:full;record:6:full")
     assert ended.code == 0, ended
     for name in ("CsvReporter", "LineageReporter"):

@@ -42,7 +42,7 @@ class Watch(Reporter):
         self.resident.append(self.process.memory_info().rss)
 
 
-def test_generations_leave_nothing_behind(tmp_path):
+def test_memory_files_and_threads_do_not_grow(tmp_path):
     env = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="workers", num_workers=2)
     population, watch = population_for(env, learn_step=128), Watch()
     tiny_run(

@@ -182,7 +182,7 @@ STOPPED = "was stopped by a signal (SIGSTOP), so all ranks end."
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_a_killed_rank_ends_the_others_at_once_though_they_wait_in_a_collective(start, victim):
+def test_a_killed_rank_ends_ranks_that_wait_in_a_collective(start, victim):
     ranks, others = start(3), [rank for rank in range(3) if rank != victim]
     ranks.do("join", 0, 1, 2)
     ranks.do("meet", 0, 1, 2)
@@ -195,7 +195,7 @@ def test_a_killed_rank_ends_the_others_at_once_though_they_wait_in_a_collective(
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_stopped_rank_ends_the_others_when_their_patience_does_and_leaves_quietly(start, victim):
+def test_a_stopped_rank_ends_the_others_after_the_timeout(start, victim):
     ranks, others = start(3), [rank for rank in range(3) if rank != victim]
     ranks.do("join", 0, 1, 2)
     ranks.do("meet", 0, 1, 2)
@@ -208,7 +208,7 @@ def test_a_stopped_rank_ends_the_others_when_their_patience_does_and_leaves_quie
     assert list(ranks.said()) == [(others[0], f"{ranks.name(victim)} {STOPPED}", ADVICE)]
 
 
-def test_a_rank_that_was_stopped_long_after_its_last_sign_leaves_quietly_too(start):
+def test_a_rank_stopped_long_after_its_last_heartbeat_exits_silently(start):
     ranks = start(3)  # the others count from that sign, so it stands still for less than their patience
     ranks.do("meet", 0, 1, 2)
     ranks.do("speak_slowly", 1)
@@ -218,7 +218,7 @@ def test_a_rank_that_was_stopped_long_after_its_last_sign_leaves_quietly_too(sta
     assert list(ranks.said()) == [(0, f"{ranks.name(1)} {STOPPED}", ADVICE)]
 
 
-def test_a_rank_on_another_machine_is_missed_when_it_falls_silent(start):
+def test_a_silent_rank_on_another_machine_is_lost(start):
     ranks = start(3, elsewhere=True)
     ranks.do("meet", 0, 1, 2)
     ranks.signal(signal.SIGKILL, 1)
@@ -229,7 +229,7 @@ def test_a_rank_on_another_machine_is_missed_when_it_falls_silent(start):
     assert re.fullmatch(re.escape(ranks.name(1, "machine-1")) + f" {silent}", what)
 
 
-def test_without_the_store_one_rank_speaks_on_each_machine(start):
+def test_without_the_store_one_rank_reports_on_each_machine(start):
     ranks = start(3, elsewhere=True)
     ranks.do("meet", 0, 1, 2)
     ranks.signal(signal.SIGKILL, 0)
@@ -240,13 +240,13 @@ def test_without_the_store_one_rank_speaks_on_each_machine(start):
     ]
 
 
-def test_a_rank_that_never_came_is_missed(start):
+def test_a_rank_that_never_started_is_lost(start):
     ranks = start(3, started=2)
     assert ranks.codes(0, 1) == [CODE, CODE]
     assert list(ranks.said()) == [(0, "rank 2 has never sent a heartbeat, so all ranks end.", ADVICE)]
 
 
-def test_the_parent_knows_the_true_cause(start):
+def test_the_parent_process_reports_the_cause(start):
     ranks = start(2, describe_exit="was killed by SIGKILL")
     ranks.do("meet", 0, 1)
     ranks.signal(signal.SIGKILL, 1)
@@ -255,7 +255,7 @@ def test_the_parent_knows_the_true_cause(start):
 
 
 @pytest.mark.parametrize(("faulty", "speaker"), [(0, 1), (1, 0)])
-def test_an_error_ends_the_others_who_say_it(start, faulty, speaker):
+def test_an_error_of_a_rank_is_reported_by_another(start, faulty, speaker):
     ranks = start(3)
     ranks.order("fail", faulty)
     assert ranks.codes(faulty, speaker, 2) == [1, CODE, CODE]
@@ -263,7 +263,7 @@ def test_an_error_ends_the_others_who_say_it(start, faulty, speaker):
     assert list(ranks.said()) == [(speaker, f"{ranks.name(faulty)} {error}", ADVICE)]
 
 
-def test_an_error_of_all_ranks_is_everybody_s_own(start):
+def test_an_error_of_all_ranks_is_not_reported(start):
     ranks = start(2)
     ranks.order("fail", 0, 1)
     assert ranks.codes(0, 1) == [1, 1]
@@ -271,7 +271,7 @@ def test_an_error_of_all_ranks_is_everybody_s_own(start):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_nobody_mourns_a_rank_whose_work_is_done(start, first):
+def test_a_rank_that_has_finished_is_not_lost(start, first):
     ranks, others = start(3), [rank for rank in range(3) if rank != first]
     ranks.do("meet", 0, 1, 2)
     ranks.order("end", first)
@@ -284,7 +284,7 @@ def test_nobody_mourns_a_rank_whose_work_is_done(start, first):
     assert list(ranks.said()) == []
 
 
-def test_a_wish_to_stop_reaches_every_rank(start):
+def test_a_stop_request_reaches_every_rank(start):
     ranks = start(3)
     ranks.do("ask", 2)
     assert ranks.do("hear", 0, 1, 2) == [signal.SIGTERM] * 3
@@ -292,7 +292,7 @@ def test_a_wish_to_stop_reaches_every_rank(start):
     assert ranks.codes(0, 1, 2) == [0, 0, 0]
 
 
-def test_nobody_is_given_up_who_holds_the_interpreter_or_when_all_are_stopped(start):
+def test_a_busy_interpreter_and_suspended_ranks_are_not_lost(start):
     ranks = start(2)
     ranks.do("meet", 0, 1)
     ranks.do("hold_the_interpreter", 0, 1)
@@ -307,7 +307,7 @@ def test_nobody_is_given_up_who_holds_the_interpreter_or_when_all_are_stopped(st
     assert list(ranks.said()) == []
 
 
-def test_a_process_alone_has_the_same_methods_and_nobody_to_wait_for():
+def test_the_null_monitor_has_the_same_methods():
     with NullMonitor() as monitor:
         monitor.record_checkpoint(1, "")
         monitor.wait_for_diagnosis()

@@ -96,13 +96,13 @@ class Exec:
         return exec, ("import os; os.mkdir('canary')",)
 
 
-def test_the_bait_is_poisonous(canary):
+def test_the_canary_fires_if_code_runs(canary):
     for bait in (Bait(), Exec()):
         pickle.loads(pickle.dumps(bait))
         canary.rmdir()
 
 
-def test_what_was_not_forged_is_loaded(carrier):
+def test_unchanged_files_are_loaded(carrier):
     carrier.load(carrier.folder)
     carrier.say()
     carrier.fill()
@@ -480,7 +480,7 @@ cases(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_refused_and_nothing_is_executed(name, carrier, canary):
+def test_a_hostile_file_is_refused_without_executing_code(name, carrier, canary):
     CASES[name](carrier)
     assert_refused(carrier)
     assert not canary.exists()
@@ -505,7 +505,7 @@ def test_there_are_enough_of_them():
         {"algorithm": "PPO", "size": 2, "fitness": [10**400, 0]},
     ],
 )
-def test_a_population_that_is_none_is_refused(originals, tmp_path, facts):
+def test_an_invalid_population_is_refused(originals, tmp_path, facts):
     original = originals["population"]
     carrier = original._replace(folder=shutil.copytree(original.folder, tmp_path / "forged"))
     carrier.put(carrier.folder / "population.json", json.dumps(facts).encode())
@@ -513,7 +513,7 @@ def test_a_population_that_is_none_is_refused(originals, tmp_path, facts):
         carrier.load(carrier.folder)
 
 
-def test_members_that_are_no_population_are_refused(originals, tmp_path):
+def test_members_that_do_not_form_a_population_are_refused(originals, tmp_path):
     original = originals["population"]
     carrier = original._replace(folder=shutil.copytree(original.folder, tmp_path / "forged"))
     carrier.say(index=1)  # the other one has it
@@ -567,7 +567,7 @@ def mentions(tree):
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_code_of_ours_runs_what_it_reads(path):
+def test_no_module_executes_files(path):
     found = set(mentions(ast.parse(path.read_text())))
     assert not {name for name in found for bad in EXECUTING if name == bad or name.startswith(f"{bad}.")}
     assert not found & RUNNING
@@ -576,6 +576,6 @@ def test_no_code_of_ours_runs_what_it_reads(path):
         assert not found & PICKLING
 
 
-def test_the_exceptions_are_needed():
+def test_the_allowed_exceptions_are_needed():
     for name in PROCESSES:
         assert PICKLING & set(mentions(ast.parse((PACKAGE / name).read_text())))

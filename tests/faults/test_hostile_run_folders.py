@@ -540,7 +540,7 @@ case("TensorBoard's folder is full of others", text("canary_events", b"x"), ON)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_clear_error_or_none(name, base, tmp_path, monkeypatch):
+def test_a_hostile_run_folder_is_one_error_or_none(name, base, tmp_path, monkeypatch):
     original, costs = base
     monkeypatch.chdir(tmp_path)
     (tmp_path / "canary_module.py").write_text("import os; os.mkdir('canary')")

@@ -58,7 +58,7 @@ def a_plan(rng):
     return [a_fault(rng) for _ in range(rng.randint(1, 4))]
 
 
-def test_a_run_that_was_killed_anywhere_and_resumed_is_the_run_that_was_not(tmp_path):
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(tmp_path):
     rng = random.Random(None if NIGHTLY else 5)
     kills = 0
     while kills < KILLS:  # some faults come too late, as the run has not so far to go any more
@@ -70,6 +70,6 @@ def test_a_run_that_was_killed_anywhere_and_resumed_is_the_run_that_was_not(tmp_
     assert kinds >= {"architecture", "parameters", "activation", "rl_hp"}
 
 
-def test_two_processes_of_which_one_or_both_are_killed_and_resumed_are_the_run_on_one(tmp_path):
+def test_two_killed_and_resumed_processes_equal_one_uninterrupted(tmp_path):
     plans = [["tick:150:kill-all", "1/bear:1:kill"], ["write:25:kill"]]
     assert survivors(tmp_path, plans, *TWO) == (3, [])

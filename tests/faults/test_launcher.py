@@ -69,7 +69,7 @@ def children():
     return [one for one in psutil.Process().children() if "resource_tracker" not in " ".join(one.cmdline())]
 
 
-def test_each_rank_has_its_variables_and_arguments_and_the_parent_gets_its_own_back(tmp_path, monkeypatch):
+def test_ranks_have_their_variables_and_the_parents_are_restored(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "of old")
     monkeypatch.delenv("MASTER_PORT", raising=False)
     before = variables()
@@ -109,7 +109,7 @@ def test_processes_have_no_more_threads_than_there_are_cores(tmp_path, monkeypat
     assert (theirs["threads"], theirs["OMP_NUM_THREADS"]) == (each, str(each))
 
 
-def test_who_falls_is_named_and_nobody_is_left_when_the_parent_fails(tmp_path, monkeypatch):
+def test_failed_processes_are_described_and_none_outlives_the_parent(tmp_path, monkeypatch):
     monkeypatch.setattr(launcher, "GRACE", 0.5)
     with pytest.raises(ZeroDivisionError), launched(3, fall_or_stay_for_ever, (tmp_path / "stays",)) as workers:
         fail_when_somebody_falls(workers)
@@ -125,14 +125,14 @@ class Fatal:
         return sys.exit, (4,)
 
 
-def test_who_dies_before_the_work_begins_is_named():
+def test_a_process_that_fails_at_startup_is_named():
     message = r"processes=2: rank 1 \(pid \d+\) ended with exit code 4 before its work began"
     with pytest.raises(ConfigurationError, match=message), launched(2, print, (Fatal(),)):
         pass
     assert not children()
 
 
-def test_one_process_is_the_caller_alone():
+def test_one_process_starts_no_others():
     before = variables()
     with launched(1, lambda rank: None) as workers:
         assert variables() == before
@@ -148,13 +148,13 @@ def test_one_process_is_the_caller_alone():
         (2, print, (1, threading.Lock()), r"processes=2: arguments\[1\]=<unlocked .* cannot be sent"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_before_anything_starts(processes, target, arguments, message):
+def test_arguments_that_cannot_be_pickled_are_refused_at_once(processes, target, arguments, message):
     with pytest.raises(ConfigurationError, match=message), launched(processes, target, arguments):
         pass
     assert not children()
 
 
-def test_what_a_prompt_or_notebook_defines_is_refused(monkeypatch):
+def test_functions_of_a_prompt_or_notebook_are_refused(monkeypatch):
     prompt = ModuleType("__main__")
     exec("def work(rank): pass", vars(prompt))
     monkeypatch.setitem(sys.modules, "__main__", prompt)
@@ -165,7 +165,7 @@ def test_what_a_prompt_or_notebook_defines_is_refused(monkeypatch):
         pass
 
 
-def test_a_launcher_s_processes_start_no_others(monkeypatch):
+def test_processes_of_a_launcher_start_no_others(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with (
         pytest.raises(ConfigurationError, match=r"processes=2 .* WORLD_SIZE=2 .* allowed .* processes=1"),
@@ -221,7 +221,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_rank_that_dies_before_all_have_met_ends_the_others_with_one_message(tmp_path):
+def test_a_rank_that_dies_during_rendezvous_ends_the_others(tmp_path):
     (tmp_path / "run.py").write_text(RENDEZVOUS_TIMEOUT)
     with spawn(tmp_path / "run.py") as parent:
         out, errors = parent.communicate(timeout=LONG)
@@ -256,7 +256,7 @@ def until_up(process):
     return [psutil.Process(int(line)) for line in lines if line != "up"]
 
 
-def test_they_end_soon_after_a_parent_that_was_killed_even_one_that_stands_still(tmp_path):
+def test_processes_end_soon_after_a_killed_parent_even_if_stopped(tmp_path):
     (tmp_path / "run.py").write_text(script(GUARDED))
     with spawn(tmp_path / "run.py") as parent:
         others = until_up(parent)
@@ -267,7 +267,7 @@ def test_they_end_soon_after_a_parent_that_was_killed_even_one_that_stands_still
         assert parent.stderr.read() == ""
 
 
-def test_ctrl_c_is_heard_by_the_parent_alone(tmp_path):
+def test_ctrl_c_is_handled_by_the_parent_only(tmp_path):
     (tmp_path / "run.py").write_text(script(GUARDED))
     with spawn(tmp_path / "run.py") as parent:
         others = until_up(parent)
@@ -277,7 +277,7 @@ def test_ctrl_c_is_heard_by_the_parent_alone(tmp_path):
         assert parent.stderr.read().count("Traceback") == 1
 
 
-def test_a_script_that_starts_processes_while_it_is_imported_is_told_what_to_do(tmp_path):
+def test_a_script_without_a_main_guard_is_an_error(tmp_path):
     (tmp_path / "run.py").write_text(script("main()"))
     with spawn(tmp_path / "run.py") as parent:
         out, errors = parent.communicate(timeout=LONG)

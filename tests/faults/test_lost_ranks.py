@@ -32,7 +32,7 @@ MORE = [
 ]
 
 
-def test_the_others_end_soon_say_why_and_the_run_goes_on_as_if_nothing_was(tmp_path):
+def test_a_lost_rank_ends_the_run_with_one_message_and_it_resumes(tmp_path):
     def equals(case):
         is_launched, fault, fate = case
         folder = tmp_path / re.sub(r"\W", "-", f"{'launched ' * is_launched}{fault}")
@@ -59,7 +59,7 @@ def test_the_others_end_soon_say_why_and_the_run_goes_on_as_if_nothing_was(tmp_p
     assert all(at_once(equals, FAULTS + MORE if NIGHTLY else FAULTS, workers=4))  # most of the time they wait
 
 
-def test_a_rank_that_dies_while_the_processes_start_is_not_waited_for(tmp_path):
+def test_a_rank_that_dies_at_startup_ends_the_run(tmp_path):
     ended = train(tmp_path, *TWO, faults="1/join:1:kill")
     assert ended.code == ExitCode.TEMPFAIL
     assert not ended.left

@@ -8,7 +8,7 @@ SIZES = [(2, 1, 2, 4, 3)]
 MORE = [(2, 1), (1, 2), (2, 4), (4, 3), (1, 4, 1, 3)]
 
 
-def test_a_run_that_goes_on_with_other_numbers_of_processes_is_the_same_run(tmp_path):
+def test_a_run_resumed_with_other_numbers_of_processes_is_the_same(tmp_path):
     def equals(sizes):
         folder = tmp_path / "-".join(map(str, sizes))
         for life, processes in enumerate(sizes[:-1]):

@@ -71,7 +71,7 @@ def image(tmp_path):
 
 
 @pytest.mark.timeout(900)
-def test_a_run_resumed_after_a_power_cut_is_the_run_that_had_none(image, tmp_path):
+def test_a_run_resumed_after_a_power_cut_equals_an_uninterrupted_one(image, tmp_path):
     cuts = CUTS[:: len(CUTS) // tier(4, len(CUTS))]
     with mounted(image, tmp_path / "disk") as disk, Command(training(disk), faults=";".join(cuts)) as run:
         for number in range(len(cuts)):

@@ -73,14 +73,14 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
-def test_nothing_but_the_seed_matters(variant, expected, tmp_path):
+def test_results_depend_on_the_seed_only(variant, expected, tmp_path):
     made = {name: value() if callable(value) else value for name, value in variant.items()}
     population = tiny_run(run_dir=tmp_path / "run", generation=STEPS, **made)
     assert digest(tmp_path / "run") == expected
     assert digest(population) == digest(tmp_path / "run" / "population")
 
 
-def test_another_process_folder_and_hash_seed_do_not_matter(expected, tmp_path):
+def test_results_do_not_depend_on_process_folder_or_hash_seed(expected, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     subprocess.run(
         [sys.executable, "-c", ELSEWHERE, str(tmp_path / "run"), str(STEPS)],
@@ -91,7 +91,7 @@ def test_another_process_folder_and_hash_seed_do_not_matter(expected, tmp_path):
     assert digest(tmp_path / "run") == expected
 
 
-def test_every_seed_is_another_run():
+def test_every_seed_gives_another_run():
     seeds = range(tier(20, 60))
     digests = {digest(tiny_run(seed=seed, generations=2, generation=256)) for seed in seeds}
     assert len(digests) == len(seeds)

@@ -96,7 +96,7 @@ def sabotaged(places, harm, *, generation=2, generations=3, **settings):
 
 @pytest.mark.parametrize("harm", HARM)
 @pytest.mark.parametrize("places", [(2,), (0, 1, 3)], ids=["one", "all but one"])
-def test_the_sick_are_replaced_at_once_and_nobody_descends_from_them(harm, places):
+def test_diverged_members_are_replaced_and_have_no_offspring(harm, places):
     population, memory, saboteur = sabotaged(places, harm)
     replaced = [birth for birth in memory.all_births if "not finite" in birth.reason]
     assert [(birth.generation, birth.slot) for birth in replaced] == [(2, place) for place in places]
@@ -119,7 +119,7 @@ def unharmed(generations, per_member):
 
 @pytest.mark.parametrize("harm", HARM)
 @pytest.mark.parametrize(("generation", "per_member"), [(1, False), (3, True)])
-def test_the_others_are_what_they_would_have_been(harm, generation, per_member):
+def test_diverged_members_do_not_change_the_others(harm, generation, per_member):
     """To the bit, as long as they learn by themselves; together too, while all have one shape and so one stack."""
     control = unharmed(generation, per_member)
     population = sabotaged((1, 2), harm, generation=generation, generations=generation, per_member=per_member)[0]
@@ -128,14 +128,14 @@ def test_the_others_are_what_they_would_have_been(harm, generation, per_member):
     assert not {sick[1], sick[2]} & set(control)
 
 
-def test_if_everybody_is_sick_there_is_one_error_that_says_what_to_do():
+def test_divergence_of_all_members_is_one_error_with_advice():
     with pytest.raises(
         PopulationDivergedError, match=r"every member's loss or weights .*: lower lr, or look at the rewards"
     ):
         sabotaged(range(MEMBERS), nan_weight)
 
 
-def test_nobody_sick_is_ever_chosen():
+def test_diverged_members_are_never_selected():
     """Ten thousand selections among members of whom any number is sick."""
     rng = np.random.default_rng(0)
     strategies = [TournamentSelection(1), TournamentSelection(3), TournamentSelection(2, elitism=False)]
@@ -193,7 +193,7 @@ class Sick(gymnasium.Env):
 
 @pytest.mark.parametrize("what", ["observation", "reward"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_an_env_that_breaks_is_named_before_anybody_learns_from_it(what, value):
+def test_a_nan_of_an_env_is_named_before_the_update(what, value):
     sick = set(integers(ENVS, 0, Purpose.TRAINING_ENVS, 2)[1:])  # envs 1 to 3 of member 2
     env = make_vect_envs(make_env=lambda: Sick(what, value, sick), num_envs=ENVS, backend="sync")
     population = population_for(env)
@@ -206,7 +206,7 @@ def test_an_env_that_breaks_is_named_before_anybody_learns_from_it(what, value):
     assert all(is_finite(agent) for agent in population)
 
 
-def test_what_a_truncated_episode_shows_last_is_looked_at_too():
+def test_final_observations_are_checked():
     sick = set(integers(ENVS, 0, Purpose.TRAINING_ENVS, 2)[1:2])
     env = make_vect_envs(make_env=lambda: Sick("observation", math.nan, sick, at=325), num_envs=ENVS, backend="sync")
     population = population_for(env)
@@ -217,7 +217,7 @@ def test_what_a_truncated_episode_shows_last_is_looked_at_too():
 
 
 @pytest.mark.parametrize("what", ["observation", "reward"])
-def test_of_a_team_the_agent_is_named_whose_world_breaks(what):
+def test_a_nan_of_a_multi_agent_env_names_the_agent(what):
     its_env = integers(ENVS, 0, Purpose.TRAINING_ENVS, 2)[1]  # env 1 of team 2
     sick = {int(np.random.SeedSequence(its_env).generate_state(3)[2])}  # and there, the third agent
     roles = {
@@ -243,7 +243,7 @@ class Glaring(Sick):
         return (observation * np.float32(1e30) if self.is_sick and self.steps == 60 else observation), *rest
 
 
-def test_a_member_that_was_blinded_for_good_is_replaced():
+def test_a_member_with_a_nan_normalizer_is_replaced():
     sick = set(integers(ENVS, 0, Purpose.TRAINING_ENVS, 2)[1:2])
     env = make_vect_envs(make_env=lambda: Glaring("reward", 0.0, sick, at=-1), num_envs=ENVS, backend="sync")
     memory = Memory()
@@ -261,7 +261,7 @@ def plagued(*keys, generations=4, **more):
     return tiny_run(population_for(env), **settings)
 
 
-def test_if_everybody_is_sick_the_run_goes_back_once_and_on_with_other_noise(tmp_path):
+def test_divergence_of_all_members_restarts_from_the_checkpoint_once(tmp_path):
     memory = Memory()
     population = plagued((2,), run_dir=tmp_path / "whole", reporters=[memory])  # what follows generation 2
     (warning,) = memory.warnings
@@ -278,7 +278,7 @@ def test_if_everybody_is_sick_the_run_goes_back_once_and_on_with_other_noise(tmp
     assert digest(resumed) == digest(population)
 
 
-def test_if_it_comes_to_that_again_there_is_one_error(tmp_path):
+def test_a_second_divergence_of_all_members_is_one_error(tmp_path):
     memory = Memory()
     with pytest.raises(PopulationDivergedError, match=r"every member's loss or weights .*: lower lr"):
         plagued((2,), (2, 1), run_dir=tmp_path / "run", reporters=[memory])
@@ -297,7 +297,7 @@ def fastest(function, times):
     return min(seconds() for _ in range(times))
 
 
-def test_looking_for_the_sick_costs_next_to_nothing():
+def test_the_check_for_divergence_is_cheap():
     """Of updates of the usual size: a tiny one takes little longer than the calls of any function do."""
     envs, steps = 16, 128
     env = make_vect_envs("CartPole-v1", num_envs=envs * MEMBERS, backend="sync")

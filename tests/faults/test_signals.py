@@ -33,7 +33,7 @@ def is_clean(ended, folder, code):
     return ended.code == code and ended.seconds_after <= SOON and advice(folder) in ended.said and not ended.left
 
 
-def test_signals_end_a_run_cleanly_and_it_goes_on_as_if_nothing_was(tmp_path):
+def test_a_run_stopped_by_signals_resumes_to_the_same_result(tmp_path):
     def equals(lives):
         folder = tmp_path / lives[0].replace(":", "-")
         for fault in lives:

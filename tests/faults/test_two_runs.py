@@ -12,7 +12,7 @@ def everything(folder):
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_a_second_run_is_kept_out_of_a_folder_and_told_whose_it_is(tmp_path):
+def test_a_second_run_in_a_folder_is_refused_with_the_owners_pid(tmp_path):
     first = training(tmp_path)
     with Command(first, faults="tick:5:stop;report+:2:stop") as command:
         for processes in (1, 2):  # before it has written any metrics, and after

@@ -157,7 +157,7 @@ def operations(before):
     return disk.log, checkpoints.folder
 
 
-def test_a_crash_at_any_operation_leaves_this_checkpoint_or_the_one_before(before):
+def test_a_crash_at_any_operation_leaves_the_new_or_the_previous_checkpoint(before):
     log, folder = operations(before)
     found = []
     for stop in range(len(log)):
@@ -184,7 +184,7 @@ def test_a_crash_at_any_operation_leaves_this_checkpoint_or_the_one_before(befor
         assert set(found) == {*(last or [0]), 9}
 
 
-def test_files_are_on_the_disk_before_their_folder_has_its_name_and_that_before_others_go(tmp_path):
+def test_files_are_synced_before_the_rename_and_old_checkpoints_removed_after_it(tmp_path):
     log, checkpoints = operations(prepared(tmp_path, "so many that one is forgotten"))
     aside = next(Path(path) for name, path in log if name == "mkdir")
     assert aside.name.startswith(".gen-000009.tmp-")
@@ -207,7 +207,7 @@ def test_files_are_on_the_disk_before_their_folder_has_its_name_and_that_before_
     assert min(removed) > last["fsync", str(checkpoints)]
 
 
-def test_a_full_disk_at_any_operation_leaves_all_former_checkpoints_and_nothing_else(before):
+def test_a_full_disk_at_any_operation_leaves_the_previous_checkpoints(before):
     log, _ = operations(before)
     writing = max(i for i, (name, _) in enumerate(log) if name == "fsync") + 1  # behind it others are forgotten
     for stop in range(writing):
@@ -227,7 +227,7 @@ def test_a_full_disk_at_any_operation_leaves_all_former_checkpoints_and_nothing_
 # -- damage
 
 
-def test_every_flipped_byte_is_found_and_the_one_before_is_used_with_one_warning(checkpoints):
+def test_a_flipped_byte_is_detected_and_the_previous_checkpoint_is_used(checkpoints):
     write(checkpoints, 1)
     newest = write(checkpoints, 2)
     rng = random.Random(0)
@@ -250,7 +250,7 @@ def test_every_flipped_byte_is_found_and_the_one_before_is_used_with_one_warning
     check(checkpoints.newest(silent), 2)
 
 
-def test_every_truncation_is_found(checkpoints):
+def test_a_truncated_file_is_detected(checkpoints):
     write(checkpoints, 1)
     newest = write(checkpoints, 2)
     rng = random.Random(1)
@@ -267,7 +267,7 @@ def test_every_truncation_is_found(checkpoints):
         file.write_bytes(whole)
 
 
-def test_the_warning_is_about_the_newest(checkpoints):
+def test_the_warning_names_the_newest_damaged_checkpoint(checkpoints):
     paths = [write(checkpoints, generation) for generation in (1, 2, 3)]
     (paths[1] / "run.json").unlink()
     shutil.rmtree(paths[2])
@@ -281,7 +281,7 @@ def test_the_warning_is_about_the_newest(checkpoints):
     check(checkpoints.newest(silent), 3)
 
 
-def test_none_and_none_that_is_whole_are_two_things(checkpoints):
+def test_no_checkpoint_and_no_intact_checkpoint_differ(checkpoints):
     assert checkpoints.newest(silent) is None
     path = write(checkpoints, 1)
     os.truncate(path / "member-000.safetensors", 10)
@@ -289,7 +289,7 @@ def test_none_and_none_that_is_whole_are_two_things(checkpoints):
         checkpoints.newest(silent)
 
 
-def test_a_newer_schema_is_no_damage(checkpoints):
+def test_an_unknown_schema_is_an_error(checkpoints):
     write(checkpoints, 1)
     manifest = write(checkpoints, 2) / "manifest.json"
     manifest.write_text(manifest.read_text().replace("agilerl-like/1", "agilerl-like/2"))
@@ -300,7 +300,7 @@ def test_a_newer_schema_is_no_damage(checkpoints):
     assert 2 in kept(checkpoints)  # nobody removes what he cannot read
 
 
-def test_one_checkpoint_is_read_wherever_it_lies(checkpoints, tmp_path):
+def test_a_checkpoint_is_read_from_any_path(checkpoints, tmp_path):
     path = write(checkpoints, 12)
     check(read_checkpoint(path), 12)
     check(read_checkpoint(shutil.copytree(path, tmp_path / "mine")), 12)
@@ -315,19 +315,19 @@ def test_one_checkpoint_is_read_wherever_it_lies(checkpoints, tmp_path):
 # -- which are kept
 
 
-def test_the_last_the_best_and_the_powers_of_two_are_kept(checkpoints):
+def test_retention_keeps_the_last_the_best_and_powers_of_two(checkpoints):
     for place in range(1, 21):  # the 11th, of generation 110, is the best
         checkpoints.write(10 * place, {}, {}, score=-abs(place - 11))
     assert kept(checkpoints) == [10, 20, 40, 80, 110, 160, 180, 190, 200]
 
 
-def test_a_resumed_run_keeps_the_same_ones(tmp_path):
+def test_retention_is_the_same_after_a_resume(tmp_path):
     for generation in range(1, 21):  # the 7th is the best; each is written as if by a process of its own
         Checkpoints(tmp_path, keep=2).write(generation, {}, {}, score=-abs(generation - 7))
     assert kept(Checkpoints(tmp_path)) == [1, 2, 4, 7, 8, 16, 19, 20]
 
 
-def test_a_score_that_is_no_number_is_the_lowest(tmp_path):
+def test_a_nan_score_is_the_lowest(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=1)
     write_scores(checkpoints, [math.nan, math.inf, -1e9, math.nan, math.nan, math.nan])
     assert kept(checkpoints) == [1, 2, 3, 4, 6]
@@ -351,7 +351,7 @@ def test_later_generations_are_set_aside_and_not_removed(checkpoints):
     assert read_checkpoint(checkpoints.folder / "gen-000011").documents["milestone"]["ordinal"] == 3
 
 
-def test_stray_files_of_a_checkpoints_name_are_neither_read_nor_removed(checkpoints):
+def test_files_named_like_checkpoints_are_ignored(checkpoints):
     write(checkpoints, 1)
     stray, pipe, link = (checkpoints.folder / f"gen-99999{n}" for n in range(3))
     stray.write_text("stray")
@@ -366,7 +366,7 @@ def test_stray_files_of_a_checkpoints_name_are_neither_read_nor_removed(checkpoi
     assert link.is_symlink()
 
 
-def test_at_least_one_is_kept(tmp_path):
+def test_keep_must_be_positive(tmp_path):
     with pytest.raises(ConfigurationError, match="keep=0 must be at least 1"):
         Checkpoints(tmp_path, keep=0)
 
@@ -374,7 +374,7 @@ def test_at_least_one_is_kept(tmp_path):
 # -- room
 
 
-def test_a_tight_disk_is_told_of_once(checkpoints, monkeypatch):
+def test_little_disk_space_is_warned_of_once(checkpoints, monkeypatch):
     usage = shutil.disk_usage(checkpoints.folder.parents[1])
     warnings = []
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))

@@ -50,7 +50,7 @@ def rival_for(folder):
         os.waitpid(pid, 0)
 
 
-def test_a_killed_owner_leaves_nothing_behind_that_blocks(tmp_path):
+def test_the_lock_of_a_killed_owner_is_free(tmp_path):
     folder = tmp_path / "runs" / "mine"
     with rival_for(folder) as owner:
         assert owner.said == "locked"
@@ -62,14 +62,14 @@ def test_a_killed_owner_leaves_nothing_behind_that_blocks(tmp_path):
         pass
 
 
-def test_another_process_is_told_who_has_it(tmp_path):
+def test_the_error_names_the_owner(tmp_path):
     with RunLock(tmp_path, warn=silent), rival_for(tmp_path) as rival:
         assert f"in use by another run (process {os.getpid()} on {platform.node()})" in rival.said
     with rival_for(tmp_path) as rival:
         assert rival.said == "locked"
 
 
-def test_one_process_cannot_have_it_twice(tmp_path):
+def test_the_lock_is_not_reentrant(tmp_path):
     with RunLock(tmp_path, warn=silent):
         with pytest.raises(ConfigurationError, match=f"process {os.getpid()} "), RunLock(tmp_path, warn=silent):
             pass
@@ -79,7 +79,7 @@ def test_one_process_cannot_have_it_twice(tmp_path):
         pass
 
 
-def test_a_child_that_outlives_its_run_does_not_keep_the_lock(tmp_path):
+def test_a_forked_child_does_not_keep_the_lock(tmp_path):
     """An env worker that was forked has all of its parent's open files."""
     reading, writing = os.pipe()
     lock = RunLock(tmp_path, warn=silent)
@@ -99,14 +99,14 @@ def test_a_child_that_outlives_its_run_does_not_keep_the_lock(tmp_path):
     os.close(writing)
 
 
-def test_it_is_given_back_when_a_run_fails(tmp_path):
+def test_the_lock_is_released_after_an_exception(tmp_path):
     with pytest.raises(ZeroDivisionError), RunLock(tmp_path, warn=silent):
         raise ZeroDivisionError
     with RunLock(tmp_path, warn=silent):
         pass
 
 
-def test_who_owns_it_may_be_unknown(tmp_path):
+def test_an_unreadable_owner_is_unknown(tmp_path):
     with RunLock(tmp_path, warn=silent):
         for text in ("", "[", '{"pid": "none"}'):
             (tmp_path / ".lock").write_text(text)
@@ -114,7 +114,7 @@ def test_who_owns_it_may_be_unknown(tmp_path):
                 pass
 
 
-def test_where_there_are_no_locks_the_run_goes_on_and_says_so(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_costs_a_warning(tmp_path, monkeypatch):
     def unsupported(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 

@@ -36,7 +36,7 @@ def names_in(path):
     return sorted(entry.name for entry in path.iterdir())
 
 
-def test_what_is_read_is_what_was_written(folder):
+def test_round_trip(folder):
     documents, tensors = everything(folder)
     assert documents == DOCUMENTS
     assert torch.equal(tensors["weights"]["w"], TENSORS["weights"]["w"])
@@ -46,7 +46,7 @@ def test_what_is_read_is_what_was_written(folder):
 
 
 @pytest.mark.parametrize("dtype", safe_folder.DTYPES.values())
-def test_every_dtype_comes_back(tmp_path, dtype):
+def test_every_dtype_round_trips(tmp_path, dtype):
     tensor = torch.tensor([[1, 0, 1]]).to(dtype)
     _, tensors = everything(
         safe_folder.write_folder(tmp_path / "x", "test", {}, {"t": {"x": tensor, "y": tensor[:, :0]}})
@@ -75,18 +75,18 @@ def test_what_a_reader_would_refuse_is_not_written(folder):
     assert names_in(folder.parent) == ["thing"]
 
 
-def test_brackets_and_commas_in_texts_are_only_text(tmp_path):
+def test_brackets_and_commas_in_strings_do_not_count(tmp_path):
     documents = {"text": ["[" * 1000 + '"\\' + "}" * 1000, "\\", "{" * 1000]}
     assert everything(safe_folder.write_folder(tmp_path / "x", "test", documents, {})) == (documents, {})
 
 
-def test_a_folder_is_replaced_by_its_successor(folder):
+def test_an_existing_folder_is_replaced(folder):
     safe_folder.write_folder(folder, "test", {"facts": 2}, {})
     assert everything(folder) == ({"facts": 2}, {})
     assert names_in(folder) == ["facts.json", "manifest.json"]
 
 
-def test_foreign_places_are_not_overwritten(tmp_path):
+def test_other_files_and_folders_are_not_overwritten(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     (tmp_path / "file").write_text("x")
@@ -98,7 +98,7 @@ def test_foreign_places_are_not_overwritten(tmp_path):
     safe_folder.write_folder(tmp_path / "empty", "test", DOCUMENTS, TENSORS)
 
 
-def test_a_place_without_a_name_is_refused_and_left_alone(tmp_path, monkeypatch):
+def test_a_path_without_a_name_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in (".", "..", "", "inner/..", "/"):
         with pytest.raises(CheckpointError, match="does not end in a name"):
@@ -125,14 +125,14 @@ def limited(size):
 
 
 @pytest.mark.parametrize("size", [0, 50, 3000])
-def test_a_disk_that_takes_no_more_leaves_the_former_folder(folder, size):
+def test_a_full_disk_leaves_the_previous_folder(folder, size):
     with limited(size), pytest.raises(CheckpointError, match=r"File too large.*was saved there before is untouched"):
         safe_folder.write_folder(folder, "test", {"facts": "new"}, {"weights": {"w": torch.zeros(1000)}})
     assert everything(folder)[0] == DOCUMENTS
     assert names_in(folder.parent) == ["thing"]
 
 
-def test_a_folder_that_cannot_be_synced_is_not_taken_for_a_failing_disk(folder, monkeypatch):
+def test_file_systems_that_cannot_sync_folders_are_supported(folder, monkeypatch):
     sync = os.fsync
 
     def without_folders(handle, *, says):
@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_synced_is_not_taken_for_a_failing_disk(folder, 
 # -- what killed writers leave
 
 
-def test_leftovers_of_killed_writers_are_removed_when_the_place_is_written_next(folder):
+def test_leftovers_of_killed_writers_are_removed_by_the_next_write(folder):
     shutil.copytree(folder, folder.parent / ".thing.tmp-1")
     shutil.copytree(folder, folder.parent / ".thing.old-1")
     shutil.copytree(folder, folder.parent / ".thing.else")
@@ -161,7 +161,7 @@ def test_leftovers_of_killed_writers_are_removed_when_the_place_is_written_next(
     assert names_in(folder.parent) == [".thing.else", ".thing2.tmp-1", "thing"]
 
 
-def test_a_predecessor_that_stepped_aside_is_found_until_there_is_a_successor(folder):
+def test_the_previous_folder_is_read_after_an_interrupted_replacement(folder):
     folder.rename(folder.parent / ".thing.old-1")
     assert everything(folder)[0] == DOCUMENTS
     assert safe_folder.folder_kind(folder) == "test"
@@ -173,7 +173,7 @@ def test_a_predecessor_that_stepped_aside_is_found_until_there_is_a_successor(fo
     assert names_in(folder.parent) == ["thing"]
 
 
-def test_a_removed_folder_is_gone(folder):
+def test_remove_folder(folder):
     safe_folder.remove_folder(folder)
     assert names_in(folder.parent) == []
 
@@ -181,7 +181,7 @@ def test_a_removed_folder_is_gone(folder):
 # -- reading
 
 
-def test_shapes_are_known_without_reading(folder):
+def test_shapes_are_read_from_the_header_only(folder):
     file = folder / "weights.safetensors"
     _, tensors = safe_folder.read_folder(folder, "test")
     whole = file.read_bytes()
@@ -198,7 +198,7 @@ def test_shapes_are_known_without_reading(folder):
         safe_folder.verify_folder(folder, "test")
 
 
-def test_tensors_that_were_handed_out_outlive_their_file(folder):
+def test_loaded_tensors_outlive_their_file(folder):
     _, tensors = safe_folder.read_folder(folder, "test")
     w, n = tensors["weights"]["w"], tensors["weights"]["n"]
     os.truncate(folder / "weights.safetensors", 0)
@@ -208,7 +208,7 @@ def test_tensors_that_were_handed_out_outlive_their_file(folder):
     assert torch.equal(tensors["weights"]["w"], w)
 
 
-def test_what_vanishes_before_it_was_read_is_said_to_be_missing(folder):
+def test_files_that_vanish_before_they_are_read_are_missing(folder):
     documents, tensors = safe_folder.read_folder(folder, "test")
     shutil.rmtree(folder)
     for read in (lambda: documents["facts"], lambda: tensors["weights"]["w"], lambda: list(tensors["weights"])):
@@ -217,7 +217,7 @@ def test_what_vanishes_before_it_was_read_is_said_to_be_missing(folder):
 
 
 @pytest.mark.parametrize("name", ["facts.json", "weights.safetensors", "manifest.json"])
-def test_every_flipped_byte_and_every_truncation_is_found(folder, name):
+def test_every_flipped_byte_and_truncation_is_detected(folder, name):
     whole = (folder / name).read_bytes()
     for place in range(0, len(whole), 7):
         for damaged in (whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :], whole[:place]):
@@ -250,7 +250,7 @@ def test_another_kind_is_refused_with_both_named(folder):
         safe_folder.read_folder(folder, "agent")
 
 
-def test_what_is_not_there_is_said_to_be(tmp_path):
+def test_a_missing_folder_and_a_missing_manifest_are_errors(tmp_path):
     with pytest.raises(CheckpointError, match="does not exist"):
         safe_folder.read_folder(tmp_path / "nothing", "test")
     with pytest.raises(CheckpointError, match="does not exist"):
@@ -268,7 +268,7 @@ def test_what_is_not_there_is_said_to_be(tmp_path):
         (b'"\\\\"' + b"[" * 100, "is nested deeper"),  # those do not: what is escaped is the backslash
     ],
 )
-def test_strings_without_an_end_are_refused_in_no_time(folder, text, fault):
+def test_unterminated_strings_are_refused_in_linear_time(folder, text, fault):
     (folder / "manifest.json").write_bytes(text)
     start = time.process_time()
     with pytest.raises(CheckpointError, match=fault):
@@ -317,7 +317,7 @@ def test_a_link_is_followed_where_it_is_allowed_and_its_target_must_be_regular(t
         safe_folder.read_regular(tmp_path / "zero", 5, follow_links=True)
 
 
-def test_lines_are_read_one_at_a_time_and_the_last_one_only_if_it_is_whole(tmp_path):
+def test_read_lines_skips_an_incomplete_last_line(tmp_path):
     (tmp_path / "text").write_bytes(b"a\n\xff\n\nlost")
     assert [*safe_folder.read_lines(tmp_path / "text")] == ["a", "\ufffd", ""]
     (tmp_path / "long").write_bytes(b"a\n")
@@ -330,19 +330,19 @@ def test_lines_are_read_one_at_a_time_and_the_last_one_only_if_it_is_whole(tmp_p
         list(safe_folder.read_lines(tmp_path / "long"))
 
 
-def test_backslashes_cost_no_more_memory_than_other_bytes():
+def test_json_of_backslashes_is_refused_with_little_memory():
     data = b'"' + b"\\" * (safe_folder.MAX_JSON_BYTES - 1)
     assert peak_of(lambda: safe_folder.parse_json(data, "it")) < 33  # it was 495
 
 
-def test_a_fifo_among_leftovers_is_left_alone_and_does_not_block(folder):
+def test_a_fifo_among_leftovers_does_not_block(folder):
     """shutil.rmtree would open it, and wait for a writer."""
     os.mkfifo(folder.parent / ".thing.tmp-fifo")
     safe_folder.write_folder(folder, "test", DOCUMENTS, TENSORS)
     assert names_in(folder.parent) == [".thing.tmp-fifo", "thing"]
 
 
-def test_sizes_that_were_written_leave_nothing_in_memory(tmp_path):
+def test_tensor_sizes_leak_no_ctypes_types(tmp_path):
     def written(sizes):
         safe_folder.write_folder(tmp_path / "thing", "test", {}, {"w": {f"{n}": torch.zeros(n) for n in sizes}})
         return sys.getallocatedblocks()

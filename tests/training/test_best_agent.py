@@ -109,7 +109,7 @@ def test_a_confirmed_candidate_replaces_an_unconfirmed_best():
     assert surpasses(evaluated, replace(evaluated, fitness=math.nan), None)
 
 
-def test_fresh_episodes_are_played_only_where_they_may_matter():
+def test_fresh_episodes_run_only_for_possible_improvements():
     best = a_best(fitness=100.0, standard_error=3.0)
     assert not may_surpass(a_member(fitness=103.0), best, None)
     assert may_surpass(a_member(fitness=103.1), best, None)
@@ -118,7 +118,7 @@ def test_fresh_episodes_are_played_only_where_they_may_matter():
     assert may_surpass(a_member(fitness=1.0), replace(best, standard_error=math.nan), None)
 
 
-def test_the_standard_error_counts_only_episodes_that_were_played_to_their_end():
+def test_the_standard_error_counts_complete_episodes_only():
     returns = np.array([[1.0, 2.0, 3.0, 99.0], [5.0, 0.0, 0.0, 0.0]])
     lost = np.array([[False, False, False, True], [False, True, True, True]])
     errors = Episodes(returns, np.ones((2, 4), np.int64), lost).standard_errors
@@ -143,7 +143,7 @@ def test_the_returned_population_the_summary_the_folder_and_the_metrics_name_the
     assert summary_facts(records.summary)["best fitness"][0].startswith(f"{best.fitness:.1f} ± ")
 
 
-def test_its_fitness_is_the_mean_of_fresh_episodes(unsteady):
+def test_fitness_of_the_best_agent_is_the_mean_of_fresh_episodes(unsteady):
     _, population, records = unsteady
     best = records.summary.best
     env = VecEnvAdapter(make_vect_envs("CartPole-v1", num_envs=CONFIRMATION_EPISODES, backend="sync"))
@@ -162,7 +162,7 @@ def test_a_resumed_run_finds_the_same_best_agent(tmp_path):
     assert torch.equal(weights(resumed.best), weights(whole.best))
 
 
-def test_without_a_run_the_best_is_the_fittest():
+def test_best_without_a_run_is_the_fittest_member():
     env = make_vect_envs("CartPole-v1", num_envs=2)
     population = PPO.population(2, env.single_observation_space, env.single_action_space, seed=1)
     for agent, fitness in zip(population, (3.0, 7.0), strict=True):
@@ -190,7 +190,7 @@ class EndlessWhenFresh(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, self.steps == 5 and not self.is_fresh, False, {}
 
 
-def test_an_interrupt_ends_the_fresh_episodes():
+def test_an_interrupt_stops_the_fresh_episodes():
     env, records = make_vect_envs(EndlessWhenFresh, num_envs=2), Records()
     spaces = env.single_observation_space, env.single_action_space
     population = PPO.population(2, *spaces, num_envs=2, learn_step=16, batch_size=8, seed=0)

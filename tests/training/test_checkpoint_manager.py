@@ -41,11 +41,11 @@ def refuse(text):
     raise AssertionError(text)
 
 
-def test_what_was_not_forged_is_read(original, tmp_path):
+def test_an_unchanged_checkpoint_is_read(original, tmp_path):
     assert newest_checkpoint(forged(original, tmp_path / "run", lambda run, documents: None), refuse) is not None
 
 
-def test_a_milestone_without_meaning_is_a_damage_like_any_other(original, tmp_path):
+def test_an_invalid_info_document_counts_as_damage(original, tmp_path):
     places = forged(original, tmp_path / "run", lambda run, documents: documents["milestone"].update(score=math.nan))
     warnings = []
     checkpoint = newest_checkpoint(places, warnings.append)
@@ -102,6 +102,6 @@ EACH_OTHER = [{**BIRTH, "uid": 0, "parent_uid": 1}, {**BIRTH, "uid": 1, "parent_
         (lambda run, documents: documents["milestone"].update(generation=7), r"generation=2; the checkpoint is of 7"),
     ],
 )
-def test_what_has_no_meaning_is_refused_by_name(original, tmp_path, change, said):
+def test_an_invalid_field_is_refused_by_name(original, tmp_path, change, said):
     with pytest.raises(CheckpointError, match=said):
         newest_checkpoint(forged(original, tmp_path / "run", change), refuse)

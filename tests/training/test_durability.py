@@ -35,7 +35,7 @@ class Disk:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="there is no /proc to tell what is synced")
-def test_records_and_configuration_are_on_the_disk_before_a_checkpoint_has_its_name(tmp_path, monkeypatch):
+def test_records_and_configuration_are_synced_before_a_checkpoint_is_renamed(tmp_path, monkeypatch):
     run = tmp_path / "runs" / "mine"
     with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=2)) as env:
         settings = {"learn_step": 32, "batch_size": 16, "net_config": SMALL, "num_envs": 2, "seed": 0}

@@ -68,7 +68,7 @@ class Tenfold(gymnasium.RewardWrapper):
         return 10.0 * float(reward)
 
 
-def test_scores_of_training_are_in_wrapped_rewards_and_fitness_is_not():
+def test_training_scores_use_wrapped_rewards_and_fitness_does_not():
     env = make_vect_envs(Fixed, 2, backend="sync", wrappers=[Tenfold], training_wrappers=Tenfold)
     population, fitness = train_on_policy(env, pop=population_of(env), max_steps=64, evo_steps=64, verbose=False)
     assert fitness == [50.0, 50.0]
@@ -111,7 +111,7 @@ def unlike():
 
 
 @pytest.mark.parametrize("eval_loop", range(1, 8))
-def test_members_of_equal_behaviour_are_equally_fit_in_unlike_envs(eval_loop):
+def test_equal_members_have_equal_fitness_in_distinct_envs(eval_loop):
     env, records = unlike(), Records()
     _, fitness = train_on_policy(
         env,
@@ -131,7 +131,7 @@ class Records(Reporter):
         self.members = record.members
 
 
-def test_a_single_agents_test_counts_whole_sets():
+def test_evaluation_rounds_up_to_whole_sets_of_envs():
     env = unlike()
     agent = population_of(env, 1)[0]
     heard = []
@@ -140,7 +140,7 @@ def test_a_single_agents_test_counts_whole_sets():
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_each_process_of_a_member_trains_in_its_own_instances(kind):
+def test_replicas_train_in_distinct_envs(kind):
     env_setup = SingleAgentEnvSetup(kind([partial(Fixed, float(pays)) for pays in range(4)]))
     for part, pays in ((0, (0.0, 1.0)), (1, (2.0, 3.0))):
         env = env_setup.make_training_env(1, 2, part)

@@ -22,7 +22,7 @@ def birth(uid, parent_uid, generation, *, survives=False, kind="none"):
     )
 
 
-def test_ancestry_is_the_line_of_births_and_dead_lines_are_forgotten():
+def test_ancestry_and_removal_of_extinct_lines():
     chronicle = Lineage()
     chronicle.add((birth(0, NO_PARENT, 0), birth(1, NO_PARENT, 0)), living=[0, 1])
     chronicle.add((birth(0, 0, 1, survives=True), birth(2, 0, 1)), living=[0, 2])  # 1 died childless
@@ -34,7 +34,7 @@ def test_ancestry_is_the_line_of_births_and_dead_lines_are_forgotten():
     assert set(chronicle._births) == {0, 2, 3, 4}
 
 
-def test_memory_of_births_stays_small_however_long_a_run_is():
+def test_lineage_stays_small_in_a_long_run():
     """Always two children of the first member: after a thousand generations one line of births is left."""
     chronicle = Lineage()
     chronicle.add((birth(0, NO_PARENT, 0), birth(1, NO_PARENT, 0)), living=[0, 1])

@@ -54,7 +54,7 @@ def trained(make, members):
     ],
     ids=["native", "gymnasium's own", "sync"],
 )
-def test_neighbours_change_no_bit(make, told):
+def test_per_member_results_do_not_depend_on_other_members(make, told):
     alone, backend = trained(make, 1)
     together, _ = trained(make, 3)
     assert backend == told

@@ -103,7 +103,7 @@ def test_the_same_seed_gives_the_same_run_and_another_one_does_not():
     assert digest(first) != digest(other)
 
 
-def test_every_member_does_the_same_steps_whatever_its_learn_step():
+def test_members_take_equal_steps_for_any_learn_step():
     env = make_vect_envs("CartPole-v1", num_envs=4)
     population = population_of(env)
     population[1].learn_step = 128
@@ -168,7 +168,7 @@ def test_the_target_stops_a_run_once_it_holds_on_fresh_episodes():
     assert memory.summary.reason == "budget spent"
 
 
-def test_a_run_folder_holds_what_a_person_looks_for(tmp_path):
+def test_files_of_a_run_folder(tmp_path):
     population, _, memory = run(
         run_dir=tmp_path / "run",
         save_elite=True,
@@ -189,7 +189,7 @@ def test_a_run_folder_holds_what_a_person_looks_for(tmp_path):
     assert sorted(p.name for p in tmp_path.glob("all-*")) == ["all-200", "all-400", "all-600"]
 
 
-def test_the_profile_covers_the_run_and_stands_in_the_metrics(tmp_path):
+def test_phase_times_sum_to_the_run_time_and_are_in_the_metrics(tmp_path):
     _, _, memory = run(run_dir=tmp_path / "run")
     summary = memory.summary
     assert set(summary.seconds_by_part) == {"env", "act", "learn", "evaluate", "evolve", "report"}
@@ -205,7 +205,7 @@ def test_the_profile_covers_the_run_and_stands_in_the_metrics(tmp_path):
     assert f"learn {shares['learn']}" in summary_facts(summary)["time"][0]
 
 
-def test_a_full_disk_costs_a_warning_and_not_the_run(tmp_path, monkeypatch):
+def test_a_full_disk_costs_a_warning(tmp_path, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
 
@@ -243,7 +243,7 @@ def test_an_env_that_returns_nan_is_named(where):
         train_on_policy(env, pop=population_of(env), max_steps=400, evo_steps=200, verbose=False)
 
 
-def test_a_member_whose_weights_break_is_replaced_logged_and_never_selected():
+def test_a_diverged_member_is_replaced_logged_and_never_selected():
     env = make_vect_envs("CartPole-v1", num_envs=4)
     population = population_of(env)
     with torch.no_grad():
@@ -257,7 +257,7 @@ def test_a_member_whose_weights_break_is_replaced_logged_and_never_selected():
     assert not any(b.parent_uid == 1 for b in memory.all_births)
 
 
-def test_all_members_broken_is_one_error():
+def test_divergence_of_all_members_is_one_error():
     env = make_vect_envs("CartPole-v1", num_envs=4)
     population = population_of(env, 2)
     for agent in population:
@@ -280,7 +280,7 @@ class Presses(Reporter):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_cleanly_with_the_state_saved(tmp_path, number):
+def test_ctrl_c_saves_the_run(tmp_path, number):
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     memory = Memory()
     population, fitness, _ = run(max_steps=100_000, run_dir=tmp_path / "run", reporters=[memory, Presses(number)])
@@ -292,7 +292,7 @@ def test_ctrl_c_ends_cleanly_with_the_state_saved(tmp_path, number):
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
 
 
-def test_it_is_said_if_there_is_nothing_yet_to_go_on_from(tmp_path):
+def test_resume_without_a_checkpoint_warns(tmp_path):
     first, again = Memory(), Memory()
     run(max_steps=100_000, run_dir=tmp_path / "run", reporters=[first, Presses(signal.SIGINT)])
     assert first.warnings == []
@@ -301,7 +301,7 @@ def test_it_is_said_if_there_is_nothing_yet_to_go_on_from(tmp_path):
     assert again.generations[0].generation == 1
 
 
-def test_another_number_of_envs_cannot_go_on_with_a_run(tmp_path):
+def test_resume_with_another_num_envs_is_refused(tmp_path):
     """Env steps are counted in steps of so many envs; the run would take what it has done for more or for less."""
     run(max_steps=400, run_dir=tmp_path / "run")
     before = (tmp_path / "run" / "metrics.csv").read_bytes()
@@ -326,7 +326,7 @@ def test_a_second_ctrl_c_stops_at_once():
         stubborn()
 
 
-def test_a_vector_env_of_the_users_own_is_shared_by_its_rows():
+def test_rows_of_a_custom_vector_env_are_divided_among_members():
     class Mine(gymnasium.vector.SyncVectorEnv):
         """Nothing tells how it was made."""
 
@@ -343,7 +343,7 @@ def test_a_vector_env_of_the_users_own_is_shared_by_its_rows():
 
 
 @pytest.mark.parametrize("backend", ["vector", "sync"])
-def test_members_are_tested_on_the_same_seeds_in_an_env_of_any_number_of_rows(backend):
+def test_members_are_evaluated_on_the_same_seeds_for_any_number_of_rows(backend):
     env, found = make_vect_envs("CartPole-v1", 4), []
     for rows in (None, 1, 5):
         population = population_of(env, num_envs=4)
@@ -355,7 +355,7 @@ def test_members_are_tested_on_the_same_seeds_in_an_env_of_any_number_of_rows(ba
     assert found[0] == found[1] == found[2]
 
 
-def test_rows_of_an_only_env_for_tests_must_be_divisible():
+def test_rows_of_a_given_eval_env_must_be_divisible():
     class Mine(gymnasium.vector.SyncVectorEnv):
         """Nothing tells how it was made."""
 
@@ -404,7 +404,7 @@ def test_an_env_that_is_no_vector_env_is_refused_with_the_call_that_makes_one():
         train_on_policy("CartPole-v1", pop=population)
 
 
-def test_a_generation_that_is_shorter_than_a_rollout_is_warned_of_once():
+def test_a_generation_shorter_than_a_rollout_warns_once():
     env = make_vect_envs("CartPole-v1", num_envs=4)
     population = population_of(env, hp_config=None)
     population[1].learn_step = 256
@@ -418,7 +418,7 @@ def test_a_generation_that_is_shorter_than_a_rollout_is_warned_of_once():
     assert memory.warnings == []
 
 
-def test_to_say_where_the_elite_is_saved_is_to_ask_for_it(tmp_path):
+def test_elite_path_implies_save_elite(tmp_path):
     population, _, _ = run(max_steps=200, elite_path=tmp_path / "elite")
     assert torch.equal(flat(PPO.load(tmp_path / "elite")), flat(population.best))
 
@@ -431,7 +431,7 @@ def test_one_agent_is_a_population_of_one():
     assert agent.fitness == fitness
 
 
-def test_names_of_agilerls_older_releases_mean_the_same_and_a_key_is_sent_elsewhere():
+def test_older_argument_names_of_agilerl():
     class Settings(Memory):
         def start(self, run):
             self.settings = dict(run.settings)
@@ -445,7 +445,7 @@ def test_names_of_agilerls_older_releases_mean_the_same_and_a_key_is_sent_elsewh
     assert "secret" not in str(found.value)
 
 
-def test_agilerls_call_works_as_it_stands():
+def test_agilerls_call():
     env = make_vect_envs("CartPole-v1", num_envs=2)
     agents = list(population_of(env, 2))
     population, fitness = train_on_policy(
@@ -488,7 +488,7 @@ def test_agilerls_call_works_as_it_stands():
 
 
 @pytest.mark.parametrize("where", ["reward", "observation"])
-def test_an_env_that_is_wrong_from_the_first_steps_on_is_refused_before_training(where):
+def test_an_env_that_breaks_its_contract_is_refused_before_training(where):
     env = make_vect_envs(make_env=lambda: Broken(where, after=3), num_envs=4, backend="sync")
     with pytest.raises(ConfigurationError, match=f"^env .* cannot be trained in: step.. returned .*{where}.* nan.*"):
         train_on_policy(env, pop=population_of(env), max_steps=400, evo_steps=200, verbose=False)

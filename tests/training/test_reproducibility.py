@@ -41,7 +41,7 @@ def digest(cwd, *arguments, hash_seed="0"):
     return done.stdout.split()[-1]
 
 
-def test_another_process_folder_hash_seed_and_backend_give_the_same_bits(tmp_path):
+def test_results_do_not_depend_on_process_folder_hash_seed_or_backend(tmp_path):
     """More ways to run the same, and other seeds, are in tests/faults/test_same_bits.py."""
     (tmp_path / "elsewhere").mkdir()
     first = digest(tmp_path, "1", "sync")

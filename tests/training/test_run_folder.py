@@ -49,7 +49,7 @@ def earlier(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "earlier")
 
 
-def test_the_same_script_twice_is_refused_and_says_what_to_do(earlier):
+def test_a_second_run_in_the_same_folder_is_refused(earlier):
     before = contents(earlier)
     with pytest.raises(ConfigurationError, match=r"holds an earlier run \(.*\); .* resume= .* or overwrite=True"):
         script(run_dir=earlier)
@@ -57,7 +57,7 @@ def test_the_same_script_twice_is_refused_and_says_what_to_do(earlier):
 
 
 @pytest.mark.parametrize("trace", TRACES)
-def test_any_trace_of_a_run_counts(earlier, trace):
+def test_any_file_of_a_run_marks_its_folder(earlier, trace):
     for name in TRACES:
         if name != trace:
             shutil.rmtree(earlier / name) if (earlier / name).is_dir() else (earlier / name).unlink(missing_ok=True)
@@ -66,14 +66,14 @@ def test_any_trace_of_a_run_counts(earlier, trace):
     assert (earlier / trace).exists()
 
 
-def test_an_empty_folder_and_files_of_others_are_no_trace(tmp_path):
+def test_empty_folders_and_other_files_are_allowed(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "notes.txt").write_text("mine")
     script(run_dir=tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_overwriting_removes_the_files_of_the_run_and_no_others(earlier):
+def test_overwrite_removes_only_files_of_the_run(earlier):
     (earlier / "notes.txt").write_text("mine")
     (earlier / "checkpoints" / "notes.txt").write_text("mine")
     (earlier / "checkpoints" / "gen-000777").mkdir()
@@ -83,7 +83,7 @@ def test_overwriting_removes_the_files_of_the_run_and_no_others(earlier):
     assert left == ["checkpoints/gen-000777/notes.txt", "checkpoints/notes.txt", "notes.txt"]
 
 
-def test_a_run_that_is_overwritten_is_the_run_in_an_empty_folder(earlier, finished):
+def test_an_overwriting_run_equals_one_in_an_empty_folder(earlier, finished):
     script(run_dir=earlier, overwrite=True)
     again, once = contents(earlier), contents(finished)
     assert once.keys() - again.keys() <= {Path("evolution.png"), Path("config.yaml")}  # which this script draws not
@@ -92,7 +92,7 @@ def test_a_run_that_is_overwritten_is_the_run_in_an_empty_folder(earlier, finish
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_what_no_run_has_written_is_not_overwritten(tmp_path, name):
+def test_files_that_no_run_has_written_are_not_overwritten(tmp_path, name):
     place = tmp_path / name
     if "." in name:
         place.write_text("mine\n")
@@ -144,13 +144,13 @@ def test_a_link_is_refused_before_a_run_is_resumed(earlier, name):
     assert (earlier / name).is_symlink()
 
 
-def test_a_run_that_is_still_going_on_is_said_first(earlier):
+def test_an_active_run_is_reported_first(earlier):
     with RunLock(earlier), pytest.raises(ConfigurationError, match="in use by another run"):
         check_unused(earlier, overwrite=True)
 
 
 @pytest.mark.parametrize("emptied", [False, True])
-def test_a_run_whose_checkpoints_were_moved_away_is_not_begun_again(earlier, emptied):
+def test_resume_is_refused_if_the_checkpoints_were_moved(earlier, emptied):
     """To begin again would replace its records."""
     shutil.move(earlier / "checkpoints", earlier.parent / "moved")
     if emptied:
@@ -164,7 +164,7 @@ def test_a_run_whose_checkpoints_were_moved_away_is_not_begun_again(earlier, emp
     assert len({line.split(",")[0] for line in (earlier / "metrics.csv").read_text().splitlines()[1:]}) == 3
 
 
-def test_an_overwritten_run_that_has_no_checkpoint_yet_begins_again(earlier):
+def test_an_overwriting_run_without_a_checkpoint_can_be_resumed(earlier):
     prepare_folder(earlier, overwrite=True)
     _, fitness = script(resume=earlier)
     assert len(fitness) == 2
@@ -177,7 +177,7 @@ def test_resume_and_overwrite_contradict_each_other(earlier):
     assert contents(earlier) == before
 
 
-def test_a_run_that_does_not_begin_leaves_no_folder(tmp_path):
+def test_a_refused_run_leaves_no_folder(tmp_path):
     with pytest.raises(ConfigurationError):
         script(run_dir=tmp_path / "runs" / "new", fitness="rating")
     assert not (tmp_path / "runs" / "new").exists()
@@ -226,7 +226,7 @@ def file(tmp_path, monkeypatch):
     return "tiny.yaml"
 
 
-def test_the_command_refuses_whatever_trace_is_left(file, tmp_path, capsys):
+def test_the_command_refuses_a_folder_with_any_file_of_a_run(file, tmp_path, capsys):
     assert main(["train", file]) == 0
     folder = tmp_path / "runs" / "mine"
     for name in ("metrics.csv", "config.yaml", "lineage.jsonl"):
@@ -255,7 +255,7 @@ def test_the_users_own_file_is_never_overwritten(tmp_path, monkeypatch, capsys, 
 
 
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/../../x", "."])
-def test_a_name_that_leads_out_of_the_folder_of_runs_is_refused(file, tmp_path, capsys, name):
+def test_a_run_name_outside_of_run_dir_is_refused(file, tmp_path, capsys, name):
     assert main(["train", file, "--run.name", name]) == 2
     assert f"run.name='{name}' leads out of run.dir" in capsys.readouterr().err
     assert os.listdir(tmp_path) == [file]
@@ -270,7 +270,7 @@ def test_a_missing_package_leaves_no_folder(file, tmp_path, capsys, monkeypatch,
     assert os.listdir(tmp_path) == [file]
 
 
-def test_the_configuration_of_a_run_says_where_it_comes_from(file, tmp_path):
+def test_the_configuration_records_its_provenance(file, tmp_path):
     assert main(["train", file]) == 0
     head = [line for line in (tmp_path / "runs/mine/config.yaml").read_text().splitlines() if line.startswith("#")]
     assert head[0] == "# agilerl-like train config.yaml --run.name ANOTHER repeats this run"

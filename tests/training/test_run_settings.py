@@ -87,14 +87,14 @@ def test_the_same_script_resumes_its_run(run):
         ({"recurrent": True}, "algorithm.recurrent=True is False in this run"),
     ],
 )
-def test_what_a_script_has_changed_is_refused_with_both_values(run, change, said):
+def test_changed_settings_are_refused_with_both_values(run, change, said):
     before = (run / "metrics.csv").read_bytes()
     with pytest.raises(ConfigurationError, match=f"mine: .*{said}.*allowed are those that it was started with"):
         again(run, **change)
     assert (run / "metrics.csv").read_bytes() == before
 
 
-def test_the_arguments_of_an_environment_count_and_so_do_its_wrappers(tmp_path):
+def test_env_arguments_and_wrappers_are_compared(tmp_path):
     def made(**kwargs):
         return lambda: make_vect_envs("CartPole-v1", num_envs=2, backend="sync", **kwargs)
 
@@ -108,7 +108,7 @@ def test_the_arguments_of_an_environment_count_and_so_do_its_wrappers(tmp_path):
             again(tmp_path / "run", make=made(**change))
 
 
-def test_a_seed_that_nobody_chose_is_none_to_contradict(tmp_path):
+def test_a_drawn_seed_is_not_compared(tmp_path):
     script(tmp_path / "run", seed=None)
     for settings in ({"seed": None}, {"seed": None, "lr": 1e-4}):
         again(tmp_path / "run", **settings)
@@ -118,7 +118,7 @@ def test_a_seed_that_nobody_chose_is_none_to_contradict(tmp_path):
         again(tmp_path / "run", seed=None, lr=5e-4)
 
 
-def test_a_population_that_was_trained_says_nothing_of_how_a_run_was_begun(run):
+def test_settings_of_a_trained_population_are_not_compared(run):
     population = Population.load(run)
     assert population[0].steps[-1] == 64
     with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=2, backend="sync")) as envs:
@@ -196,7 +196,7 @@ def test_the_run_of_a_script_opens_with_the_commands(run, capsys):
     assert "training.eval_steps=30 is 20 in this run" in capsys.readouterr().err
 
 
-def test_drawn_hyperparameters_are_drawn_again(tmp_path):
+def test_sampled_hyperparameters_are_described_as_sampled(tmp_path):
     def founders(folder):
         return [json.loads(line)["hyperparameters"] for line in (folder / "lineage.jsonl").read_text().splitlines()[:3]]
 
@@ -211,7 +211,7 @@ def test_drawn_hyperparameters_are_drawn_again(tmp_path):
     assert founders(tmp_path / "again") == founders(tmp_path / "mine")
 
 
-def test_an_environment_that_cannot_be_written_is_missing_by_name(tmp_path, capsys):
+def test_an_env_that_cannot_be_described_is_left_out(tmp_path, capsys):
     script(tmp_path / "run", make=lambda: make_vect_envs(lambda: gymnasium.make("CartPole-v1"), num_envs=2))
     assert main(["eval", str(tmp_path / "run")]) == 2
     assert "env is missing: " in (said := capsys.readouterr().err)
@@ -242,7 +242,7 @@ def test_checkpoints_and_run_folders_load_as_populations_and_agents(run):
     assert same(last[0].network, best.network)
 
 
-def test_a_team_is_described_too(tmp_path):
+def test_the_configuration_of_a_multi_agent_run(tmp_path):
     from_file = tmp_path / "run"
     with contextlib.closing(make_multi_agent_vect_envs("mpe2.simple_speaker_listener_v4", num_envs=2)) as env:
         spaces = env.single_observation_spaces, env.single_action_spaces
@@ -286,7 +286,7 @@ class OwnTournament(TournamentSelection):
     """A selection strategy that only a script can name."""
 
 
-def test_another_selection_than_the_one_of_before_is_warned_of(tmp_path, capsys):
+def test_resume_with_another_selection_warns(tmp_path, capsys):
     own = {"selection_strategy": OwnTournament(2)}
     script(tmp_path / "mine", options=own)
     again(tmp_path / "mine", options=own)
@@ -295,7 +295,7 @@ def test_another_selection_than_the_one_of_before_is_warned_of(tmp_path, capsys)
     assert "selection=TournamentSelection: this run was started with OwnTournament; it" in capsys.readouterr().out
 
 
-def test_checkpoint_without_a_place_saves_where_agilerl_does(tmp_path, monkeypatch):
+def test_checkpoint_without_a_path_saves_as_agilerl_does(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     script()
     names = sorted(path.name for path in tmp_path.iterdir())

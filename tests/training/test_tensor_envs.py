@@ -85,7 +85,7 @@ WORLDS = {
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS.keys())
-def test_nothing_is_asked_of_tensors_while_they_are_stepped(world):
+def test_stepping_tensor_envs_does_not_synchronize(world):
     collector = collector_of(Beads(MEMBERS * ENVS, **world))
     collector.collect(1)  # the first one puts cohorts together
     with Asked() as asked, Crossed() as crossed:
@@ -99,7 +99,7 @@ def test_nothing_is_asked_of_tensors_while_they_are_stepped(world):
 
 
 @pytest.mark.parametrize("continuous", [False, True])
-def test_numpy_costs_one_exchange_with_the_device_a_step(continuous):
+def test_numpy_envs_cost_one_transfer_a_step(continuous):
     """On an accelerator that is one copy of the actions to the host, and one of the observations to the device."""
     env = Beads(MEMBERS * ENVS, np, mode=AutoresetMode.NEXT_STEP, continuous=continuous)
     collector = collector_of(env)
@@ -147,7 +147,7 @@ def test_last_observations_are_those_of_the_episodes_that_were_cut():
     assert torch.equal(last.observations[:, 0], starts.reshape(-1))
 
 
-def test_without_final_obs_the_observation_before_stands_in_and_one_warning_says_so():
+def test_a_missing_final_obs_is_replaced_with_one_warning():
     env = VecEnvAdapter(Beads(3, final=False, continuous=True))
     env.reset(0)
     for _ in range(11):
@@ -160,7 +160,7 @@ def test_without_final_obs_the_observation_before_stands_in_and_one_warning_says
     env.check()  # no second one, which would be an error here
 
 
-def test_only_rows_whose_last_observation_is_known_have_it():
+def test_final_obs_of_some_rows_only():
     class Forgetful(Beads):
         def info(self, **more):
             known = self.rows > 0
@@ -194,7 +194,7 @@ def train(xp, steps, **world):
 
 
 @pytest.mark.parametrize("continuous", [False, True])
-def test_a_world_of_tensors_is_solved(continuous):
+def test_a_tensor_env_is_solved(continuous):
     """The only way to be paid 1 a step is to go to 0, so from each place the bead must be pushed there."""
     population, _ = train(torch, 1600, continuous=continuous)
     x = np.array([-0.75, -0.5, -0.25, 0.25, 0.5, 0.75], np.float32)
@@ -206,7 +206,7 @@ def test_a_world_of_tensors_is_solved(continuous):
     assert (push * np.sign(x) < -0.5).all()
 
 
-def test_a_run_of_tensors_is_the_run_of_numpy():
+def test_a_run_with_tensor_envs_equals_one_with_numpy_envs():
     (ours, fitness), (theirs, same) = (train(xp, 400, masks=True) for xp in (torch, np))
     assert fitness == same
     weights = [torch.cat([p.detach().reshape(-1) for p in pop.best.network.parameters()]) for pop in (ours, theirs)]
@@ -214,7 +214,7 @@ def test_a_run_of_tensors_is_the_run_of_numpy():
 
 
 @pytest.mark.parametrize("world", [{}, {"mode": AutoresetMode.NEXT_STEP, "masks": True}], ids=["same step", "next"])
-def test_evaluation_looks_at_tensors_now_and_then(world):
+def test_evaluation_checks_tensors_periodically(world):
     """All beads are cut after 12 steps or fall before, so one look after 16 steps is the only one."""
     population = population_of(Beads(1, **world))
     population.run_episodes(VecEnvAdapter(Beads(6, **world)), [1, 2, 3])
@@ -227,7 +227,7 @@ def test_evaluation_looks_at_tensors_now_and_then(world):
     assert ours.lengths.max() <= 12
 
 
-def test_a_tensor_that_is_not_finite_is_found_at_the_next_look():
+def test_a_nan_tensor_is_found_at_the_next_check():
     class Spoiling(Beads):
         def step(self, actions):
             observation, reward, *rest = super().step(actions)
@@ -238,7 +238,7 @@ def test_a_tensor_that_is_not_finite_is_found_at_the_next_look():
         population.run_episodes(VecEnvAdapter(Spoiling(6)), [1, 2, 3])
 
 
-def test_an_env_that_cannot_be_made_twice_is_for_training_and_for_tests():
+def test_an_env_that_cannot_be_copied_serves_training_and_evaluation():
     class Sole(Beads):
         resets = 0
 
@@ -260,7 +260,7 @@ def test_an_env_that_cannot_be_made_twice_is_for_training_and_for_tests():
     assert torch.equal(*weights)
 
 
-def test_numbers_that_are_not_finite_are_found_when_members_learn():
+def test_nan_is_found_at_the_update():
     class Broken(Beads):
         def step(self, actions):
             obs, reward, *rest = super().step(actions)
@@ -273,7 +273,7 @@ def test_numbers_that_are_not_finite_are_found_when_members_learn():
         collector.learn()
 
 
-def test_a_mask_of_tensors_that_leaves_no_choice_names_the_env():
+def test_an_empty_tensor_mask_names_the_env():
     class Stuck(Beads):
         def info(self, **more):
             mask = torch.ones(self.num_envs, 3, dtype=torch.bool)
