@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DONE = (
     "agilerl_like/*.py",
+    "agilerl_like/agilerl/**/*.py",
     "agilerl_like/cli/*.py",
     "agilerl_like/config/*.py",
     "agilerl_like/distributed/*.py",
@@ -18,9 +19,12 @@ DONE = (
     "agilerl_like/modules/*.py",
     "agilerl_like/reporting/*.py",
     "agilerl_like/storage/*.py",
+    "agilerl_like/training/*.py",
+    "benchmarks/**/*.py",
     "configs/**/*.yaml",
     "tests/agilerl/**/*.py",
     "tests/distributed/*.py",
+    "tests/envs/*.py",
     "tests/golden/*.py",
     "tests/hpo/*.py",
     "tests/modules/*.py",
