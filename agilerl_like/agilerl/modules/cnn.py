@@ -53,6 +53,6 @@ class EvolvableCNN(modules.EvolvableCNN):
         super().__init__(spec, tuple(input_shape), num_outputs)
         begin(self, device, random_seed)
 
-    def rebuilt(self, spec: Any) -> Any:
+    def rebuild(self, spec: Any) -> Any:
         """A module of this package's own, built from another spec."""
         return modules.EvolvableCNN(spec, self.inputs, self.num_outputs)

@@ -72,7 +72,7 @@ class EvolvableMLP(modules.EvolvableMLP):
         """The activation of hidden layers."""
         return self.spec.activation
 
-    def rebuilt(self, spec: Any) -> Any:
+    def rebuild(self, spec: Any) -> Any:
         """A module of this package's own, built from another spec."""
         return modules.EvolvableMLP(spec, self.inputs, self.num_outputs)
 

@@ -49,6 +49,6 @@ class EvolvableResNet(modules.EvolvableResNet):
         super().__init__(spec, tuple(input_shape), num_outputs)
         begin(self, device, random_seed)
 
-    def rebuilt(self, spec: Any) -> Any:
+    def rebuild(self, spec: Any) -> Any:
         """A module of this package's own, built from another spec."""
         return modules.EvolvableResNet(spec, self.inputs, self.num_outputs)

@@ -44,6 +44,6 @@ class EvolvableSimBa(modules.EvolvableSimBa):
         super().__init__(spec, num_inputs, num_outputs)
         begin(self, device, random_seed)
 
-    def rebuilt(self, spec: Any) -> Any:
+    def rebuild(self, spec: Any) -> Any:
         """A module of this package's own, built from another spec."""
         return modules.EvolvableSimBa(spec, self.inputs, self.num_outputs)
