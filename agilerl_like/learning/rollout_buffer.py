@@ -225,7 +225,7 @@ class SparseFinalObs:
             self._at[place].append((np.stack([member, env + columns.start]), successors))
 
     def after(self, places: np.ndarray, members: list[int], truncated: Tensor) -> FinalObservations:
-        """Return those of some members at some places; `truncated` `[T, P, E]` is 1 where a time limit ended an episode."""
+        """Return those of some members at some places, where `truncated` `[T, P, E]` is True."""
         found = [(time, *entry) for time, place in enumerate(places) for entry in self._at[place]]
         if not found:
             return FinalObservations.none(self._empty)
@@ -258,7 +258,7 @@ class DenseFinalObs:
         here.copy_(self._encode(transition.next_obs).view(here.shape))
 
     def after(self, places: np.ndarray, members: list[int], truncated: Tensor) -> FinalObservations:
-        """Return those of some members at some places; `truncated` `[T, P, E]` is 1 where a time limit ended an episode."""
+        """Return those of some members at some places, where `truncated` `[T, P, E]` is True."""
         if self._ring is None:
             return FinalObservations.none(self._observations)
         time, member, env = truncated.nonzero().unbind(1)
@@ -267,7 +267,7 @@ class DenseFinalObs:
 
 
 def _check_finite(rollout: Rollout, encoding: ObservationEncoder, describe_row: Callable[[int, int], str]) -> None:
-    """Raise EnvStepError unless everything is finite; one sum per field decides, and only then is the place searched."""
+    """Raise EnvStepError unless everything is finite; one sum per field decides, before the place is searched."""
     last = rollout.final_observations
     fields = {
         "observation": encoding.float_columns(rollout.observations),

@@ -1,6 +1,6 @@
-"""Actor and critic as an algorithm needs them: an encoder, perhaps a memory, and a head each, of one architecture.
+"""Actor and critic: an encoder, an optional recurrent module and a head each, of one architecture.
 
-With `share_encoders` they also have the same encoder and the same memory.
+With `share_encoders` they use one encoder and one recurrent module.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from agilerl_like.networks.recurrent_state import (
 )
 
 ACTOR, CRITIC = 0, -1
-"""Which of a course's states is whose; where they share their encoder, both are the same."""
+"""Indices of the actor's and the critic's hidden state; with shared encoders both select the same one."""
 
 OBSERVATION_CLIP = 10.0
-"""Standard deviations beyond which a network sees no difference. Values are not clipped: rare large returns count."""
+"""Standard deviations at which normalised observations are clipped; values are not, because rare large returns count."""
 MOST_WORK, FEWEST = 2**32, 32
-"""Multiplications that evaluating the states takes on which a mutation is measured, and how many states are evaluated
-whatever they cost. 2**32 take about a fifth of a second of one core."""
+"""Multiplications allowed for evaluating the states on which a mutation is measured, and the fewest states evaluated at
+any cost. 2**32 take about a fifth of a second on one core."""
 VANISHING_GAIN = 0.01
 """Gain of a policy's last layer: a new policy is near uniform (Andrychowicz et al. 2021)."""
 
@@ -55,7 +55,7 @@ def _head(spec: MLPSpec | EmptySpec, inputs: int, num_outputs: int) -> Head:
 
 
 class Network(nn.Module):
-    """An encoder, a memory and a head: `[…, observation] -> […, outputs]`."""
+    """An encoder, a recurrent module and a head: `[…, observation] -> […, outputs]`."""
 
     def __init__(self, encoder: EvolvableModule, memory: RecurrentModule, head: Head) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Network(nn.Module):
         return self.head(self.recurrent_output(x, sequence_info, which))
 
     def recurrent_output(self, x: Tensor, sequence_info: SequenceInfo, which: int) -> Tensor:
-        """What the head reads; of the course's states, `which` one is this network's."""
+        """Return the input of the head; `which` selects this network's hidden state."""
         return apply_recurrent(self.memory, self.encoder(x), sequence_info, which)
 
 
@@ -80,15 +80,15 @@ class Actor(Network):
 
     @property
     def squash_output(self) -> bool:
-        """Whether a loop by hand has still to scale what `get_action` gives, as in AgileRL: never here."""
+        """Whether a hand-written loop must scale the actions of `get_action`, as in AgileRL: never here."""
         return False
 
 
 class ActorCritic(CompositeModule[NetworkSpec]):
-    """Everything of a member that is learned or counted, but for the optimizer's moments.
+    """A member's networks and normalisers: all of its state but the optimizer's moments.
 
-    Observations are rows `[…, D]` (see `envs.spaces.ObservationEncoder`), normalised by the caller, once. Where they
-    follow each other in time, a `SequenceInfo` says how; a network without memory does not ask.
+    Observations are rows `[…, D]` (see `envs.spaces.ObservationEncoder`), normalised once by the caller. For recurrent
+    networks `SequenceInfo` arranges them in sequences; other networks ignore it.
     """
 
     def __init__(
@@ -122,10 +122,10 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         self.critic = Network(encoder, memory, _head(spec.value_head(), memory.num_outputs, 1))
 
     def rebuild(self, spec: NetworkSpec) -> ActorCritic:
-        """A network of the same ends built from another spec, for whoever gives its parameters a place of their own.
+        """Return a network with the same inputs and outputs, built from another spec.
 
-        A part that stays as it is comes with this one's parameters, for to build one takes several times as long as to
-        copy it; the weights of the others are not drawn.
+        Unchanged parts alias this network's parameters, because building a part takes several times as long as copying
+        it; the caller must give them storage of their own. The weights of the other parts are not initialised.
         """
         given, instead = isinstance(spec.encoder, CustomSpec), dict[nn.Module, nn.Module]()
         with nullcontext() if given else skip_init():  # a module of the user's may count on those it is built with
@@ -136,9 +136,9 @@ class ActorCritic(CompositeModule[NetworkSpec]):
                     instead[encoder] = cast(Any, type(encoder))(spec.encoder, encoder.inputs, latent)
                 if memory not in instead and (memory.spec, memory.inputs) != (spec.memory, latent):
                     instead[memory] = make_recurrent(spec.memory, latent)
-                said = cast(RecurrentModule, instead.get(memory, memory)).num_outputs
-                if (head.spec, head.inputs) != (head_spec, said):
-                    instead[head] = _head(head_spec, said, head.num_outputs)
+                features = cast(RecurrentModule, instead.get(memory, memory)).num_outputs
+                if (head.spec, head.inputs) != (head_spec, features):
+                    instead[head] = _head(head_spec, features, head.num_outputs)
         like = next(self.parameters())
         for part in instead.values():
             part.train(self.training)
@@ -149,12 +149,12 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         return network
 
     def stack_key(self) -> Hashable:
-        """What must be equal for members to be computed together, as far as members of a population can differ."""
+        """Return what must be equal for members to share a stack."""
         norms = type(self.observation_norm), type(self.value_norm)
         return self.spec.stack_key(), self.share_encoders, norms, getattr(self.actor.distribution, "squash", False)
 
     def check_learned(self) -> None:
-        """Raise ConfigurationError if `requires_grad` was changed: what is learned was decided when this was built."""
+        """Raise ConfigurationError if `requires_grad` was changed after construction, which has no effect."""
         parameters = dict(self.named_parameters())
         customs = {name: one for name, one in self.named_modules() if isinstance(one, EvolvableCustom)}
         frozen_parameters = {name for name, parameter in parameters.items() if not parameter.requires_grad}
@@ -168,23 +168,23 @@ class ActorCritic(CompositeModule[NetworkSpec]):
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """Shape `(M, K, H)` of what is remembered of an episode: by M memories, in K vectors of H units."""
+        """Shape `(M, K, H)` of the hidden state: M recurrent modules with K vectors of H units each."""
         vectors, units = self.actor.memory.state_shape
         return 1 if self.share_encoders else 2, vectors, units
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether anything is remembered."""
+        """Whether there are recurrent layers."""
         return not isinstance(self.actor.memory, IdentityModule)
 
     @property
     def dtype(self) -> torch.dtype:
-        """How precisely weights are stored; distributions and losses are computed as precisely."""
-        head = self.critic.head  # which is asked in every step, and quick to answer
+        """Dtype of the weights, in which distributions and losses are computed too."""
+        head = self.critic.head  # faster than iterating over parameters, and read in every step
         return head.dtype if isinstance(head, EvolvableMLP) else next(self.parameters()).dtype
 
     def reset_(self, generator: torch.Generator, *, output_gain: float = VANISHING_GAIN) -> None:
-        """Draw initial weights from one stream; `output_gain` is that of the policy's last layer, if it vanishes."""
+        """Initialise the weights from one generator; `output_gain` is that of the policy's last layer."""
         for branch in (self.actor,) if self.share_encoders else (self.actor, self.critic):
             branch.encoder.reset_(generator, output_gain=2**0.5)
             branch.memory.reset_(generator, output_gain=1.0)
@@ -193,43 +193,43 @@ class ActorCritic(CompositeModule[NetworkSpec]):
                 branch.head.reset_(generator, output_gain=output_gain if vanishes else 1.0)
         self.critic.head.reset_(generator, output_gain=1.0)
 
-    # -- acting and judging
+    # -- acting and evaluating
 
     def evaluate(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> tuple[Tensor, Tensor]:
-        """The policy's outputs `[…, num_outputs]` and the normalised value `[…]` of normalised observations."""
+        """Return the policy's outputs `[…, num_outputs]` and the normalised value `[…]` of normalised observations."""
         if self.share_encoders:
-            said = self.actor.recurrent_output(x, sequence_info, ACTOR)
-            outputs, values = self.actor.head(said), self.critic.head(said)
+            recurrent = self.actor.recurrent_output(x, sequence_info, ACTOR)
+            outputs, values = self.actor.head(recurrent), self.critic.head(recurrent)
         else:
             outputs, values = self.actor(x, sequence_info, ACTOR), self.critic(x, sequence_info, CRITIC)
         return outputs.to(self.dtype), values.to(self.dtype).squeeze(-1)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The policy's outputs `[…, num_outputs]` for what is seen now, and what is remembered then `[…, M, K, H]`."""
+        """Return the policy's outputs `[…, num_outputs]` for one step, and the next hidden state `[…, M, K, H]`."""
         if not self.is_recurrent:
             return self.actor.head(self.actor.encoder(x)).to(self.dtype), state
-        said, after = self.actor.memory.step(self.actor.encoder(x), state[..., ACTOR, :, :])
+        recurrent, after = self.actor.memory.step(self.actor.encoder(x), state[..., ACTOR, :, :])
         after = after.unsqueeze(-3)
         if not self.share_encoders:
             of_critic = self.critic.memory.step(self.critic.encoder(x), state[..., CRITIC, :, :])[1]
             after = torch.cat([after, of_critic.unsqueeze(-3)], -3)
-        return self.actor.head(said).to(self.dtype), after.to(state.dtype)
+        return self.actor.head(recurrent).to(self.dtype), after.to(state.dtype)
 
     def value(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> Tensor:
-        """The value `[…]` of normalised observations, in the environment's own units of reward."""
+        """Return the value `[…]` of normalised observations, in the environment's units of reward."""
         return self.value_norm.invert(self.critic(x, sequence_info, CRITIC).to(self.dtype)).squeeze(-1)
 
     def evaluate_actions(
         self, x: Tensor, sequence_info: SequenceInfo, raw: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probability and entropy of raw actions, and the normalised value, all `[P, B]`."""
+        """Return log-probability and entropy of raw actions, and the normalised value, all `[P, B]`."""
         outputs, values = self.evaluate(x, sequence_info)
         return *self.actor.distribution.evaluate(outputs, raw, mask), values
 
     def some_of(self, observations: Tensor) -> Tensor:
-        """As many observations, or sequences of them, as are evaluated in `MOST_WORK` multiplications, spread evenly.
+        """Return evenly spaced observations, or sequences, whose evaluation takes at most `MOST_WORK` multiplications.
 
-        At least `FEWEST` observations, where there are so many.
+        At least `FEWEST` observations are returned, if there are so many.
         """
         networks = 1 if self.share_encoders else 2
         inputs, outputs = self.actor.encoder.inputs, self.actor.distribution.num_outputs
@@ -298,9 +298,9 @@ class ActorCritic(CompositeModule[NetworkSpec]):
     def transfer_state(
         self, state: Tensor, old: LSTMSpec | EmptySpec, new: LSTMSpec | EmptySpec, maps: UnitMaps
     ) -> Tensor:
-        """What running episodes remember `[…, M, K, H]`, after a mutation of the memories.
+        """Return the hidden states `[…, M, K, H]` of running episodes after a mutation of the recurrent modules.
 
-        `maps` say which of the parent's units each of the child's was.
+        `maps` give, for each unit of the offspring, the parent's unit.
         """
         if isinstance(old, EmptySpec) or isinstance(new, EmptySpec):
             return state
@@ -309,7 +309,7 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         return torch.stack([transfer_state(one, old, new, maps_of(owner, maps)) for owner, one in pairs], -3)
 
     def sequence_info_of(self, x: Tensor) -> SequenceInfo:
-        """How observations `[n, D]`, or sequences `[S, L, D]` of which each begins an episode, follow each other."""
+        """Return the arrangement of observations `[n, D]`, or of sequences `[S, L, D]` that each begin an episode."""
         if not self.is_recurrent:
             return NO_SEQUENCE
         return SequenceInfo.beginning(x if x.dim() == 3 else x.unsqueeze(1), self.state_shape, self.dtype)
