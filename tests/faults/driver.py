@@ -82,7 +82,7 @@ def arm(fault):
 
 
 def announced(act):
-    """What tells when it is done."""
+    """Print the time when the action is done."""
 
     def announce():
         os.write(2, f"\nfault at {time.time()}\n".encode())

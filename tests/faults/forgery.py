@@ -1,4 +1,4 @@
-"""Stored folders that somebody has tampered with, and what it may cost to find out."""
+"""Stored folders that were tampered with, and the cost of refusing them."""
 
 import contextlib
 import hashlib
@@ -79,7 +79,7 @@ class Carrier(NamedTuple):
 
 
 def assert_refused(carrier):
-    """Assert that it is refused by one error that is no novel, quickly, in little memory; return what it says."""
+    """Assert that it is refused by one short error, quickly, with little memory; return the message."""
     forget_peak()
     before, start, worked = peak(), time.perf_counter(), time.process_time()
     with pytest.raises(CheckpointError) as refused:

@@ -50,7 +50,7 @@ class Defect:
 
 
 def wrong(path, values, *allowed):
-    """A value that the field at a path cannot have; one of `allowed` is in what is said."""
+    """A value that the field at a path cannot have; the message contains one of `allowed`."""
     return values.map(lambda value: Defect(path, value, "|".join(allowed), f"{path}={value!r}"))
 
 

@@ -119,7 +119,7 @@ EVENTS = (mutates, is_copied, evolves, is_loaded, is_set)
 
 
 def assert_recorded_and_legal(agent):
-    """What is told, saved and inherited is one and the same, within its bounds, and what the maths would read."""
+    """Reported, saved and inherited values are equal, within bounds, and those of the next update."""
     agent.check()
     (saved, _), inherited = agent.to_documents(), agent.genome.hyperparameters
     for name, value in agent.hyperparameters.items():
@@ -217,7 +217,7 @@ COUPLED = [
 @pytest.mark.parametrize("ranges", COUPLED)
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_every_legal_pair_is_reachable_from_every_other(ranges, num_envs):
-    """A minibatch and its rollout, of which a mutation moves one or both before they are mended."""
+    """A minibatch and its rollout, of which a mutation changes one or both before they are repaired."""
     agent = PPO(
         SEEN,
         TWO,

@@ -1,4 +1,4 @@
-"""R14: whatever is trained, judged, bred, saved, lost and loaded, in whatever order, is what it would have been.
+"""R14: training, evaluation, evolution, saving and loading in any order give the same result as without saving.
 
 The model is a journal. What happened is done again, in memory and from the beginning, by a population that was never
 saved and never lost; a crash only tears the pages out that came after the last save.
@@ -115,7 +115,7 @@ def a_rollout(population, places, steps, numbers):
 
 
 class Lives(RuleBasedStateMachine):
-    """One world that is saved, lost and loaded, and the journal of what happened to it."""
+    """A population that is saved, lost and loaded, and the record of its operations."""
 
     @initialize(seed=st.integers(0, 2**20), per_member=st.booleans())
     def begin(self, seed, per_member):

@@ -1,4 +1,4 @@
-"""What the first command of the README shows: evolution, not one good founder."""
+"""The first command of the README shows evolution, not one good initial member."""
 
 import json
 
@@ -16,7 +16,7 @@ def test_the_first_run_is_solved_by_evolution(seed, tmp_path, monkeypatch):
     births = [json.loads(line) for line in (run / "lineage.jsonl").read_text().splitlines()]
     winner = PPO.load(run / "best")
     assert winner.fitness[-1] >= 475
-    assert len({birth["generation"] for birth in births}) >= 3  # the founders' is 0
+    assert len({birth["generation"] for birth in births}) >= 3  # initial members have generation 0
     parents = {birth["uid"]: birth["parent_uid"] for birth in births if birth["uid"] != birth["parent_uid"]}
-    assert parents[winner.index] >= 0  # it was born, in a run whose founders learn next to nothing
+    assert parents[winner.index] >= 0  # it is offspring: the initial members learn almost nothing
     assert winner.lr > 1e-5

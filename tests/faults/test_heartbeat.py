@@ -1,4 +1,4 @@
-"""Real processes that are killed, stopped, or leave: how the others end, and what they say."""
+"""Real processes that are killed, stopped, or exit: how the other ranks end, and their messages."""
 
 import ctypes
 import multiprocessing
@@ -34,7 +34,7 @@ processes.set_forkserver_preload(["agilerl_like.distributed.heartbeat", "pytest"
 
 
 def live(rank, size, folder, pipe, describe_exit="", elsewhere=False):
-    """One rank, which does as it is told through a pipe and stands in `recv` else."""
+    """One rank, which executes the orders of a pipe and else blocks in `recv`."""
     os.dup2(os.open(folder / f"{rank}.err", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
     if elsewhere:
         socket.gethostname = lambda: f"machine-{rank}"

@@ -1,4 +1,4 @@
-"""Every file of a run folder, forged: each command ends in one clear error or in what it was asked for.
+"""Every file of a run folder, forged: each command ends with one clear error or succeeds.
 
 Nothing that is forged is executed, nothing blocks, and nothing takes a second of CPU time or 64 MB more than the folder
 as it was written. The cases run in this process, for an interpreter each would take minutes.
@@ -77,7 +77,7 @@ def base(tmp_path_factory):
 
 
 def tried(command, folder):
-    """Run a command on a folder: its exit code, what it said, and what it cost."""
+    """Run a command on a folder; return its exit code, output and cost."""
 
     hung = []
 
@@ -180,7 +180,7 @@ for file in FILES[:3]:
 for file in FILES[:3]:
     case(f"{file} has 10 GB", sparse(file, 10**10), *READERS[file])
 
-# -- config.yaml: YAML, and what it says
+# -- config.yaml: syntax and content
 
 
 def bomb(width, levels, start="1"):
@@ -291,7 +291,7 @@ VALUES = {
     "a name that leads out": {"run__name": "../../canary"},
 }
 for what, changes in VALUES.items():
-    case(f"config.yaml says {what}", settings(**changes), EVAL, RESUME)
+    case(f"config.yaml has {what}", settings(**changes), EVAL, RESUME)
 
 # -- metrics.csv and lineage.jsonl: their fields
 
@@ -430,7 +430,7 @@ def birth(**changes):
 
 
 case(
-    "run.json has births that begot each other",
+    "run.json has births in a cycle",
     told(births=[birth(uid=0, parent_uid=1), birth(uid=1, parent_uid=0)]),
     ON,
     said="parent_uid=1 of uid=0; allowed is a smaller one",
@@ -532,7 +532,7 @@ for place, names in STRAYS.items():
             case(f"{place}/{name} is {what}", instead(f"{place}/{name}", make), *commands)
 case("a stray file among the checkpoints", text("checkpoints/gen-999999", b"x" * 100), ON)
 case("a folder of checkpoints that is empty", lambda folder: (folder / "checkpoints" / "gen-000777").mkdir(), ON)
-case("best says nothing", text("best/agent.json", b""), EVAL)
+case("best is empty", text("best/agent.json", b""), EVAL)
 case("best's manifest is backslashes", text("best/manifest.json", b'"' + b"\\" * (8 * 2**20 - 1)), EVAL)
 case("best's manifest is deep", text("best/manifest.json", nested(10**6)), EVAL)
 case("best's manifest has 10 GB", sparse("best/manifest.json", 10**10), EVAL)

@@ -250,7 +250,7 @@ def spawn(*command):
 
 
 def until_up(process):
-    """Return the other ranks, when they and the parent have said that they are there."""
+    """Return the other ranks, when all processes have started."""
     lines = [process.stdout.readline().strip() for _ in range(2)]
     assert "up" in lines
     return [psutil.Process(int(line)) for line in lines if line != "up"]

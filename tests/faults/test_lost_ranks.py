@@ -1,4 +1,4 @@
-"""R11: when one process of a run dies or stands still, the others end within 30 seconds and say what to do."""
+"""R11: when a process of a run dies or is stopped, the others end within 30 seconds with one message."""
 
 import re
 
@@ -21,7 +21,7 @@ FAULTS = [
     (True, "tick:150:kill", KILLED),
     (False, "1/epoch:25:kill", KILLED),
 ]
-"""Whether `accelerate launch` starts the processes, what befalls one of them, and what is said of it."""
+"""Whether `accelerate launch` starts the processes, the fault of one of them, and its description."""
 MORE = [
     (True, "1/evolve:2:stop", STOPPED),
     (False, "write:25:kill", KILLED),

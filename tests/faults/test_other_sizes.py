@@ -1,4 +1,4 @@
-"""R12: a run may go on with any number of processes; in per-member mode it stays the same run to the bit."""
+"""R12: a run resumes with any number of processes; in per-member mode the results are bit-identical."""
 
 from tiny_runs import NIGHTLY
 from whole_runs import APART, at_once, go_on, saved, state, undisturbed

@@ -61,12 +61,12 @@ def as_a_list(size):
 
 VARIANTS = {
     "once more": {},
-    "told to everybody": {"verbose": True, "tensorboard": True, "reporters": [Memory(), Memory()]},
+    "more reporters": {"verbose": True, "tensorboard": True, "reporters": [Memory(), Memory()]},
     "processes, one for each env": {"backend": "async"},
     "one worker": {"backend": "workers", "num_workers": 1},
     "two workers, in parts": {"backend": "workers", "num_workers": 2},
     "three workers": {"backend": "workers", "num_workers": 3},
-    "somebody uses the global generators": {"reporters": [Meddler()]},
+    "the global generators are used": {"reporters": [Meddler()]},
     "members in a list": {"population": lambda: as_a_list(4)},
     "members that were copied": {"population": lambda: Population([agent.clone() for agent in as_a_list(4)])},
 }

@@ -1,4 +1,4 @@
-"""R10: Ctrl-C and SIGTERM end a run within seconds, with what to type to go on; what follows is as if nothing was."""
+"""R10: Ctrl-C and SIGTERM end a run within seconds, with the command to resume it; the result is the same."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ MORE = [
 
 
 def is_clean(ended, folder, code):
-    """Whether it ended as it should: in time, with its code, saying how to go on, and leaving nobody behind."""
+    """Whether a run ended in time, with its code and the command to resume, and left no process behind."""
     return ended.code == code and ended.seconds_after <= SOON and advice(folder) in ended.said and not ended.left
 
 
@@ -55,7 +55,7 @@ def test_a_signal_to_one_of_two_processes_ends_both(tmp_path):
 
 
 def test_a_signal_ends_processes_that_have_replicas_of_one_member(tmp_path):
-    """They stop at the same step: one that had stopped before the other's update would be waited for in its all-reduce."""
+    """Replicas stop at the same step: else one would wait in the all-reduce of an update for one that has stopped."""
     options = ("--population.size", "1", "--selection.tournament_size", "1", "--run.processes", "2")
     ended = train(tmp_path, *options, "--training.checkpoint", "384", faults="1/tick:150:terminate")
     assert is_clean(ended, tmp_path, CODES["terminate"]), ended

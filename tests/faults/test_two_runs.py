@@ -1,4 +1,4 @@
-"""R16: a second run is kept out of a folder that another one has, and is told whose it is."""
+"""R16: a second run in a folder is refused, and the error names the owner."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""The tiny run on which every fault is tried, and the digest that says whether two runs are one, to the last bit.
+"""The tiny run of the fault tests, and a digest that shows whether two runs are bit-identical.
 
 A digest knows weights, moments, normalisers, settings, architectures, counters and scores; of a run's folder also who
 descended from whom and every number of its metrics but the times. A population in memory and the same one on the disk
@@ -31,11 +31,11 @@ from agilerl_like import (
     RLParameter,
     TournamentSelection,
     make_vect_envs,
-    storage,
     train_on_policy,
 )
 from agilerl_like.reporting import Reporter
 from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, SummaryRecord
+from agilerl_like.storage.safe_folder import MANIFEST, folder_kind, read_folder
 
 NIGHTLY = os.environ.get("RELIABILITY_TIER", "pr") == "nightly"
 
@@ -105,8 +105,8 @@ def digest(what: Population | Path | str, folder: str = "") -> str:
     if isinstance(what, Population):
         return _digest(_state(*what.to_documents()))
     path = Path(what)
-    if (path / storage.MANIFEST).is_file():
-        return _digest(_state(*storage.read_folder(path, storage.folder_kind(path))))
+    if (path / MANIFEST).is_file():
+        return _digest(_state(*read_folder(path, folder_kind(path))))
     saved = {name: digest(path / name) for name in ((folder,) if folder else ("population", "best"))}
     return _digest([*saved.items(), *lineage(path), *metrics(path)])
 
@@ -147,11 +147,11 @@ def _digest(pieces: Iterable[Any]) -> str:
     return found.hexdigest()
 
 
-# -- what is told and what is left
+# -- records and files
 
 
 class Memory(Reporter):
-    """Keeps every record that it hears."""
+    """Keeps every record."""
 
     def __init__(self) -> None:
         self.generations: list[GenerationRecord] = []

@@ -33,7 +33,7 @@ APART = ("--algorithm.per_member", "true")
 LONG = 120.0
 """Seconds that nothing here takes, unless it hangs."""
 LEAVE = 3.0
-"""Seconds in which whoever ends is gone."""
+"""Seconds in which an ending process exits."""
 
 GENERATIONS, GENERATION = 6, 384
 CONFIG = {
@@ -133,7 +133,7 @@ class Command:
                 self._news.notify()
 
     def wait_for(self, text: str) -> None:
-        """Wait until it says this."""
+        """Wait until it prints this."""
         with self._news:
             if not self._news.wait_for(lambda: text in self._said, LONG):
                 raise TimeoutError(self._said)
@@ -145,7 +145,7 @@ class Command:
             raise ChildProcessError(self._said)
 
     def ended(self) -> Ended:
-        """Wait until it has ended, and say who of it lives on."""
+        """Wait until it has ended; return how, and its remaining processes."""
         self.process.wait(LONG)
         end = time.time()
         _, left = psutil.wait_procs(self.members(), timeout=LEAVE)
@@ -196,7 +196,7 @@ def go_on(
 
 
 def advice(folder: Path) -> str:
-    """What somebody whose run broke off is told to type."""
+    """The command that is printed when a run breaks off."""
     return f"agilerl-like resume {folder / 'run'}"
 
 

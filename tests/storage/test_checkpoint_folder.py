@@ -1,4 +1,4 @@
-"""R2 and R9: a checkpoint is whole or not there, whatever happens while it is written, and enough of them are kept."""
+"""R2 and R9: checkpoints are written atomically, damage is detected, and retention keeps the right ones."""
 
 import builtins
 import itertools
@@ -129,7 +129,7 @@ BEFORE = {
     "nothing": [],
     "one": [8],
     "so many that one is forgotten": [*range(1, 9)],
-    "this one": [8, 9],  # a run that goes on from the one before comes to it again
+    "this one": [8, 9],  # a run resumed from the previous checkpoint reaches it again
 }
 """What was written before generation 9 is."""
 
@@ -149,7 +149,7 @@ def prepared(tmp_path, case):
 
 
 def operations(before):
-    """What the disk is asked to do for one more checkpoint."""
+    """The disk operations of one more checkpoint."""
     checkpoints = before()
     with pytest.MonkeyPatch.context() as patch:
         disk = Disk(patch)
@@ -172,7 +172,7 @@ def test_a_crash_at_any_operation_leaves_the_new_or_the_previous_checkpoint(befo
         if survivor is not None:
             check(survivor, survivor.generation)
         if stop % 3 == 0:
-            write(checkpoints, 9)  # the run goes on, and cleans up
+            write(checkpoints, 9)  # the run continues, and cleans up
             assert kept(checkpoints) == kept(Checkpoints(folder))
             check(checkpoints.newest(silent), 9)
     assert len(found) > 20
@@ -297,7 +297,7 @@ def test_an_unknown_schema_is_an_error(checkpoints):
         checkpoints.newest(silent)
     for generation in range(3, 9):
         write(checkpoints, generation)
-    assert 2 in kept(checkpoints)  # nobody removes what he cannot read
+    assert 2 in kept(checkpoints)  # unreadable checkpoints are not removed
 
 
 def test_a_checkpoint_is_read_from_any_path(checkpoints, tmp_path):
@@ -371,7 +371,7 @@ def test_keep_must_be_positive(tmp_path):
         Checkpoints(tmp_path, keep=0)
 
 
-# -- room
+# -- disk space
 
 
 def test_little_disk_space_is_warned_of_once(checkpoints, monkeypatch):

@@ -1,4 +1,4 @@
-"""A stored folder is whole or not there, and every damage is one clear error."""
+"""Stored folders are written atomically, and every damage is one clear error."""
 
 import contextlib
 import errno
@@ -110,7 +110,7 @@ def test_a_path_without_a_name_is_refused(tmp_path, monkeypatch):
 
 
 def limited(size):
-    """Files of at most so many bytes: what the kernel itself says of a quota that is used up."""
+    """Limit file sizes, so that the kernel raises the error of an exceeded quota."""
 
     @contextmanager
     def limit():
@@ -228,7 +228,7 @@ def test_every_flipped_byte_and_truncation_is_detected(folder, name):
                 with pytest.raises(CheckpointError):
                     safe_folder.verify_folder(folder, "test")
                 continue
-            # white space in the manifest may change without changing what it says
+            # white space in the manifest may change without changing its content
             assert name == "manifest.json"
             assert found[0] == DOCUMENTS
     (folder / name).write_bytes(whole)

@@ -1,4 +1,4 @@
-"""A world of numpy or torch whose numbers are the same in both, and one that steps in parts."""
+"""An env of numpy or torch with equal values in both, and one that steps in env groups."""
 
 import numpy as np
 import torch
@@ -91,7 +91,7 @@ class Beads(VectorEnv):
 
 
 class InHalves(VectorEnv):
-    """Beads of numpy that step in two halves of every block, and keep a journal of who was asked for what."""
+    """Beads of numpy that step in two env groups, and record the calls for each."""
 
     def __init__(self, num_envs, **kwargs):
         self.num_envs, self.kwargs = num_envs, kwargs

@@ -127,7 +127,7 @@ def test_callbacks_change_nothing():
 
 
 class StopAt(Callback):
-    """Asks to stop at the n-th call of a method."""
+    """Stops the run at the n-th call of a method."""
 
     def __init__(self, method, call, reason=""):
         self.calls = 0

@@ -1,4 +1,4 @@
-"""What a checkpoint says of its run is checked field by field: a digest shows that it is whole, and no more."""
+"""The document of the run in a checkpoint is validated field by field: a valid digest is not enough."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def original(tmp_path_factory):
 
 
 def forged(original, folder, change):
-    """A copy of a run whose newest checkpoint says something else, with digests that are right."""
+    """A copy of a run whose newest checkpoint was changed, with valid digests."""
     shutil.copytree(original, folder)
     path = max((folder / "checkpoints").iterdir())
     documents, tensors = safe_folder.read_folder(path, "checkpoint")

@@ -1,4 +1,4 @@
-"""What a power cut may leave when a checkpoint gets its name holds everything that the checkpoint needs."""
+"""After a power cut, a checkpoint that has its name comes with all files that it needs."""
 
 import contextlib
 import os
@@ -54,5 +54,5 @@ def test_records_and_configuration_are_synced_before_a_checkpoint_is_renamed(tmp
         for name in ("config.yaml", "metrics.csv", "lineage.jsonl"):
             (survived / name).write_bytes(contents[names[run][name]])
         assert [row["generation"] for row in read_metrics(survived)] == sorted([*range(1, generation + 1)] * 2)
-        assert [birth.uid for birth in read_lineage(survived)] == [0, 1]  # founders: nobody is selected
+        assert [birth.uid for birth in read_lineage(survived)] == [0, 1]  # initial members, without selection
         assert (survived / "config.yaml").read_bytes() == (run / "config.yaml").read_bytes()

@@ -1,4 +1,4 @@
-"""A run remembers who begot the living, and forgets the lines that died out."""
+"""A run keeps the ancestry of its current members only."""
 
 import math
 

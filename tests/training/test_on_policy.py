@@ -54,7 +54,7 @@ def flat(agent):
 
 
 class Memory(Reporter):
-    """Keeps every record that it hears."""
+    """Keeps every record."""
 
     def __init__(self):
         self.generations, self.all_births, self.summary, self.warnings = [], [], None, []
@@ -320,7 +320,7 @@ def test_a_second_ctrl_c_stops_at_once():
         with StopRequests():
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
-            pytest.fail("it goes on")
+            pytest.fail("the run continues")
 
     with pytest.raises(KeyboardInterrupt):
         stubborn()
@@ -328,7 +328,7 @@ def test_a_second_ctrl_c_stops_at_once():
 
 def test_rows_of_a_custom_vector_env_are_divided_among_members():
     class Mine(gymnasium.vector.SyncVectorEnv):
-        """Nothing tells how it was made."""
+        """It is unknown how the env was made."""
 
     mine = Mine([lambda: gymnasium.make("CartPole-v1")] * 6, autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP)
     tests = make_vect_envs("CartPole-v1", num_envs=6, backend="sync")
@@ -357,7 +357,7 @@ def test_members_are_evaluated_on_the_same_seeds_for_any_number_of_rows(backend)
 
 def test_rows_of_a_given_eval_env_must_be_divisible():
     class Mine(gymnasium.vector.SyncVectorEnv):
-        """Nothing tells how it was made."""
+        """It is unknown how the env was made."""
 
     mine, env = Mine([lambda: gymnasium.make("CartPole-v1")] * 4), make_vect_envs("CartPole-v1", 2)
     with pytest.raises(ConfigurationError, match=r"eval_env=.*num_envs=4, which cannot be divided among 3 members"):

@@ -1,4 +1,4 @@
-"""Nothing of an earlier run is removed or written over, unless `overwrite` asks for it, and nothing else then."""
+"""Files of an earlier run are removed or overwritten only with `overwrite`, and other files never."""
 
 import contextlib
 import os

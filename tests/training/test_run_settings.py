@@ -74,7 +74,7 @@ def test_the_same_script_resumes_its_run(run):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"env": "Acrobot-v1"}, "environment.id='Acrobot-v1' is 'CartPole-v1' in this run"),
         ({"options": {"eval_steps": 30}}, "training.eval_steps=30 is 20 in this run"),
@@ -87,9 +87,9 @@ def test_the_same_script_resumes_its_run(run):
         ({"recurrent": True}, "algorithm.recurrent=True is False in this run"),
     ],
 )
-def test_changed_settings_are_refused_with_both_values(run, change, said):
+def test_changed_settings_are_refused_with_both_values(run, change, message):
     before = (run / "metrics.csv").read_bytes()
-    with pytest.raises(ConfigurationError, match=f"mine: .*{said}.*allowed are those that it was started with"):
+    with pytest.raises(ConfigurationError, match=f"mine: .*{message}.*allowed are those that it was started with"):
         again(run, **change)
     assert (run / "metrics.csv").read_bytes() == before
 
@@ -99,12 +99,12 @@ def test_env_arguments_and_wrappers_are_compared(tmp_path):
         return lambda: make_vect_envs("CartPole-v1", num_envs=2, backend="sync", **kwargs)
 
     script(tmp_path / "run")
-    for change, said in (
+    for change, message in (
         ({"env_kwargs": {"sutton_barto_reward": True}}, "environment.kwargs.sutton_barto_reward=True is left out"),
         ({"wrappers": ["NormalizeReward"]}, r"environment.wrappers=\['NormalizeReward'\] is \[\]"),
         ({"training_wrappers": ["NormalizeReward"]}, r"environment.training_wrappers=\['NormalizeReward'\] is \[\]"),
     ):
-        with pytest.raises(ConfigurationError, match=said):
+        with pytest.raises(ConfigurationError, match=message):
             again(tmp_path / "run", make=made(**change))
 
 
@@ -214,8 +214,8 @@ def test_sampled_hyperparameters_are_described_as_sampled(tmp_path):
 def test_an_env_that_cannot_be_described_is_left_out(tmp_path, capsys):
     script(tmp_path / "run", make=lambda: make_vect_envs(lambda: gymnasium.make("CartPole-v1"), num_envs=2))
     assert main(["eval", str(tmp_path / "run")]) == 2
-    assert "env is missing: " in (said := capsys.readouterr().err)
-    assert "allowed is --env ID" in said
+    assert "env is missing: " in (message := capsys.readouterr().err)
+    assert "allowed is --env ID" in message
     assert main(["eval", str(tmp_path / "run"), "--env", "CartPole-v1", "--episodes", "2"]) == 0
     again(tmp_path / "run", make=lambda: make_vect_envs(lambda: gymnasium.make("CartPole-v1"), num_envs=2))
 
@@ -264,7 +264,7 @@ def test_the_configuration_of_a_multi_agent_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "edited", "said"),
+    ("line", "edited", "message"),
     [
         ("  id: CartPole-v1", "  id: Acrobot-v1", "environment.id='Acrobot-v1' is 'CartPole-v1' in this run"),
         ("  eval_steps: 20", "  eval_steps: 30", "training.eval_steps=30 is 20 in this run"),
@@ -274,12 +274,12 @@ def test_the_configuration_of_a_multi_agent_run(tmp_path):
         ("    max: 0.01", "    max: 0.02", "hyperparameters.lr.max=0.02 is 0.01 in this run"),
     ],
 )
-def test_an_edited_configuration_is_refused(run, capsys, line, edited, said):
+def test_an_edited_configuration_is_refused(run, capsys, line, edited, message):
     text = (run / "config.yaml").read_text()
     assert f"\n{line}\n" in text
     (run / "config.yaml").write_text(text.replace(f"\n{line}\n", f"\n{edited}\n"))
     assert main(["resume", str(run), "--training.max-steps", "96"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 class OwnTournament(TournamentSelection):

@@ -1,4 +1,4 @@
-"""R3: a member whose numbers are none is found in the same learn call, replaced, and harms nobody."""
+"""R3: a diverged member is found in the same learn call and replaced, without effect on others."""
 
 import math
 from functools import cache, partial
@@ -86,7 +86,7 @@ class Saboteur(Reporter):
 
 
 def sabotaged(places, harm, *, generation=2, generations=3, **settings):
-    """The tiny run with some of its members harmed; returns it, who heard of it, and the saboteur."""
+    """Run the tiny run with some of its members poisoned; return it, its records, and the saboteur."""
     env = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="sync")
     population, memory = population_for(env, **settings), Memory()
     saboteur = Saboteur(population, places, harm, generation)
@@ -104,7 +104,7 @@ def test_diverged_members_are_replaced_and_have_no_offspring(harm, places):
     assert healthy not in saboteur.victims
     since = memory.all_births[memory.all_births.index(replaced[0]) :]
     assert not {birth.parent_uid for birth in since} & set(saboteur.victims)
-    # nobody who was sick was ever judged, and those who are there are well
+    # no diverged member was ever evaluated, and the current ones are finite
     assert not {member.uid for member in memory.generations[1].members} & set(saboteur.victims)
     assert all(math.isfinite(member.fitness) for record in memory.generations for member in record.members)
     assert all(is_finite(agent) for agent in population)
@@ -112,7 +112,7 @@ def test_diverged_members_are_replaced_and_have_no_offspring(harm, places):
 
 @cache
 def unharmed(generations, per_member):
-    """The members after as many generations in which nobody was harmed."""
+    """The members after as many generations without poison."""
     population = sabotaged((), nan_weight, generations=generations, per_member=per_member)[0]
     return [member_digest(agent) for agent in population]
 
@@ -136,7 +136,7 @@ def test_divergence_of_all_members_is_one_error_with_advice():
 
 
 def test_diverged_members_are_never_selected():
-    """Ten thousand selections among members of whom any number is sick."""
+    """Ten thousand selections among members, any number of them diverged."""
     rng = np.random.default_rng(0)
     strategies = [TournamentSelection(1), TournamentSelection(3), TournamentSelection(2, elitism=False)]
     strategies += [TruncationSelection(0.25), TruncationSelection(0.5)]

@@ -11,14 +11,14 @@ NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [
 
 
 class Start(Reporter):
-    """Keeps what a run said when it began."""
+    """Keeps the record of the run."""
 
     def start(self, run):
         self.run = run
 
 
 def trained(make, members):
-    """The first members of one run seed after three generations without births, and what the run said of its env."""
+    """The first members of one run seed after three generations without evolution, and the record of the run."""
     env, start = make(), Start()
     everybody = PPO.population(
         3,
